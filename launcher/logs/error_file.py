@@ -1,8 +1,8 @@
-"""The file in which a worker leaves its traceback: TORCHELASTIC_ERROR_FILE, `error.json` beside its logs.
+"""The file to which a worker writes its traceback: TORCHELASTIC_ERROR_FILE, `error.json` beside its logs.
 
 torch's `record` decorator writes it as {"message": {"message": ..., "extraInfo": {"py_callstack": ...}}}; other
-writers put a text under "message", or anything at all. A file that a dying worker wrote can be cut short, huge
-or no file, so whatever can be shown is taken and nothing is raised.
+writers put a text under "message", or anything at all. A file that a dying worker wrote can be truncated, huge
+or no regular file, so everything that can be shown is used and nothing is raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MESSAGE_LIMIT = 16 * 1024
 
 
 def read_error_file(path: str) -> str | None:
-    """The traceback that a worker left, or what else it wrote there; None if there is nothing to show."""
+    """Return the traceback that a worker left, or what else it wrote there; None if there is nothing to show."""
     data = _read(path)
     if data is None:
         return None
@@ -25,7 +25,7 @@ def read_error_file(path: str) -> str | None:
     try:
         message = json.loads(text)["message"]
     except (ValueError, TypeError, LookupError, RecursionError):
-        return _shorten(text)  # not JSON, cut short, or another shape: better than nothing
+        return _shorten(text)  # not JSON, truncated, or of another shape: better than nothing
     if isinstance(message, dict):
         extra = message.get("extraInfo")
         traceback = extra.get("py_callstack") if isinstance(extra, dict) else None
@@ -36,7 +36,7 @@ def read_error_file(path: str) -> str | None:
 
 
 def copy_error_file(source: str, target: str, exit_code: int) -> None:
-    """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE, for whoever launched us.
+    """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE, for the program that started us.
 
     As with torchrun the exit code is put beside the message, because a worker cannot know that a signal will end
     it. Without a readable source nothing is written. Raises OSError when the target cannot be written.
@@ -50,14 +50,14 @@ def copy_error_file(source: str, target: str, exit_code: int) -> None:
             content["message"]["errorCode"] = exit_code
             data = json.dumps(content).encode()
     except (ValueError, TypeError, LookupError, RecursionError):
-        pass  # passed on as it is
+        pass  # copied unchanged
     with open(target, "wb") as file:
         file.write(data)
 
 
 def _read(path: str) -> bytes | None:
     try:
-        # O_NONBLOCK: a FIFO under that name must not hold the agent.
+        # O_NONBLOCK: a FIFO under that name must not block the agent.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None

@@ -1,11 +1,11 @@
-"""Where a job's files lie on this node.
+"""The directories and files of a job on this node.
 
     <log-dir>/<run id>_<random>/attempt_<restart count>/<local rank>/{stdout.log, stderr.log, error.json}
                                                         filtered_{stdout,stderr}.log
 
-is torchrun's layout, and scripts that collect logs know it. A round that follows another with the same restart
+is torchrun's layout, on which scripts that collect logs rely. A round that follows another with the same restart
 count (a node came or went, which costs no restart) gets `attempt_<count>.round_<n>`. The random part belongs to
-this job alone, so nothing that lay there before is ever deleted, truncated or mixed with.
+this job alone, so existing files are never deleted, truncated or appended to.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _TRIES = 100
 
 
 class LogLayout:
-    """The directories of one job on this node: made when first asked for, the topmost at once.
+    """The directories of one job on this node: created when first requested, the topmost at once.
 
     Without `log_dir` they lie in `meshrun_<random>` under TMPDIR. Raises UsageError if the topmost cannot be
-    made. Later failures are left to whoever opens a file there: a full disk must not keep a round from starting.
+    created. Later failures are left to the code that opens a file there: a full disk must not prevent a round.
     """
 
     def __init__(self, *, log_dir: str | None, run_id: str) -> None:
         self.run_id = run_id
         self.is_temporary = not log_dir
-        # torchrun's way to ask for no files at all.
+        # torchrun's value for no files at all.
         self.keeps_files = log_dir != os.devnull
         self._round_dirs: dict[int, str] = {}
         if not log_dir:
@@ -40,7 +40,7 @@ class LogLayout:
             self.root = _make_job_dir(os.path.abspath(log_dir), run_id)
 
     def make_round_dir(self, round: int, restart_count: int) -> str:
-        """The directory of a round; a second round with the same restart count gets its own."""
+        """Return the directory of a round; a second round with the same restart count gets its own."""
         if not self.keeps_files:
             return os.devnull
         if round not in self._round_dirs:
@@ -52,7 +52,7 @@ class LogLayout:
         return self._round_dirs[round]
 
     def make_worker_dir(self, round: int, restart_count: int, local_rank: int) -> str:
-        """The directory of one worker in one round."""
+        """Return the directory of one worker in one round."""
         if not self.keeps_files:
             return os.devnull
         path = os.path.join(self.make_round_dir(round, restart_count), str(local_rank))
@@ -60,31 +60,31 @@ class LogLayout:
         return path
 
     def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
-        """Where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
+        """Return where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
         if not self.keeps_files:
             return None
         return os.path.join(self.make_worker_dir(round, restart_count, local_rank), f"{stream}.log")
 
     def make_filter_path(self, round: int, restart_count: int, stream: str) -> str | None:
-        """Where lines of `stream` that are looked for are kept, of all workers; None when no files are kept."""
+        """Return the file for matching lines of `stream`, of all workers; None when no files are kept."""
         if not self.keeps_files:
             return None
         return os.path.join(self.make_round_dir(round, restart_count), f"filtered_{stream}.log")
 
     def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
-        """What goes into TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
+        """Return the value of TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
         if not self.keeps_files:
             return ""
         return os.path.join(self.make_worker_dir(round, restart_count, local_rank), "error.json")
 
     def remove_if_unused(self, *, has_succeeded: bool) -> None:
-        """Take the temporary directory away if it holds no file, or, after success, nothing but error files."""
+        """Remove the temporary directory if it contains no file, or, after success, nothing but error files."""
         if not self.is_temporary:
             return
         found = list(os.walk(self.root, topdown=False))
         if any(not has_succeeded or name != "error.json" for _, _, names in found for name in names):
             return
-        with contextlib.suppress(OSError):  # somebody put a file there in the meantime: then it is in use
+        with contextlib.suppress(OSError):  # another process has put a file there meanwhile: then it is in use
             for directory, _, names in found:
                 for name in names:
                     os.unlink(os.path.join(directory, name))
@@ -119,7 +119,7 @@ def _make_temporary_dir() -> str:
 
 
 def _make_unique_dir(prefix: str, mode: int) -> str:
-    """Make a directory that nobody else has: `prefix` and eight random characters."""
+    """Create a new directory: `prefix` and eight random characters."""
     for _ in range(_TRIES):
         path = prefix + os.urandom(4).hex()
         with contextlib.suppress(FileExistsError):

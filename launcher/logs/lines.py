@@ -1,6 +1,6 @@
-"""From chunks of bytes to whole lines with a prefix, without touching a single line by hand.
+"""From chunks of bytes to whole lines with a prefix, without a loop over lines.
 
-A chunk is cut at its last line end; one `bytes.replace` puts the prefix behind all others. What is left over
+A chunk is split at its last line end; one `bytes.replace` puts the prefix after all others. The incomplete last line
 waits for its end, so that lines of several workers never mix on the console.
 
 A carriage return ends a line too, as with torchrun: a progress bar that redraws itself with "\\r" would
@@ -15,7 +15,7 @@ LINE_LIMIT = 8 * 1024 * 1024
 
 
 class LinePrefixer:
-    """One stream's way to the console."""
+    """One stream on its way to the console."""
 
     def __init__(self, prefix: bytes, limit: int = LINE_LIMIT) -> None:
         self._prefix = prefix
@@ -28,7 +28,7 @@ class LinePrefixer:
         self._undecided = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The lines that `chunk` completes, each with its prefix; a piece of one that is longer than the limit."""
+        """Return the lines that `chunk` completes, each with its prefix; a line beyond the limit in pieces."""
         if self._undecided:
             chunk = self._undecided + chunk
             self._undecided = b""
@@ -53,7 +53,7 @@ class LinePrefixer:
         return b"".join((self._prefix, body.replace(b"\n", self._line_end_and_prefix), b"\n"))
 
     def finish(self) -> bytes:
-        """The line that the stream's end cut short, if any, with a line end."""
+        """Return the line that the stream's end truncated, if any, with a line end."""
         if self._undecided:
             self._pending.append(b"")
             self._undecided = b""
@@ -67,6 +67,6 @@ class LinePrefixer:
 
 
 def split_last_lines(data: bytes, count: int) -> tuple[str, ...]:
-    """The last `count` lines of `data`; of a line that was redrawn with "\\r" only what stood there last."""
+    """Return the last `count` lines of `data`; of a line that was redrawn with "\\r" only its last version."""
     lines = data.decode(errors="replace").replace("\r\n", "\n").rstrip("\r\n").split("\n")[-count:]
     return tuple(line.rstrip("\r").rpartition("\r")[2] for line in lines) if lines != [""] else ()

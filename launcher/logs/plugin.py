@@ -1,10 +1,10 @@
-"""A plug-in that says where workers' output goes, by torchrun's contract: --logs-specs NAME.
+"""A plug-in that decides where workers' output goes, by torchrun's contract: --logs-specs NAME.
 
 An installed distribution offers a class under the entry point group torchrun.logs_specs. torchrun 2.13 makes one
-object of it with the options' values, and asks it in every round for the paths of all workers (`reify`). Its paths are
-followed here: "" is the console, /dev/null is nowhere, and a stream is teed where its file is named a second time. How
-lines reach the files and the console stays ours. torch is imported only if the plug-in does so; without it the plug-in
-gets numbers that add up as torch's own do.
+object of it with the options' values, and calls it in every round for the paths of all workers (`reify`). Its paths are
+followed here: "" is the console, /dev/null discards, and a stream is teed where its file is named a second time. How
+lines reach the files and the console is ours. torch is imported only if the plug-in does so; without it the plug-in
+gets flags with the values of torch's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Std(IntFlag):
 
 
 class PluginRoutes:
-    """Answers what `PlainRoutes` does. `warn` gets a sentence, each once.
+    """Has the methods of `PlainRoutes`. `warn` gets each sentence once.
 
     Raises UsageError if the plug-in cannot be loaded or refuses the options.
     """
@@ -63,7 +63,7 @@ class PluginRoutes:
         )
 
     def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
-        """Ask the plug-in for the paths of this round. Raises UsageError for an answer that cannot be followed."""
+        """Ask the plug-in for the paths of this round. Raises UsageError for an invalid answer."""
         for environment in environments.values():
             environment["TORCHELASTIC_ERROR_FILE"] = ""
         self._answer = self._call(self._specs.reify, environments)
@@ -124,7 +124,7 @@ class PluginRoutes:
 
 
 def _read_paths(answer: Any, what: str) -> dict[int, str]:
-    """A part of the answer, which may hold any kind of paths, or be missing."""
+    """Return a part of the answer, which may contain any kind of paths, or be missing."""
     paths = {local_rank: os.fsdecode(path) for local_rank, path in (getattr(answer, what, None) or {}).items()}
     for local_rank, path in paths.items():
         if "\0" in path:
@@ -133,7 +133,7 @@ def _read_paths(answer: Any, what: str) -> dict[int, str]:
 
 
 def _find_std() -> Any:
-    """torch's own numbers where the plug-in has brought torch along."""
+    """Return torch's own flags where the plug-in has imported torch."""
     torchs = sys.modules.get("torch.distributed.elastic.multiprocessing.api")
     return getattr(torchs, "Std", Std)
 

@@ -1,10 +1,10 @@
 """The one thread that carries captured output from the workers' pipes to log files and the console.
 
-One printer for everything is what keeps lines whole. It works on large chunks: after each look it lets the pipes
-fill for a moment, and then moves hundreds of lines with a handful of system calls. A log file gets a stream's
-exact bytes; the console gets whole lines with a prefix (`lines`).
+A single writer for all streams keeps lines whole. It works on large chunks: after each poll it lets the pipes
+fill for a moment, and then moves hundreds of lines with a few system calls. A log file gets a stream's exact
+bytes; the console gets whole lines with a prefix (`lines`).
 
-The thread owns streams and sinks. Others only add a stream, look at its last lines, and wait.
+The thread owns streams and sinks. Other threads only add a stream, read its last lines, and wait.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CHUNK_SIZE = 256 * 1024
 """Bytes read at once."""
 
 NAP_S = 0.002
-"""How long pipes are left to fill. Without it, workers that print unbuffered lines wake the thread for each."""
+"""The time for pipes to fill. Without it, workers that print unbuffered lines wake the thread for each."""
 
 CLOSE_LIMIT_S = 2.0
-"""How long `close` waits for the thread, which a dead network file system may hold."""
+"""How long `close` waits for the thread, which a dead network file system may block."""
 
 POLL_S = 0.01
-"""Between two looks at how much a pipe still holds."""
+"""Between two polls of how much a pipe still contains."""
 
 _TAIL_SIZE = 16 * 1024
 
@@ -47,10 +47,11 @@ StreamName = Literal["stdout", "stderr"]
 
 
 class OutputPump:
-    """Starts its thread at once; make one only when a stream is to be captured.
+    """Starts its thread at once; create one only when a stream is to be captured.
 
-    `console_stdout` and `console_stderr` are descriptors and stay open. `tail_lines` is how many lines `tail`
-    gives. `warn` gets a sentence, in the thread. Raises OSError when there are no descriptors or threads left.
+    `console_stdout` and `console_stderr` are descriptors and stay open. `tail_lines` is the number of lines that
+    `read_tail` returns. `warn` gets a sentence, in the thread. Raises OSError when there are no descriptors or threads
+    left.
     """
 
     def __init__(
@@ -66,12 +67,12 @@ class OutputPump:
         self._warned: set[str] = set()
         self._buffer = memoryview(bytearray(CHUNK_SIZE))
         stdout = Console(console_stdout, "stdout", self._warn)
-        # `2>&1`: two queues to one pipe would cut each other's lines.
+        # `2>&1`: two queues to one pipe would split each other's lines.
         is_same = _is_same_file(console_stdout, console_stderr)
         stderr = stdout if is_same else Console(console_stderr, "stderr", self._warn)
         self._consoles: dict[StreamName, Console] = {"stdout": stdout, "stderr": stderr}
         self._console_by_fd = {console.fd: console for console in (stdout, stderr)}
-        self._slow_consoles: set[Console] = set()  # in the epoll set, to hear when they take more
+        self._slow_consoles: set[Console] = set()  # in the epoll set, to learn when they accept more
         self._paused: list[_Capture] = []  # not in the epoll set, because their console is slow
         self._changed = threading.Condition()  # guards what follows
         self._captures: dict[int, _Capture] = {}
@@ -83,11 +84,11 @@ class OutputPump:
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # Python's word for EAGAIN
+        except RuntimeError as error:  # Python's exception for EAGAIN
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
     def open_filter(self, path: str, texts: Sequence[str]) -> LineFilter:
-        """A file for lines that hold one of `texts`, to be given to `open_stream` for each stream to look through."""
+        """Open a file for lines that contain one of `texts`, for `open_stream` of each stream to search."""
         return LineFilter(texts, LogFile(path, self._warn))
 
     def open_stream(
@@ -102,9 +103,9 @@ class OutputPump:
     ) -> int:
         """Capture one stream of one worker and return the write end of its pipe.
 
-        Hand it to the worker and close it: the stream ends when nobody holds it any more. With `path` its bytes
-        are appended to that file, with `prefix` its lines go to the console, each behind the prefix, and those
-        that `filter` looks for to its file too. Raises OSError when there are no descriptors left.
+        Pass it to the worker and close it: the stream ends when no process holds it any more. With `path` its bytes
+        are appended to that file, with `prefix` its lines go to the console, each after the prefix, and those
+        that match `line_filter` to its file too. Raises OSError when there are no descriptors left.
         """
         assert path is not None or prefix is not None, "a stream without a destination needs no pipe"
         read_fd, write_fd = os.pipe()
@@ -128,9 +129,9 @@ class OutputPump:
         return write_fd
 
     def read_tail(self, local_rank: int, stream: StreamName, limit_s: float = 0.0) -> tuple[str, ...]:
-        """The last lines of the stream that was opened last for this local rank, or none.
+        """Return the last lines of the stream that was opened last for this local rank, or none.
 
-        What its pipe holds now is waited for, up to `limit_s`; not the stream's end, for children may hold it open.
+        Waits up to `limit_s` for the pipe's present content; not for the stream's end, as children may hold it open.
         """
         deadline = time.monotonic() + limit_s
         with self._changed:
@@ -145,7 +146,7 @@ class OutputPump:
             return self._changed.wait_for(self._is_drained, limit_s)
 
     def close(self) -> None:
-        """Take what is in the pipes now, give up on a console that is still slow, and end the thread."""
+        """Read what the pipes contain now, give up on a console that is still slow, and end the thread."""
         with self._changed:
             if not self._is_closing:
                 self._is_closing = True
@@ -160,12 +161,12 @@ class OutputPump:
         if self._captures.get(capture.fd) is not capture:
             return False
         unread = fcntl.ioctl(capture.fd, termios.FIONREAD, bytes(4))
-        return any(unread) or capture.is_moving  # in this order: what is not in the pipe any more is being moved
+        return any(unread) or capture.is_moving  # in this order: what has left the pipe is being moved
 
     # What follows runs in the thread.
 
     def _run(self) -> None:
-        # Signals are for the main thread: one delivered here would not interrupt its waiting.
+        # Signals are for the main thread: one delivered here would not interrupt its wait.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             while not self._is_closing:
@@ -185,7 +186,7 @@ class OutputPump:
             self._release()
 
     def _pump_stream(self, capture: _Capture) -> bool:
-        """Move what a stream has. True: so much came that waiting could hold the worker up."""
+        """Move a stream's data. True: there is so much that a pause could block the worker."""
         if capture.prefixer and capture.console.is_full:
             self._epoll.unregister(capture.fd)
             self._paused.append(capture)
@@ -196,7 +197,7 @@ class OutputPump:
         return size * 2 >= min(capture.capacity, CHUNK_SIZE)
 
     def _move(self, capture: _Capture) -> int:
-        """Read once and pass it on. The size in bytes: 0 at the stream's end, -1 when there is nothing now."""
+        """Read once and pass it on. Returns the size in bytes: 0 at the stream's end, -1 when there is nothing now."""
         capture.is_moving = True
         try:
             size = os.readv(capture.fd, [self._buffer])
@@ -231,7 +232,7 @@ class OutputPump:
             if capture.line_filter:
                 capture.line_filter.remove_stream()
             del self._captures[capture.fd]
-            os.close(capture.fd)  # this takes it out of the epoll set, too
+            os.close(capture.fd)  # this removes it from the epoll set, too
             self._changed.notify_all()
 
     def _flush(self, console: Console) -> None:
@@ -253,7 +254,7 @@ class OutputPump:
         with self._changed:
             captures = list(self._captures.values())
         for capture in captures:
-            left = capture.capacity  # not more: somebody may write without end
+            left = capture.capacity  # not more: a process may write without end
             while left > 0 and (size := self._move(capture)) > 0:
                 left -= size
             self._end(capture)

@@ -1,9 +1,9 @@
-"""Where each stream of each worker goes in a round, as the options say: -r, -t, --local-ranks-filter and --log-dir.
+"""The destination of each stream of each worker in a round, from -r, -t, --local-ranks-filter and --log-dir.
 
 torchrun's rules: `-r` sends a stream to a file instead of the console, `-t` to both, and `--local-ranks-filter`
 silences the console for all other local ranks but takes no file away.
 
-A plug-in can take this over, because people collect logs in many ways: `plugin` answers the same questions.
+A plug-in can replace this, because sites collect logs in many ways: `plugin` has the same methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STREAMS = ("stdout", "stderr")
 
 
 class Route(NamedTuple):
-    """Where one stream goes: straight to the agent's own (`inherits`), else to a file, the console, both or nowhere."""
+    """Where one stream goes: directly to the agent's own (`inherits`), else to a file, the console, both or neither."""
 
     inherits: bool = False
     path: str | None = None
@@ -26,7 +26,7 @@ class Route(NamedTuple):
 
 
 class PlainRoutes:
-    """What the options say, in the directories of `layout`. `captures`: may any stream go through the agent?"""
+    """The options' routes, in the directories of `layout`. `captures`: whether any stream may go through the agent."""
 
     def __init__(self, config: Config, layout: LogLayout, worker_count: int) -> None:
         self._config = config
@@ -36,26 +36,26 @@ class PlainRoutes:
         self.captures = any(found.is_captured for found in self._list_destinations(STREAMS))
 
     def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
-        """A round begins. `environments`: by local rank what a worker gets to know; a plug-in may change them."""
+        """Begin a round. `environments`: each worker's variables by local rank; a plug-in may change them."""
         self._round = (round, restart_count)
 
     def find_route(self, local_rank: int, stream: str) -> Route:
-        """Where `stream` of a worker of this round goes."""
+        """Return where `stream` of a worker of this round goes."""
         found = self._choose_destination(local_rank, stream)
         path = self._layout.make_stream_path(*self._round, local_rank, stream) if found.to_file else None
         return Route(found.inherits, path, found.to_console)
 
     def find_filter_file(self, stream: str) -> str | None:
-        """Where lines of `stream` that are looked for go in this round; None for nowhere."""
+        """Return the file for matching lines of `stream` in this round; None without one."""
         is_shown = any(found.to_console for found in self._list_destinations((stream,)))
         return self._layout.make_filter_path(*self._round, stream) if is_shown else None
 
     def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        """Where a worker leaves its traceback; "" for nowhere."""
+        """Return the file for a worker's traceback; "" without one."""
         return self._layout.make_error_path(round, restart_count, local_rank)
 
     def list_remarks(self) -> list[str]:
-        """Sentences for the start: which options name workers that there are not, and where the log files are."""
+        """Return sentences for the start: options that name missing workers, and the directory of the log files."""
         sentences = []
         for field, ranks in (
             ("redirects", self._config.redirects.by_rank or ()),
@@ -96,7 +96,7 @@ class PlainRoutes:
 
 
 class Destination(NamedTuple):
-    """Where one stream of one worker goes. Neither: it is discarded; `inherits`: straight to the agent's own."""
+    """Where one stream of one worker goes. Neither: it is discarded; `inherits`: directly to the agent's own."""
 
     inherits: bool
     to_file: bool
@@ -104,16 +104,16 @@ class Destination(NamedTuple):
 
     @property
     def is_captured(self) -> bool:
-        """Does the stream go through a pipe to the agent?"""
+        """Whether the stream goes through a pipe to the agent."""
         return self.to_file or self.to_console
 
 
 def choose_destination(
     *, is_redirected: bool, is_teed: bool, is_filtered_out: bool, keeps_files: bool = True
 ) -> Destination:
-    """Where a stream goes.
+    """Choose where a stream goes.
 
-    `is_filtered_out`: `--local-ranks-filter` is given and does not name this local rank. `keeps_files` is false
+    `is_filtered_out`: `--local-ranks-filter` is set and does not name this local rank. `keeps_files` is false
     for `--log-dir /dev/null`; there a redirected stream stays on the console, as with torchrun.
     """
     is_captured = is_teed or (is_redirected and keeps_files)
@@ -127,11 +127,10 @@ def choose_destination(
 def format_line_prefix(
     *, role: str, local_rank: int, rank: int, host: str | None = None, template: str | None = None
 ) -> bytes:
-    """What stands before each line of a tee'd stream: "[default0]:", or "node-a [default0]:" when `host` is given.
+    """Format the prefix of each line of a tee'd stream: "[default0]:", or "node-a [default0]:" when `host` is set.
 
-    `template` is the value of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE and knows ${role_name}, ${local_rank} and
-    ${rank} as with torchrun, and ${host}; other variables stay as they are written. Give `host` when the job
-    has several nodes.
+    `template` is the value of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE and may contain ${role_name}, ${local_rank} and
+    ${rank} as with torchrun, and ${host}; other variables stay as they are. Set `host` when the job has several nodes.
     """
     if not template:
         return f"{host + ' ' if host else ''}[{role}{local_rank}]:".encode(errors="surrogateescape")

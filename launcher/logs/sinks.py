@@ -1,9 +1,9 @@
-"""Where captured output ends: a log file, or the agent's own stdout or stderr.
+"""The sinks of captured output: a log file, or the agent's own stdout or stderr.
 
-Neither lets trouble reach a worker. What a full disk does not take is dropped, with one warning; when there is
-space again the output goes on, behind a line that says how much is missing. A terminal or pipe that is gone
-stays gone. A console that takes output slowly is the one thing that is allowed to slow workers down, as it
-would without us; it must not hold the agent's thread, so it is only given what it can take.
+Neither lets an error reach a worker. What a full disk does not accept is dropped, with one warning; when there is
+space again the output continues, after a line that says how much is missing. A terminal or pipe that has closed
+stays closed. Only a slow console may slow workers down, as it would without us; it must not block the agent's
+thread, so it gets only what it can accept.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LINE_END = 0x0A
 
 Warn = Callable[[str, str], None]
-"""Called with a key and a sentence; a key is heard once."""
+"""Called with a key and a sentence; each key is reported once."""
 
 
 class LogFile:
-    """A file that is only ever appended to. It is opened at once; if that fails, again with each write."""
+    """A file that is only appended to. It is opened at once; if that fails, again with each write."""
 
     def __init__(self, path: str, warn: Warn) -> None:
         self.path = path
@@ -74,13 +74,13 @@ class LogFile:
 
 
 class Console:
-    """The agent's stdout or stderr: takes whole lines, in order, and passes them on as fast as they are taken."""
+    """The agent's stdout or stderr: queues whole lines, in order, and writes them as fast as they are accepted."""
 
     def __init__(self, fd: int, name: str, warn: Warn) -> None:
         self.fd = fd
         self.name = name
         self.pending_size = 0
-        """Bytes that the console has not taken yet."""
+        """Bytes that the console has not accepted yet."""
         self.is_gone = False
         self._warn = warn
         self._pending: deque[bytes] = deque()
@@ -92,12 +92,12 @@ class Console:
         self._poll = select.poll()
         try:
             mode = os.fstat(fd).st_mode
-        except OSError:  # closed before we came; the number may soon belong to something else
+        except OSError:  # closed before the agent started; the number may soon be another file's
             self.is_gone = True
             return
         self._is_regular = stat.S_ISREG(mode)
         if not self._is_regular:
-            # Where a second opening is refused, asking before each small piece serves nearly as well.
+            # If it cannot be reopened, testing before each small piece is nearly as good.
             with contextlib.suppress(OSError):
                 self.fd = self._own_fd = open_unblocked(fd)
         if stat.S_ISFIFO(mode):
@@ -106,7 +106,7 @@ class Console:
 
     @property
     def is_full(self) -> bool:
-        """Should those who feed this console stop for a while?"""
+        """Whether the streams that feed this console should pause."""
         return self.pending_size >= PENDING_LIMIT
 
     def put(self, lines: bytes) -> None:
@@ -116,7 +116,7 @@ class Console:
             self.pending_size += len(lines)
 
     def flush(self) -> None:
-        """Write what the console takes at once; the rest stays pending."""
+        """Write what the console accepts at once; the rest stays pending."""
         try:
             while self._pending and self._write_piece():
                 pass
@@ -139,7 +139,7 @@ class Console:
             self._own_fd = -1
 
     def _write_piece(self) -> bool:
-        """Write some of the first block. False: the console takes nothing now."""
+        """Write some of the first block. False: the console accepts nothing now."""
         if self._gap.size:
             self._gap.write_note(self.fd)
         block = self._pending[0]
@@ -159,11 +159,11 @@ class Console:
         return True
 
     def _count_free_bytes(self) -> int:
-        """How many bytes the console takes in one piece, so that nobody who shares it can write in between.
+        """Return how many bytes the console accepts in one piece, so that no other writer can write in between.
 
-        Linux promises that for PIPE_BUF bytes. A pipe does it for as much as fits, but what fits is counted in
-        pages, and those may be filled in part: half of the free bytes is a careful guess. Only where the
-        descriptor does not block, though, for a guess may be wrong.
+        Linux guarantees that for PIPE_BUF bytes. A pipe does it for as much as fits, but what fits is counted in
+        pages, and those may be partly filled: half of the free bytes is a careful guess. Only where the descriptor
+        does not block, though, as the guess may be wrong.
         """
         if not self._capacity or self._own_fd < 0:
             return select.PIPE_BUF
@@ -182,7 +182,7 @@ class Console:
 
 
 def enlarge_pipe(fd: int) -> int:
-    """Make a pipe as large as this user may and return its size in bytes."""
+    """Enlarge a pipe as far as this user may and return its size in bytes."""
     # EPERM: the user's pipes together are at their limit (pipe-user-pages-soft), or pipe-max-size was lowered.
     with contextlib.suppress(OSError):
         return fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -212,6 +212,6 @@ def _open_log(path: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
     try:
         return os.open(path, flags, 0o666)
-    except FileNotFoundError:  # its directory could not be made when the round began
+    except FileNotFoundError:  # its directory could not be created when the round began
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return os.open(path, flags, 0o666)

@@ -1,1 +1,1 @@
-"""What people and programs are told: rounds as they go by, failures and their cause, events, how the run ended."""
+"""Reports for users and programs: rounds, failures and their cause, events, the run's outcome."""

@@ -1,17 +1,17 @@
 """Events for other programs: --event-log-handler, in the shape that torchrun 2.13 gives them.
 
 An event is a name, a source (AGENT or WORKER), a time in milliseconds and metadata. Programs that follow torchrun's
-read on here: its names and keys are kept, with the round added. It never sets the time; we do. What is told, in order:
+work here: its names and keys are kept, with the round added. It never sets the time; we do. The events, in order:
 
-    RENDEZVOUS                      AGENT   a round begins; how long it was waited for
+    RENDEZVOUS                      AGENT   a round begins; the time spent waiting for it
     START                           WORKER  runs its program
     SUCCEEDED FAILED TERMINATED     WORKER  has ended; TERMINATED: because the round was
     ROUND_ENDED                     AGENT   nothing of the round is left on this node (not one of torchrun's)
-    SUCCEEDED FAILED                AGENT   this node's part in the job is over
+    SUCCEEDED FAILED                AGENT   this node's part in the job has ended
 
 `console` writes each as a line of JSON to stderr. Another name is a handler that torch knows, or an extension that
-torch loads has registered there; then torch is imported, and a thread hands the events on, because a slow handler
-must not hold up an agent that has a lease to keep.
+torch loads has registered there; then torch is imported, and a thread passes the events on, because a slow handler
+must not delay an agent that has a lease to renew.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PREFIX = "torchelastic.worker.status."
 
 
 class EventRecorder:
-    """Turns what the agent hears and does into events. `error_file`: (round, restart count, local rank) -> path."""
+    """Turns the agent's messages into events. `find_error_file`: (round, restart count, local rank) -> path."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class EventRecorder:
         self._is_stopping = False
 
     def take(self, message: object) -> None:
-        """Hear of an action that the agreement wants, or of a report of the supervisor's."""
+        """Record an action of the agreement, or a report of the supervisor."""
         match message:
             case StartRound():
                 self._round, self._assignment, self._is_stopping = message, decode_assignment(message.assignment), False
@@ -151,8 +151,8 @@ def write_to_console(event: dict[str, Any]) -> None:
 class TorchHandler:
     """A handler that torch knows, fed by a thread. Raises UsageError if there is none of that name.
 
-    At its end the process waits for the thread, for a while. Python's own wait for handlers, which knows no limit, is
-    taken back: an agent behind a handler that hangs would outlive its job.
+    At its end the process waits for the thread, with a limit. Python's own wait for handlers, which has no limit, is
+    removed: an agent with a handler that hangs would outlive its job.
     """
 
     def __init__(self, name: str, origin: str) -> None:
@@ -184,11 +184,11 @@ class TorchHandler:
         atexit.register(self.close)
 
     def write(self, event: dict[str, Any]) -> None:
-        """Hand an event on."""
+        """Queue an event."""
         self._queue.put(event)
 
     def close(self) -> None:
-        """Wait until the handler has had all events, for a while."""
+        """Wait until the handler has received all events, with a limit."""
         self._queue.put(None)
         self._thread.join(DRAIN_LIMIT_S)
         if self._thread.is_alive():
@@ -208,7 +208,7 @@ class TorchHandler:
         logging.shutdown()
 
     def _log_failure(self, error: BaseException) -> None:
-        """Say it once: the next event may get through."""
+        """Log it once: the next event may succeed."""
         if not self._has_failed:
             self._has_failed = True
             why = f"{type(error).__name__}: {sanitize(str(error))}"
@@ -216,5 +216,5 @@ class TorchHandler:
 
 
 def make_writer(name: str, origin: str) -> Callable[[dict[str, Any]], None]:
-    """What takes events, by the name of its handler. Raises UsageError."""
+    """Return the function that receives events, by the name of its handler. Raises UsageError."""
     return write_to_console if name == "console" else TorchHandler(name, origin).write

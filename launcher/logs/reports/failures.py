@@ -1,12 +1,12 @@
-"""What failed on this node in the present round: noted when a worker ends, told when the job has failed.
+"""The failures on this node in the present round: recorded when a worker ends, reported when the job has failed.
 
-When a worker dies, its peers' collectives break, and they fail too, with words that name the connection and not the
+When a worker dies, its peers' collectives break, and they fail too, with messages that name the connection and not the
 reason. Such a secondary failure is the root cause only if no better one is found.
 
-A worker that ends with SIGKILL looks the same whether a person, a scheduler or the kernel sent it. The kernel counts
-its own kills per control group, and workers live in the agent's, or below it in one without a memory controller: if the
+A worker that ends with SIGKILL looks the same whether a user, a scheduler or the kernel sent it. The kernel counts
+its own kills per control group, and workers are in the agent's, or below it in one without a memory controller: if the
 count has grown while a round ran, a SIGKILL in that round was the kernel's. On a host without limits, or where the
-control groups cannot be seen, there is no count and nothing is claimed.
+control groups are invisible, there is no count and the report names no cause.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import WorkerFailure
 
-TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended to arrive, all of a round together
+TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
 
 
 class Failures:
-    """What failed in the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
+    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False) -> None:
         self._aborts_are_secondary = aborts_are_secondary
@@ -45,12 +45,12 @@ class Failures:
         self._assignment: NodeAssignment | None = None
         self._find_error_file: Callable[[int], str] = lambda local_rank: ""
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
-        self._patience_s = TAIL_LIMIT_S  # what is left of it in this round
+        self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
     def begin(self, round: int, assignment: NodeAssignment, find_error_file: Callable[[int], str]) -> None:
-        """A round begins: what failed before is of no interest any more.
+        """Begin a round and forget earlier failures.
 
-        `error_file` gives the path of a local rank's error file in this round, or "".
+        `find_error_file` returns the path of a local rank's error file in this round, or "".
         """
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
         self._oom_kills = self._memory.count_oom_kills()
@@ -58,7 +58,7 @@ class Failures:
         self._patience_s = TAIL_LIMIT_S
 
     def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
-        """A worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
+        """Record that a worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
         from launcher.logs.error_file import read_error_file
         from launcher.logs.reports.report import WorkerFailure
 
@@ -94,7 +94,7 @@ class Failures:
         return exit_code, text, failure.rank
 
     def settle(self) -> None:
-        """All workers of the round are gone: take in what they wrote last."""
+        """Read the last output of the round's workers, which have all ended."""
         if self._failures and self._pump is not None:
             self._pump.drain(TAIL_LIMIT_S)
             self._failures = {
@@ -102,7 +102,7 @@ class Failures:
             }
 
     def report_end(self, end: Exit, script: str, logged: str) -> None:
-        """Say how the job ended, unless well or with the reason that was `logged`; or leave that for who has asked."""
+        """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
         verdict, own = end.verdict, tuple(self._failures.values())
         has_failed = verdict is not None and verdict.kind == "failure"
         if has_failed or os.environ.get(END_FILE):
@@ -119,7 +119,7 @@ class Failures:
             log(end.reason)
 
     def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
-        """Its last lines once they have been read: other nodes are told these, and a peer's loss is seen by them."""
+        """Return its last lines: other nodes get these, and a peer's loss is recognised by them."""
         began_at = time.monotonic()
         found = self._pump.read_tail(local_rank, "stderr", self._patience_s) if self._pump is not None else ()
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
@@ -130,20 +130,20 @@ class Failures:
 
 
 def _shorten(message: str | None) -> str | None:
-    """A traceback may be of any length, and this one goes through the store to every node."""
+    """Shorten a traceback: it may have any length, and this one goes through the store to every node."""
     if message is None or len(message) <= MESSAGE_MAX:
         return message
     return f"{message[: MESSAGE_MAX // 4]}\n... shortened ...\n{message[-MESSAGE_MAX // 2 :]}"
 
 
 def find_spawn_exit_code(error_number: int) -> int:
-    """As a shell would end: 127 not found, 126 not executable."""
+    """Return a shell's exit code: 127 not found, 126 not executable."""
     import errno
 
     return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
 
 
-# What gloo, NCCL, MPI-like transports, torch's store and JAX's coordinator say when the other side has gone.
+# The messages of gloo, NCCL, MPI-like transports, torch's store and JAX's coordinator when the peer has ended.
 _PEER_LOSS = (  # compiled when a worker has failed: that takes 0.4 ms
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
     r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
@@ -156,15 +156,15 @@ _ABORTED = -6  # SIGABRT
 
 
 def is_abort(exit_code: int, message: str | None, sentence: str | None) -> bool:
-    """Whether a worker ended by SIGABRT, and nobody knows why: so JAX ends a process that has lost another one.
+    """Whether a worker ended by SIGABRT for no known reason: so JAX ends a process that has lost another one.
 
-    `message`: what the worker left in its error file; `sentence`: what the agent knows.
+    `message`: from the worker's error file; `sentence`: what the agent knows.
     """
     return exit_code == _ABORTED and message is None and sentence is None
 
 
 def is_peer_loss(text: str) -> bool:
-    """Whether a traceback, or the last lines of stderr, are about a connection to somebody else."""
+    """Whether a traceback, or the last lines of stderr, are about a connection to another process."""
     return bool(re.search(_PEER_LOSS, text))
 
 
@@ -177,7 +177,7 @@ class MemoryEvents:
         self._is_searched = False
 
     def count_oom_kills(self) -> int | None:
-        """Processes of the group that the kernel has killed for memory so far; None if that cannot be known."""
+        """Return the processes of the group that the kernel has killed for memory so far; None if unknown."""
         if not self._is_searched:
             self._file = _find_file(self._proc_dir)
             self._is_searched = True
@@ -188,12 +188,12 @@ class MemoryEvents:
 
 
 def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> bool:
-    """Was it the kernel's lack of memory that ended a worker, given the counts before its round and now?"""
+    """Whether the kernel's lack of memory ended a worker, given the counts before its round and now."""
     return exit_code == -9 and before is not None and after is not None and after > before
 
 
 def _find_file(proc_dir: str) -> str | None:
-    """The file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
+    """Return the file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
     group_v1 = group_v2 = None
     for line in _read(f"{proc_dir}/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]

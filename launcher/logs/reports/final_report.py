@@ -1,7 +1,7 @@
-"""How the job ended, told once: to the program that has asked for the outcome, or as the failure report on stderr.
+"""The final report, written once: for the program that has requested the outcome, or as the failure report on stderr.
 
-Loaded when there is something to tell. A failure of another node comes as text in the verdict, and what this node knows
-of its own workers is joined to it.
+Loaded when there is something to report. A failure of another node comes as text in the verdict, and what this node
+knows of its own workers is added to it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from launcher.model.console import log, write_stderr
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 
-REPORT_LIMIT_S = 5.0  # for somebody to read on, if stderr is full: these are the last words, nothing else is held up
+REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, so nothing else is delayed
 
 
 def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int], host: str) -> bool:
-    """Leave how it ended in the file that the program which started this agent has named; False if it has not.
+    """Write the outcome to the file that the program which started this agent has named; False if it has not.
 
     `own`: the failures of this node's workers; `ranks`: its ranks in the verdict's round.
     """
@@ -42,7 +42,7 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
 
 
 def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str) -> None:
-    """Say why the job failed: the verdict's failure first, then the others it names and this node's own."""
+    """Report why the job failed: the verdict's failure first, then the others it names and this node's own."""
     failures = _sort_failures(verdict, own)
     if not failures:
         log(f"error: {verdict.reason}")
@@ -53,7 +53,7 @@ def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, sc
 
 
 def _sort_failures(verdict: Verdict, own: Sequence[WorkerFailure]) -> list[WorkerFailure]:
-    """The verdict's failure, then the others; none if it has none that this version can read."""
+    """Return the verdict's failure, then the others; none if it has none that this version can read."""
     root = parse_failure(verdict.failure)
     if root is None:
         return []

@@ -1,8 +1,8 @@
-"""How a run ended, as JSON in a file, for the program that started it and has asked for that by a variable.
+"""The run's outcome, as JSON in a file, for the program that started it and has requested that by a variable.
 
-It takes the place of the failure report and of an error's sentence on stderr: that program tells its user itself.
+It replaces the failure report and an error's sentence on stderr: that program informs its user itself.
 `launcher.launch` is one. The file is written at every end, a success included, under another name first, so that it
-is there whole or not at all.
+is complete or absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RunOutcome:
 
 
 def write(outcome: RunOutcome) -> bool:
-    """Leave it for whoever asked; False if nobody did, or if it cannot be written and has to be said otherwise."""
+    """Write it if the variable is set; False if it is not, or if writing failed and it must be reported otherwise."""
     path = os.environ.get(END_FILE)
     if not path:
         return False
@@ -49,7 +49,7 @@ def write(outcome: RunOutcome) -> bool:
 
 
 def read(path: str) -> RunOutcome | None:
-    """What was left there; None for nothing, and for what this version cannot read."""
+    """Read the outcome; None for nothing, and for what this version cannot read."""
     try:
         with open(path) as file:
             content = json.load(file)

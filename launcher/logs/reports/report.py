@@ -1,9 +1,9 @@
-"""The report of a failed job: what failed first, what followed, what to do.
+"""The report of a failed job: the primary failure, the secondary ones, and a hint.
 
-One worker's crash makes the others fail too, and their noise buries its cause. So the first failure comes first
-and whole: exit code or signal by name, time, host, and the traceback if there is one. The others get a line each.
+One worker's crash makes the others fail too, and their output hides its cause. So the first failure comes first
+and in full: exit code or signal by name, time, host, and the traceback if there is one. The others get a line each.
 The labels (FAILED, Root Cause, rank with local_rank, exitcode with pid, error_file, time, host, traceback) are
-torchrun's, because log collectors look for them. Here is only text made from values; who prints it is elsewhere.
+torchrun's, because log collectors search for them. This module only formats values; `failures` prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESSAGE_LINES_LIMIT = (20, 60)
 LINE_LIMIT = 400
 
 _NOT_AVAILABLE = "<N/A>"
-_FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN as the C library gives it; the kernel's own two before it are taken
+_FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class WorkerFailure:
     """How one worker ended. `exit_code` is negative for a signal; `time` is local time as ISO text.
 
     `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
-    `sentence` what we know ourselves: that its program could not be started, say.
+    `sentence` what the agent knows: that its program could not be started, for example.
     """
 
     rank: int
@@ -54,12 +54,12 @@ class WorkerFailure:
     sentence: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The failure as a dictionary that JSON can carry."""
+        """Return the failure as a dictionary for JSON."""
         return {**vars(self), "tail": list(self.tail)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> WorkerFailure:
-        """Read what `to_json` made. Fields of a later version are ignored; RecordError says what is amiss."""
+        """Read what `to_json` returned. Fields of a later version are ignored; RecordError says what is wrong."""
         tail = _read_field(data, "tail", list, [])
         return cls(
             rank=_read_field(data, "rank", int),
@@ -76,10 +76,10 @@ class WorkerFailure:
         )
 
     def describe_ending(self) -> str:
-        """How it ended, as the words behind a worker's name."""
+        """Describe how it ended, for the words after a worker's name."""
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
-        if self.sentence and self.exit_code > 0:  # by a handler of its own for the signal that shows its stacks
+        if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
             return f"gave {self.sentence}, was told to end, and failed with exit code {self.exit_code}"
         if self.sentence:
             return f"gave {self.sentence} and was killed"
@@ -89,7 +89,7 @@ class WorkerFailure:
 
 
 def parse_failure(text: str) -> WorkerFailure | None:
-    """The failure that an agent wrote down; None for none, and for what this version cannot read."""
+    """Parse the failure that an agent wrote; None for none, and for what this version cannot read."""
     try:
         content = json.loads(text) if text else None
         return WorkerFailure.from_json(content) if isinstance(content, dict) else None
@@ -98,11 +98,11 @@ def parse_failure(text: str) -> WorkerFailure | None:
 
 
 def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True) -> str:
-    """The box that goes to stderr; it ends without a line end.
+    """Return the box that goes to stderr, without a line end.
 
-    `failures` is not empty and begins with the root cause. `outcome` says what the launcher made of it:
-    "restarts used 2 of 2". `is_order_known` is false when another failure came so close, on another host, that
-    either may have been first. Raises ValueError when there is no failure.
+    `failures` is not empty and begins with the root cause. `outcome` is the launcher's decision: "restarts used 2 of
+    2". `is_order_known` is false when another failure came so close, on another host, that either may have been first.
+    Raises ValueError when there is no failure.
     """
     if not failures:
         raise ValueError("a report needs at least one failure")
@@ -121,7 +121,7 @@ def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_o
 
 
 def find_signal_name(exit_code: int) -> str | None:
-    """The name of the signal that an exit code stands for, None when it is a real exit code."""
+    """Return the name of the signal that an exit code represents, None when it is a real exit code."""
     if exit_code >= 0:
         return None
     try:
@@ -145,7 +145,7 @@ def _format_root(failure: WorkerFailure) -> list[str]:
 
 
 def _format_other(failure: WorkerFailure) -> str:
-    # The labels with torchrun's spaces, for those who look for them literally.
+    # The labels with torchrun's spaces, for programs that search for them literally.
     rank = f"rank      : {failure.rank} (local_rank: {failure.local_rank})"
     remark = " out of memory" if failure.is_out_of_memory else ""
     return f"  {rank}  exitcode  : {_format_exit_code(failure)}{remark}  host: {_strip_controls(failure.host)}"
@@ -157,12 +157,12 @@ def _format_exit_code(failure: WorkerFailure) -> str:
 
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:
-    """What to show as the cause, the best that is known, and the last words where a traceback is missing."""
+    """Return the lines for the cause, the best that is known, with the last output where a traceback is missing."""
     lines: list[str] = []
     if failure.sentence:
         lines.append(_strip_controls(failure.sentence))
     if failure.exit_code < 0:
-        # torchrun's sentence, which is looked for; the reason is ours.
+        # torchrun's sentence, for which programs search; the reason is ours.
         reason = ": killed by the kernel: out of memory" if failure.is_out_of_memory else ""
         name = find_signal_name(failure.exit_code) or _NOT_AVAILABLE
         sentence = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}{reason}"
@@ -182,7 +182,7 @@ def _choose_hint(failure: WorkerFailure) -> str | None:
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
         return "where each of its threads stood is on its stderr, further up; `--tee 2` repeats the last lines here"
     if failure.sentence:
-        return None  # it says what is amiss
+        return None  # it names the problem
     if failure.is_out_of_memory:
         return "give the job more memory, or use smaller batches or fewer data loading processes"
     if code in _SIGNAL_HINTS:
@@ -223,7 +223,7 @@ def _shorten(lines: list[str]) -> list[str]:
 
 
 def _strip_controls(text: str) -> str:
-    """One line without what would move the cursor or change colours on the reader's terminal."""
+    """Return one line without characters that move the cursor or change colours on a terminal."""
     text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text)
     text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", "?", text)
     return text if len(text) <= LINE_LIMIT else f"{text[:LINE_LIMIT]} ..."
@@ -241,7 +241,7 @@ def _wrap(text: str) -> list[str]:
 
 def _read_field(data: Mapping[str, object], name: str, kind: type[Value], default: Value | None = None) -> Value:
     value = data.get(name, default)
-    # bool is an int to Python, and never what was meant.
+    # bool is an int in Python, and never valid here.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise RecordError(f"a worker's failure has {name} = {value!r}, expected {kind.__name__}")
     return value
