@@ -1,1 +1,1 @@
-"""What the user asked for: options, environment and schedulers in, one checked Config out."""
+"""The configuration: options, environment and schedulers in, one validated Config out."""

@@ -1,11 +1,10 @@
-"""What the user asked for, checked once and trusted afterwards.
+"""The configuration of a run, validated once and trusted afterwards.
 
-`resolve` turns the words of the command line and the environment into one frozen `Config`. A value comes from
-the first of: the flag, LAUNCHER_<NAME>, PET_<NAME>, what a job controller says (`schedulers`), the default;
-`Config.origins` remembers which. Whatever cannot work is refused here in one sentence that names the flag or the
-variable it came from; what is accepted but changes nothing is said in `Config.notes`. No file is looked at and no
-device counted: the same words give the same Config on any machine. The rules of torchrun's rendezvous options are in
-`options/rendezvous.py`.
+`resolve` turns the command line and the environment into one frozen `Config`. A value comes from the first of: the
+flag, LAUNCHER_<NAME>, PET_<NAME>, a scheduler's environment (`schedulers`), the default; `Config.origins` records
+which. Invalid values are refused here in one sentence that names the flag or the variable; a value that is accepted
+but has no effect is noted in `Config.notes`. No file is read and no device counted: the same input gives the same
+Config on any machine. The rules of torchrun's rendezvous options are in `options/rendezvous.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 
     LaunchMode = Literal["script", "module", "program", "path"]
 
-# Without any of these there is no job controller to look for.
+# Without any of these there is no scheduler to detect.
 SCHEDULER_VARIABLES = (
     "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX", "LWS_GROUP_SIZE", "PET_NNODES", "PROCESS_ID", "SLURM_JOB_ID",
     "VC_TASK_INDEX", "WORLD_SIZE",
@@ -81,15 +80,15 @@ class Config:
     `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
     one worker per accelerator if there are any, else 1; a word is auto, gpu, cpu, or a type of device that torch may
     know. `devices_per_worker` None: one, or what is usual for the framework. `mesh` None: one elastic axis, dp.
-    `placement_options`: those of `table.PLACEMENT_OPTIONS` that were given, name -> text, which the planner's adapter
-    reads when the mesh is known. `settings`: settings of the agreement that were given, field -> value. `network` None:
-    one machine. `log_dir` None: a temporary directory. `preload`: modules to import once, for workers that are forked
-    with them; `standby`: how many sets of workers wait so. `local_ranks_filter` None: all. `run_id` None: the agent
-    draws one. `node_name` None: the host's. `master_addr` None: `local_addr` if given, else loopback; `master_port`
-    None: a free one for every round; where the rounds say who is who, `node_rank` is None and so are these two.
-    `lease_ttl_s` None: on one machine no watchdog, else the agreement's default. `python` is the interpreter of the
-    workers. `notes` are lines to print once, before the first worker starts. `origins`: field, or name of such an
-    option -> "--flag", the variable's name, or "default".
+    `placement_options`: those of PLACEMENT_OPTIONS that were set, name -> text; the planner's adapter parses them when
+    the mesh is known. `settings`: those of the agreement that were set, field -> value. `network` None: one machine.
+    `log_dir` None: a temporary directory. `preload`: modules to import once, for workers that are forked with them;
+    `standby`: sets of standby workers. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name`
+    None: the host's. `master_addr` None: `local_addr` if set, else loopback; `master_port` None: a free one for every
+    round; if the rounds assign the ranks, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine
+    no watchdog, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print
+    once, before the first worker starts. `origins`: field, or option of the two mappings above -> "--flag",
+    the variable's name, or "default".
     """
 
     script: str
@@ -153,7 +152,7 @@ class Config:
     origins: Mapping[str, str]
 
 
-# Fields that are not called as their option is.
+# Fields whose name differs from their option's.
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "nnodes": ("nodes_min", "nodes_max"),
     "nproc-per-node": ("worker_count",),
@@ -164,7 +163,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "heartbeat-timeout": ("heartbeat_timeout_s",),
     "health-timeout": ("health_timeout_s",),
     "visible-env": (),  # part of `devices`
-    "module": (),  # these three make `launch_mode`
+    "module": (),  # these three determine `launch_mode`
     "no-python": (),
     "run-path": (),
     "start-method": (),
@@ -176,37 +175,37 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname: str = "") -> Config:
-    """The Config that these words mean in this environment. Raises UsageError for what cannot work.
+    """Return the Config of this command line and environment. Raises UsageError for invalid values.
 
-    `python`: the interpreter for the workers. `hostname`: this node's, which a job controller may have chosen.
+    `python`: the interpreter for the workers. `hostname`: this node's, which a scheduler may have chosen.
     """
-    given, note, missing = resolve_values(args.values, environ), "", ""
+    values, note, missing = resolve_values(args.values, environ), "", ""
     if not environ.keys().isdisjoint(SCHEDULER_VARIABLES):
-        from launcher.config.schedulers import detection  # one machine seldom has one
+        from launcher.config.schedulers import detection  # one machine rarely has one
 
-        gathered = detection.resolve(args.values, environ, hostname)
-        given, note, missing = gathered.values, gathered.note, gathered.missing
+        resolved = detection.resolve(args.values, environ, hostname)
+        values, note, missing = resolved.values, resolved.note, resolved.missing
     if args.script is None:
         raise UsageError("no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains")
     notes = [*filter(None, [note]), *list_unread_variables(environ)]
-    launch_mode, launch_origin = _choose_launch_mode(given, notes)
-    workers = parse_worker_count(given["nproc-per-node"])
-    mesh = _parse_mesh(given["mesh"])
-    nodes_min, nodes_max = parse_node_range(given["nnodes"], has_mesh=mesh is not None)
+    launch_mode, launch_origin = _choose_launch_mode(values, notes)
+    workers = parse_worker_count(values["nproc-per-node"])
+    mesh = _parse_mesh(values["mesh"])
+    nodes_min, nodes_max = parse_node_range(values["nnodes"], has_mesh=mesh is not None)
     if missing and nodes_min > 1:
-        raise UsageError(f"{given['nnodes']}: the nodes need a place to meet", missing)
-    if not given["monitor-interval"].is_default:
-        notes.append(f"{given['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
-    meeting = resolve_rendezvous(
-        given, notes, standalone=parse_flag(given["standalone"]), nodes=(nodes_min, nodes_max),
-        is_alone=nodes_max == 1 or is_local_endpoint(given["rdzv-endpoint"], nodes_min),
+        raise UsageError(f"{values['nnodes']}: the nodes need a place to meet", missing)
+    if not values["monitor-interval"].is_default:
+        notes.append(f"{values['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
+    rendezvous_ = resolve_rendezvous(
+        values, notes, standalone=parse_flag(values["standalone"]), nodes=(nodes_min, nodes_max),
+        is_alone=nodes_max == 1 or is_local_endpoint(values["rdzv-endpoint"], nodes_min),
     )  # fmt: skip
-    if meeting.network is None:
-        nodes_max = require_one_node(given, notes, nodes_min, nodes_max)
+    if rendezvous_.network is None:
+        nodes_max = require_one_node(values, notes, nodes_min, nodes_max)
         if mesh is not None and isinstance(workers, int):
             meshes.require_fit(mesh, workers)
-    elif meeting.node_count:
-        nodes_min = nodes_max = meeting.node_count
+    elif rendezvous_.node_count:
+        nodes_min = nodes_max = rendezvous_.node_count
     return Config(
         script=args.script,
         script_args=args.script_args,
@@ -214,61 +213,61 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         worker_count=workers,
-        devices_per_worker=parse_devices_per_worker(given["devices-per-worker"]),
-        devices=worker_options.parse_devices(given),
+        devices_per_worker=parse_devices_per_worker(values["devices-per-worker"]),
+        devices=worker_options.parse_devices(values),
         mesh=mesh,
-        placement_options={name: given[name].text for name in PLACEMENT_OPTIONS if not given[name].is_default},
-        settings=parse_settings(given, meeting.conf, (nodes_min, nodes_max))
-        if meeting.network
-        else parse_standalone_settings(given),
-        **_resolve_warm_start(given, notes, environ, launch_mode, is_alone=meeting.network is None),
-        max_restarts=parse_count(given["max-restarts"]),
-        monitor_interval_s=parse_seconds(given["monitor-interval"]),
-        role=parse_short_text(given["role"]),
-        log_dir=given["log-dir"].text_if_given,
-        redirects=parse_streams(given["redirects"]),
-        tee=parse_streams(given["tee"]),
-        local_ranks_filter=parse_local_ranks(given["local-ranks-filter"]),
-        duplicate_stdout_filters=parse_texts(given["duplicate-stdout-filters"]),
-        duplicate_stderr_filters=parse_texts(given["duplicate-stderr-filters"]),
-        logs_specs=None if given["logs-specs"].text == "default" else parse_printable(given["logs-specs"]),
-        event_log_handler=parse_printable(given["event-log-handler"]),
-        shutdown_timeout_s=parse_seconds(given["shutdown-timeout"]),
-        signals_to_handle=parse_signals(given["signals-to-handle"], notes),
-        framework=parse_printable(given["framework"]) or "auto",
-        device_binding=make_choice_parser("local-rank", "visible")(given["device-binding"]),
-        virtual_local_rank=parse_flag(given["virtual-local-rank"]),
-        legacy_local_rank=needs_local_rank(given, notes),
-        numa_binding=parse_numa_binding(given["numa-binding"]),
-        run_id=meeting.run_id,
-        standalone=meeting.standalone,
-        rdzv_backend=meeting.backend,
-        rdzv_endpoint=meeting.endpoint,
-        rdzv_conf=meeting.conf,
-        network=meeting.network,
-        attempt=None if given["attempt"].is_default else parse_count(given["attempt"]),
-        node_name=None if given["node-name"].is_default else parse_node_name(given["node-name"]),
-        **_parse_locality(given, notes, is_alone=meeting.network is None),
-        node_rank=meeting.node_rank,
-        master_addr=meeting.master_addr,
-        master_port=meeting.master_port,
+        placement_options={name: values[name].text for name in PLACEMENT_OPTIONS if not values[name].is_default},
+        settings=parse_settings(values, rendezvous_.conf, (nodes_min, nodes_max))
+        if rendezvous_.network
+        else parse_standalone_settings(values),
+        **_resolve_warm_start(values, notes, environ, launch_mode, is_alone=rendezvous_.network is None),
+        max_restarts=parse_count(values["max-restarts"]),
+        monitor_interval_s=parse_seconds(values["monitor-interval"]),
+        role=parse_short_text(values["role"]),
+        log_dir=values["log-dir"].text_if_given,
+        redirects=parse_streams(values["redirects"]),
+        tee=parse_streams(values["tee"]),
+        local_ranks_filter=parse_local_ranks(values["local-ranks-filter"]),
+        duplicate_stdout_filters=parse_texts(values["duplicate-stdout-filters"]),
+        duplicate_stderr_filters=parse_texts(values["duplicate-stderr-filters"]),
+        logs_specs=None if values["logs-specs"].text == "default" else parse_printable(values["logs-specs"]),
+        event_log_handler=parse_printable(values["event-log-handler"]),
+        shutdown_timeout_s=parse_seconds(values["shutdown-timeout"]),
+        signals_to_handle=parse_signals(values["signals-to-handle"], notes),
+        framework=parse_printable(values["framework"]) or "auto",
+        device_binding=make_choice_parser("local-rank", "visible")(values["device-binding"]),
+        virtual_local_rank=parse_flag(values["virtual-local-rank"]),
+        legacy_local_rank=needs_local_rank(values, notes),
+        numa_binding=parse_numa_binding(values["numa-binding"]),
+        run_id=rendezvous_.run_id,
+        standalone=rendezvous_.standalone,
+        rdzv_backend=rendezvous_.backend,
+        rdzv_endpoint=rendezvous_.endpoint,
+        rdzv_conf=rendezvous_.conf,
+        network=rendezvous_.network,
+        attempt=None if values["attempt"].is_default else parse_count(values["attempt"]),
+        node_name=None if values["node-name"].is_default else parse_node_name(values["node-name"]),
+        **_parse_locality(values, notes, is_alone=rendezvous_.network is None),
+        node_rank=rendezvous_.node_rank,
+        master_addr=rendezvous_.master_addr,
+        master_port=rendezvous_.master_port,
         local_addr=None
-        if given["local-addr"].is_default
-        else parse_host(given["local-addr"], given["local-addr"].text),
-        interface=given["interface"].text_if_given,
-        port_range=parse_port_range(given["port-range"]),
-        worker_port_range=parse_port_range(given["worker-port-range"]),
-        preemption_signal=parse_preemption_signal(given["preemption-signal"]),
-        preemption_file=given["preemption-file"].text_if_given,
-        lease_ttl_s=parse_lease_ttl(given["lease-ttl"]),
+        if values["local-addr"].is_default
+        else parse_host(values["local-addr"], values["local-addr"].text),
+        interface=values["interface"].text_if_given,
+        port_range=parse_port_range(values["port-range"]),
+        worker_port_range=parse_port_range(values["worker-port-range"]),
+        preemption_signal=parse_preemption_signal(values["preemption-signal"]),
+        preemption_file=values["preemption-file"].text_if_given,
+        lease_ttl_s=parse_lease_ttl(values["lease-ttl"]),
         heartbeat_timeout_s=None
-        if given["heartbeat-timeout"].is_default
-        else parse_seconds(given["heartbeat-timeout"]) or None,
-        health_check=parse_health_check(given, notes),
-        health_timeout_s=parse_seconds(given["health-timeout"]),
+        if values["heartbeat-timeout"].is_default
+        else parse_seconds(values["heartbeat-timeout"]) or None,
+        health_check=parse_health_check(values, notes),
+        health_timeout_s=parse_seconds(values["health-timeout"]),
         python=python,
         notes=tuple(notes),
-        origins=_list_origins(given, launch_origin),
+        origins=_list_origins(values, launch_origin),
     )
 
 
@@ -280,7 +279,7 @@ def _list_origins(values: Mapping[str, Value], launch_origin: str) -> dict[str, 
 
 
 def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[LaunchMode, str]:
-    """What the script is, and where that was said. torchrun's order: --run-path wins over the other two."""
+    """Return the form of the script, and its origin. torchrun's order: --run-path wins over the other two."""
     module, program, path = values["module"], values["no-python"], values["run-path"]
     is_module, is_program = parse_flag(module), parse_flag(program)
     if parse_flag(path):
@@ -316,7 +315,7 @@ def _resolve_warm_start(
     *,
     is_alone: bool,
 ) -> Warm:
-    """Which workers start warm; by default none do."""
+    """Return the options of workers that start warm; by default none do."""
     if values["preload"].is_default and values["standby"].is_default:
         return {}
     from launcher.config.options.warm import CALL_VARIABLE, resolve_warm_start
@@ -327,7 +326,7 @@ def _resolve_warm_start(
 
 
 def _parse_locality(values: Mapping[str, Value], notes: list[str], *, is_alone: bool) -> LocalityFields:
-    """Where this node stands; few say so."""
+    """Return the options of this node's locality; most runs set none."""
     if all(value.is_default for name, value in values.items() if name.startswith("locality")):
         return {}
     from launcher.config.options.locality import parse_locality_options

@@ -1,7 +1,7 @@
-"""What must stay secret: the store's password and token, and the job's own secret.
+"""The secrets: the store's password and token, and the job's own secret.
 
-They come from variables, or from files that variables name, never from the command line, which everybody on a machine
-can read. Workers inherit none of them: a training script has no business in the agreement of its job.
+They come from variables, or from files that variables name, never from the command line, which every user of a machine
+can read. Workers inherit none of them: a training script must not take part in the agreement of its job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FILE_BYTES_MAX = 4096
 
 
 class Credentials(NamedTuple):
-    """Empty where there are none. `token` guards a store that an agent serves, `secret` signs the job's records."""
+    """Empty where not set. `token` protects a store that an agent serves, `secret` signs the job's records."""
 
     user: str = ""
     password: str = ""
@@ -26,7 +26,7 @@ class Credentials(NamedTuple):
 
 
 def read(network: StoreConfig, environ: Mapping[str, str]) -> Credentials:
-    """Look the credentials up. Raises UsageError for a file that cannot be read, or half of a pair."""
+    """Read the credentials. Raises UsageError for a file that cannot be read, or half of a pair."""
     secret = _read_value("LAUNCHER_JOB_SECRET", environ).encode()
     token = _read_value("LAUNCHER_STORE_TOKEN", environ)
     user = network.user or _read_value("LAUNCHER_ETCD_USER", environ)
@@ -48,7 +48,7 @@ def read(network: StoreConfig, environ: Mapping[str, str]) -> Credentials:
 
 
 def find_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Which of them are set, and by which variable, for people: name -> variable, without the values."""
+    """Return which of them are set, for messages: name -> variable, without the values."""
     return {name: variable for name in NAMES for variable in (name, f"{name}_FILE") if environ.get(variable)}
 
 
@@ -60,7 +60,7 @@ def _read_value(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _read_file(origin: str, path: str) -> str:
-    """The file's one line."""
+    """Return the file's one line."""
     try:
         with open(path, "rb") as file:
             content = file.read(_FILE_BYTES_MAX + 1)

@@ -1,7 +1,7 @@
-"""Whether the files a command line names can be used, before anything is started for them.
+"""Checks the files that a command line names, before anything is started.
 
-What Python itself would say a second later, once per worker and in a traceback, is said here once and in a
-sentence. Only what is cheap is looked at: a module is found by the workers, a program by the supervisor.
+An error that Python itself would report a second later, once per worker and in a traceback, is reported here once
+and in a sentence. Only cheap checks are made: the workers find a module, the supervisor a program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
 def check(config: Config) -> None:
-    """Raise UsageError if the script cannot be run, the log directory not be written, or a plug-in is not there."""
+    """Raise UsageError if the script cannot be run, the log directory not be written, or a plug-in is missing."""
     if not config.script:
         raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
@@ -36,7 +36,7 @@ def check(config: Config) -> None:
 
 
 def require_proc() -> None:
-    """Raise TemporaryError without a /proc of this pid namespace: there the agent finds what has to be killed."""
+    """Raise TemporaryError without a /proc of this pid namespace: the agent finds the processes to kill there."""
     try:
         shown_pid = os.readlink("/proc/self")
     except OSError:
@@ -96,7 +96,7 @@ def _suggest_script(script: str) -> str:
 
 
 def _is_zip_without_main(script: str) -> bool:
-    import zipimport  # what Python itself will ask; always loaded already
+    import zipimport  # Python's own test; always loaded already
 
     try:
         return zipimport.zipimporter(script).find_spec("__main__") is None

@@ -1,9 +1,9 @@
-"""Whose variables the workers get: torchrun's always, and beside them those of the framework that they use.
+"""The frameworks whose variables the workers get: torchrun's always, and those of the framework that they use.
 
-Nobody tells a launcher which framework a script imports. What can be known is what it could import: where JAX is
-installed and torch is not, it will be JAX. Both packages are looked for the way Python does it, without importing
-either. Workers may run in another Python than this one (PYTHON_EXEC); starting that only to ask might start a
-profiler or a container as well, so then the directories are looked at in which such a Python has its packages.
+A launcher does not know which framework a script imports, only which it could import: where JAX is installed and torch
+is not, it will be JAX. Both packages are searched the way Python does it, without importing either. Workers may run in
+another Python than this one (PYTHON_EXEC); starting that only to query it might start a profiler or a container as
+well, so then the package directories of such a Python are searched.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rendezvous.values import NamedTuple
 
 
 class EnvironmentChoice(NamedTuple):
-    """The environments that make up the workers', in order; each may overwrite what those before it said.
+    """The environments that make up the workers', in order; each may override the variables of earlier ones.
 
-    `reason` is a sentence for the start, "" where the answer is torchrun's plain variables.
+    `reason` is a sentence for the start, "" for torchrun's plain variables.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ def choose_environments(
     *,
     can_import: Callable[[str], bool | None] | None = None,
 ) -> EnvironmentChoice:
-    """What --framework means here. `python`: the workers'. `can_import` is for tests."""
+    """Resolve --framework. `python`: the workers'. `can_import` is for tests."""
     tpu: tuple[str, ...] = ("tpu",) if any(device.kind == "tpu" for device in devices) else ()
     if framework != "auto":
         own = () if framework == "torch" else (framework,)
@@ -58,7 +58,7 @@ def choose_environments(
 
 
 def detect_mpi(python: str, environ: Mapping[str, str]) -> str:
-    """Why workers may use MPI, in words; "" if nothing says so.
+    """Return why workers may use MPI, for messages; "" without a sign of it.
 
     That a script will import mpi4py cannot be known, only that it can.
     """
@@ -68,7 +68,7 @@ def detect_mpi(python: str, environ: Mapping[str, str]) -> str:
 
 
 def has_package(name: str, python: str, environ: Mapping[str, str]) -> bool | None:
-    """Whether the workers' Python finds this package; None if nobody can see what that Python would find."""
+    """Whether the workers' Python finds this package; None if its package directories are unknown."""
     if python == sys.executable:
         return _has_own_package(name)
     folders = _list_package_folders(python, environ)
@@ -93,7 +93,7 @@ def _has_own_package(name: str) -> bool:
 
 
 def _list_package_folders(python: str, environ: Mapping[str, str]) -> list[str]:
-    """Where a Python has its packages, as far as files say; empty if this looks like no Python's home."""
+    """Return the package directories of a Python, as far as files show them; empty if this is no Python's prefix."""
     import glob
     import shutil
 
@@ -107,10 +107,10 @@ def _list_package_folders(python: str, environ: Mapping[str, str]) -> list[str]:
             settings = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in file)}
         if settings.get("include-system-site-packages", "").lower() == "true":
             homes.append(os.path.dirname(settings.get("home", "")))
-    except (OSError, ValueError):  # no virtual environment, so perhaps a link into the real home
+    except (OSError, ValueError):  # no virtual environment, so perhaps a link into the real prefix
         homes.append(os.path.dirname(os.path.dirname(os.path.realpath(path))))
     if "/usr" in homes:
-        homes.append("/usr/local")  # Debian's Python looks there, too
+        homes.append("/usr/local")  # Debian's Python searches there, too
     found = [folder for one in homes for folder in glob.glob(f"{glob.escape(one)}/lib*/python3*/*-packages")]
     given = environ.get("PYTHONPATH", "").split(os.pathsep)
     return [*filter(None, given), *found] if found else []

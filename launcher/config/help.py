@@ -1,8 +1,7 @@
-"""The help and the reference page, both made from the table of options.
+"""The help and the reference page, both generated from the table of options.
 
-click lays the help out; it is imported here and by `meshctl`, never on the way to a worker. Every group fits a
-screen of 24 lines and 80 columns, nothing depends on colour, and each option shows its variables and what
-holds when it is not given.
+click formats the help; it is imported here and by `meshctl`, never before a worker starts. Every group fits a
+screen of 24 lines and 80 columns, nothing depends on colour, and each option shows its variables and its default.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _INTRO = (
 
 
 def render_help(topic: str = "") -> str:
-    """The help as text: everything, or only the group called `topic`."""
+    """Return the help as text: everything, or only the group called `topic`."""
     from click import HelpFormatter
 
     formatter = HelpFormatter(width=80)
@@ -42,7 +41,7 @@ def render_help(topic: str = "") -> str:
 
 
 def _write_option(formatter: HelpFormatter, option: Option) -> None:
-    """The option as it is typed, then what it does and what holds without it, then its variables."""
+    """Write the option as it is typed, then its effect and default, then its variables."""
     formatter.write_text(" ".join(filter(None, (f"{option.short}," * bool(option.short), option.flag, option.metavar))))
     what = option.help + f" [default: {option.default}]" * (bool(option.default) and option.kind != "flag")
     variables = ", ".join(option.variables)
@@ -60,7 +59,7 @@ def _list_options(group: str) -> list[Option]:
 
 
 def render_reference() -> str:
-    """The reference page of the documentation, in Markdown."""
+    """Return the reference page of the documentation, in Markdown."""
     lines = [
         "# Options",
         "",
@@ -76,7 +75,7 @@ def render_reference() -> str:
         for option in _list_options(group):
             typed = " or ".join(f"`{spelling}`" for spelling in option.spellings)
             if option.metavar:
-                # A | inside a cell means different things to different readers of Markdown.
+                # Markdown parsers treat a | inside a cell differently.
                 typed += f" `{option.metavar.replace('|', ' or ')}`"
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
             lines.append(f"| {typed} | {_escape(option.default)} | {variables} | {_escape(option.help)} |")

@@ -10,7 +10,7 @@ GROUP = "torchrun.logs_specs"
 
 
 def find_entry_point(name: str, origin: str) -> EntryPoint:
-    """The entry point of that name, not loaded yet. Raises UsageError, which names those that there are."""
+    """Return the entry point of that name, not loaded yet. Raises UsageError, which lists the available names."""
     found = entry_points(group=GROUP)
     if name not in found.names:
         there = ", ".join(sorted({"default", *found.names}))

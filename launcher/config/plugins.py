@@ -1,12 +1,12 @@
 """Plug-ins of other packages: detectors, sources of locality, environments of frameworks.
 
-A package offers one under a name in an entry-point group; here it is found, loaded and asked. Installed packages are
-looked through only when a name was given that is not built in, because that costs tens of milliseconds. A plug-in is
-somebody else's code in our process, so whatever it does wrong becomes one sentence that names its package.
+A package provides one under a name in an entry-point group; here it is found, loaded and called. Installed packages are
+searched only for a name that is not built in, because that costs tens of milliseconds. A plug-in is foreign code in our
+process, so each of its errors becomes one sentence that names its package.
 
 The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
-`meshrun.environments` (--framework NAME). An entry point leads to a class, or a function, that is called without
-arguments and gives the object with the contract's methods. See docs/guides/plug-ins.md.
+`meshrun.environments` (--framework NAME). An entry point names a class, or a function, that is called without
+arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.model.errors import UsageError
 from rendezvous.values import NamedTuple
 
 Answer = TypeVar("Answer")
-_TEXT_MAX = 200  # of what a plug-in says as it fails
+_TEXT_MAX = 200  # of a plug-in's error message
 
 
 class Plugin(NamedTuple):
@@ -64,9 +64,9 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
 
 
 def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:
-    """What a method of the plug-in gives back.
+    """Call a method of the plug-in and return its result.
 
-    Raises UsageError if it has no such method, raises, or gives back something that is no `kind`.
+    Raises UsageError if there is no such method, or it raises, or the result is no `kind`.
     """
     call = getattr(plugin.value, method, None)
     if not callable(call):
@@ -99,7 +99,7 @@ def _describe_error(error: Exception) -> str:
     """The error in one line."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # its own words may be broken, too
+    except Exception:  # its message may raise, too
         text = ""
     return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else type(error).__name__
 

@@ -1,12 +1,12 @@
-"""What another launcher has told its own task, and a worker must not hear.
+"""The variables of another launcher's task, which a worker must not inherit.
 
 An agent started by srun or mpirun is one task of that launcher's step. Its workers are not: they would all
 read the agent's SLURM_PROCID or OMPI_COMM_WORLD_RANK. JAX then joins with one process id for all, and
-libraries that ask MPI first do the same. What describes the job rather than the step (SLURM_JOB_ID and its
-like) stays. Nor does a worker inherit the secrets of the agent (`credentials` reads them).
+libraries that query MPI first do the same. Variables of the job rather than the step (SLURM_JOB_ID and its
+like) stay. Nor does a worker inherit the secrets of the agent (`credentials` reads them).
 
-Controllers that start one JAX process in each pod tell it its number. Several workers would all take it for theirs, and
-a single one is right only as long as ranks follow pods. Their names are common words, so they go only where all are.
+Controllers that start one JAX process in each pod set its number. Several workers would all use it, and a single one is
+right only while ranks follow pods. The variables have common names, so they are removed only where all are set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
-# What no worker inherits.
+# Variables that no worker inherits.
 PRIVATE = frozenset(name + suffix for name in NAMES for suffix in ("", "_FILE"))
 _PREFIXES = (
     "SLURM_STEP",  # SLURM_STEPID, SLURM_STEP_NODELIST, ...
@@ -48,7 +48,7 @@ _PROCESS_NUMBERS = frozenset({"JAX_PROCESS_ID", "NODE_RANK", "PROCESS_ID"})
 
 
 def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
-    """Of the names in `parent`, those that belong to a foreign launcher's step and are to be unset; sorted."""
+    """Return the names in `parent` that belong to a foreign launcher's step and are to be unset; sorted."""
     names = frozenset(parent)
     unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
     if not names.isdisjoint(_PROCESS_NUMBERS):
@@ -57,8 +57,8 @@ def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
 
 
 def _list_process_variables(names: frozenset[str]) -> set[str]:
-    """Those of controllers that number processes. What describes the pod itself workers may ask for."""
-    from launcher.config.schedulers.detection import KNOWN_BY  # only where such a variable is
+    """Return those of controllers that number processes. Workers may read what describes the pod itself."""
+    from launcher.config.schedulers.detection import KNOWN_BY  # only where such a variable is set
 
     found = {
         name

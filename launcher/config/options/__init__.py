@@ -1,1 +1,1 @@
-"""The table of options, the readers of their values, and the command line."""
+"""The table of options, the parsers of their values, and the command line."""

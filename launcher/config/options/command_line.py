@@ -1,7 +1,7 @@
-"""Taking a command line apart, and finding where an option's value comes from.
+"""Parses a command line, and finds where an option's value comes from.
 
-The words of a command line are read by the table of options and not by click: importing click alone takes as long as
-everything else before the first worker. What a value means is not decided here but in `config`.
+The table of options parses the command line, not click: importing click alone takes as long as everything else before
+the first worker. `config` interprets the values.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from typing import Literal
 
 
-TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that somebody has written
+TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
 _SANITIZED_MAX = 300
 
 
 def sanitize(text: str) -> str:
-    """The text as a sentence can hold it: on one line, without what a terminal would obey, and not too long."""
+    """Return the text as a sentence can contain it: on one line, without terminal control codes, and not too long."""
     if len(text) > _SANITIZED_MAX:
         return f"{sanitize(text[: _SANITIZED_MAX // 2])}... ({len(text)} characters)"
     return repr(text) if text and (not text.isprintable() or text.isspace()) else text
 
 
 class ParsedArgs(NamedTuple):
-    """A command line taken apart. `values`: option name -> the text given, "1" for a flag.
+    """A parsed command line. `values`: option name -> its text, "1" for a flag.
 
     `asks` is "help" (perhaps with the group in `topic`) or "version" when nothing is to be run.
     """
@@ -43,10 +43,10 @@ class ParsedArgs(NamedTuple):
 
 # docs/internals/decisions/0001-option-table-instead-of-click.md
 def parse(argv: Sequence[str]) -> ParsedArgs:
-    """Take a command line apart, by argparse's rules. Raises UsageError for what no option can mean.
+    """Parse a command line, by argparse's rules. Raises UsageError for what is no valid option.
 
-    Options end at the first word that is none: the script. All that follows is the script's, untouched. One `--`
-    directly before or behind the script is dropped, as by torchrun; any other is the script's. The last of several
+    Options end at the first word that is none: the script. All that follows is the script's, unchanged. One `--`
+    directly before or after the script is dropped, as by torchrun; any other is the script's. The last of several
     values counts.
     """
     values: dict[str, str] = {}
@@ -90,7 +90,7 @@ def _can_be_value(word: str) -> bool:
 
 
 def _split_options(word: str) -> Iterable[tuple[Option, str | None]]:
-    """The options of one word, each with the value attached to it: --tee=3, -t3, -t=3, or several as in -mt3."""
+    """Return the options of one word, each with the value attached to it: --tee=3, -t3, -t=3, or several as in -mt3."""
     if word.startswith("--"):
         name, equals, attached = word.partition("=")
         option = find_option(name)
@@ -112,7 +112,7 @@ def _split_options(word: str) -> Iterable[tuple[Option, str | None]]:
 
 
 def find_option(spelling: str) -> Option:
-    """The option that `spelling` (--name, --na_me or the start of one) means. Raises UsageError for none or several.
+    """Return the option of `spelling` (--name, --na_me or the start of one). Raises UsageError for none or several.
 
     torchrun's own names are tried first, so that a prefix which is complete there means the same here.
     """
@@ -140,9 +140,9 @@ def _make_unknown_error(word: str) -> UsageError:
 
 
 def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str:
-    """The question after a misspelt word, or "" if nothing is near. `known`: what it may be -> how to write that.
+    """Return the question after a misspelt word, or "" if nothing is similar. `known`: candidate -> how to write it.
 
-    `similarity` runs from 0 to 1, the same word; 0.7 takes --mehs for --mesh.
+    `similarity` runs from 0 to 1, the same word; 0.7 accepts --mehs for --mesh.
     """
     from difflib import get_close_matches  # only on the way to an error
 
@@ -155,7 +155,7 @@ def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str
 
 
 class DetectedValue(NamedTuple):
-    """What the environment of a job controller says for an option, and the variable that it was read from."""
+    """An option's value in a scheduler's environment, and the variable that it was read from."""
 
     text: str
     origin: str
@@ -164,7 +164,7 @@ class DetectedValue(NamedTuple):
 class Value(NamedTuple):
     """An option's text and where it was found: its flag, a variable, or "default" (then the text is not used).
 
-    `is_detected`: nobody gave it; a job controller's variable, `origin`, says so.
+    `is_detected`: not set by the user, but read from a scheduler's variable, `origin`.
     """
 
     option: Option
@@ -185,7 +185,7 @@ class Value(NamedTuple):
         return None if self.is_default else self.text
 
     def __str__(self) -> str:
-        """How the user wrote it, for messages."""
+        """The spelling of the user, for messages."""
         text = sanitize(self.text)
         if self.is_detected:
             return f"{self.option.flag} {text} (from {self.origin})"
@@ -197,9 +197,9 @@ class Value(NamedTuple):
 def resolve_values(
     flags: Mapping[str, str], environ: Mapping[str, str], detected: Mapping[str, DetectedValue] | None = None
 ) -> dict[str, Value]:
-    """Where each option's value comes from: the command line, LAUNCHER_*, PET_*, `detected`, else its default.
+    """Return each option's value with its origin: the command line, LAUNCHER_*, PET_*, `detected`, else its default.
 
-    `detected`: name of an option -> what a job controller's environment says. An empty text counts as not given.
+    `detected`: name of an option -> the value in a scheduler's environment. An empty text counts as not set.
     Raises UsageError for a text of more than TEXT_MAX characters.
     """
     return {

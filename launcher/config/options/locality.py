@@ -1,6 +1,6 @@
-"""The options that say where this node stands in the network, or who is to be asked.
+"""The options that set this node's locality in the network, or the sources for it.
 
-What they say is of use only beside other nodes. A path that is written wrong is refused all the same.
+They have an effect only with several nodes. An invalid path is refused in any case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCALITY_OPTIONS = ("locality", "locality-file", "locality-command", "locality-s
 
 
 class LocalityFields(TypedDict, total=False):
-    """Fields of the Config, for those that were given."""
+    """Fields of the Config, for the options that are set."""
 
     locality: tuple[tuple[str, str], ...]
     locality_file: str
@@ -26,7 +26,7 @@ class LocalityFields(TypedDict, total=False):
 
 
 def parse_locality_options(values: Mapping[str, Value], notes: list[str], *, is_alone: bool) -> LocalityFields:
-    """What the options say. Raises UsageError."""
+    """Parse the options. Raises UsageError."""
     said: LocalityFields = {}
     place, file, command, sources = (values[name] for name in LOCALITY_OPTIONS)
     if not place.is_default:
@@ -46,7 +46,7 @@ def parse_locality_options(values: Mapping[str, Value], notes: list[str], *, is_
 
 
 def _parse_sources(value: Value) -> tuple[str, ...]:
-    """The sources by name; () for none."""
+    """Return the sources by name; () for none."""
     names = tuple(name.strip() for name in parse_printable(value).split(","))
     if names == ("none",):
         return ()

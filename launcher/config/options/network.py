@@ -1,9 +1,9 @@
-"""Where the nodes of a job meet, read from torchrun's rendezvous options: a store in the network, or none.
+"""The store of a job, from torchrun's rendezvous options: one in the network, or none.
 
 A job of one machine needs no store: its agreement runs inside the agent (`rendezvous` has the rules for that). Several
-nodes meet in etcd, which knows nothing of torchrun's c10d and static ways, or in a store that one of their agents
+nodes meet in etcd, to which torchrun's c10d and static backends do not apply, or in a store that one of their agents
 serves, under the flags of c10d or of static (`static` has the rules for that). A password is never taken from a flag,
-because everybody on a machine can read the command lines of its processes; refusals do not repeat one either.
+because every user of a machine can read the command lines of its processes; error messages do not repeat one either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SERVED_PORT = 29400  # torchrun's for c10d
 _SCHEMES = {"etcd": False, "http": False, "etcds": True, "https": True}
 _PASSWORD_HINT = "put it into a file and name that by password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
 
-# Keys of --rdzv-conf that torchrun reads for one backend or another, and mean nothing here.
+# Keys of --rdzv-conf that torchrun reads for one backend or another, and that have no effect here.
 _HEARTBEAT_KEYS = ("heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt")
 IGNORED_KEYS = (*_HEARTBEAT_KEYS, "read_timeout", "store_type", "use_libuv", "rank")
 TIME_KEYS = ("timeout", "join_timeout", "last_call_timeout", "close_timeout")
@@ -60,10 +60,10 @@ class StoreConfig:
 def resolve_network(
     values: Mapping[str, Value], conf: Mapping[str, str], *, is_alone: bool, notes: list[str]
 ) -> StoreConfig | None:
-    """The store that these options name, None for a job of one machine. Raises UsageError.
+    """Return the store that these options name, None for a job of one machine. Raises UsageError.
 
-    `is_alone`: the other options say that there is one node and no more. That decides for c10d only: a job of one
-    node may use an etcd, so that spares can join.
+    `is_alone`: the other options allow one node only. That decides for c10d only: a job of one node may use an etcd,
+    so that spares can join.
     """
     backend, endpoint = values["rdzv-backend"], values["rdzv-endpoint"]
     scheme, texts = _split_endpoints(endpoint)
@@ -101,14 +101,14 @@ def resolve_network(
 def make_served_store(
     values: Mapping[str, Value], conf: Mapping[str, str], endpoint: str, *, is_host: bool | None
 ) -> StoreConfig:
-    """A store that an agent serves at HOST:PORT. Raises UsageError."""
+    """Return a store that an agent serves at HOST:PORT. Raises UsageError."""
     return StoreConfig(
         backend="served", endpoints=(endpoint,), prefix=_parse_prefix(values["rdzv-prefix"], conf), is_host=is_host
     )
 
 
 def require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
-    """torchrun's c10d can meet in a file that all nodes see. Raises UsageError for that."""
+    """Raise UsageError for a file as the store, which torchrun's c10d supports."""
     if conf.get("store_type", "tcp").lower() != "tcp":
         raise UsageError(
             f"{value.origin}: store_type={conf['store_type']}: several nodes meet over the network, not in a file",
@@ -117,14 +117,14 @@ def require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
 
 
 def list_unused_settings(values: Mapping[str, Value], conf: Mapping[str, str], used_keys: tuple[str, ...]) -> list[str]:
-    """What is to be said of settings for another kind of store."""
+    """Return remarks on settings for another kind of store."""
     unused = [key for key in conf if key in _STORE_KEYS and key not in used_keys]
     backend, origin = values["rdzv-backend"].text, values["rdzv-conf"].origin
     return [f"{origin}: {', '.join(unused)} without effect with --rdzv-backend {backend}"] if unused else []
 
 
 def parse_conf(option_value: Value) -> dict[str, str]:
-    """KEY=VALUE,... as a dictionary. Raises UsageError, also for a time that is none, even where it has no effect;
+    """Parse KEY=VALUE,... as a dictionary. Raises UsageError, also for an invalid time, even where it has no effect;
     passwords are refused and not repeated.
     """
     conf: dict[str, str] = {}
@@ -145,7 +145,7 @@ def parse_conf(option_value: Value) -> dict[str, str]:
 
 
 def list_conf_remarks(value: Value, conf: Mapping[str, str], scope: str, keys: tuple[str, ...]) -> list[str]:
-    """What is to be said of keys that do nothing (`keys`, and why), and of unknown ones."""
+    """Return remarks on keys without effect (`keys`, and why), and on unknown ones."""
     unused = [key for key in conf if key in keys]
     see = "; --lease-ttl is how long a node may be silent" if {*unused} & {*_HEARTBEAT_KEYS} else ""
     notes = [f"{value.origin}: {', '.join(unused)} without effect{scope}{see}"] if unused else []
@@ -188,7 +188,7 @@ def _make_etcd_store(
 
 
 def _split_endpoints(value: Value) -> tuple[str, list[str]]:
-    """The scheme, "" without one, and the addresses behind it."""
+    """Return the scheme, "" without one, and the addresses after it."""
     if value.is_default:
         return "", []
     if "@" in value.text:
@@ -215,7 +215,7 @@ def _parse_prefix(value: Value, conf: Mapping[str, str]) -> str:
 
 
 def _is_serving_node(values: Mapping[str, Value]) -> bool | None:
-    """Whether this is the node that is to serve, where a job controller has named it; None to find out."""
+    """Whether this is the node that serves, where a scheduler has named it; None to find out."""
     if not values["rdzv-endpoint"].is_detected or not values["node-rank"].is_detected:
         return None
     return values["node-rank"].text == "0"
@@ -229,7 +229,7 @@ def _parse_is_host(origin: str, text: str) -> bool:
 
 
 def _find_setting(origin: str, conf: Mapping[str, str], *names: str) -> str | None:
-    """torchrun calls the same file by another name in each backend."""
+    """Return the setting; torchrun has another name for the same file in each backend."""
     found = [name for name in names if name in conf]
     if len(found) > 1:
         raise UsageError(f"{origin}: {' and '.join(found)} are the same setting", "give one of them")

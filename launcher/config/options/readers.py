@@ -1,4 +1,4 @@
-"""Reading an option's text: numbers, times, addresses, ports and names, each refused in one sentence if it is none."""
+"""Parses an option's text: numbers, times, addresses, ports and names; an invalid one is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from launcher.config.options.command_line import Value
 from launcher.model.errors import UsageError
 
-# Characters of what nodes tell each other (launcher/placement/adapter/description.py); a host's name has fewer.
+# Characters of a node's description (launcher/placement/adapter/description.py); a host's name has fewer.
 SHORT_TEXT_MAX = 255
-_SECONDS_MAX = 1e9  # the kernel's timers count further, a slip of the pen is more likely
+_SECONDS_MAX = 1e9  # the kernel's timers count further, a typing error is more likely
 
 
 def parse_count(value: Value) -> int:
@@ -26,7 +26,7 @@ def parse_seconds(value: Value) -> float:
 
 
 def parse_seconds_text(text: str, label: str) -> float:
-    """The same for a part of an option, which `what` names in the refusal."""
+    """Parse seconds in a part of an option, which `label` names in the error."""
     try:
         number = float(text)
     except ValueError:
@@ -46,7 +46,7 @@ def parse_flag(value: Value) -> bool:
 
 
 def make_choice_parser(*words: str) -> Callable[[Value], str]:
-    """A reader of options that take one of these words."""
+    """Return a parser of options that accept one of these words."""
 
     def parse(value: Value) -> str:
         if value.text not in words:
@@ -85,7 +85,7 @@ def parse_port_range(value: Value) -> tuple[int, int] | None:
 
 
 def parse_host(value: Value, text: str) -> str:
-    """A name or an address, without the brackets that IPv6 wears beside a port. Raises UsageError for neither."""
+    """Parse a name or an address, without the brackets of IPv6. Raises UsageError for neither."""
     name = text.strip()
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
@@ -105,34 +105,34 @@ def is_host(name: str) -> bool:
 
 
 def parse_name(value: Value) -> str:
-    """A text that becomes a part of keys or of a directory's name. Raises UsageError for one that cannot."""
+    """Parse a text that becomes a part of keys or of a directory's name. Raises UsageError for one that cannot."""
     if "/" in parse_printable(value):
         raise UsageError(f"{value}: a name that becomes part of a path cannot hold a /")
     return value.text
 
 
 def parse_node_name(value: Value) -> str:
-    """A text that is both. Raises UsageError."""
+    """Parse a text that is both a name and a short text. Raises UsageError."""
     parse_short_text(value)
     return parse_name(value)
 
 
 def parse_short_text(value: Value) -> str:
-    """A text that this node tells the others. Raises UsageError for what cannot be shown, or is too long for that."""
+    """Parse a text that goes to the other nodes. Raises UsageError if it is not printable, or too long for that."""
     if len(parse_printable(value)) > SHORT_TEXT_MAX:
         raise UsageError(f"{value.origin} has {len(value.text)} characters, {SHORT_TEXT_MAX} is the most")
     return value.text
 
 
 def parse_printable(value: Value) -> str:
-    """The text, which becomes part of messages and file names. Raises UsageError for what cannot be shown."""
+    """Parse a text that becomes part of messages and file names. Raises UsageError if it is not printable."""
     if not value.text.isprintable():
         raise UsageError(f"{value.origin} {value.text!r}: only printable characters will do")
     return value.text
 
 
 def parse_integer(text: str) -> int | None:
-    """The number that `text` is, None if it is none."""
+    """Return the number in `text`, None if it is none."""
     try:
         return int(text)
     except ValueError:

@@ -1,18 +1,18 @@
 """The options of the agreement: torchrun's rendezvous options, and limits and times of ours, such as --grow.
 
-They say how many nodes there are, how these find each other, and what the run is called.
+They set the number of nodes, how these find each other, and the run's name.
 
-With a store in the network (`network` says when) the nodes meet there, and rank 0's node says afresh in every round
-where it listens; but not where a static rendezvous has numbered the nodes beforehand (`static`). On one machine nobody
-has to be found: the agreement runs on a store inside the agent. The options still say where rank 0 listens and what the
-run is called, and torchrun 2.13's rules for that are kept: --standalone overrides the others; a static rendezvous hands
-MASTER_ADDR and MASTER_PORT to the workers unchanged, the address of the endpoint before --master-addr; c10d uses
-neither. One rule is not kept: torchrun forgets an --rdzv-id when it falls back to a local rendezvous, here it always
-names the run, except with --standalone.
+With a store in the network (see `network`) the nodes meet there, and rank 0's node publishes a new port in every round;
+but not where a static rendezvous has numbered the nodes beforehand (`static`). On one machine no node has to be found:
+the agreement runs on a store inside the agent. The options still set where rank 0 listens and the run's name, and
+torchrun 2.13's rules for that apply: --standalone overrides the others; a static rendezvous passes MASTER_ADDR and
+MASTER_PORT to the workers unchanged, the address of the endpoint before --master-addr; c10d uses neither. One rule
+differs: torchrun drops an --rdzv-id when it falls back to a local rendezvous, here it always names the run, except
+with --standalone.
 
-The limits and times of the agreement that options set become fields of its `Settings`. Only what was given is here;
-what was not keeps the agreement's own default, which stands there with its reason. torchrun's names inside --rdzv-conf
-mean the same as two of the options, and give way to them; its close_timeout is how long the agent that serves the store
+The limits and times of the agreement that options set become fields of its `Settings`. Only options that are set are
+here; the others keep the agreement's own default, which is there with its reason. torchrun's names inside --rdzv-conf
+mean the same as two of the options, which override them; its close_timeout is how long the agent that serves the store
 stays for the others, once the job has ended.
 """
 
@@ -48,9 +48,9 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RendezvousOptions(NamedTuple):
-    """The fields of `Config` that these options make. `network` None: one machine.
+    """The fields of `Config` that these options set. `network` None: one machine.
 
-    `node_rank` None: the rounds say who is who. `node_count` 0: these options do not say how many nodes take part.
+    `node_rank` None: the rounds assign the ranks. `node_count` 0: these options do not set the number of nodes.
     """
 
     standalone: bool
@@ -66,7 +66,7 @@ class RendezvousOptions(NamedTuple):
 
 
 def parse_node_range(value: Value, *, has_mesh: bool) -> tuple[int, int | None]:
-    """N, MIN:MAX or MIN:. Not given: one node; with a mesh, whose size is what counts, any number that fits it.
+    """Parse N, MIN:MAX or MIN:. Not set: one node; with a mesh, whose size counts, any number that fits it.
 
     Raises UsageError.
     """
@@ -84,12 +84,12 @@ def parse_node_range(value: Value, *, has_mesh: bool) -> tuple[int, int | None]:
 
 
 def is_local_endpoint(endpoint: Value, nodes_min: int) -> bool:
-    """torchrun's habit on one machine, where that is enough: an endpoint whose port nobody else can know."""
+    """torchrun's convention on one machine, if that is enough: an endpoint whose port no other node can know."""
     return nodes_min == 1 and endpoint.text.endswith(":0")
 
 
 def require_one_node(values: Mapping[str, Value], notes: list[str], nodes_min: int, nodes_max: int | None) -> int:
-    """This machine is all there will be: one node. Raises UsageError if more are needed."""
+    """Check that one node, this machine, is enough. Raises UsageError if more are needed."""
     nodes = values["nnodes"]
     if nodes_min > 1:
         if values["standalone"].text == "1":
@@ -105,7 +105,7 @@ def resolve_rendezvous(
 ) -> RendezvousOptions:
     """Apply the rules above, adding a note for every option that has no effect. Raises UsageError.
 
-    `nodes`: the least and the most. `is_alone`: it is one, by what is given or by default.
+    `nodes`: minimum and maximum. `is_alone`: it is one, by an option or by default.
     """
     backend, run_id = values["rdzv-backend"], values["rdzv-id"]
     masters = [values["master-addr"], values["master-port"]]
@@ -155,7 +155,7 @@ def resolve_rendezvous(
         master_port = None if masters[1].is_default else parse_port(masters[1], masters[1].text)
     if master_addr is not None:
         _note_unused(notes, [values["local-addr"]], "on one node when the master's address is given")
-    # torchrun calls a run "none" unless it draws a name, which it does for a purely local rendezvous.
+    # torchrun names a run "none" unless it draws a name, as for a purely local rendezvous.
     is_local = backend.text == "static" and master_port is None
     return RendezvousOptions(
         standalone=False,
@@ -165,7 +165,7 @@ def resolve_rendezvous(
         network=None,
         run_id=run_id.text_if_given or (None if is_local else "none"),
         master_addr=master_addr,
-        master_port=master_port or None,  # 0 asks for any free port
+        master_port=master_port or None,  # 0 means any free port
     )
 
 
@@ -178,10 +178,10 @@ def _note_ignored(values: Mapping[str, Value], conf: Mapping[str, str], notes: l
 def _find_static_cluster(
     values: Mapping[str, Value], conf: Mapping[str, str], nodes: tuple[int, int | None], notes: list[str]
 ) -> RendezvousOptions | None:
-    """The nodes that the user has numbered; None where no static rendezvous is meant."""
+    """Return the nodes that the user has numbered; None without a static rendezvous."""
     if values["nnodes"].is_default or nodes[1] == 1 or values["rdzv-backend"].text != "static":
         return None
-    from launcher.config.options.static import is_static, resolve_static  # not on the way of one machine
+    from launcher.config.options.static import is_static, resolve_static  # not needed on one machine
 
     if not is_static(values, nodes[0]):
         return None
@@ -221,7 +221,7 @@ def _require_backend(value: Value) -> None:
 
 Setting = float | str | bool
 
-# Those that mean something on one machine too.
+# Those that have an effect on one machine too.
 _STANDALONE_OPTIONS = ("restart-window", "min-round-time", "start-timeout")
 _CONF_FIELDS = {
     "timeout": "start_timeout_s",
@@ -235,7 +235,7 @@ def _make_bool_parser(true_word: str, false_word: str) -> Callable[[Value], bool
     return lambda given: make_choice_parser(true_word, false_word)(given) == true_word
 
 
-# option -> field of Settings, and how its text is read
+# option -> field of Settings, and the parser of its text
 _SETTINGS: Mapping[str, tuple[str, Callable[[Value], Setting]]] = {
     "target-nodes": ("target_nodes", parse_count),
     "start-timeout": ("start_timeout_s", parse_seconds),
@@ -255,7 +255,7 @@ SETTINGS_OPTIONS = tuple(_SETTINGS)
 def parse_settings(
     values: Mapping[str, Value], conf: Mapping[str, str], nodes: tuple[int, int | None]
 ) -> dict[str, Setting]:
-    """The settings that these options give: field -> value. `nodes`: the least and the most. Raises UsageError."""
+    """Return the settings that these options set: field -> value. `nodes`: minimum and maximum. Raises UsageError."""
     times = {
         _CONF_FIELDS[key]: parse_seconds_text(conf[key], f"{values['rdzv-conf'].origin}: {key}={conf[key]}")
         for key in TIME_KEYS
@@ -273,13 +273,13 @@ def parse_settings(
 
 
 def parse_standalone_settings(values: Mapping[str, Value]) -> dict[str, Setting]:
-    """The same on one machine, which waits for nobody. Raises UsageError for rubbish in any of them."""
+    """Return the same on one machine, which waits for no other node. Raises UsageError for invalid values in any."""
     _parse_options(values, SETTINGS_OPTIONS)
     return _parse_options(values, _STANDALONE_OPTIONS)
 
 
 def parse_lease_ttl(value: Value) -> float | None:
-    """How long a node that is cut off stays a member; None if not given. Raises UsageError."""
+    """Return how long an unreachable node stays a member; None if not set. Raises UsageError."""
     if value.is_default:
         return None
     ttl_s = parse_seconds(value)
@@ -294,7 +294,7 @@ def _parse_options(values: Mapping[str, Value], names: Iterable[str]) -> dict[st
 
 
 def list_cluster_options(values: Mapping[str, Value]) -> list[Value]:
-    """Options that were given and say something about other nodes only."""
+    """Return options that are set and concern other nodes only."""
     names = (
         *(name for name in SETTINGS_OPTIONS if name not in _STANDALONE_OPTIONS),
         "interface",

@@ -1,8 +1,8 @@
-"""What a static rendezvous of several nodes means: everybody is told who is who before anybody has come.
+"""A static rendezvous of several nodes: the user numbers the nodes before any has joined.
 
-Each node is given its number, and all are given the place of number 0, torchrun's "master". So ranks follow the
-numbers, whatever else would be shorter, and the workers get the master's address and port as they were written, in
-every round. The agents still have to meet: number 0 serves the store beside that port, and the others wait for it.
+Each node gets its number, and all get the address of number 0, torchrun's "master". So ranks follow the numbers, even
+where another order would be shorter, and the workers get the master's address and port unchanged, in every round. The
+agents still have to meet: number 0 serves the store beside that port, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StaticRendezvous(NamedTuple):
 
 
 def is_static(values: Mapping[str, Value], nodes_min: int) -> bool:
-    """Whether these options of a static rendezvous, with an --nnodes of more than 1, say who is who.
+    """Whether these options are a static rendezvous, with an --nnodes of more than 1, and number the nodes.
 
     Raises UsageError if they do not and one machine is not enough.
     """
@@ -58,7 +58,7 @@ def is_static(values: Mapping[str, Value], nodes_min: int) -> bool:
 def resolve_static(
     values: Mapping[str, Value], conf: Mapping[str, str], node_range: tuple[int, int | None], notes: list[str]
 ) -> StaticRendezvous:
-    """What they say; `node_range`: the least and the most nodes. Raises UsageError."""
+    """Resolve the options; `node_range`: the minimum and maximum of nodes. Raises UsageError."""
     nodes, node_rank, (least, most) = values["nnodes"], parse_count(values["node-rank"]), node_range
     if most is None:
         raise UsageError(
@@ -78,7 +78,7 @@ def resolve_static(
 
 
 def _choose_master(values: Mapping[str, Value], notes: list[str]) -> tuple[str, int]:
-    """Where rank 0 listens: the endpoint goes before the other two, as under torchrun."""
+    """Return where rank 0 listens: the endpoint overrides the other two, as under torchrun."""
     endpoint, addr, number = values["rdzv-endpoint"], values["master-addr"], values["master-port"]
     if not endpoint.is_default:
         found, at = parse_address(endpoint, endpoint.text)

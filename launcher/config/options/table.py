@@ -1,7 +1,7 @@
 """Every option of the command, in one table.
 
-The parser, the help, the reference page, the variables an option can be set by and the suggestions for a misspelt
-flag are all read from `TABLE`, so they cannot disagree. Names, spellings and defaults are torchrun 2.13's where it
+The parser, the help, the reference page, the variables of an option and the suggestions for a misspelt
+flag are all derived from `TABLE`, so they cannot disagree. Names, spellings and defaults are torchrun 2.13's where it
 has the option.
 """
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Option(NamedTuple):
-    """One row. `default` is what stands for "not given", as a person would write it ("" when there is nothing).
+    """One row. `default` is the value of an option that is not set, as a user would write it ("" for none).
 
     `kind`: how the value is written: text; a flag (in a variable 0 or 1); a count (a whole number); seconds; or
     "ask" for -h and --version, which have no variable. `state`: "no effect" options are accepted with a remark.
-    `source`: whose name it is; torchrun's come first when a prefix is completed, and have a PET_ variable, but for
+    `source`: the origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except
     two that torchrun reads from none. `last_variable`: one more, outside both families, that is read last. `alias`: its
-    name in earlier versions, which no help shows: of the two flags the last one counts, as of any flag that is
+    name in earlier versions, which no help shows: of the two flags the last one counts, as for any flag that is
     repeated; of the two variables the one of `name`.
     """
 
@@ -47,13 +47,13 @@ class Option(NamedTuple):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every way to write it out: the short form, with dashes, with underscores."""
+        """All spellings: the short form, with dashes, with underscores."""
         underscored = "--" + self.name.replace("-", "_")
         return tuple(dict.fromkeys(filter(None, (self.short, self.flag, underscored))))
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables that set it and are shown, strongest first."""
+        """The variables that set it and are shown, highest precedence first."""
         if self.kind == "ask":
             return ()
         suffix = self.name.replace("-", "_").upper()
@@ -62,7 +62,7 @@ class Option(NamedTuple):
 
     @property
     def all_variables(self) -> tuple[str, ...]:
-        """The same, and behind them that of the alias."""
+        """The same, followed by that of the alias."""
         alias = (f"LAUNCHER_{self.alias.replace('-', '_').upper()}",) if self.alias else ()
         return (*self.variables, *alias)
 
@@ -71,7 +71,7 @@ class Option(NamedTuple):
         return self.kind not in ("flag", "ask")
 
 
-# The parts of the help: what `-h NAME` takes, and its heading. Each fits a screen.
+# The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
 GROUPS = {
     "size": "How many workers, and the grid they form",
     "devices": "Which devices workers are for, and who sees what",
@@ -253,7 +253,7 @@ TABLE: tuple[Option, ...] = (
 )
 # fmt: on
 
-# What launcher/placement/adapter/options.py reads, against the mesh and the network's levels.
+# The options that launcher/placement/adapter/options.py parses, given the mesh and the network's levels.
 PLACEMENT_OPTIONS = ("traffic", "unit", "within", "whole", "level-costs", "elastic", "dp-min", "dp-max", "move-cost")
 
 BY_NAME = {option.name: option for option in TABLE}

@@ -1,4 +1,4 @@
-"""Workers that start warm: which modules are imported once for all of them, and how many wait for a restart."""
+"""Options of workers that start warm: the modules to import once for all of them, and the number on standby."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class Warm(TypedDict, total=False):
-        """The fields of a Config that this is about."""
+        """The fields of a Config for these options."""
 
         preload: tuple[str, ...]
         standby: int
 
 
 CALL_VARIABLE = "LAUNCHER_CALL"
-"""Set where workers run a function: the directory of the call. Their command is then Python's, whatever else it is."""
+"""Set where workers run a function: the directory of the call. Their command is then a Python one in any case."""
 _STANDBY_MAX = 16  # sets: each costs as many processes as there are workers, and a restart needs one
 
 
 def resolve_warm_start(values: Mapping[str, Value], notes: list[str], *, is_python: bool, is_alone: bool) -> Warm:
-    """What --preload and --standby ask for; `is_alone`: one machine is all there will be. Raises UsageError."""
+    """Resolve --preload and --standby; `is_alone`: the job has one machine only. Raises UsageError."""
     preload, standby = values["preload"], values["standby"]
     modules = () if preload.is_default else _parse_modules(preload)
     sets = 0 if standby.is_default else _parse_standby(standby)

@@ -1,8 +1,8 @@
 """Options of the workers of a node: their number, devices, CPUs, output streams and signals.
 
 `python -m torch.distributed.launch`, from before torchrun, gives every script its local rank as an argument, unless
---use-env says that the script reads LOCAL_RANK; here that is the rule, and --legacy-local-rank the exception. The way
-to start a worker means something for functions only. torchrun's agent also reads variables that no option of its
+--use-env says that the script reads LOCAL_RANK; here that is the default, and --legacy-local-rank the exception. The
+start method has an effect for functions only. torchrun's agent also reads variables that none of its options
 names. An option without effect is reported in one line and never refused.
 """
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _NUMA_MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
 
-_WORKERS_MAX = 10_000  # before a wrong number makes this machine unusable
+_WORKERS_MAX = 10_000  # so that a wrong number does not make this machine unusable
 _WORKER_KEYWORDS = {"auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "cuda": "gpu"}
 
 
 class DeviceRequest(NamedTuple):
-    """What --devices asks for. `number` None: all there are. `shape`: the type of a TPU, such as v5e-16.
+    """The request of --devices. `number` None: all present. `shape`: the type of a TPU, such as v5e-16.
 
-    `variable`: what --visible-env says makes the devices visible; nothing is looked for then.
+    `variable`: makes the devices visible, from --visible-env; nothing is detected then.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class DeviceRequest(NamedTuple):
 
 
 def parse_worker_count(value: Value) -> int | str | None:
-    """A number, or auto, gpu, cpu or what may be a type of device; None if not given. Raises UsageError."""
+    """Parse a number, or auto, gpu, cpu or a possible device type; None if not set. Raises UsageError."""
     if value.is_default:
         return None
     count = parse_integer(value.text)
@@ -57,7 +57,7 @@ def parse_worker_count(value: Value) -> int | str | None:
         return count
     if _WORKER_KEYWORDS.get(value.text) == value.text:
         return value.text
-    # An extension of torch may bring a type of device of any name, which only torch can know (devices/from_torch.py).
+    # An extension of torch may register a device type of any name, which only torch knows (accelerators/from_torch.py).
     question = suggest(value.text, _WORKER_KEYWORDS)
     if question or not (value.text.isascii() and value.text.isidentifier()):
         raise UsageError(f"{value} is neither a number nor auto, gpu, cpu or a type of device", question)
@@ -77,7 +77,7 @@ def parse_devices_per_worker(value: Value) -> int | Literal["all"] | None:
 
 
 def parse_devices(values: Mapping[str, Value]) -> DeviceRequest | None:
-    """What --devices and --visible-env ask for; None if they are not given. Raises UsageError."""
+    """Parse --devices and --visible-env; None if they are not set. Raises UsageError."""
     option, variable = values["devices"], values["visible-env"]
     if option.is_default:
         if not variable.is_default:
@@ -113,7 +113,7 @@ def _parse_visible_variable(value: Value) -> str:
 
 
 def parse_health_check(values: Mapping[str, Value], notes: list[str]) -> str | None:
-    """The command that says whether this node is fit; None if there is none. Raises UsageError."""
+    """Parse the command that tests whether this node is fit; None if there is none. Raises UsageError."""
     command, limit = values["health-check"], values["health-timeout"]
     if not limit.is_default and command.is_default:
         notes.append(f"{limit} has no effect without --health-check")
@@ -141,14 +141,14 @@ def parse_numa_binding(value: Value) -> NumaMode | None:
 class Streams(NamedTuple):
     """Which streams of which workers, in torchrun's code: 0 none, 1 stdout, 2 stderr, 3 both.
 
-    `by_rank` goes by local rank, and a rank it does not name has none; without it `every` holds for all.
+    `by_rank` is by local rank, and a rank that it does not name has none; without it `all_ranks` applies to all.
     """
 
     all_ranks: int = 0
     by_rank: Mapping[int, int] | None = None
 
     def select(self, local_rank: int) -> tuple[bool, bool]:
-        """Whether (stdout, stderr) of this worker are meant."""
+        """Whether (stdout, stderr) of this worker are selected."""
         code = self.all_ranks if self.by_rank is None else self.by_rank.get(local_rank, 0)
         return bool(code & 1), bool(code & 2)
 
@@ -181,7 +181,7 @@ def parse_local_ranks(value: Value) -> frozenset[int] | None:
 
 
 def parse_texts(value: Value) -> tuple[str, ...]:
-    """The texts between the commas; two commas are one inside a text. An empty text would mean every line: left out."""
+    """Parse texts separated by commas; two commas are one inside a text. An empty text matches all and is dropped."""
     parts = [part.replace("\0", ",") for part in value.text.replace(",,", "\0").split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
 
@@ -190,7 +190,7 @@ _UNHANDLEABLE = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCLD")
 
 
 def parse_signals(value: Value, notes: list[str]) -> tuple[str, ...]:
-    """The signals that can be handled. As in torchrun an unknown name is a warning: it may exist elsewhere."""
+    """Parse signals that can be handled. As in torchrun an unknown name is a warning: it may exist elsewhere."""
     names = list(dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip()))
     signals = signal.Signals.__members__
     for name in list(names):
@@ -220,7 +220,7 @@ def parse_preemption_signal(value: Value) -> str | None:
     return text
 
 
-# Variable -> the value that asks for something ("": any), and why nothing comes of it.
+# Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
     "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "nothing listens there, nor does anything of the public torch"),
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "a worker that sleeps in the kernel is not looked for"),

@@ -1,1 +1,1 @@
-"""What the environment of a job scheduler says about this node, a file per scheduler."""
+"""This node's part of a job, from the environment of a scheduler; a file per scheduler."""

@@ -1,4 +1,4 @@
-"""What a file of a scheduler gives: who the scheduler is, and what its environment says about this node."""
+"""The result of a scheduler's detection: the scheduler, and its environment's values for this node."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from launcher.config.options.command_line import DetectedValue
 
 
 class Detection(NamedTuple):
-    """A controller that was recognised, "Slurm step 7.0". `known_by`: the variables that it was recognised by.
+    """A scheduler that was recognised, "Slurm step 7.0". `known_by`: the variables by which it was recognised.
 
-    `values`: name of an option -> what the environment says; empty if it cannot be used. `reason` says what this node
-    is, or why nothing is taken from it. `missing`: what a job on several nodes still has to be told, "" if nothing.
-    `is_told`: whether people should hear the reason although nothing is used, because they may have meant otherwise.
+    `values`: name of an option -> its value; empty if none can be used. `reason` says what this node is, or why nothing
+    is used. `missing`: what a job on several nodes still needs from the user, "" if nothing. `must_report`: whether to
+    show the reason although nothing is used, because the user may have expected otherwise.
     """
 
     controller: str
@@ -25,5 +25,5 @@ class Detection(NamedTuple):
 
 
 def describe_node(index: int, count: int, first: str) -> str:
-    """What this node is, for `reason`."""
+    """Describe this node, for `reason`."""
     return f"this is node {index} of {count}" + (f", and node 0 is {first}" if index else "")

@@ -1,13 +1,13 @@
-"""What the environment of a job controller says of this node: how many there are, which one this is, where they meet.
+"""Detects a scheduler's environment: the number of nodes, this one's rank, and where they meet.
 
-torchrun has to be told all that; Slurm, Kubernetes and what runs on it say it in variables, each in its own words. What
-is found here stands between what people give, by flag or variable, and the defaults (`resolve_values` in
+torchrun needs options for all that; Slurm, Kubernetes and controllers on it set variables, each in its own format. The
+detected values rank between the user's, by flag or variable, and the defaults (`resolve_values` in
 `launcher.config.options.command_line`).
 
-The danger is to wait for nodes that nobody has started. So a controller is known only by variables that it sets for
-the very command it starts, and that say everything; what is a shell in an allocation, a worker of another launcher or
-half a story gives nothing, and `reason` says why. This file tells the controllers apart; each has a small file of its
-own, which is imported only where its variables are.
+The risk is to wait for nodes that do not exist. So a scheduler is recognised only by variables that it sets for the
+very command it starts, and that are complete; a shell in an allocation, a worker of another launcher or incomplete
+variables yield nothing, and `reason` says why. This file distinguishes the schedulers; each has a small file of its
+own, which is imported only where its variables are set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.config.options import command_line
 from launcher.config.options.command_line import Value
 from launcher.config.schedulers.contract import Detection
 
-# File of a controller, and variables that are all there where it is. The first that makes something of them counts.
+# File of a scheduler, and variables that are all set where it is. The first whose detection succeeds counts.
 KNOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("slurm", ("SLURM_JOB_ID",)),
     ("pods", ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")),
@@ -33,7 +33,7 @@ KNOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("indexed_job", ("JOB_COMPLETION_INDEX",)),
 )
 
-# Whoever finds one of these was started by another launcher or a server inside the job, not by the controller.
+# A command that finds one of these was started by another launcher or a server inside the job, not by the scheduler.
 _NESTED_LAUNCHERS = {
     "TORCHELASTIC_RUN_ID": "a worker of a launcher",
     "OMPI_COMM_WORLD_RANK": "a task of mpirun",
@@ -45,9 +45,9 @@ _NESTED_LAUNCHERS = {
 
 
 class ResolvedOptions(NamedTuple):
-    """The options, with what the environment says in its place. `unused`: of that, option -> why it is not used.
+    """The options with the detected values. `unused`: of those, option -> why it is not used.
 
-    `note` is for people, "" if there is nothing to be said. `missing`: what they have to tell a job of several nodes.
+    `note` is for the user, "" if there is none. `missing`: what a job of several nodes still needs from the user.
     """
 
     values: dict[str, Value]
@@ -59,14 +59,14 @@ class ResolvedOptions(NamedTuple):
 
 # docs/internals/decisions/0019-job-size-from-scheduler-variables.md
 def resolve(values: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
-    """`options.gather`, and between what people give and the defaults what the controller says. Raises UsageError."""
+    """Resolve the options, with the scheduler's values between the user's and the defaults. Raises UsageError."""
     given = command_line.resolve_values(values, environ)
     found = detect(environ, hostname)
     if found is None:
         return ResolvedOptions(given, None, {})
     if not found.values:
-        is_told = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
-        return ResolvedOptions(given, found, {}, f"{found.controller}: {found.reason}" if is_told else "")
+        must_report = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
+        return ResolvedOptions(given, found, {}, f"{found.controller}: {found.reason}" if must_report else "")
 
     from launcher.config.schedulers.merge import NO_MASTER_ADDRESS, merge_detected
 
@@ -81,13 +81,13 @@ def resolve(values: Mapping[str, str], environ: Mapping[str, str], hostname: str
 
 
 def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
-    """The controller that started this command; None if the environment knows of none. `hostname`: this node's."""
+    """Return the scheduler that started this command; None if the environment shows none. `hostname`: this node's."""
     for name, variables in KNOWN_BY:
         if all(environ.get(variable) for variable in variables):
             found = _detect_with(name, variables, environ, hostname)
             if found is not None:
                 found = _reject_nested(found, environ)
-                # Both hold what stands in variables, which may be anything.
+                # Both contain text of variables, which may be anything.
                 return found._replace(
                     controller=command_line.sanitize(found.controller), reason=command_line.sanitize(found.reason)
                 )

@@ -1,24 +1,24 @@
-"""Slurm's short way to write many names of hosts: `gpu[001-003,007]`, `rack[0-1]n[00-15]-ib,login1`.
+"""Slurm's compact lists of host names: `gpu[001-003,007]`, `rack[0-1]n[00-15]-ib,login1`.
 
-Commas outside brackets part the list. A bracket stands for each of its numbers or ranges; what is in front of the
-dash says how wide the numbers are written. With several brackets the last one counts fastest.
+Commas outside brackets separate the list. A bracket expands to each of its numbers or ranges; the number before the
+dash sets the width. With several brackets the last one varies fastest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-_WIDTH_MAX = 18  # digits of a number; more is no number of a host
+_WIDTH_MAX = 18  # digits of a number; no host number has more
 
 
 def expand_hostlist(text: str) -> Iterator[str]:
-    """The names in order, one by one, as they may be very many. Raises ValueError when it gets to what is none."""
+    """Yield the names in order, as they may be very many. Raises ValueError when it reaches an invalid one."""
     for part in _split_parts(text):
         yield from _expand_part(part)
 
 
 def _split_parts(text: str) -> Iterator[str]:
-    """What stands between the commas that are in no bracket."""
+    """Split at the commas outside brackets."""
     start, is_inside = 0, False
     for at, letter in enumerate(text):
         if letter in "[]":
@@ -49,7 +49,7 @@ def _expand_part(part: str) -> Iterator[str]:
 
 
 def _expand_numbers(text: str) -> Iterator[str]:
-    """What a bracket stands for: "08-10,12" is 08, 09, 10, 12."""
+    """Expand a bracket: "08-10,12" is 08, 09, 10, 12."""
     for item in text.split(","):
         low, dash, high = item.partition("-")
         if not all(end.isascii() and end.isdigit() and len(end) <= _WIDTH_MAX for end in (low, high if dash else low)):

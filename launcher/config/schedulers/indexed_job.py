@@ -1,7 +1,7 @@
-"""An Indexed Job of Kubernetes, also as a part of a JobSet, numbers its pods and says no more.
+"""An Indexed Job of Kubernetes, also as a part of a JobSet, numbers its pods and sets nothing else.
 
-How many there are and what the Service in front of them is called no variable says. That is no matter on one node;
-where a job wants several, the index is the node's rank, and the sentence that asks for the rest knows half of it.
+No variable has their number or the name of their Service. On one node that does not matter; for a job of several, the
+index is the node's rank, and the message that asks for the rest contains it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from launcher.config.schedulers.contract import Detection
 
 
 def detect(environ: Mapping[str, str], hostname: str) -> Detection:
-    """`hostname`: a pod of an Indexed Job is called after it and its index."""
+    """`hostname`: a pod of an Indexed Job is named after it and its index."""
     known_by = ("JOB_COMPLETION_INDEX",)
     text = environ["JOB_COMPLETION_INDEX"]
     index = parse_integer(text)

@@ -1,7 +1,7 @@
-"""Kubeflow's controllers for PyTorch set torchrun's own PET_ variables, which are read as options like anybody's.
+"""Kubeflow's controllers for PyTorch set torchrun's own PET_ variables, which are read as options in any case.
 
-So nothing is left to be found here; what is recognised is shown to people. PyTorchJob (v1) also sets RANK and
-WORLD_SIZE, which count pods and not workers: every worker gets its own.
+So there is nothing to detect here; the controller is only logged. PyTorchJob (v1) also sets RANK and WORLD_SIZE, which
+count pods and not workers: every worker gets its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _REASON = "it says all that is needed in PET_ variables"
 
 
 def detect(environ: Mapping[str, str], known_by: tuple[str, ...]) -> Detection | None:
-    """Which of them it is; None for PET_ variables that somebody else has set."""
+    """Return which of them it is; None for PET_ variables from elsewhere."""
     if "-node-0-0." in environ.get("PET_MASTER_ADDR", ""):
         return Detection(controller="Kubeflow Trainer", known_by=known_by, reason=_REASON)
     endpoint = environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]

@@ -1,9 +1,9 @@
-"""What of a controller's story is used beside what people have given.
+"""Merges a scheduler's values with the options that the user has set.
 
-A number of nodes, a place to meet and a rank belong together, so an option that was given takes others with it. Who
-says --standalone, one node or an address of this machine alone wants no company, whatever the environment says. Who
-says another number of nodes means other nodes, and still meets them where the controller says. Who names a place, or a
-way to meet, has told everything about that; the number and the rank are of use there too.
+A number of nodes, an endpoint and a rank belong together, so an option that is set disables others. With --standalone,
+one node or an address of this machine alone, the environment's other nodes do not count. With another number of nodes
+the user means other nodes, which still meet at the scheduler's endpoint. With an endpoint or a backend, the scheduler's
+endpoint is unused; its number and rank still apply.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ NO_MASTER_ADDRESS = "nothing says where node 0 is"
 
 
 class MergedDetection(NamedTuple):
-    """`values`: what is used, option -> value. `unused`: option -> why it is not."""
+    """`values`: used, option -> value. `unused`: option -> why it is not used."""
 
     values: Mapping[str, DetectedValue]
     unused: Mapping[str, str]
 
 
-def merge_detected(found: Mapping[str, DetectedValue], given: Mapping[str, Value]) -> MergedDetection:
-    """`found`: a detection's values; `given`: the options as they are without them."""
-    if why := _explain_alone(given) or _explain_unknown_count(found, given):
+def merge_detected(found: Mapping[str, DetectedValue], options: Mapping[str, Value]) -> MergedDetection:
+    """`found`: a detection's values; `options`: the user's, without them."""
+    if why := _explain_alone(options) or _explain_unknown_count(found, options):
         return MergedDetection({}, dict.fromkeys(found, why))
-    unused = {name: f"{given[name]} is given" for name in found if not given[name].is_default}
+    unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
     values = {name: value for name, value in found.items() if name not in unused}
-    is_static, why = _choose_rendezvous(values, given)
+    is_static, why = _choose_rendezvous(values, options)
     if why:
         place = values.pop("rdzv-endpoint", None)
         values.pop("rdzv-backend", None)
         unused |= {name: why for name in ("rdzv-backend", "rdzv-endpoint") if name in found and name not in unused}
-        if is_static and place is not None and not _has_master(given):
+        if is_static and place is not None and not _has_master(options):
             values["master-addr"] = DetectedValue(split_address(place.text)[0], place.origin)
-    if "node-rank" in values and (why := _explain_missing_rank(values, given, is_static)):
+    if "node-rank" in values and (why := _explain_missing_rank(values, options, is_static)):
         del values["node-rank"]
         unused["node-rank"] = why
     count = values.get("nnodes")
-    if count is not None and not is_static and not given["mesh"].is_default:
-        # The grid says what is valid: all that are there at the start, and fewer when some are lost.
+    if count is not None and not is_static and not options["mesh"].is_default:
+        # The mesh decides what is valid: all present nodes at the start, and fewer when some are lost.
         values["nnodes"] = DetectedValue(f"1:{count.text}", count.origin)
-        if given["target-nodes"].is_default:
+        if options["target-nodes"].is_default:
             values["target-nodes"] = count
     return MergedDetection(values, unused)
 
 
-def _explain_alone(given: Mapping[str, Value]) -> str:
-    """The option that says that this node is to meet nobody, as a reason; "" if none does."""
-    nodes, endpoint, master = given["nnodes"], given["rdzv-endpoint"], given["master-addr"]
-    if given["standalone"].text == "1":
-        return f"{given['standalone']} is one node"
+def _explain_alone(options: Mapping[str, Value]) -> str:
+    """Return the option that excludes other nodes, as a reason; "" if none does."""
+    nodes, endpoint, master = options["nnodes"], options["rdzv-endpoint"], options["master-addr"]
+    if options["standalone"].text == "1":
+        return f"{options['standalone']} is one node"
     if not nodes.is_default:
         return f"{nodes} is one node" if set(nodes.text.replace(" ", "").split(":")) == {"1"} else ""
     for value in (endpoint, master):
@@ -62,16 +62,16 @@ def _explain_alone(given: Mapping[str, Value]) -> str:
     return ""
 
 
-def _explain_unknown_count(found: Mapping[str, DetectedValue], given: Mapping[str, Value]) -> str:
-    if "nnodes" in found or not given["nnodes"].is_default:
+def _explain_unknown_count(found: Mapping[str, DetectedValue], options: Mapping[str, Value]) -> str:
+    if "nnodes" in found or not options["nnodes"].is_default:
         return ""
     return "nothing says how many nodes there are"
 
 
-def _choose_rendezvous(values: Mapping[str, DetectedValue], given: Mapping[str, Value]) -> tuple[bool, str]:
-    """Whether the nodes meet in torchrun's static way; and why not at the place in `values`, "" if they do."""
-    backend, endpoint = given["rdzv-backend"], given["rdzv-endpoint"]
-    masters = [str(value) for value in (given["master-addr"], given["master-port"]) if not value.is_default]
+def _choose_rendezvous(values: Mapping[str, DetectedValue], options: Mapping[str, Value]) -> tuple[bool, str]:
+    """Whether the nodes use torchrun's static rendezvous; and why not at the endpoint in `values`, "" if they do."""
+    backend, endpoint = options["rdzv-backend"], options["rdzv-endpoint"]
+    masters = [str(value) for value in (options["master-addr"], options["master-port"]) if not value.is_default]
     is_static = backend.text == "static"
     if not endpoint.is_default:
         return is_static and "://" not in endpoint.text, f"{endpoint} is given"
@@ -82,24 +82,24 @@ def _choose_rendezvous(values: Mapping[str, DetectedValue], given: Mapping[str, 
     return "rdzv-endpoint" not in values, ""
 
 
-def _has_master(given: Mapping[str, Value]) -> bool:
-    return not (given["master-addr"].is_default and given["rdzv-endpoint"].is_default)
+def _has_master(options: Mapping[str, Value]) -> bool:
+    return not (options["master-addr"].is_default and options["rdzv-endpoint"].is_default)
 
 
-def _explain_missing_rank(values: Mapping[str, DetectedValue], given: Mapping[str, Value], is_static: bool) -> str:
+def _explain_missing_rank(values: Mapping[str, DetectedValue], options: Mapping[str, Value], is_static: bool) -> str:
     if not is_static:
         return "" if "rdzv-endpoint" in values else "the nodes find their order in the store"
-    return "" if "master-addr" in values or _has_master(given) else NO_MASTER_ADDRESS
+    return "" if "master-addr" in values or _has_master(options) else NO_MASTER_ADDRESS
 
 
 def _is_local(text: str) -> bool:
-    """Whether addresses are this machine's alone: loopback, or a port that nobody else can know."""
+    """Whether addresses are only this machine's: loopback, or a port that no other node can know."""
     return all(map(_is_local_address, text.rpartition("://")[2].split(",")))
 
 
 def _is_local_address(text: str) -> bool:
     host, colon, port = text.strip().rpartition(":")
-    if not colon or (":" in host and not host.endswith("]")):  # no port behind it
+    if not colon or (":" in host and not host.endswith("]")):  # no port after it
         host, port = text.strip(), ""
     host = host.strip("[]")
     return port == "0" or host in ("localhost", "::1") or host.startswith("127.")

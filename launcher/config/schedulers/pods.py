@@ -1,7 +1,7 @@
-"""Controllers on Kubernetes whose variables say everything: how many pods, which one this is, where the first one is.
+"""Controllers on Kubernetes with complete variables: the number of pods, this one's index, the first one's address.
 
-LeaderWorkerSet says it for any program. The others start one JAX process in each pod, and tell it where the first one
-is to be reached; a launcher in its place needs to know the same. Their port is left to JAX.
+LeaderWorkerSet sets them for any program. The others start one JAX process in each pod, with the address of the first
+one; a launcher in its place needs the same. Their port is left to JAX.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _VariableNames(NamedTuple):
     address_name: str
 
 
-# By the variable that has the index, in which they all differ.
+# By the variable of the index, which differs for all.
 _PODS = {
     names.index_name: names
     for names in (
@@ -36,7 +36,7 @@ _PODS = {
 
 
 def detect(environ: Mapping[str, str], known_by: tuple[str, ...]) -> Detection:
-    """What these variables, all of which are there, say."""
+    """Detect by these variables, all of which are set."""
     names = next(_PODS[name] for name in known_by if name in _PODS)
     host = environ[names.address_name].partition(":")[0]
     return detect_group(environ, known_by, *names, host, SERVED_PORT)
@@ -52,7 +52,7 @@ def detect_group(
     host: str,
     port: int,
 ) -> Detection:
-    """So many pods, the first of which, `host`, is to serve the store on `port`; the run is called after it."""
+    """Return `count_name` pods, the first of which, `host`, serves the store on `port`; the run is named after it."""
     count, index = parse_integer(environ[count_name]), parse_integer(environ[index_name])
     if count is None or index is None or not 0 <= index < count or not is_host(host):
         found = ", ".join(f"{name}={environ[name]!r}" for name in (count_name, index_name, address_name))

@@ -2,12 +2,12 @@
 
     srun --nodes 4 --ntasks-per-node 1 meshrun --nproc-per-node 8 train.py
 
-Only what srun has started is a step. The script of sbatch and the shell of salloc see the job's variables too, and a
-command there runs once; so does one in an interactive step, whose other tasks are nothing but idle shells. A step with
-several tasks on a node may be many small runs side by side, and torchrun lets it be; that is left as it is, with a
-sentence for those who meant otherwise.
+Only a command that srun has started is a step. The script of sbatch and the shell of salloc see the job's variables
+too, and a command there runs once; so does one in an interactive step, whose other tasks are idle shells. A step with
+several tasks on a node may be many small runs side by side, and torchrun allows that; it is left alone, with a
+sentence in case the user expected otherwise.
 
-The agents meet on a port made from the numbers of job and step, because two steps may share a node.
+The agents meet on a port derived from the numbers of job and step, because two steps may share a node.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from launcher.config.options.readers import is_host, parse_integer
 from launcher.config.schedulers.contract import Detection, describe_node
 from launcher.config.schedulers.hostlist import expand_hostlist
 
-# Below the ports that the kernel hands out, 32768 and up, and away from torchrun's 29400 and 29500.
+# Below the kernel's ephemeral ports, 32768 and up, and away from torchrun's 29400 and 29500.
 _PORT_FIRST, _PORT_COUNT = 20480, 8192
 _STEP = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST")
-_STEP_MAX = 0xFFFF_FFF0  # numbers above stand for scripts of sbatch and interactive steps, see slurm.h
+_STEP_MAX = 0xFFFF_FFF0  # numbers above mean scripts of sbatch and interactive steps, see slurm.h
 _NODES_MAX = 100_000  # Slurm's own limit is 65,533
 _HINT = "srun --ntasks-per-node=1 makes one job of them"
 
 
 def detect(environ: Mapping[str, str]) -> Detection:
-    """What the variables of a Slurm job say; `SLURM_JOB_ID` is one of them."""
+    """Detect by the variables of a Slurm job; `SLURM_JOB_ID` is one of them."""
     job = environ["SLURM_JOB_ID"]
     missing = [name for name in _STEP if not environ.get(name)]
     if missing:
@@ -68,7 +68,7 @@ def _detect_step(
         return _make_unused(controller, _STEP, f"SLURM_STEP_NODELIST cannot be read: {error}", must_report=True)
     if not is_host(first):
         return _make_unused(controller, _STEP, f"SLURM_STEP_NODELIST begins with {first!r}, no host", must_report=True)
-    if not _has_host(environ.get("SLURM_JOB_NODELIST", ""), first):  # sbatch hands on what it finds around itself
+    if not _has_host(environ.get("SLURM_JOB_NODELIST", ""), first):  # sbatch exports its own environment
         reason = f"{first} is not one of the job's nodes: its variables are left from another job"
         return _make_unused(controller, _STEP, reason)
     here = environ.get("SLURMD_NODENAME", "")
@@ -92,7 +92,7 @@ def _detect_step(
 
 
 def _has_host(nodes: str, name: str) -> bool:
-    """Whether the list has this host, as far as it can be read."""
+    """Whether the list contains this host, as far as it can be parsed."""
     try:
         return not nodes or name in islice(expand_hostlist(nodes), _NODES_MAX)
     except ValueError:
@@ -100,7 +100,7 @@ def _has_host(nodes: str, name: str) -> bool:
 
 
 def _count_max_tasks(environ: Mapping[str, str], node_count: int) -> int | None:
-    """How many tasks the fullest node of the step has; None if no variable says."""
+    """Return the largest number of tasks on a node of the step; None if no variable says."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # 2(x3),1
     counts = [parse_integer(part.partition("(")[0]) for part in text.split(",")] if text else []
     if counts and None not in counts:

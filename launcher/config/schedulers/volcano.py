@@ -1,7 +1,7 @@
-"""Volcano's plug-in "pytorch" names the master's pod and counts the pods; its other plug-ins say less than a job needs.
+"""Volcano's plug-in "pytorch" names the master's pod and counts the pods; its other plug-ins set too little for a job.
 
-MASTER_ADDR, WORLD_SIZE and their like are also what the workers of any launcher find. They are the pods' only if
-Volcano lists the master among the hosts of its tasks, in variables such as VC_MASTER_HOSTS.
+The workers of any launcher also have MASTER_ADDR, WORLD_SIZE and similar variables. They describe pods only if Volcano
+lists the master among the hosts of its tasks, in variables such as VC_MASTER_HOSTS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INDEX_ONLY = ("VC_TASK_INDEX",)
 
 
 def detect(environ: Mapping[str, str], known_by: tuple[str, ...]) -> Detection | None:
-    """What they say; None where they are not Volcano's."""
+    """Return the detection; None where the variables are not Volcano's."""
     if known_by == _INDEX_ONLY:
         reason = "VC_TASK_INDEX counts the pods of one task only; the plug-in pytorch says what a job has to know"
         return Detection(controller="Volcano", known_by=known_by, reason=reason)
