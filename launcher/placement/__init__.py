@@ -1,1 +1,1 @@
-"""Which ranks run on which nodes: limits, capacity, planner and explanation."""
+"""The placement of ranks on nodes: limits, capacity, planner and explanation."""

@@ -1,7 +1,7 @@
-"""The layouts that are worth comparing for a world, each with its exact cost and the ranks that it moves.
+"""The candidate layouts of a world, each with its exact cost and the ranks that it moves.
 
-The search works on units and items. Here they are tied to nodes again: a slice that is used as a whole is one item to
-the search, but the hops between its hosts cost something, too, and a rank has moved when its host is another one.
+The search works on units and items. Here they are mapped to nodes again: a slice that is used as a whole is one item
+for the search, but the hops between its hosts cost something, too, and a rank has moved when its host is another one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BLOCKS_MAX = 1 << 18
 """With more, nodes are filled in order: a search takes minutes and gigabytes. 16,384 nodes of 8 have half of it."""
 
 GONE, NEW = -1, -2
-"""In place of the node that held a rank's coordinates: it is not here any more; nobody, they did not exist."""
+"""In place of the node that held a rank's coordinates: it has left; none, the coordinates are new."""
 
 
 class LayoutCandidate(NamedTuple):
@@ -45,7 +45,7 @@ class LayoutCandidate(NamedTuple):
 
 
 class LayoutCandidates:
-    """Of one world. `owners`: rank -> node that held its coordinates, None if they are new; or None for all."""
+    """Those of one world. `owners`: rank -> node that held its coordinates, None if they are new; or None for all."""
 
     def __init__(
         self, world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
@@ -56,7 +56,7 @@ class LayoutCandidates:
         members = [item.position for item in world.items]
         self.problem: Problem = make_problem(tree, mesh, shape, world.block_size, limits, costs, rooms, members)
         if limits.all_or_nothing:
-            # Domains that are used as a whole are all of a size, so as many are active as the ranks fill.
+            # Domains that are used as a whole all have one size, so the ranks determine how many are active.
             count = world.size // (world.block_size * rooms[0])
             self.problem = replace(self.problem, active_min=count, active_max=count, is_contiguous=True)
         # Ranks that only go together: a unit, or all of a domain that is used as a whole, host by host.
@@ -84,15 +84,15 @@ class LayoutCandidates:
             self._labels.append(np.arange(len(tree.nodes), dtype=np.int32))
 
     def compute_bound(self) -> int:
-        """What no layout of this world can go below, scaled."""
+        """Return a lower bound of the cost of any layout of this world, scaled."""
         found = compute_lower_bound(self.problem)
         if not self._is_all_or_nothing:
             return found
         if self._group_size == self._world.block_size:
-            # Slices are boxes of the mesh, so what they send inside costs the same wherever they stand.
+            # Slices are boxes of the mesh, so their inner traffic costs the same in every layout.
             filling = self._make_filling()
             return found + self._compute_cost(filling) - self.problem.compute_cost(filling)
-        # Else count the hosts one by one, as if they could be used apart.
+        # Else count the hosts one by one, as if they could be used separately.
         hosts = self._positions.ravel()
         return max(
             found,
@@ -110,7 +110,7 @@ class LayoutCandidates:
         )
 
     def make_fresh(self) -> LayoutCandidate:
-        """From scratch: all on one item if that is possible, else what the search finds."""
+        """Make a layout from scratch: all on one item if that is possible, else the search's result."""
         problem = self.problem
         able = np.flatnonzero(problem.capacity >= problem.traffic.block_count)
         if len(able) and problem.active_min <= 1:
@@ -123,11 +123,11 @@ class LayoutCandidates:
         return self._make_candidate(self._make_filling() if layout is None else items[layout])
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
-        """The same with equal domains renamed, so that fewer ranks move."""
+        """Return the same with equal domains renamed, so that fewer ranks move."""
         return self._make_candidate(relabel_domains(self.problem, other.layout, self._held_items))
 
     def list_patches(self, factor: int, price: int) -> list[LayoutCandidate]:
-        """Layouts in which those who are here stay, as far as there are such, whatever they cost.
+        """Return layouts in which the ranks of present nodes stay, as far as there are any, whatever they cost.
 
         And with more moves, where these make J x factor + moved ranks x price less.
         """
@@ -164,14 +164,14 @@ class LayoutCandidates:
         return compute_cost(self._traffic, [level[nodes] for level in self._labels])
 
     def _map_nodes(self, layout: Layout) -> NDArray[np.int32]:
-        """Node of every rank."""
+        """Return the node of every rank."""
         nodes = self._positions[layout[:: self._group_size // self._world.block_size]]
         return np.repeat(nodes.ravel(), self._group_size // self._hosts)
 
     def _make_filling(self) -> Layout:
-        """The layout with which the world was found possible."""
+        """Return the layout that proved the world possible."""
         items, lengths = zip(*self._world.filling, strict=True)
-        # Units class by class, the outermost classes first: the order in which they were dealt out.
+        # Units class by class, the outermost classes first: the order in which they were assigned.
         order = np.arange(len(self._held_items))
         for rule in reversed(self.problem.rules):
             order = order[np.argsort(rule.class_of[order], kind="stable")]
@@ -180,7 +180,7 @@ class LayoutCandidates:
         return layout
 
     def _find_held_items(self, node_count: int) -> Layout:
-        """For every unit the item that held all of its block, in the same order, or NOBODY."""
+        """Return for every unit the item that held all of its block, in the same order, or NOBODY."""
         item_of = np.full(node_count, NO_ITEM, dtype=np.int32)
         item_of[self._positions] = np.arange(len(self._positions), dtype=np.int32)[:, None]
         owners = self._owners.reshape(-1, self._group_size)

@@ -1,11 +1,11 @@
-"""How large a world the nodes can form, and on which nodes.
+"""Finds the largest world that the nodes can form, and its nodes.
 
 The world is a whole number of replicas, never part of one: with three nodes left over there are three spares. This
-module finds the largest that keeps all limits. It decides by laying one out: node after node is filled with units, in
-whole classes where `within` binds axes to a domain. The layout that proves the world possible is seldom the cheapest,
-but it is always valid, so whoever searches for a better one has it to fall back on, and `assess_feasibility` and
-`plan` cannot disagree. Where several units on nodes of different sizes meet a rule that ties units far apart, the count
-is careful rather than exact: see `_cuts`.
+module finds the largest that keeps all limits. It does so by constructing one: node after node is filled with units, in
+whole classes where `within` binds axes to a domain. The layout that proves the world possible is rarely the cheapest,
+but it is always valid, so the search for a better one can fall back on it, and `assess_feasibility` and `plan` cannot
+disagree. Where several units on nodes of different sizes meet a rule that binds units far apart, the count is
+conservative rather than exact: see `_list_granularities`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rendezvous.values import NamedTuple
 
 
 class LargestWorld(NamedTuple):
-    """The largest world: `size` ranks in units of `unit`; size 0 if there is none.
+    """The largest world: `size` ranks in units of `block_size`; size 0 if there is none.
 
     `items`: what can hold units, in the order of the nodes given. `filling`: a valid layout, as items and how many
     units each takes, class by class. `unused`: nodes that cannot hold any. `reason` is a sentence for either outcome.
@@ -75,18 +75,18 @@ def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Fea
 
 
 def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | None = None) -> LargestWorld:
-    """The largest whole number of replicas within the limits. `tree`: of these nodes, if the caller has it."""
+    """Find the largest whole number of replicas within the limits. `tree`: of these nodes, if the caller has it."""
     if len({node.id for node in nodes}) < len(nodes):
         raise ValueError("two nodes have the same id")
     if not nodes:
         return LargestWorld(0, 1, (), (), (), "no node is present")
     if tree is None and (limits.all_or_nothing or limits.within or len({node.slot_count for node in nodes}) > 1):
-        tree = tree_of(nodes, limits.levels)  # else the nodes are alike, and their order changes no number
+        tree = tree_of(nodes, limits.levels)  # else the nodes are equal, and their order changes no number
     try:
-        yard = _FitContext.of(nodes if tree is None else tree.nodes, mesh, limits, tree)
+        context = _FitContext.of(nodes if tree is None else tree.nodes, mesh, limits, tree)
     except UsageError as error:
         return LargestWorld(0, 1, (), (), (), str(error), error.hint)
-    return _find_largest(yard)
+    return _find_largest(context)
 
 
 class _Fit(NamedTuple):
@@ -98,7 +98,7 @@ class _Fit(NamedTuple):
 
 
 class _FitContext(NamedTuple):
-    """Everything that stays the same while sizes of the elastic axis and cuts into units are tried."""
+    """The values that stay the same while sizes of the elastic axis and block sizes are tried."""
 
     nodes: Sequence[Node]
     mesh: Mesh
@@ -111,7 +111,7 @@ class _FitContext(NamedTuple):
 
     @staticmethod
     def of(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | None) -> _FitContext:
-        """Raises UsageError for a limit that makes no sense for this mesh and these nodes."""
+        """Raises UsageError for a limit that is invalid for this mesh and these nodes."""
         rules = make_constraints(mesh, limits, tree.levels) if tree else ()
         usual = find_usual_slot_count(nodes)
         unused: list[UnusedNodes] = []
@@ -185,7 +185,7 @@ def _find_largest(context: _FitContext) -> LargestWorld:
             )
         )
     size, fit = found
-    # Rooms in larger units than the limits ask for may leave a small node without any.
+    # Rooms in larger units than the limits require may leave a small node without any.
     kept = [index for index, room in enumerate(fit.rooms) if room]
     number = {index: position for position, index in enumerate(kept)}
     items = tuple(context.items[index]._replace(room=fit.rooms[index]) for index in kept)
@@ -212,7 +212,7 @@ def _find_largest(context: _FitContext) -> LargestWorld:
 class _Granularity(NamedTuple):
     """A way to count: ranks of a unit, units that each item has room for, and how many of these it takes at once.
 
-    `layers`: what `layers` counted for classes of these sizes; they are often the same for all sizes of the axis.
+    `layers`: the result of `build_layers` for classes of these sizes; often the same for all sizes of the axis.
     """
 
     block_size: int
@@ -230,8 +230,8 @@ def _list_granularities(context: _FitContext) -> list[_Granularity]:
         ]
     cuts = [_Granularity(context.block_size, rooms, 1, {})]
     if context.constraints and context.limits.is_contiguous:
-        # Consecutive units on one node may belong to classes that lie far apart, and tie them together. Counted in
-        # units as large as a node, each node has one and the ties are gone; what a node has beyond that stays idle.
+        # Consecutive units on one node may belong to classes that lie far apart, and bind them together. Counted in
+        # units as large as a node, each node has one and nothing is bound; a node's further slots stay idle.
         cuts += [
             _Granularity(brick * context.block_size, [int(room >= brick) for room in rooms], 1, {})
             for brick in sorted(set(rooms), reverse=True)
@@ -240,7 +240,7 @@ def _list_granularities(context: _FitContext) -> list[_Granularity]:
 
 
 def _find_best_fit(context: _FitContext, low: int, high: int) -> tuple[int, _Fit] | None:
-    """The largest size of the elastic axis for which there is a layout."""
+    """Return the largest size of the elastic axis for which there is a layout."""
     best: tuple[int, _Fit] | None = None
     for cut in _list_granularities(context):
         sizes = list_elastic_sizes(
@@ -252,7 +252,7 @@ def _find_best_fit(context: _FitContext, low: int, high: int) -> tuple[int, _Fit
 
 
 def _find_last_fit(context: _FitContext, granularity: _Granularity, sizes: Sequence[int]) -> tuple[int, _Fit] | None:
-    """The largest of the sizes, which rise, for which there is a layout in this cut."""
+    """Return the largest of the sizes, which rise, for which there is a layout in this granularity."""
     fits: dict[int, _Fit | None] = {}
 
     def is_too_large(size: int) -> bool:
@@ -261,31 +261,31 @@ def _find_last_fit(context: _FitContext, granularity: _Granularity, sizes: Seque
 
     count = len(sizes)
     if is_too_large(sizes[-1]):
-        # A smaller world asks for less of everything. So what fits and what does not part at one size, but for rare
-        # cases of nodes of several sizes, where this finds one of the sizes that fit.
+        # A smaller world needs less of everything. So there is one largest size that fits, except in rare cases of
+        # nodes of several sizes, where this finds one of the sizes that fit.
         count = bisect.bisect_left(sizes, True, key=is_too_large)
     fit = fits[sizes[count - 1]] if count else None
     return (sizes[count - 1], fit) if fit else None
 
 
 def _fit(context: _FitContext, granularity: _Granularity, size: int) -> _Fit | None:
-    """A layout of `size` replicas."""
+    """Return a layout of `size` replicas."""
     shape = context.mesh.resolve_shape(size * context.mesh.replica_size)
     counts = compute_grid(shape, granularity.block_size)
     if counts is None:
         return None
     host = len(context.tree.levels) if context.tree else 0
     sizes, domains = [granularity.at_once], []
-    for bond in context.constraints:
-        if context.is_in_runs and max(granularity.rooms) > 1 and not is_in_line(bond, counts):
+    for constraint in context.constraints:
+        if context.is_in_runs and max(granularity.rooms) > 1 and not is_in_line(constraint, counts):
             return None
-        if bond.level < host:
+        if constraint.level < host:
             assert context.tree is not None
-            domains.append([context.tree.domains[bond.level][item.position] for item in context.items])
-            sizes.append(math.lcm(sizes[-1], compute_class_size(bond, counts)))
+            domains.append([context.tree.domains[constraint.level][item.position] for item in context.items])
+            sizes.append(math.lcm(sizes[-1], compute_class_size(constraint, counts)))
         elif context.limits.all_or_nothing is None:
-            sizes[0] = compute_class_size(bond, counts)
-        elif not _is_inside_host(context, bond, shape):
+            sizes[0] = compute_class_size(constraint, counts)
+        elif not _is_inside_host(context, constraint, shape):
             return None
     key = tuple(sizes)
     if key not in granularity.layers:
@@ -306,7 +306,7 @@ def _is_inside_host(context: _FitContext, constraint: Constraint, shape: tuple[i
 
 
 def _fill_items(context: _FitContext, found: Sequence[CapacityLayer], amount: int) -> list[tuple[int, int]] | None:
-    """Nodes in order; the largest first if those are too many, the smallest first if they are too few."""
+    """Fill nodes in order; the largest first if those are too many, the smallest first if they are too few."""
     limits = context.limits
     if found[-1].rooms[0] < amount:
         return None

@@ -1,11 +1,11 @@
-"""From scratch or as before: which layout a world gets.
+"""Chooses the layout of a world: a new one, or the previous one with its holes filled.
 
-Without a plan before, the search has the word. With one, nobody likes to move: a rank on another node reads its shard
-from far away and compiles anew. So the first candidate lets all stay and only fills the holes. If that is nearly as
-cheap as possible, it is taken at once. Else it has to stand against a layout from scratch and against the same with its
-equal domains renamed: the least of J + price of a moved rank x moved ranks wins, and of equals who moves fewest.
+Without a previous plan, the search decides. With one, moving is expensive: a rank on another node reads its shard from
+far away and compiles again. So the first candidate moves none and only fills the holes. If that is nearly as cheap as
+possible, it is chosen at once. Else it is compared with a layout from scratch and with the same with its equal domains
+renamed: the least of J + price of a moved rank x moved ranks wins, and of equals the one that moves fewest.
 
-All comparisons are between integers, multiplied out, so that every machine decides alike.
+All comparisons are between integers, multiplied out, so that every machine decides the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from launcher.placement.stability import BlockRun
 def choose_layout(
     world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
 ) -> LayoutChoice:
-    """The layout of `world`. `owners`: rank -> node that held its coordinates, None if they are new; None without a
-    plan before."""
+    """Choose a layout. `owners`: rank -> node that held its coordinates, None if new; None without a previous plan."""
     candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
     scale = candidates.problem.traffic.scale
     bound = candidates.compute_bound()
@@ -45,7 +44,7 @@ def _choose_best(
     is_usual_price = costs.move_cost is None
 
     def compute_worth(each: LayoutCandidate, cost: int) -> tuple[int, int]:
-        """J + price of a move x moved ranks, in integers: to move all ranks is usually worth a twentieth of J."""
+        """Return J + price of a move x moved ranks, in integers: moving all ranks is usually worth a twentieth of J."""
         return each.cost * factor + each.moved * (cost if is_usual_price else price), each.moved
 
     def choose_patch(patches: list[LayoutCandidate], cost: int) -> LayoutCandidate | None:

@@ -1,13 +1,13 @@
-"""Why a plan costs what it costs: J taken apart by level and communicator, and other orders to compare it with.
+"""Explains a plan's cost: J by level and communicator, and other orders to compare it with.
 
-The picture: stand at the edge of every leaf, pod and host and count what goes out. Per level that is a number for
-each axis; times the level's cost, and summed up, they are J to the last digit. The domain that most leaves is the
-first to look at when the network is slow, and the group that is spread widest feels it most.
+For every leaf, pod and host the traffic that leaves it is counted. Per level that is a number for each axis; times the
+level's cost, and summed up, they are J exactly. The domain that most traffic leaves is the first to check when the
+network is slow, and the group that spans most domains is affected most.
 
-The other orders are what a job gets without a planner: the same number of ranks on the first nodes in the order in
+The other orders are those of a job without a planner: the same number of ranks on the first nodes in the order in
 which they joined, of their addresses as text (torchrun sorts like this), of their addresses as numbers, of their
 paths. Nodes are filled one after the other with as many whole runs as the plan gives to nodes. Such an order may
-break a rule that the plan keeps; what it would cost is told all the same, and which rule.
+break a rule that the plan keeps; its cost is reported in any case, with the rule.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BusiestDomain(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LevelTraffic:
-    """What leaves the domains of one level; "host" is the last.
+    """The traffic that leaves the domains of one level; "host" is the last.
 
     `leaving`, `spreads`: one entry per communicator. A hop counts once, though it leaves one domain and enters
     another. `spreads`: how many domains the widest group touches. `domain_count`: domains that hold ranks.
@@ -64,7 +64,7 @@ class LevelTraffic:
 
 
 class Baseline(NamedTuple):
-    """What another order of the nodes would cost, and the rules that it breaks, in words."""
+    """The cost of another order of the nodes, and the rules that it breaks, in words."""
 
     name: str
     cost: Fraction
@@ -73,7 +73,7 @@ class Baseline(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """`levels` from the outermost to the host; `baselines` without those that the nodes tell too little for."""
+    """`levels` from the outermost to the host; `baselines` without those for which the nodes lack data."""
 
     communicators: tuple[Communicator, ...]
     levels: tuple[LevelTraffic, ...]
@@ -81,12 +81,12 @@ class Explanation:
 
     @property
     def cost(self) -> Fraction:
-        """J, the sum of what stands in the levels."""
+        """J, the sum over the levels."""
         return sum((level.cost for level in self.levels), Fraction(0))
 
 
 def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> Explanation:
-    """Take a plan's cost apart. `nodes`: all that were there to be planned with, the plan's among them."""
+    """Explain a plan's cost. `nodes`: all that were available to the planner, the plan's included."""
     place = build_tree(nodes, limits.levels)
     view = _ExplainContext(plan.shape, mesh, place, costs)
     holders = _find_holders(plan, place)
@@ -99,7 +99,7 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
 
 
 def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
-    """Which axes stay together where: "tp stays on one host, pp on one leaf; dp goes over 2 leaves".
+    """Describe which axes stay together where: "tp stays on one host, pp on one leaf; dp goes over 2 leaves".
 
     Levels at which all the plan's nodes are together made no difference; if that is all of them, it is empty.
     """
@@ -131,12 +131,12 @@ def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
 
 
 def _measure_spread(labels: NDArray[np.int32], axis: int) -> int:
-    """How many domains the widest group along an axis touches."""
+    """Return how many domains the widest group along an axis touches."""
     return int((np.diff(np.sort(labels, axis=axis), axis=axis) != 0).sum(axis=axis).max()) + 1
 
 
 class _ExplainContext:
-    """One world on one tree of nodes: what is the same for the plan and for every other order."""
+    """One world on one tree of nodes: the values common to the plan and every other order."""
 
     def __init__(self, shape: Sequence[int], mesh: Mesh, tree: Tree, costs: Costs) -> None:
         self.shape = tuple(shape)
@@ -150,7 +150,7 @@ class _ExplainContext:
         self.communicators = costs.traffic or make_default_traffic(mesh)
 
     def find_block_size(self, holders: Holders) -> int:
-        """The longest runs of ranks that are boxes of the mesh and lie on one node each."""
+        """Return the longest runs of ranks that are boxes of the mesh and lie on one node each."""
         ends = np.flatnonzero(np.diff(holders)) + 1
         longest = math.gcd(holders.size, *ends.tolist())
         return next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_box(self.shape, unit))
@@ -213,13 +213,13 @@ def _list_parts(traffic: Traffic) -> list[Hops | Exchange]:
 
 
 def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDArray[np.int64]:
-    """For every domain: how many hops, or talking pairs of units, have one end in it and the other elsewhere."""
+    """For every domain how many hops, or communicating pairs of units, have one end in it and the other elsewhere."""
     if isinstance(part, Hops):
         low, high = labels[part.low], labels[part.high]
         is_leaving = low != high
         ends = np.bincount(low[is_leaving], minlength=domain_count)
         return ends + np.bincount(high[is_leaving], minlength=domain_count)
-    # What a domain has of a class, without an entry for each that could be: that would be units squared.
+    # The units of a class in a domain, without an entry for each possible pair: that would be units squared.
     together, counts = np.unique(part.class_of.astype(np.int64) * domain_count + labels, return_counts=True)
     ends = np.zeros(domain_count, dtype=np.int64)
     np.add.at(ends, together % domain_count, counts * (part.size - counts))
@@ -227,7 +227,7 @@ def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDA
 
 
 def _measure_group_spread(along: Sequence[str], labels: Labels, grid: Sequence[int], axes: Sequence[str]) -> int:
-    """How many domains the widest of the groups along these axes touches."""
+    """Return how many domains the widest of the groups along these axes touches."""
     inner = [axes.index(axis) for axis in along]
     outer = [axis for axis in range(len(grid)) if axis not in inner]
     groups = labels.reshape(grid).transpose(*outer, *inner).reshape(-1, math.prod(grid[axis] for axis in inner))
@@ -238,7 +238,7 @@ def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -
     nodes = view.tree.nodes
     orders = {"join order": sorted(range(len(nodes)), key=lambda at: (nodes[at].order, nodes[at].id))}
     if any(node.address for node in nodes):
-        # Nodes without an address come last, as they came.
+        # Nodes without an address come last, in the order of joining.
         def make_text_key(at: int) -> tuple[bool, str, int]:
             return not nodes[at].address, nodes[at].address, nodes[at].order
 
@@ -269,7 +269,7 @@ def _compute_cost(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labe
 
 
 def _find_faults(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels], limits: Limits) -> list[str]:
-    """The rules that an order breaks."""
+    """Return the rules that an order breaks."""
     found: list[str] = []
     for axis, level in limits.within.items():
         if _measure_group_spread((axis,), labels[view.levels.index(level)], traffic.grid, view.axes) > 1:

@@ -1,8 +1,8 @@
-"""Which node gets which ranks: the contract of the planner.
+"""The contract of the planner, which assigns ranks to nodes.
 
-Two pure functions over frozen values. `assess_feasibility` answers quickly how large a world the nodes present could
-form; `plan` says who gets which ranks. Neither reads a clock, a file or a random number, and neither depends on
-the order in which the nodes are given. `Limits` say which plans are valid, `Costs` which of them is better.
+Two pure functions over frozen values. `assess_feasibility` returns quickly how large a world the present nodes could
+form; `plan` assigns the ranks. Neither reads a clock, a file or a random number, and neither depends on the order of
+its nodes. `Limits` say which plans are valid, `Costs` which of them is better.
 
 A valid plan uses every rank once, makes the largest world that fits, gives a node's ranks in device order
 and consecutively, and leaves the other nodes as spares. Where the user has numbered the nodes, their ranks follow the
@@ -28,13 +28,13 @@ class AllOrNothing:
 # docs/internals/decisions/0006-constraints-separate-from-costs.md
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What makes a plan valid.
+    """The conditions of a valid plan.
 
     `nodes_min`, `nodes_max`: how many nodes may be active; `elastic_min`, `elastic_max`: sizes of the elastic axis.
-    None is unbounded. `levels`: names of the levels of the nodes' paths, outermost first. `unit`: aligned
+    None is unbounded. `levels`: names of the levels of the nodes' paths, outermost first. `block_size`: aligned
     consecutive ranks that must sit on one node; None: the innermost axes that fit a node. `within`: axis -> level,
     every group of the axis stays inside one domain of the level ("host" is one, too). `is_contiguous`: all of a
-    node's ranks are consecutive; else it may hold several runs of `unit`.
+    node's ranks are consecutive; else it may hold several runs of `block_size`.
     """
 
     nodes_min: int = 1
@@ -50,9 +50,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What makes one valid plan better than another: its traffic times the level costs, and what moves.
+    """The cost of a valid plan: its traffic times the level costs, and the ranks that move.
 
-    `traffic` None: what is usual for the names of the axes. `level_costs`: level or "host" -> cost of a hop that leaves
+    `traffic` None: the usual one for the axes' names. `level_costs`: level or "host" -> cost of a hop that leaves
     a domain of it; a level that is not named has its usual cost. `move_cost`: of a rank whose coordinates move to
     another node; None: moving all ranks is worth 5 % of the plan's cost.
     """
@@ -79,9 +79,9 @@ class Feasibility:
 class Plan:
     """Slot <-> rank for a round.
 
-    `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order in
-    which they would be taken; `moved`: how many ranks' coordinates were on another node before. `cost`: level costs
-    times traffic, called J; `lower_bound`: what no plan of this world can go below. `unusable`: of the spares those
+    `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order of
+    use; `moved`: the number of ranks whose coordinates were on another node before. `cost`: level costs
+    times traffic, called J; `lower_bound`: of any plan of this world. `unusable`: of the spares those
     whose domain cannot be used as a whole, with the reason.
     """
 

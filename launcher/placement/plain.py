@@ -1,8 +1,8 @@
-"""Where it does not matter who holds what: one node, no traffic, or nodes that are all alike and equally far apart.
+"""Layouts without a search: one node, no traffic, or nodes that are all equal and equally far apart.
 
-Then no search is needed and no arrays either, so that a job of one node starts without the time it takes to load
-numpy. All that is left to decide is who may stay where it was. Nor is anything left to decide where the user has
-numbered the nodes: ranks follow the numbers, whatever they cost.
+Then neither a search nor arrays are needed, so that a job of one node starts without the time it takes to load numpy.
+The only decision left is which ranks can stay on their nodes. There is none where the user has numbered the nodes:
+ranks follow the numbers at any cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rendezvous.values import NamedTuple
 
 
 class LayoutChoice(NamedTuple):
-    """Who holds what; J and its lower bound, both times `scale`; and what is to be said about it."""
+    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
 
     runs: list[BlockRun]
     cost: int
@@ -32,7 +32,7 @@ class LayoutChoice(NamedTuple):
 def choose_without_search(
     world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
 ) -> LayoutChoice | None:
-    """The answer where it does not matter who holds what; None if it may."""
+    """Return the layout if no search is needed; None if one is."""
     if limits.all_or_nothing and len(tree.nodes) > 1:
         return None
     unit_count = world.size // world.block_size
@@ -69,11 +69,11 @@ def choose_without_search(
 def _compute_flat_cost(
     world: LargestWorld, tree: Tree, mesh: Mesh, costs: Costs, level_costs: Sequence[int | float]
 ) -> tuple[int, int] | None:
-    """J where only leaving a host costs, all are alike and full, and what one holds is a box; None anywhere else.
+    """Return J where only leaving a host costs, all are equal and full, and a host's ranks are a box; None elsewhere.
 
     As a numerator and a denominator.
     """
-    from fractions import Fraction  # not needed on one node, where it would be a part of the time to start
+    from fractions import Fraction  # not needed on one node, where it would delay the start
 
     positions = [item.position for item in world.items]
     for level_cost, level in zip(level_costs, tree.domains, strict=False):
@@ -104,7 +104,7 @@ def _compute_flat_cost(
 
 
 def choose_by_number(world: LargestWorld) -> LayoutChoice | None:
-    """The layout in the order of the nodes' numbers; None if they have none. Its cost is not asked for."""
+    """Return the layout in the order of the nodes' numbers; None if they have none. Its cost is not computed."""
     numbers = [item.nodes[0].rank for item in world.items]
     if None in numbers:
         return None
@@ -119,7 +119,7 @@ def _make_runs(filling: Iterable[tuple[int, int]]) -> list[BlockRun]:
 
 
 def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> list[int]:
-    """For every unit the item that held all of its ranks. Of single nodes."""
+    """Return for every unit the item that held all of its ranks. For single nodes."""
     if owners is None:
         return [NO_ITEM] * (world.size // world.block_size)
     items = {item.nodes[0].id: index for index, item in enumerate(world.items)}

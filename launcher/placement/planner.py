@@ -1,9 +1,9 @@
 """The plan of a round: the largest valid world, the layout that costs least, and the reasons in words.
 
-Three questions in turn. How large is the world (`capacity`)? Who holds which ranks (`choice`)? And who is left over, in
-which order would they be taken? Where the second question answers itself, because one node holds everything, or all
-nodes are alike and equally far apart, it is not put: then no array is needed, and a job of one node starts without
-the time it takes to load numpy. Nor where every node brings a number that its ranks are to follow.
+Three steps. How large is the world (`capacity`)? Which node holds which ranks (`choice`)? And which nodes are spares,
+in which order of use? The second step is skipped if one node holds everything, or all nodes are equal and equally far
+apart: then no array is needed, and a job of one node starts without the time it takes to load numpy. It is also
+skipped where every node has a number that its ranks follow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launcher.placement.stability import BlockRun, count_moved, find_owners, is_
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
-    """Who gets which ranks; with `previous`, as few coordinates change their node as the cost allows.
+    """Assign the ranks; with `previous`, move as few coordinates to other nodes as the cost allows.
 
     Raises UsageError, naming what is missing, when no valid world exists.
     """
@@ -36,7 +36,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     answer = choose_by_number(world) or choose_without_search(world, place, mesh, limits, costs, owners)
     if answer is None:
         # docs/internals/decisions/0007-numpy-in-the-planner.md
-        from launcher.placement.choice import choose_layout  # it brings numpy along
+        from launcher.placement.choice import choose_layout  # it imports numpy
 
         answer = choose_layout(world, place, mesh, limits, costs, owners)
     ranks = _assign_ranks(world, answer.runs)
@@ -74,11 +74,11 @@ def _unscale(scaled: int, scale: int) -> int | float:
     return scaled // scale if scaled % scale == 0 else scaled / scale
 
 
-# Who gets what
+# The assignment of ranks
 
 
 def _list_stretches(world: LargestWorld, run: BlockRun) -> list[tuple[Node, int, int]]:
-    """The nodes of a run, each with its first rank and the one after its last."""
+    """Return the nodes of a run, each with its first rank and the one after its last."""
     nodes = world.items[run.item].nodes
     start, length = run.start * world.block_size, run.length * world.block_size // len(nodes)
     return [(node, start + index * length, start + (index + 1) * length) for index, node in enumerate(nodes)]
@@ -93,9 +93,9 @@ def _assign_ranks(world: LargestWorld, runs: Sequence[BlockRun]) -> dict[str, tu
 
 
 def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[BlockRun]) -> list[Node]:
-    """Nodes that could hold ranks and hold none: those that can take an active item's place first, nearest first.
+    """Return nodes that could hold ranks and hold none: those that could replace an active item first, nearest first.
 
-    Near is what pays little for hops to all who are active.
+    Near means a low cost of hops to all active nodes.
     """
     active: dict[int, int] = {}
     for run in runs:
@@ -118,7 +118,7 @@ def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[B
     return [node for index in spare for node in world.items[index].nodes]
 
 
-# In words
+# Sentences
 
 
 def _explain_world(
@@ -144,7 +144,7 @@ def _describe_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]])
 
 
 def _describe_cost(choice: LayoutChoice) -> list[str]:
-    """What the traffic costs, next to what it must cost."""
+    """Describe the cost of the traffic, and its lower bound."""
     if not choice.cost:
         return []
     cost = f"the traffic's cost is {shortage.format_amount(choice.cost, choice.scale)}"

@@ -1,12 +1,12 @@
-"""What has to stay together: every group of an axis inside one domain of a level.
+"""The rules that keep groups together: every group of an axis inside one domain of a level.
 
-`within` says "every tp group on one host, every ep group in one NVLink domain". What stays inside a domain stays inside
-the domain around it, so the rules nest: a pod has to hold whole classes of all axes bound to pods or to anything
-smaller. Counting is then the same at every level: a domain can take as many whole classes as its parts can, summed
-up and rounded down. `layers` counts that from the nodes upwards, `fill` hands units out from the top downwards.
+`within` says "every tp group on one host, every ep group in one NVLink domain". A group inside a domain is inside the
+enclosing domains, so the rules nest: a pod has to hold whole classes of all axes bound to pods or to anything smaller.
+Counting is then the same at every level: a domain can hold as many whole classes as its parts can, summed up and
+rounded down. `build_layers` counts that from the nodes upwards, `fill` assigns units from the top downwards.
 
 The units of a class need not be consecutive: with pp outermost, a pipeline's stages lie far apart. On nodes of one
-unit that changes nothing. But several units on one node are consecutive, and so they tie classes together; see
+unit that changes nothing. But several units on one node are consecutive, and so they bind classes together; see
 `is_in_line`.
 """
 
@@ -30,9 +30,9 @@ class Constraint(NamedTuple):
 
 
 def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple[Constraint, ...]:
-    """The rules of `within`, innermost first, each with the axes of all rules below it.
+    """Return the rules of `within`, innermost first, each with the axes of all rules below it.
 
-    Raises UsageError for an axis or a level that is not there, in `within` or in `whole`.
+    Raises UsageError for an unknown axis or level, in `limits.within` or in `limits.all_or_nothing`.
     """
     depths = {level: index for index, level in enumerate((*levels, HOST))}
     axes = {axis.name: index for index, axis in enumerate(mesh.axes)}
@@ -60,7 +60,7 @@ def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple
 
 
 def compute_class_size(constraint: Constraint, grid: Sequence[int]) -> int:
-    """Units in a class."""
+    """Return the units in a class."""
     return math.prod(grid[axis] for axis in constraint.axes)
 
 
@@ -82,13 +82,13 @@ class CapacityLayer(NamedTuple):
 
 
 def build_layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[CapacityLayer]:
-    """Room in whole classes, from the items up to one last domain that is everything.
+    """Return the room in whole classes, from the items up to one last domain that contains everything.
 
     `rooms`: of the items. `domains[rule][item]`: the item's domain of the rule's level, innermost rule first;
     `sizes[rule]`: units in a class of it, each a multiple of the one before.
     """
     found = [CapacityLayer(list(rooms), [])]
-    items = list(range(len(rooms)))  # one item for each domain of the layer so far, to look its next domain up
+    items = list(range(len(rooms)))  # one item for each domain of the layer so far, to find its next domain
     for labels, size in zip(domains, sizes, strict=True):
         parts: dict[int, list[int]] = {}
         for index, item in enumerate(items):
@@ -105,9 +105,9 @@ def build_layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: 
 
 
 def fill(found: Sequence[CapacityLayer], amount: int, key: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
-    """Items and the units each takes, so that domain after domain is filled; `key` of their room orders siblings.
+    """Return items and the units of each, filling domain after domain; `key` of their room orders siblings.
 
-    The units are to be dealt out class by class, outermost classes first.
+    The units are to be assigned class by class, outermost classes first.
     """
     taken: list[tuple[int, int]] = []
 

@@ -1,7 +1,7 @@
-"""Sentences about worlds: why this one and, where there is none, what is missing.
+"""Sentences about worlds: the reason of one and, where there is none, what is missing.
 
-Each names the numbers that matter and, where few nodes are odd, the nodes: "mesh pp=4,dp=*,tp=8 needs at least 4 nodes
-with 8 devices; 3 are present, and node c has 4". They are for people who did not write this planner.
+Each names the relevant numbers and, where few nodes are unusual, the nodes: "mesh pp=4,dp=*,tp=8 needs at least 4 nodes
+with 8 devices; 3 are present, and node c has 4". They are for users who do not know the planner.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from launcher.placement.limits import Limits
 from launcher.placement.rules import Constraint, build_layers, compute_class_size
 from launcher.placement.units import Item, UnusedNodes, compute_grid, find_usual_slot_count, list_elastic_sizes
 
-NAMES_MAX = 8  # as many names as a log line bears
+NAMES_MAX = 8  # more would make a log line too long
 
 
 def format_nodes(nodes: Iterable[Node]) -> str:
-    """The nodes' ids, the first few by name and the rest by number."""
+    """Format the nodes' ids, the first few by name and the rest by number."""
     return join_names([node.id for node in nodes])
 
 
@@ -33,23 +33,23 @@ def format_node_count(count: int) -> str:
 
 
 def pluralize(level: str) -> str:
-    """More than one domain of a level."""
+    """Return the plural of a level."""
     return f"{level[:-1]}ves" if level.endswith("leaf") else f"{level}s"
 
 
 def format_mesh(mesh: Mesh, elastic_size: int) -> str:
-    """The mesh with the elastic axis' size in place of the star."""
+    """Format the mesh with the elastic axis' size in place of the star."""
     return str(mesh).replace("*", str(elastic_size))
 
 
 def format_percent(part: int, whole: int) -> str:
-    """What `part` is of `whole`, rounded down."""
+    """Return `part` of `whole` in percent, rounded down."""
     tenths = part * 1000 // whole
     return f"{tenths // 10:,}{f'.{tenths % 10}' if tenths % 10 else ''} %" if tenths else "less than 0.1 %"
 
 
 def format_amount(scaled: int, scale: int) -> str:
-    """`scaled` / `scale` as people read it: 1,008; 2.5; 1,397,981.3."""
+    """Format `scaled` / `scale` for reading: 1,008; 2.5; 1,397,981.3."""
     whole, rest = divmod(scaled, scale)
     if not rest:
         return f"{whole:,}"
@@ -64,14 +64,14 @@ def describe_too_small(block_size: int) -> str:
 
 
 def describe_world(size: int, node_count: int, present_count: int, reason: str, limits: Limits) -> str:
-    """The whole sentence about a world. `reason`: what `why` gave."""
+    """Return the whole sentence about a world. `reason`: from `explain_size`."""
     ranks = "1 rank" if size == 1 else f"{size:,} ranks"
     most = f" on at most {format_node_count(node_count)}" if limits.nodes_max == node_count < present_count else ""
     return f"world of {ranks} on {node_count:,} of {format_node_count(present_count)}: {reason}{most}"
 
 
 def explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_back: bool, limits: Limits) -> str:
-    """Why the world has this size. `is_held_back`: there are devices for more, but a rule forbids it."""
+    """Explain the size of the world. `is_held_back`: there are devices for more, but a rule forbids it."""
     if mesh.elastic_axis is None:
         return f"mesh {mesh} has a fixed size"
     name = f"{mesh.elastic_axis.name}={elastic_size}"
@@ -155,7 +155,7 @@ def _describe_too_few_slices(
 
 
 def describe_no_even_size(mesh: Mesh, block_size: int, item_ranks: int, low: int, high: int, limits: Limits) -> str:
-    """There are devices enough, but no world that they could form is even."""
+    """Explain that there are enough devices, but no world that they could form is even."""
     what = (
         f"whole {pluralize(limits.all_or_nothing.level)} of {item_ranks} ranks"
         if limits.all_or_nothing
@@ -178,7 +178,7 @@ def describe_no_room(
     low: int,
     limits: Limits,
 ) -> str:
-    """There are devices enough, but not as `within` wants them: the first rule, from the innermost, that is amiss."""
+    """Explain that there are enough devices, but not as `within` requires: the innermost broken rule."""
     if tree is None or not constraints:
         return f"mesh {mesh} fits on no {limits.nodes_max} of the nodes present"
     block = items[0].room * block_size if limits.all_or_nothing else 1
@@ -214,7 +214,7 @@ def describe_no_room(
 
 
 def _describe_odd_nodes(present: Sequence[Node], slot_count: int) -> str:
-    """What to say of the nodes that are not of the usual kind."""
+    """Describe the nodes that are not of the usual kind."""
     odd = sort_nodes(node for node in present if node.slot_count != slot_count)
     if not odd:
         return ""

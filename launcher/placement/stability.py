@@ -2,12 +2,12 @@
 
 What must not move is a *coordinate*: the worker at pp=1, dp=3 finds its checkpoint shard, its compiled programs and its
 page cache on the node where it was. When the elastic axis shrinks, coordinates beyond its new size vanish and all
-others live on, though their rank numbers may change; when it grows, new ones appear.
+others stay, though their rank numbers may change; when it grows, new ones appear.
 
 Everything below counts in units along the line of the new world's ranks, and an item (a node, or a slice) holds one run
-of consecutive units. `fill_holes` moves nobody and gives each hole to a free item. Where that is impossible, because
+of consecutive units. `fill_holes` moves no rank and gives each hole to a free item. Where that is impossible, because
 every slot is needed and runs no longer meet end to end, `tile` cuts the line into full items and gives each piece to
-the item that held most of it. What a hole's taker costs is for somebody else to say: `ItemPicker`.
+the item that held most of it. An `ItemPicker` knows the costs and chooses the item for a hole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.placement.limits import Plan
 from rendezvous.values import NamedTuple
 
 NO_ITEM = -1
-"""In place of an item: nobody who is here held the unit before."""
+"""In place of an item: no present item held the unit before."""
 
 
 class BlockRun(NamedTuple):
@@ -37,12 +37,12 @@ class BlockRun(NamedTuple):
 
 
 ItemPicker = Callable[[Collection[int], int, int], int]
-"""(free items in order, first unit of a hole, units missing there) -> the item that takes them, as far as it has room,
+"""(free items in order, first unit of a hole, units missing there) -> the item that gets them, as far as it has room,
 or NOBODY."""
 
 
 def is_precedent(previous: Plan | None, mesh: Mesh) -> bool:
-    """Whether `previous` is a plan of this mesh, but perhaps for the size of the elastic axis."""
+    """Whether `previous` is a plan of this mesh, except perhaps for the size of the elastic axis."""
     return (
         previous is not None
         and len(previous.shape) == len(mesh.axes)
@@ -51,7 +51,7 @@ def is_precedent(previous: Plan | None, mesh: Mesh) -> bool:
 
 
 def find_owners(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None]:
-    """For every rank of a world of `shape`: the node that held its coordinates before; None where they are new."""
+    """Return for every rank of a world of `shape` the node that held its coordinates before; None if they are new."""
     owners: list[str | None] = [None] * math.prod(shape)
     if previous is None or not is_precedent(previous, mesh):
         return owners
@@ -76,13 +76,13 @@ def find_owners(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> li
 
 
 def count_moved(owners: Sequence[str | None], node: str, start: int, end: int) -> int:
-    """Ranks from `start` to `end`, now on `node`, whose coordinates another held before; new ones do not count."""
+    """Count ranks from `start` to `end`, now on `node`, with coordinates that another held before; not new ones."""
     before = owners[start:end]
     return len(before) - before.count(None) - before.count(node)
 
 
 def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
-    """Runs in which nobody who is still here moves, and each hole is filled; None if there is no such thing.
+    """Return runs in which no present item's units move, and each hole is filled; None if that is impossible.
 
     `held`: unit -> item that held it, or NOBODY; `rooms`: of the items, in units. A hole goes to the next item along
     the line if that has room, else to the free item that `pick` chooses.
@@ -109,7 +109,7 @@ def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> l
                 del free[taker]
                 takers.append((taker, min(missing, rooms[taker])))
                 missing -= takers[-1][1]
-        # What is still missing makes the neighbours' runs longer, which moves none of their ranks.
+        # The units still missing extend the neighbours' runs, which moves none of their ranks.
         from_left = min(missing, left_room)
         from_right = missing - from_left
         if from_right > right_room:
@@ -126,7 +126,7 @@ def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> l
 
 
 def fill_holes_apart(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
-    """The same where an item may hold several runs: every unit stays, every hole takes an item with room left."""
+    """Do the same where an item may hold several runs: every unit stays, every hole gets an item with room left."""
     left = list(rooms)
     takers: list[int] = []
     for item in held:
@@ -147,9 +147,9 @@ def fill_holes_apart(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker
 
 
 def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
-    """Runs that fill every item but the last, each given to the item that held most of it.
+    """Return runs that fill every item but the last, each given to the item that held most of it.
 
-    None if the items are of different sizes: then the cuts depend on who comes where, which is a search.
+    None if the items are of different sizes: then the cuts depend on the order of the items, which requires a search.
     """
     length = rooms[0]
     if any(room != length for room in rooms):
@@ -192,7 +192,7 @@ def make_first_fit(rooms: Sequence[int]) -> ItemPicker:
 
 
 def _find_kept_runs(held: Sequence[int], rooms: Sequence[int]) -> list[BlockRun]:
-    """For each item still here, the stretch from its first to its last unit, cut to what it can hold."""
+    """Return for each present item the stretch from its first to its last unit, cut to its room."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for unit, item in enumerate(held):

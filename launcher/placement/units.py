@@ -1,13 +1,13 @@
 """Units: the runs of ranks that stay together on one node.
 
-Ranks are not handed out one by one but in units, aligned runs of consecutive ranks, so that the innermost axes, which
-talk most, never leave a node. With tp=8 on nodes of 8 devices a unit is 8 ranks and a node holds one of them. A unit
-is always a box of the mesh: whole inner axes and perhaps a part of the next. So all units look alike.
+Ranks are not assigned one by one but in units, aligned runs of `block_size` consecutive ranks, so that the innermost
+axes, which have most traffic, never leave a node. With tp=8 on nodes of 8 devices a unit is 8 ranks and a node holds
+one of them. A unit is always a box of the mesh: whole inner axes and perhaps a part of the next. So all are equal.
 
-What gets units is a node, or a whole domain of nodes where domains are used entirely or not at all. A TPU slice is such
-a domain. Its hosts are wired to each other in a fixed order, so a slice that lacks one host is of no use, and inside a
-complete one the order of the hosts is not the planner's to choose: it is the index that each host brings along or, if
-none does, that of the names. For the rest of the planner a slice is one large node.
+An item holds units: a node, or a whole domain of nodes where domains are used entirely or not at all. A TPU slice is
+such a domain. Its hosts are wired to each other in a fixed order, so a slice that lacks one host is useless, and inside
+a complete one the planner cannot choose the order of the hosts: it is the index in each host's description or, if none
+has one, that of the names. For the rest of the planner a slice is one large node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rendezvous.values import NamedTuple
 
 # docs/internals/decisions/0010-placement-units-as-mesh-boxes.md
 def choose_block_size(mesh: Mesh, slot_count: int) -> int:
-    """Ranks that stay together on a node of `slot_count` slots.
+    """Choose the number of ranks that stay together on a node of `slot_count` slots.
 
     The innermost axes as long as they fit, and of the first that does not fit the largest part that fills the
     node evenly: tp=8 on 8 slots is 8, tp=16 on 8 slots is 8, cp=2,tp=2 on 8 slots is 4, tp=3 on 8 slots is 1.
@@ -44,10 +44,10 @@ def choose_block_size(mesh: Mesh, slot_count: int) -> int:
 
 
 def find_usual_slot_count(nodes: Iterable[Node]) -> int:
-    """The slot count of the kind of node that brings the most slots.
+    """Return the slot count of the kind of node that has the most slots in total.
 
-    The unit is made for this kind, so neither one machine that lost a GPU nor one that is twice as large
-    changes how everybody else is used.
+    The block size is chosen for this kind, so neither one machine that lost a GPU nor one that is twice as large
+    changes how all others are used.
     """
     slots: dict[int, int] = {}
     for node in nodes:
@@ -56,7 +56,7 @@ def find_usual_slot_count(nodes: Iterable[Node]) -> int:
 
 
 def compute_grid(shape: Sequence[int], block_size: int) -> tuple[int, ...] | None:
-    """Units along each axis of a mesh of this shape; None if runs of `unit` ranks are no boxes of it."""
+    """The units along each axis of a mesh of this shape; None if runs of `block_size` ranks are no boxes of it."""
     counts: list[int] = []
     left = block_size
     for size in reversed(shape):
@@ -82,8 +82,10 @@ def compute_elastic_part(mesh: Mesh, block_size: int) -> int | None:
 
 
 def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, high: int) -> Sequence[int]:
-    """The sizes from `low` to `high` of the elastic axis, rising, at which units are boxes and `block` ranks divide
-    the world; of a mesh without one, 1 stands for the whole mesh."""
+    """Return the sizes of the elastic axis, rising, at which units are boxes and `multiple` ranks divide the world.
+
+    From `low` to `high`; of a mesh without an elastic axis, 1 represents the whole mesh.
+    """
     part = compute_elastic_part(mesh, block_size)
     replica = mesh.replica_size
     if mesh.elastic_axis is None:
@@ -91,7 +93,7 @@ def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, hig
     if part is None:
         return ()
     step = math.lcm(part, multiple // math.gcd(multiple, replica))
-    # Below `part` a unit takes the whole axis and goes on into the next; from there on the axis is cut into parts.
+    # Below `part` a unit covers the whole axis and extends into the next; from there on the axis is cut into parts.
     small = [
         size
         for size in range(low, min(high + 1, part))
@@ -102,7 +104,7 @@ def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, hig
 
 
 def require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
-    """Raise UsageError for a unit that fits no node or no world of this mesh, with those that would.
+    """Raise UsageError for a block size that fits no node or no world of this mesh, with those that would.
 
     `host_slots`: of the hosts that must be filled entirely, if any.
     """
@@ -143,7 +145,7 @@ class Item(NamedTuple):
 
 
 class UnusedNodes(NamedTuple):
-    """Nodes that can hold nothing, and why."""
+    """Nodes that can hold no units, and the reason."""
 
     nodes: tuple[Node, ...]
     reason: str
@@ -152,7 +154,7 @@ class UnusedNodes(NamedTuple):
 def find_slices(
     tree: Tree, all_or_nothing: AllOrNothing
 ) -> tuple[list[tuple[int, tuple[Node, ...]]], list[UnusedNodes]]:
-    """The complete domains, each as the position of its first node and its nodes in order; and the others."""
+    """Return the complete domains, each as the position of its first node and its nodes in order; and the others."""
     level = tree.levels.index(all_or_nothing.level)
     members: dict[int, list[int]] = {}
     for position, domain in enumerate(tree.domains[level]):
@@ -166,9 +168,9 @@ def find_slices(
         if fault:
             unused.append(UnusedNodes(nodes, fault))
         else:
-            in_order = sorted(nodes, key=lambda node: node.index or 0)  # by name still, where nobody has an index
+            in_order = sorted(nodes, key=lambda node: node.index or 0)  # by name still, where no node has an index
             complete.append((name, positions[0], tuple(in_order)))
-    # Slices of two kinds make no common unit: the kind that brings the most devices stays.
+    # Slices of two kinds have no common block size: the kind with the most devices in total stays.
     usual = find_usual_slot_count(nodes[0] for _, _, nodes in complete) if complete else 0
     for name, _, nodes in complete:
         if nodes[0].slot_count != usual:
@@ -177,7 +179,7 @@ def find_slices(
 
 
 def _find_fault(nodes: Sequence[Node], level: int, all_or_nothing: AllOrNothing, name: str) -> str | None:
-    """Why these nodes are no complete domain."""
+    """Return why these nodes are no complete domain."""
     count = len(nodes)
     if count == 1 and all_or_nothing.hosts > 1 and (len(nodes[0].path) <= level or nodes[0].path[level] is None):
         return f"node {nodes[0].id} has no known {all_or_nothing.level}"
@@ -194,7 +196,7 @@ def _find_fault(nodes: Sequence[Node], level: int, all_or_nothing: AllOrNothing,
 
 
 def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> str:
-    """ " and lacks worker 2 (train-0-2)", where the hosts that are there say which they are."""
+    """Return " and lacks worker 2 (train-0-2)", if the present hosts show which ones are missing."""
     absent = sorted(set(range(all_or_nothing.hosts)) - {node.index for node in nodes if node.index is not None})
     if any(node.index is None for node in nodes) or not absent:
         return ""
@@ -202,5 +204,5 @@ def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> st
     named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]] if pattern else []
     more = f" and {len(absent) - len(named)} more" if named and len(absent) > len(named) else ""
     names = f" ({', '.join(named)}{more})" if named else ""
-    what = "worker" if all_or_nothing.level == "slice" else "host"  # a TPU host is known by its worker id
+    what = "worker" if all_or_nothing.level == "slice" else "host"  # a TPU host is identified by its worker id
     return f" and lacks {what}{'s' * (len(absent) > 1)} {format_ranges(absent)}{names}"

@@ -1,1 +1,1 @@
-"""The planner as the agreement sees it: descriptions of members in, assignments out."""
+"""The planner's adapter to the agreement: descriptions of members in, assignments out."""

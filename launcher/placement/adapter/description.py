@@ -1,7 +1,7 @@
-"""What a node says of itself when it joins, and what it is given to run: the two texts that agreement carries.
+"""The description of a node that joins, and the assignment that it gets: the two texts that the agreement carries.
 
-Agreement reads neither. Both come back from the store, so they are read like any input: another version or another
-program may have written them. A text that is no such thing is refused in a sentence, and never halts a job.
+The agreement reads neither. Both come back from the store, so they are validated like any input: another version or
+program may have written them. An invalid text is refused in a sentence, and never stops a job.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NODES_MAX = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a node says of itself. `master_port` 0: rank 0 listens on the port offered per round.
+    """The description of a node. `master_port` 0: rank 0 listens on the port offered per round.
 
-    `node_rank`: its number, where the user has given it; `master_addr` is then what its workers are told. `name` is
-    what people call the node, `machine` the kernel's id of this boot, "" where one machine is all there is. `locality`:
-    the levels of the network at which it knows its domain, outermost first, each with the domain's name; whoever leads
-    makes one path of levels from those of all nodes. `index`: its place in its slice, see `Node`; `slice_hosts`: how
-    many hosts a complete slice has, 0 where there is none; `host_pattern`: what they are called, see `Node`.
+    `node_rank`: its number, if the user has set it; `master_addr` is then its workers' MASTER_ADDR. `name`: the node's
+    display name, `machine`: the kernel's id of this boot, "" in a job of one machine. `locality`: the levels of the
+    network at which its domain is known, outermost first, each with the domain's name; the leader merges those of all
+    nodes into one path of levels. `index`: its place in its slice, see `Node`; `slice_hosts`: the number of hosts of a
+    complete slice, 0 without one; `host_pattern`: their names, see `Node`.
     """
 
     slot_count: int
@@ -52,10 +52,10 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAssignment:
-    """What one node runs in one round: one rank per slot, in slot order, and what all nodes must know alike.
+    """One node's part of a round: one rank per slot, in slot order, and the values common to all nodes.
 
-    `summary` is the round in a few words, for people; empty where one machine is all there is. `slice_index`: which TPU
-    slice of this round the node is in, of `slice_count`; 0 where there are none.
+    `summary` describes the round in a few words; empty in a job of one machine. `slice_index`: the number of the
+    node's TPU slice in this round, of `slice_count`; 0 where there are none.
     """
 
     ranks: tuple[int, ...]
@@ -81,7 +81,7 @@ def encode_assignment(assignment: NodeAssignment) -> str:
 
 
 def decode_description(text: str) -> Description:
-    """Raises RecordError, which says what is amiss, for anything that `describe` did not write."""
+    """Raises RecordError, which says what is wrong, for anything that `encode_description` did not write."""
     found = _decode(Description, text, "description")
     _require(0 < found.slot_count <= _SLOTS_MAX, f"slot_count {found.slot_count}")
     _require(0 <= found.master_port < 65536, f"master_port {found.master_port}")
@@ -98,7 +98,7 @@ def decode_description(text: str) -> Description:
 
 
 def _require_locality(locality: tuple[tuple[str, str], ...]) -> None:
-    from launcher.model.locality_path import LEVELS_MAX, is_level_name, is_text  # one machine has no need of it
+    from launcher.model.locality_path import LEVELS_MAX, is_level_name, is_text  # one machine does not need it
 
     _require(len(locality) <= LEVELS_MAX, f"a place of {len(locality)} levels")
     for level, domain in locality:
@@ -129,7 +129,7 @@ def decode_assignment(text: str) -> NodeAssignment:
 
 
 def _are_valid_ranks(ranks: tuple[int, ...], count: int) -> bool:
-    """Whether these are different ones of so many ranks."""
+    """Whether these are different ranks below `count`."""
     return len(set(ranks)) == len(ranks) and all(0 <= rank < count for rank in ranks)
 
 
@@ -140,7 +140,7 @@ def _decode(kind: type[_Record], text: str, what: str) -> _Record:
         raise RecordError(f"its {what} is not JSON") from None
     if not isinstance(content, dict):
         raise RecordError(f"its {what} is not an object")
-    if kind is Description and "path" in content:  # what it was before levels had names
+    if kind is Description and "path" in content:  # the format before levels had names
         raise RecordError("it is of another version of meshrun: run the same version on every node")
     known: dict[str, Any] = {}
     for item in fields(kind):
@@ -172,7 +172,7 @@ def _is_pair(value: list[object]) -> bool:
 
 
 def _make_tuple(value: object) -> object:
-    """JSON's lists as the tuples they were."""
+    """Convert JSON's lists to tuples."""
     return tuple(map(_make_tuple, value)) if isinstance(value, list) else value
 
 

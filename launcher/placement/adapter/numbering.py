@@ -1,8 +1,8 @@
-"""Who is which node, where the user has numbered them: one member for each number, and which numbers nobody has.
+"""Assigns members to node numbers, where the user has set them: one member for each number, and the missing numbers.
 
-A number may have two members for a while: a node that comes back is a new member before the one it was is found dead,
-and a replacement may be there before the node it replaces has gone. Then who came first is the node, and the other
-stands by. It may also be a mistake that only people can mend, so both are named to them.
+A number may have two members for a while: a node that returns is a new member before its old one is found dead,
+and a replacement may be present before the node it replaces has left. Then the first to join is the node, and the
+other is a spare. It may also be a mistake that only the user can correct, so the message names both.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from launcher.placement.adapter.description import Description
 
 
 class Numbering(NamedTuple):
-    """`nodes`: member ids in the order of their numbers; `others`: member id -> why it stands by; `missing` numbers.
+    """`nodes`: member ids in the order of their numbers; `others`: member id -> why it is a spare; `missing` numbers.
 
-    `amiss`: why the numbers cannot be kept, "" if they can.
+    `error`: why the numbers cannot be kept, "" if they can.
     """
 
     nodes: tuple[str, ...]
@@ -27,7 +27,7 @@ class Numbering(NamedTuple):
 
 
 def resolve_numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -> Numbering:
-    """`members`: member id -> what it says of itself, and its create revision."""
+    """`members`: member id -> its description, and its create revision."""
     holders: dict[int, str] = {}
     others: dict[str, str] = {}
     for member_id in sorted(members, key=lambda member_id: members[member_id][1]):
@@ -48,7 +48,7 @@ def resolve_numbering(members: Mapping[str, tuple[Description, int]], node_count
 
 
 def describe_duplicate_rank(name: str, other: str, number: int) -> str:
-    """The sentence about two nodes with one number."""
+    """Return the sentence about two nodes with one number."""
     return f"{name} and {other} are both given --node-rank {number}"
 
 

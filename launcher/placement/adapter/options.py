@@ -1,12 +1,11 @@
-"""What the user asks of the placement, read from the texts of options: Limits and Costs.
+"""Parses the placement options: Limits and Costs.
 
-The same options mean the same to a job and to `meshctl plan`. Each text is checked against the mesh whose axes it
-names and against the levels of the network. "host" is a level of every network; the names of the others come
-with the nodes. Where none are known yet, no domain can be asked for by name. Only a cost may be given for any
-level, since one that is nowhere left costs nothing.
+The same options have the same meaning for a job and for `meshctl plan`. Each text is validated against the mesh
+whose axes it names and against the levels of the network. "host" is a level of every network; the names of the
+others come with the nodes. Where none are known yet, no option can name a level. Only a cost may be set for any
+level, since a level whose domains no traffic leaves costs nothing.
 
-Limits and Costs can be written as options again, in one way only, so that the nodes of a job can compare what
-they were told.
+Limits and Costs can be formatted as options again, in one way only, so that the nodes of a job can compare theirs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     _Value = TypeVar("_Value")
 
-_DIGITS_MAX = 9  # more is a slip of the pen
+_DIGITS_MAX = 9  # more is a typing error
 _ELASTIC_EXAMPLE = "write it like --elastic 1:64"
 
 
@@ -43,11 +42,11 @@ def parse_limits_and_costs(
     nodes: Sequence[Node] = (),
     variables: Mapping[str, str] | None = None,
 ) -> tuple[Limits, Costs]:
-    """What these texts mean for this mesh; `texts` are those of `table.PLACEMENT_OPTIONS` that were given, by name.
+    """Parse these texts for this mesh; `texts` are those of PLACEMENT_OPTIONS that were set, by name.
 
     `levels`: the network's levels, outermost first, as far as they are known. `nodes`: their fullest domain is
-    taken for a complete one where "whole" does not say how many nodes that has. `variables`: name -> the variable
-    or file its text is from, for messages. Raises UsageError.
+    assumed complete where "whole" does not set the number of its nodes. `variables`: name -> the variable or file
+    of its text, for messages. Raises UsageError.
     """
 
     def read(name: str, parse: Callable[[str], _Value]) -> _Value | None:
@@ -83,7 +82,7 @@ def parse_limits_and_costs(
 
 
 def format_options(limits: Limits, costs: Costs) -> str:
-    """The options that ask for this, in one order and one spelling: the same text where the same was asked for."""
+    """Format limits and costs as options, in one order and one spelling: equal limits give the same text."""
     words = [f"--nnodes {_format_bounds(limits.nodes_min, limits.nodes_max)}"]
     if (limits.elastic_min, limits.elastic_max) != (1, None):
         words.append(f"--elastic {_format_bounds(limits.elastic_min, limits.elastic_max)}")
@@ -142,7 +141,7 @@ def _require_elastic(mesh: Mesh, what: str) -> None:
 
 
 def _require_dp(mesh: Mesh, what: str) -> None:
-    """dp stands for the elastic axis, whatever that is called, unless the mesh has a dp of a fixed size as well."""
+    """dp means the elastic axis, whatever its name, unless the mesh has a dp of a fixed size as well."""
     _require_elastic(mesh, what)
     fixed = next((axis.name for axis in mesh.axes if axis.name.lower() == "dp" and axis.size is not None), None)
     if fixed is not None and mesh.elastic_axis is not None:
@@ -196,7 +195,7 @@ def _require_level(level: str, what: str, known: Sequence[str]) -> None:
 
 
 def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str]:
-    """NAME=VALUE with commas between, every name once."""
+    """Parse NAME=VALUE with commas between, every name once."""
     pairs: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))

@@ -1,10 +1,10 @@
-"""Between agreement and placement: members' texts in, nodes to the planner, assignments' texts out.
+"""The adapter between agreement and placement: members' texts in, nodes to the planner, assignments' texts out.
 
-Agreement asks two things about some members: how large a world could they form, and who gets which ranks? The planner
-answers both, once their texts have become nodes. A member whose text cannot be read, or which others could not
-reach, is left out with a reason and holds nobody up. Members have random ids; the planner knows
-nodes by their names, which its order follows and its sentences repeat; where the user has numbered the nodes, the
-order follows the numbers (`numbering`).
+The agreement asks two questions about some members: how large a world could they form, and which ranks does each get?
+The planner answers both, once their texts have become nodes. A member whose text cannot be read, or which others could
+not reach, is left out with a reason and delays no other. Members have random ids; the planner knows nodes by their
+names, which determine its order and appear in its sentences; where the user has numbered the nodes, the order follows
+the numbers (`numbering`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from rendezvous.policy.decide import MemberView, Size
 from rendezvous.stores.addresses import is_local_only
 from rendezvous.values import NamedTuple
 
-NAMES_MAX = 12  # a sentence with more names of nodes is not read
+NAMES_MAX = 12  # a sentence with more names is unreadable
 SUCCESSORS = 4  # three, and one more in case the leader is among them: agreement knows who leads
-_CACHED_MAX = 20_000  # texts that are kept read, far more than members
+_CACHED_MAX = 20_000  # decoded texts that are kept, far more than members
 
 
 class _NodeSet(NamedTuple):
-    """Members as nodes, which are called as people call them; `members`: by that name. `refused`: member id -> why.
+    """Members as nodes, by their names; `members`: by that name. `refused`: member id -> why.
 
-    `missing`: which numbers none of them has, in words, where nodes are numbered. `limits`: the job's, with the levels
-    that these nodes have; `error`: why those cannot be kept, or empty.
+    `missing`: the numbers that none of them has, in words, if nodes are numbered. `limits`: the job's, with their
+    levels; `error`: why those cannot be kept, or empty.
     """
 
     nodes: list[Node]
@@ -55,7 +55,7 @@ class _NodeSet(NamedTuple):
 
 
 class PlannerAdapter:
-    """The planner as agreement sees it. `mesh`, `limits` and `costs` are the job's, the same on every node.
+    """The planner for the agreement. `mesh`, `limits` and `costs` are the job's, the same on every node.
 
     `node_count`: how many nodes the user has numbered; 0: none.
     """
@@ -65,12 +65,12 @@ class PlannerAdapter:
         self._limits = limits
         self._costs = costs
         self._node_count = node_count
-        self._last_size: tuple[tuple[MemberView, ...], Size] | None = None  # what was asked last, and the answer
-        self._descriptions: dict[str, Description | str] = {}  # text -> what it says, or what is amiss with it
-        self._logged_remarks: dict[str, int] = {}  # remark on where nodes stand -> the first round that made it
+        self._last_size: tuple[tuple[MemberView, ...], Size] | None = None  # the last query, and its answer
+        self._descriptions: dict[str, Description | str] = {}  # text -> its description, or what is wrong with it
+        self._logged_remarks: dict[str, int] = {}  # remark on localities -> the first round that made it
 
     def compute_size(self, members: Sequence[MemberView]) -> Size:
-        """How large a world these members could form. Asked again and again, mostly about the same ones."""
+        """Return how large a world these members could form. Called again and again, mostly for the same ones."""
         asked = tuple(members)
         if self._last_size is None or self._last_size[0] != asked:
             self._last_size = (asked, self._compute_size(asked))
@@ -91,10 +91,10 @@ class PlannerAdapter:
         return Size(found.world_size, found.is_full, reason, is_complete=bool(self._node_count))
 
     def plan(self, order: MakePlan) -> PlanReady | PlanRefused:
-        """Who gets which ranks, as one text per active member."""
+        """Plan the ranks, as one text per active member."""
         sifted = self._read_members((one.member_id, one.description, one.order, "") for one in order.roster)
         members = sifted.members
-        # A node that comes back as another member is the same node, and keeps its ranks.
+        # A node that returns as another member is the same node, and keeps its ranks.
         names = {**order.names, **{member_id: name for name, member_id in members.items()}}
         previous, remarks = _read_previous(order.previous, names)
         if sifted.error:
@@ -186,10 +186,10 @@ class PlannerAdapter:
     def _resolve_topology(
         self, known: Mapping[str, Description]
     ) -> tuple[Mapping[str, tuple[str | None, ...]], Limits, tuple[str, ...], str]:
-        """Where these nodes stand: their paths, the limits with the levels of these, remarks, and what is amiss."""
+        """Return these nodes' paths, the limits with their levels, remarks, and an error or ""."""
         limits = self._limits
         if not any(description.machine or description.locality for description in known.values()):
-            return {}, limits, (), ""  # one machine stands nowhere
+            return {}, limits, (), ""  # one machine has no locality
         from launcher.placement.adapter import topology as standing
 
         named = {
@@ -203,11 +203,11 @@ class PlannerAdapter:
         return found.paths, limits, remarks, standing.check_levels(limits)
 
     def _list_new_remarks(self, remarks: Iterable[str], round: int) -> list[str]:
-        """Of the remarks those that no earlier round has made: where nodes stand seldom changes."""
+        """Return the remarks that no earlier round has made: localities rarely change."""
         return [remark for remark in dict.fromkeys(remarks) if self._logged_remarks.setdefault(remark, round) == round]
 
     def _describe_locality(self, planned: Plan, node_set: _NodeSet) -> tuple[str, ...]:
-        """What the levels of the network have done to the plan, in a sentence, if anything."""
+        """Describe how the levels of the network have affected the plan, in a sentence, if at all."""
         if not node_set.limits.levels or len(planned.ranks) < 2:
             return ()
         from launcher.placement.explain import describe_locality
@@ -216,7 +216,7 @@ class PlannerAdapter:
         return (sentence,) if sentence else ()
 
     def _decode_description(self, text: str) -> Description | str:
-        """What the text says, or what is amiss with it; each is read once."""
+        """Return the decoded text, or what is wrong with it; each is decoded once."""
         if text not in self._descriptions:
             if len(self._descriptions) >= _CACHED_MAX:
                 self._descriptions.clear()
@@ -241,7 +241,7 @@ def _make_node(name: str, path: tuple[str | None, ...], description: Description
 
 
 def _add_names(reason: str, node_set: _NodeSet) -> str:
-    """Why there is no world, with who is here and who cannot take part."""
+    """Return why there is no world, with the present nodes and those that cannot take part."""
     nodes = node_set.nodes if node_set.missing else sort_nodes(node_set.nodes)
     here = [node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes]
     return "; ".join((reason, f"here: {_join_names(here)}" if here else "nobody is here", *node_set.refused.values()))
@@ -252,7 +252,7 @@ def _describe_unreachable(name: str, address: str) -> str:
 
 
 def _is_cluster(node_set: _NodeSet) -> bool:
-    """Whether others may join: a node says what machine it is only then."""
+    """Whether other nodes may join: only then does a node's description name its machine."""
     return any(description.machine for description in node_set.descriptions.values())
 
 
@@ -264,7 +264,7 @@ def _list_duplicate_names(node_set: _NodeSet) -> list[str]:
 
 
 def _choose_successors(nodes: Sequence[Node], known: Mapping[str, Description]) -> tuple[str, ...]:
-    """Who should lead when the leader is lost: of different domains first, else of different names, by joining."""
+    """Choose the leader's successors: of different domains first, else of different names, by time of joining."""
     joined = sorted(nodes, key=lambda node: node.order)
     by_domain = {node.path: node.id for node in reversed(joined)}
     by_name = {known[node.id].name: node.id for node in reversed(joined)}
@@ -280,7 +280,7 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[str]]:
-    """The plan before, from what it gave each member, and what is to be said of it. `names`: of members, if known."""
+    """Return the previous plan, from each member's assignment, and remarks on it. `names`: of members, if known."""
     called = {member_id: names.get(member_id, member_id) for member_id in texts}
     counts = Counter(called.values())
     try:
@@ -300,7 +300,7 @@ def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[
 def make_assignments(
     planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
 ) -> dict[str, NodeAssignment]:
-    """What each node is given, by name, in order; `ports`: what each offers.
+    """Return each node's assignment, by name, in order; `ports`: the port that each offers.
 
     Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.
     """

@@ -1,12 +1,12 @@
-"""Where the members of a job stand, taken together: the levels of the network, and a path through them for each.
+"""The topology of a job's members: the levels of the network, and a path through them for each node.
 
-Each member says what it knows, level by level and with the names of domains: `zone=a,leaf=l3`. Here that becomes what
-the planner needs: one list of levels for all, and for each node the domains at these levels, unknown ones as None.
-Such a node is a domain of its own there, if nobody near it knows. Two things are added that no node says. Nodes of
-one kernel share a machine, which counts as a level where some do and others do not. And hosts of TPU slices are used by
+Each member's description names its domains, level by level: `zone=a,leaf=l3`. This module computes what the planner
+needs: one list of levels for all, and for each node the domains at these levels, unknown ones as None. Such a node is
+a domain of its own there, if no node near it knows. Two things are added that no description contains. Nodes of one
+kernel share a machine, which counts as a level where some do and others do not. And hosts of TPU slices are used by
 whole slices, because a part of one cannot compute.
 
-A member may say anything, so there is a limit to the levels that are made of it all.
+A description may contain anything, so the number of levels is limited.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from rendezvous.values import NamedTuple, replace
 
 LEVELS_MAX = 24  # of all nodes together
 MACHINE, SLICE = "machine", "slice"
-_UNIQUE_LEVELS = ("nvl", SLICE)  # names of their domains are unique, and what is inside is always nearer
-_OPTIONAL_LEVELS = (*_UNIQUE_LEVELS, MACHINE)  # a node without is no mistake
+_UNIQUE_LEVELS = ("nvl", SLICE)  # names of their domains are unique, and nodes inside are always nearer
+_OPTIONAL_LEVELS = (*_UNIQUE_LEVELS, MACHINE)  # a node without one is no mistake
 _MACHINE_LETTERS = 13  # of the kernel's id: more than enough to tell machines apart
 
 NodePath = tuple[str | None, ...]
 
 
 class Topology(NamedTuple):
-    """`levels`: outermost first; `paths`: node -> its domain at each of them. `remarks` are sentences for people."""
+    """`levels`: outermost first; `paths`: node -> its domain at each of them. `remarks` are sentences for the user."""
 
     levels: tuple[str, ...]
     paths: Mapping[str, NodePath]
@@ -41,7 +41,7 @@ class Topology(NamedTuple):
 
 # docs/internals/decisions/0029-named-locality-levels.md
 def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) -> Topology:
-    """The levels and paths of these nodes. `known`: name -> what it says; `named`: levels that options ask for."""
+    """The levels and paths of these nodes. `known`: name -> its description; `named`: levels that options name."""
     lists: Counter[tuple[str, ...]] = Counter()
     for description in known.values():
         lists[tuple(level for level, _ in description.locality)] += 1
@@ -62,11 +62,11 @@ def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) 
 
 
 def resolve_limits(limits: Limits, topology: Topology, known: Iterable[Description]) -> tuple[Limits, tuple[str, ...]]:
-    """The limits with the levels there are, and slices whole where nobody asked for other domains; and remarks."""
+    """Return the limits with the existing levels, slices whole where no option names other domains; and remarks."""
     limits = replace(limits, levels=topology.levels)
     slices = Counter((description.slice_hosts, dict(description.locality).get(SLICE)) for description in known)
-    hosts: Counter[int] = Counter()  # by how many a slice has
-    ready: Counter[int] = Counter()  # in slices that have all
+    hosts: Counter[int] = Counter()  # by the hosts of a slice
+    ready: Counter[int] = Counter()  # in complete slices
     for (size, domain), count in slices.items():
         if size > 1:
             hosts[size] += count
@@ -80,7 +80,7 @@ def resolve_limits(limits: Limits, topology: Topology, known: Iterable[Descripti
 
 
 def check_levels(limits: Limits) -> str:
-    """Why the limits cannot be kept by nodes with these levels; "" if they can."""
+    """Return why the limits cannot be kept by nodes with these levels; "" if they can."""
     for axis, level in limits.within.items():
         if level not in (*limits.levels, HOST):
             return f"no node says which {level} it is on, and {axis} shall stay within one (--within {axis}={level})"
@@ -91,13 +91,13 @@ def check_levels(limits: Limits) -> str:
 
 
 def check_level_costs(costs: Costs, topology: Topology) -> tuple[str, ...]:
-    """A remark on level costs of levels that no node has."""
+    """Return a remark on level costs of levels that no node has."""
     absent = [level for level in costs.level_costs if level not in (*topology.levels, HOST)]
     return (f"--level-costs: nobody pays for {join_names(absent)}: no node says where it is there",) if absent else ()
 
 
 def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str, ...], int], list[str]]:
-    """The lists with no more names than levels are made of: those that are known, and what most nodes have."""
+    """Select the lists whose names stay within LEVELS_MAX: known levels, and those that most nodes have."""
     counts: Counter[str] = Counter()
     for names, count in lists.items():
         for name in names:
@@ -117,7 +117,7 @@ def _add_machines(
     levels: list[str],
     named: Iterable[str],
 ) -> None:
-    """Give each node its kernel's name as its machine, where that tells nodes apart and does not tell all apart."""
+    """Set each node's machine to its kernel's id, if some nodes share one and not all do."""
     machines = Counter(description.machine for description in known.values() if description.machine)
     if MACHINE not in levels:
         if not (1 < len(machines) < machines.total()) and MACHINE not in named:
@@ -129,15 +129,15 @@ def _add_machines(
 
 
 def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str, str]]) -> list[str]:
-    """Keep each domain of the level in one piece, whatever its nodes say of what is around it; what is said of that.
+    """Make each domain of the level one piece, even if its nodes name different outer domains; return remarks on that.
 
     Where a domain is as wide as several others, as a slice of a thousand hosts is wider than a leaf, the level is put
-    outside. Where a node alone contradicts its neighbours, or does not know, it is where they are.
+    outside. A single node that contradicts its neighbours, or does not know, gets their domain.
     """
     at = levels.index(level)
     remarks: list[str] = []
     for index, outer in enumerate(levels[:at]):
-        around: dict[str, Counter[str]] = {}  # domain of the level -> domains that its nodes say it is in
+        around: dict[str, Counter[str]] = {}  # domain of the level -> outer domains that its nodes name
         for place in domains_by_node.values():
             if level in place and outer in place:
                 around.setdefault(place[level], Counter())[place[outer]] += 1
@@ -165,9 +165,9 @@ def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str,
 
 
 def _fill(levels: Sequence[str], domains_by_node: Mapping[str, dict[str, str]]) -> None:
-    """Give a node that does not know a level the domain of its neighbours, if all who know it agree.
+    """Give a node that does not know a level the domain of its neighbours, if all that know it agree.
 
-    Neighbours share the next level inside that it knows. Else a leaf of which some nodes know the zone would be two.
+    Neighbours share the next inner level that it knows. Else a leaf of which some nodes know the zone would be two.
     """
     for at in range(len(levels) - 2, -1, -1):
         outer = levels[at]
@@ -188,9 +188,9 @@ def _fill(levels: Sequence[str], domains_by_node: Mapping[str, dict[str, str]]) 
 def _find_unshared_levels(
     levels: Iterable[str], domains_by_node: Mapping[str, Mapping[str, str]], named: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The levels that few nodes know and no two share, with those nodes: nothing follows from them.
+    """Return the levels that few nodes know and no two share, with those nodes: they have no effect on a plan.
 
-    So what one node says and nobody else costs the others no time, and no place that would be better.
+    So a level that only one node names costs the others no time, and excludes no better place.
     """
     found = {}
     for level in set(levels).difference(named, _OPTIONAL_LEVELS):
@@ -213,7 +213,7 @@ def _describe_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _describe_missing(levels: Iterable[str], domains_by_node: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Who says nothing of a level that others know."""
+    """Describe the nodes that do not name a level that others name."""
     found = []
     for level in levels:
         if level in _OPTIONAL_LEVELS:

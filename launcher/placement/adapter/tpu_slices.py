@@ -1,10 +1,10 @@
-"""Which slice of this round each node is in: TPU slices are joined by number, and rank 0's slice is number 0.
+"""Numbers the TPU slices of a round: slices are joined by number, and rank 0's slice is number 0.
 
-A controller has numbered the slices of a job too. Its numbers go on holding for a host and its slice, but not for a
-round: a slice may be lost, and then the others count from 0 without a hole, in the order of their ranks.
+A controller has numbered the slices of a job too. Its numbers stay valid for a host and its slice, but not for a
+round: a slice may be lost, and then the others count from 0 without gaps, in the order of their ranks.
 
-A host of a slice may be here twice for a while, as in `numbering`: a replacement comes before the one it replaces is
-found dead. Who came first is the host, and the other stands by, or else one mistaken node would make a whole slice
+A host of a slice may be present twice for a while, as in `numbering`: a replacement joins before the one it replaces is
+found dead. The first to join is the host, and the other a spare, or else one mistaken node would make a whole slice
 useless.
 """
 
@@ -28,15 +28,15 @@ def number_slices(ranks: Mapping[str, tuple[int, ...]], known: Mapping[str, Desc
     numbers: dict[tuple[str, bool], int] = {}
     found: dict[str, int] = {}
     for name in sorted(ranks, key=lambda name: ranks[name]):
-        # A slice of one host may be called by the name of all of a job's.
+        # The name of a slice of one host may be that of all slices of a job.
         domain = dict(known[name].locality).get(SLICE_LEVEL) if known[name].slice_hosts > 1 else None
         found[name] = numbers.setdefault((name, False) if domain is None else (domain, True), len(numbers))
     return {name: (index, len(numbers)) for name, index in found.items()}
 
 
 def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[str, str]:
-    """Member id -> why it is no host of the slice that it names. `members`: with their create revisions."""
-    hosts: dict[str, list[str]] = {}  # slice -> its members, who came first first
+    """Return member id -> why it is no host of the slice that it names. `members`: with their create revisions."""
+    hosts: dict[str, list[str]] = {}  # slice -> its members, the first to join first
     for member_id in sorted(members, key=lambda member_id: members[member_id][1]):
         domain = dict(members[member_id][0].locality).get(SLICE_LEVEL)
         if domain is not None:
@@ -44,7 +44,7 @@ def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[s
     others: dict[str, str] = {}
     for domain, member_ids in hosts.items():
         said = [members[member_id][0].slice_hosts for member_id in member_ids]
-        counts = Counter(said)  # of equals the first to come
+        counts = Counter(said)  # of equals the first to join
         usual = max(counts, key=counts.__getitem__)
         holders: dict[int, str] = {}
         for member_id, size in zip(member_ids, said, strict=True):

@@ -1,14 +1,14 @@
-"""What no layout can go below, by counting: the yardstick beside every plan's cost.
+"""A lower bound of the cost of any layout, by counting: the reference for every plan's cost.
 
 However the units of the mesh are divided, a domain that has n of them sends at least so much to the others (see
 `isoperimetric_bound`). The cheapest division that the domains have room for gives the least for a level, and the costs
 add up the levels. Levels are bound to each other: the units of a pod are those of its leaves, and a spare is missing in
-both. With few free places all divisions are looked at, from the leaves upwards: by the number of places that a domain
-leaves free, what it and everything in it pays at least. With many, every level is taken by itself and a unit gets a
-price, which is bounded more easily and nearly as well.
+both. With few free places all divisions are computed, from the leaves upwards: by the number of places that a domain
+leaves free, what it and everything in it pays at least. With many, every level is bounded separately and a unit gets a
+price, which is easier and nearly as good.
 
-What is found is a true bound, met by regular clusters; for irregular ones finding the best layout is a hard problem,
-and then the bound lies some percent below.
+The result is a true bound, met by regular clusters; for irregular ones finding the best layout is a hard problem, and
+then the bound lies some percent below.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from launcher.placement.problem.isoperimetric_bound import (
 )
 from launcher.placement.problem.problem import Problem
 
-SIZES_MAX = 96  # different n that are told apart on a level
-RUN_MAX = 64  # longest run of units for which all places on the line are tried
-FREE_MAX = 192  # free places up to which all divisions are looked at
+SIZES_MAX = 96  # different n that are distinguished on a level
+RUN_MAX = 64  # longest run of units for which all positions on the line are tried
+FREE_MAX = 192  # free places up to which all divisions are computed
 LEVEL_COST_BITS = 58  # of the largest sum with level costs; above that these are rounded down
 FRACTION = 64  # the price of a unit is tried in steps of 1 / FRACTION
 
 
 class _LevelBound(NamedTuple):
     """`places[domain]`: the rooms of its parts together; `rooms[domain]`: the most units it can have, in multiples of
-    `step`; `parents[domain]`: its domain in the level before. `least[n]`: what a domain with n units sees leave, NEVER
+    `step`; `parents[domain]`: its domain in the level before. `least[n]`: what leaves a domain with n units, NEVER
     if none has n.
     """
 
@@ -53,7 +53,7 @@ class _LevelBound(NamedTuple):
 
 
 def compute_lower_bound(problem: Problem) -> int:
-    """A number that J of no valid layout is below, scaled like `Problem.compute_cost`."""
+    """Return a number that J of no valid layout is below, scaled like `Problem.compute_cost`."""
     grid = make_grid(problem)
     if not grid.groups:
         return 0
@@ -71,7 +71,7 @@ def compute_lower_bound(problem: Problem) -> int:
 
 
 def _make_levels(problem: Problem, grid: Grid, level_costs: Sequence[int]) -> tuple[list[_LevelBound], int]:
-    """The levels from the innermost to the outermost, and how many places stay free."""
+    """Return the levels from the innermost to the outermost, and how many places stay free."""
     rules = [_merge_rules(problem, grid, level) for level in range(len(level_costs))]
     rooms = problem.capacity.astype(np.int64)
     found: list[_LevelBound] = []
@@ -79,7 +79,7 @@ def _make_levels(problem: Problem, grid: Grid, level_costs: Sequence[int]) -> tu
     for level in range(len(level_costs) - 1, -1, -1):
         labels = problem.labels[level]
         first = np.unique(labels, return_index=True)[1]
-        # A domain can take what its parts can, in whole classes.
+        # A domain can hold what its parts can, in whole classes.
         step = rules[level][0]
         places = np.bincount(labels[children], weights=rooms).astype(np.int64)
         rooms = places // step * step
@@ -87,7 +87,7 @@ def _make_levels(problem: Problem, grid: Grid, level_costs: Sequence[int]) -> tu
         found.append(_LevelBound(level_costs[level], step, parents, places, rooms, rooms))
         children = first
     free = int(rooms.sum()) - grid.block_count
-    # A domain may leave free what others need, and what is no whole class in the domain around it.
+    # A domain may leave free what others need, and what is no whole class in the enclosing domain.
     reach = free + sum(level.step - 1 for level in found)
     longest = min(int(problem.capacity.max()), grid.block_count)
     for index, (one, (_, tied)) in enumerate(zip(found, reversed(rules), strict=True)):
@@ -102,8 +102,8 @@ def _make_levels(problem: Problem, grid: Grid, level_costs: Sequence[int]) -> tu
 
 
 def _merge_rules(problem: Problem, grid: Grid, level: int) -> tuple[int, frozenset[int]]:
-    """What rules ask of the domains of a level: the number of units is a multiple of the first; and along the axes
-    that are the second, all lines that are touched are wholly inside."""
+    """Return the rules for the domains of a level: the number of units is a multiple of the first; and along the axes
+    that are the second, all lines that are touched are entirely inside."""
     rules = [rule.class_of for rule in problem.rules if rule.level >= level]
     sizes = [grid.block_count // (int(class_of.max()) + 1) for class_of in rules]
     axes = frozenset(axis for class_of in rules for axis in find_class_axes(class_of, problem.traffic.grid))
@@ -112,7 +112,7 @@ def _merge_rules(problem: Problem, grid: Grid, level: int) -> tuple[int, frozens
 
 
 def _compute_least(grid: Grid, level: _LevelBound, reach: int, tied: frozenset[int]) -> Numbers:
-    """By n, what a domain of a level pays."""
+    """Return by n what a domain of a level pays."""
     least = np.full(grid.block_count + 1, NEVER, dtype=np.int64)
     rooms = np.unique(np.minimum(level.rooms, grid.block_count // level.step * level.step))
     wanted = np.zeros(len(least), dtype=np.bool_)
@@ -131,10 +131,10 @@ def _compute_least(grid: Grid, level: _LevelBound, reach: int, tied: frozenset[i
 
 
 def _minimize_divisions(levels: Sequence[_LevelBound], free: int) -> int:
-    """The least that all levels pay together, times their costs.
+    """Return the least that all levels pay together, times their costs.
 
-    Domains that are made alike are of one kind: the places of their parts together and, by how many of these are free,
-    what goes on inside costs at least. Only kinds are computed, of which there are few.
+    Equal domains are of one kind: the places of their parts together and, by how many of these are free, the least cost
+    of the traffic inside. Only kinds are computed, of which there are few.
     """
     reach = free + sum(level.step - 1 for level in levels)
     places, kind_of = np.unique(levels[0].places, return_inverse=True)
@@ -154,7 +154,7 @@ def _minimize_divisions(levels: Sequence[_LevelBound], free: int) -> int:
 
 
 def _add_own(level: _LevelBound, places: int, inside: Numbers, reach: int) -> tuple[int, Numbers]:
-    """The room of a domain with these places in its parts; and by free places, what it pays and what is inside pays."""
+    """Return the room of a domain with these places in its parts; and by free places, what it and its inside pay."""
     room = places // level.step * level.step
     free = np.arange(min(room, reach) + 1)
     inside = inside[places - room :][: len(free)]
@@ -167,7 +167,7 @@ def _add_own(level: _LevelBound, places: int, inside: Numbers, reach: int) -> tu
 def _combine_domains(
     parts: Sequence[tuple[int, Numbers]], made: Sequence[tuple[int, int]], reach: int
 ) -> tuple[int, Numbers]:
-    """Several domains: their rooms, and by places that are free in all together, what they pay."""
+    """Combine several domains: their rooms, and by places that are free in all together, what they pay."""
     places = 0
     total = np.zeros(1, dtype=np.int64)
     for kind, count in made:
@@ -181,7 +181,7 @@ def _combine_domains(
 
 
 def _combine(one: Numbers, other: Numbers, length: int) -> Numbers:
-    """By free places of both together: the least sum."""
+    """Return by free places of both together the least sum."""
     if len(one) > len(other):
         one, other = other, one
     found = np.full(min(len(one) + len(other) - 1, length), NEVER, dtype=np.int64)
@@ -192,7 +192,7 @@ def _combine(one: Numbers, other: Numbers, length: int) -> Numbers:
 
 
 def _bound_by_price(level: _LevelBound, grid: Grid) -> int:
-    """No more than the least of a level: each domain takes what it likes at a price per unit; the best price counts."""
+    """No more than the least of a level: each domain has its optimum at a price per unit; the best price counts."""
     sizes = np.arange(len(level.least))
     least = np.minimum(level.least, NEVER // FRACTION) * FRACTION
     rooms, counts = np.unique(np.minimum(level.rooms, grid.block_count), return_counts=True)

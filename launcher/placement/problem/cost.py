@@ -1,8 +1,8 @@
-"""What a plan costs: J, exactly.
+"""The cost of a plan: J, exactly.
 
-A hop pays the cost of every level at which its two ends lie in different domains. Summed up the other way round,
-that is: for every level its cost times the traffic that leaves that level's domains. This module computes the
-second form, which is also what the lower bound and the explanation to users are made of.
+A hop pays the cost of every level at which its two ends lie in different domains. Summed by level, that is: for
+every level its cost times the traffic that leaves that level's domains. This module computes the second form, on
+which the lower bound and the explanation to users are based, too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Labels = NDArray[np.int32]
 
 
 def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
-    """Scaled traffic that leaves the domains of one level: one number per hops, then one per exchange."""
+    """Return the scaled traffic that leaves the domains of one level: one number per hops, then one per exchange."""
     found = [hops.weight * int(np.count_nonzero(labels[hops.low] != labels[hops.high])) for hops in traffic.hops]
     for exchange in traffic.exchanges:
-        # Pairs of units of a class that are in the same domain: sum of n (n - 1) / 2 over what a domain has of it.
+        # Pairs of units of a class in the same domain: sum of n (n - 1) / 2 over each domain's n units of it.
         # Sorting, because a table of all classes and domains would not fit into memory for a large cluster.
         keys = exchange.class_of.astype(np.int64) * (int(labels.max()) + 1) + labels
         together = np.unique(keys, return_counts=True)[1]
@@ -34,7 +34,7 @@ def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
 
 
 def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
-    """Scaled J of a layout. `labels`: per level, outermost first, the host's last, as many as there are level costs."""
+    """Return J of a layout, scaled. `labels`: per level, outermost first, the host's last, one per level cost."""
     return sum(
         level_cost * sum(sum_leaving_traffic(traffic, level))
         for level_cost, level in zip(traffic.level_costs, labels, strict=True)

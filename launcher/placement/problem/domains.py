@@ -1,8 +1,8 @@
-"""The tree of domains as the search sees it: only what matters, as stretches of items.
+"""The tree of domains for the search: only what affects the cost, as ranges of items.
 
-Levels that cost nothing are no levels here unless a rule names them, and where a domain has a single child the two are
-one. Items in the same innermost domain are alike, so there the tree ends, unless items hold several units that need
-not be consecutive: then they are its leaves. `is_in_runs`: items hold runs of several units (see `runs`).
+Levels that cost nothing are omitted unless a rule names them, and a domain with a single child is merged with it.
+Items in the same innermost domain are equal, so there the tree ends, unless items hold several units that need not be
+consecutive: then they are its leaves. `is_in_runs`: items hold runs of several units (see `runs`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DomainTree:
         self.root = self._build_domain(0, len(self.items), 0)
 
     def list_usual_rooms(self) -> list[int]:
-        """For every depth the room of the domain that a usual unit is in: a hundred loners make no usual domain."""
+        """For every depth the room of the domain of a usual unit: a hundred single nodes make no usual domain."""
         rooms: list[int] = []
         layer = [self.root]
         for depth in range(len(self.levels)):
@@ -73,7 +73,7 @@ class DomainTree:
         return rooms
 
     def fill_in_order(self, amount: int) -> list[tuple[int, int]] | None:
-        """Every domain filled before the next: places in `items` and how much each takes; None without the room."""
+        """Fill every domain before the next: places in `items` and how much each holds; None without the room."""
         if self.root.room < amount:
             return None
         found: list[tuple[int, int]] = []
@@ -109,5 +109,5 @@ class DomainTree:
 
 
 def compute_class_size(class_of: NDArray[np.int32]) -> int:
-    """Units in a class of a rule."""
+    """Return the units in a class of a rule."""
     return len(class_of) // (int(class_of.max()) + 1)

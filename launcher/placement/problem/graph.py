@@ -1,7 +1,7 @@
-"""Who talks to whom, once per pair: the traffic as one weighted graph over blocks of units.
+"""The traffic as one weighted graph over blocks of units, each pair once.
 
-`hops.py` keeps hops by communicator, for the explanation. A search wants to know, for one block, everybody it talks
-to and how much in all. A block is a unit, or several that stay together: the run of an item, the units of a class.
+`hops.py` keeps hops by communicator, for the explanation. A search needs, for one block, all its partners and the
+total traffic with each. A block is a unit, or several that stay together: the run of an item, the units of a class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Graph(NamedTuple):
 
 
 def build_graph(traffic: Traffic, vertex_of: NDArray[np.integer] | None = None) -> Graph:
-    """The graph of a mesh's units, or of blocks of them (`block_of[unit]`, numbered from 0)."""
+    """Return the graph of a mesh's units, or of blocks of them (`vertex_of[unit]`, numbered from 0)."""
     ends: list[tuple[NDArray[np.integer], NDArray[np.integer], int]] = []
     ends += [(hops.low, hops.high, hops.weight) for hops in traffic.hops]
     ends += [(*list_pairs(one), one.weight) for one in traffic.exchanges if one.size <= PAIRS_PER_BLOCK]
@@ -56,14 +56,14 @@ def build_graph(traffic: Traffic, vertex_of: NDArray[np.integer] | None = None) 
 
 
 def list_pairs(exchange: Exchange) -> tuple[Ints, Ints]:
-    """Every two units of the same class."""
+    """Return every two units of the same class."""
     members = np.argsort(exchange.class_of, kind="stable").reshape(-1, exchange.size)
     one, other = np.triu_indices(exchange.size, 1)
     return members[:, one].ravel(), members[:, other].ravel()
 
 
 def list_neighbours(graph: Graph) -> tuple[Ints, Ints]:
-    """For every block a row of those it talks to, and a row of weights; short rows end in the block itself and 0."""
+    """Return for every block a row of its partners, and a row of weights; short rows end in the block itself and 0."""
     start = np.concatenate((graph.low, graph.high))
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.concatenate((graph.high, graph.low))[order]
@@ -79,7 +79,7 @@ def list_neighbours(graph: Graph) -> tuple[Ints, Ints]:
 
 
 def make_matrix(graph: Graph) -> Ints:
-    """The graph as a symmetric matrix; for small ones."""
+    """Return the graph as a symmetric matrix; for small ones."""
     found = np.zeros((graph.vertex_count, graph.vertex_count), dtype=np.int64)
     found[graph.low, graph.high] = graph.weight
     found[graph.high, graph.low] = graph.weight

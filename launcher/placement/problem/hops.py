@@ -1,7 +1,7 @@
-"""Who sends to whom, between units: the traffic of a mesh as arrays.
+"""The traffic of a mesh between units, as arrays.
 
-Ranks are handed out in units, aligned runs of ranks on one node, so what counts is the traffic between units.
-A unit is a box of the mesh: whole inner axes and perhaps a part of the next. Then all units talk alike, and a
+Ranks are assigned in units, aligned runs of ranks on one node, so what counts is the traffic between units.
+A unit is a box of the mesh: whole inner axes and perhaps a part of the next. Then all units communicate alike, and a
 communicator is either hops between pairs of units (ring, line), or an exchange among all units of a class (all).
 
 Weights are integers throughout: those of the user times `Traffic.scale`, which makes sums exact and the same on
@@ -38,7 +38,7 @@ class Hops(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """All: every two units of the same class talk with `weight` (scaled, both directions, all their ranks).
+    """All: every two units of the same class exchange `weight` (scaled, both directions, all their ranks).
 
     `class_of[unit]` numbers the classes from 0; each has `size` units.
     """
@@ -51,7 +51,7 @@ class Exchange(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """All that units send. `grid`: units along each axis of the mesh, whose product is `unit_count`.
+    """The traffic of all units. `grid`: units along each axis of the mesh, whose product is `block_count`.
 
     `level_costs`: scaled, of each level from the outermost, the host's last. A cost in scaled numbers divided by
     `scale` is J in the user's numbers.
@@ -70,7 +70,7 @@ class Traffic:
 
 
 def compute_box(shape: Sequence[int], block_size: int) -> tuple[int, ...] | None:
-    """Ranks of a unit along each axis, or None if runs of `unit` ranks are no boxes of a mesh of this shape."""
+    """Return the ranks of a unit along each axis, or None if runs of `block_size` ranks are no boxes of this mesh."""
     counts = compute_grid(shape, block_size)
     return None if counts is None else tuple(size // count for size, count in zip(shape, counts, strict=True))
 
@@ -82,7 +82,7 @@ def make_traffic(
     communicators: Sequence[Communicator],
     level_costs: Sequence[int | float],
 ) -> Traffic:
-    """The traffic of a mesh of `shape` with these axes, in units of `unit` ranks.
+    """Return the traffic of a mesh of `shape` with these axes, in units of `block_size` ranks.
 
     `level_costs`: per level, outermost first, the host's last. Raises ValueError if a unit is no box.
     """
@@ -106,7 +106,7 @@ def make_traffic(
         if inside == size:
             continue  # never leaves a unit
         lines = _list_lines(units, [position[axis] for axis in one.axes])
-        # The ranks of a group that sit in one unit follow each other, so a group has one hop from unit to unit.
+        # The ranks of a group in one unit are consecutive, so a group has one hop from unit to unit.
         parallel = block_size // inside
         if one.kind == "all":
             class_of = np.empty(units.size, dtype=np.int32)
@@ -126,7 +126,7 @@ def make_traffic(
 
 
 def _list_lines(units: BlockArray, along: Sequence[int]) -> BlockArray:
-    """The units of each group as a row, in the order of its ranks."""
+    """Return the units of each group as a row, in the order of its ranks."""
     across = [axis for axis in range(units.ndim) if axis not in along]
     size = math.prod(units.shape[axis] for axis in along)
     return np.ascontiguousarray(units.transpose(*across, *along).reshape(-1, size))

@@ -1,14 +1,14 @@
-"""How little traffic can leave n units of a mesh, wherever in it they are.
+"""The least traffic that can leave n units of a mesh, for any choice of the units.
 
-The units are a body in a grid, one cell each. It touches p lines of an axis, that is groups of units that talk along
-it. A ring that is touched but not wholly inside has at least two hops that lead out of the body; a pipeline has one
-cut fewer than it touches bodies; in an exchange all inside talk with all outside. So touching few lines is cheap. But
-few lines along one axis mean many along another: n units in a grid of r axes have p1 x p2 x ... x pr >= n^(r-1), as
-a body is no larger than its shadows allow (Loomis and Whitney). So the cheapest shadows give the least.
+The units are a body in a grid, one cell each. It touches p lines of an axis, that is groups of units that communicate
+along it. A ring that is touched but not entirely inside has at least two hops that lead out of the body; a pipeline has
+one cut fewer than it touches bodies; in an exchange all inside communicate with all outside. So touching few lines is
+cheap. But few lines along one axis mean many along another: n units in a grid of r axes have p1 x p2 x ... x pr >=
+n^(r-1), as the projections limit a body's size (Loomis and Whitney). So the cheapest projections give the least.
 
-Two bodies see a hop between them, so everything is counted twice. All numbers are integers. Where there are too many
-cases to look at, neighbours are taken together and each is given the best of what any of them has, which makes
-the least a little lower and never wrong.
+A hop between two bodies counts for both, so everything is counted twice. All numbers are integers. Where there are too
+many cases, neighbouring ones are merged and each gets the best value of any of them, which makes the least a little
+lower and never wrong.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from launcher.placement.problem.problem import Problem
 Numbers = NDArray[np.int64]
 
 POWER_BITS = 62  # n^(r-1) stays below that; meshes of more axes have some taken as one
-CASES_MAX = 1 << 18  # combinations of n and shadows that are looked at
-PROJECTIONS_MAX = 512  # of one axis that are told apart
+CASES_MAX = 1 << 18  # combinations of n and projections that are tried
+PROJECTIONS_MAX = 512  # of one axis that are distinguished
 BITS = 50  # of the largest sum; above that the weights are rounded down
 NEVER = 1 << 60
 
@@ -42,12 +42,12 @@ class GroupTraffic(NamedTuple):
 
     @property
     def degree(self) -> int:
-        """What a unit sends and receives."""
+        """The traffic that a unit sends and receives."""
         return self.weight * (self.size - 1 if self.kind == "all" else 2)
 
 
 class Grid(NamedTuple):
-    """Axes of more than one unit, `blocks`: which of the mesh they are; `shift`: by how many bits weights are less."""
+    """Axes of more than one unit; `blocks`: those of the mesh; `shift`: by how many bits weights are reduced."""
 
     block_count: int
     axis_groups: tuple[frozenset[int], ...]
@@ -57,19 +57,19 @@ class Grid(NamedTuple):
 
     @property
     def degree(self) -> int:
-        """What a unit sends and receives in all."""
+        """The total traffic that a unit sends and receives."""
         return sum(talk.degree for talk in self.groups)
 
 
 def make_grid(problem: Problem) -> Grid:
-    """The mesh and its traffic as what bodies are counted in."""
+    """Return the mesh and its traffic as the grid in which bodies are counted."""
     traffic = problem.traffic
     blocks = [frozenset([axis]) for axis, size in enumerate(traffic.grid) if size > 1]
     while len(blocks) > 2 and traffic.block_count.bit_length() * (len(blocks) - 1) > POWER_BITS:
-        # Two axes as one: less is known of its shadows, and what is known of those of the others stays true.
+        # Two axes as one: less is known of its projections, and what is known of the others' stays true.
         blocks.sort(key=lambda block: (math.prod(traffic.grid[axis] for axis in block), sorted(block)))
         blocks = [blocks[0] | blocks[1], *blocks[2:]]
-    # The axis with the most lines last: its shadow is not tried but follows from the others.
+    # The axis with the most lines last: its projection is not tried but follows from the others.
     blocks.sort(key=lambda block: (-math.prod(traffic.grid[axis] for axis in block), sorted(block)))
     everything: list[Hops | Exchange] = [*traffic.hops, *traffic.exchanges]
     talks = [_make_group_traffic(one, traffic.grid) for one in everything]
@@ -86,7 +86,7 @@ def make_grid(problem: Problem) -> Grid:
 
 
 def _make_group_traffic(one: Hops | Exchange, grid: Sequence[int]) -> GroupTraffic:
-    """The axes are those along which the two ends of a hop differ, or along which a class goes on."""
+    """The axes are those along which the two ends of a hop differ, or along which a class extends."""
     if isinstance(one, Exchange):
         axes = find_class_axes(one.class_of, grid)
     else:
@@ -96,12 +96,12 @@ def _make_group_traffic(one: Hops | Exchange, grid: Sequence[int]) -> GroupTraff
 
 
 def find_class_axes(class_of: BlockArray, grid: Sequence[int]) -> list[int]:
-    """The axes along which units are of the same class."""
+    """Return the axes along which units are of the same class."""
     return [axis for axis in range(len(grid)) if (np.diff(class_of.reshape(grid), axis=axis) == 0).any()]
 
 
 def compute_least_between(grid: Grid, low: Numbers, high: Numbers, tied: frozenset[int]) -> Numbers:
-    """No body of `low` to `high` units pays less, for arrays of both."""
+    """Return a lower bound of what a body of `low` to `high` units pays, for arrays of both."""
     axes = len(grid.sizes)
     shape = (-1,) + (1,) * (axes - 1)
     low, high = low.reshape(shape), high.reshape(shape)
@@ -130,7 +130,7 @@ def compute_least_between(grid: Grid, low: Numbers, high: Numbers, tied: frozens
 
 
 def _count_touched_lines(group: GroupTraffic, grid: Grid, touched: Sequence[Numbers], low: Numbers) -> Numbers:
-    """How many lines of a communicator a body touches at least; if it has several axes, what each of them needs."""
+    """Return how many lines of a communicator a body touches at least; with several axes, what each of them needs."""
     found: Numbers = -(-low // group.size)
     for axis in sorted(group.along):
         found = np.maximum(found, -(-touched[axis] * min(grid.sizes[axis], group.size) // group.size))
@@ -138,10 +138,10 @@ def _count_touched_lines(group: GroupTraffic, grid: Grid, touched: Sequence[Numb
 
 
 def _count_leaving(group: GroupTraffic, p: Numbers, low: Numbers, high: Numbers) -> Numbers:
-    """Twice the hops, or the pairs, that lead out of a body which touches p lines."""
+    """Return twice the hops, or the pairs, that lead out of a body which touches p lines."""
     if group.kind == "line":
         return 2 * p
-    # With one unit on every line there are this many lines that the others can fill up, and a rest.
+    # With one unit on every line there are this many lines that the others can fill, and a rest.
     spare = np.maximum(high - p, 0)
     full = np.minimum(spare // (group.size - 1), p)
     partly: Numbers = p - full
@@ -149,13 +149,13 @@ def _count_leaving(group: GroupTraffic, p: Numbers, low: Numbers, high: Numbers)
         return 2 * partly
     rest = np.where(low == high, spare - full * (group.size - 1), 0)
     exact = (partly - 1) * (group.size - 1) + (1 + rest) * (group.size - 1 - rest)
-    # Between the sizes at which lines become full the number of pairs only bulges upwards.
+    # Between the sizes at which lines become full the number of pairs is concave.
     found: Numbers = np.maximum(np.where(partly <= 0, 0, np.where(low == high, exact, p * group.size - high)), 0)
     return found
 
 
 def _compute_root(number: int, degree: int) -> int:
-    """The largest integer up to SHADOWS_MAX whose power is at most `number`."""
+    """Return the largest integer up to PROJECTIONS_MAX whose power is at most `number`."""
     root = 1
     while root < PROJECTIONS_MAX and (root + 1) ** degree <= number:
         root += 1
@@ -163,7 +163,7 @@ def _compute_root(number: int, degree: int) -> int:
 
 
 def _split_range(most: int, count: int) -> tuple[Numbers, Numbers]:
-    """The numbers from 1 to `most` in at most about `count` intervals, wider the larger they are."""
+    """Split the numbers from 1 to `most` into at most about `count` intervals, wider the larger they are."""
     share = 0
     while True:
         starts = [1]
@@ -177,7 +177,7 @@ def _split_range(most: int, count: int) -> tuple[Numbers, Numbers]:
 
 
 def compute_least_of_runs(problem: Problem, grid: Grid, longest: int) -> Numbers:
-    """The same for n units that follow each other on the line of units, as those of a node do: all runs are tried."""
+    """Return the same for n consecutive units on the line of units, as those of a node are: all runs are tried."""
     pairs = list(_list_near_pairs(problem, grid, longest))
     least = np.zeros(longest + 1, dtype=np.int64)
     for length in range(1, longest + 1):
@@ -194,7 +194,7 @@ def compute_least_of_runs(problem: Problem, grid: Grid, longest: int) -> Numbers
 
 
 def _list_near_pairs(problem: Problem, grid: Grid, longest: int) -> Iterator[tuple[BlockArray, BlockArray, int]]:
-    """Pairs of units that a run of this length can hold: lower, higher, and what they send each other."""
+    """Yield pairs of units that a run of this length can hold: lower, higher, and what they send each other."""
     for hops in problem.traffic.hops:
         is_near = hops.high - hops.low < longest
         yield hops.low[is_near], hops.high[is_near], hops.weight >> grid.shift

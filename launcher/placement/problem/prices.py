@@ -1,8 +1,8 @@
-"""What it would cost to fill a hole with each of the free items, exactly.
+"""The exact cost of filling a hole with each of the free items.
 
-When a node is lost and everybody else stays, the ranks it held have to go somewhere. Whoever takes them pays, for all
-their traffic with ranks that have a place, the costs of the levels on the way. Near is usually cheap, but near to whom
-is what the traffic says: a stage's tensor-parallel half matters more than its pipeline neighbour.
+When a node is lost and all others stay, its ranks need a new item. That item pays, for all their traffic with ranks
+that have a place, the costs of the levels on the way. Near is usually cheap, but near to which ranks depends on the
+traffic: a stage's tensor-parallel half matters more than its pipeline neighbour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRICED_MAX = 512
 
 
 class Prices:
-    """Picks the cheapest item for each hole, and remembers what it picked.
+    """Picks the cheapest item for each hole, and records the picks.
 
     `held`: unit -> item, NOBODY for the holes.
     """
@@ -34,7 +34,7 @@ class Prices:
         self._is_uniform = not problem.rules and int(problem.capacity.min()) == int(problem.capacity.max())
 
     def pick(self, free: Collection[int], start: int, missing: int) -> int:
-        """The item for units from `start` on: one that can take them all, then the cheapest, then the smallest."""
+        """The item for units from `start` on: one that can hold them all, then the cheapest, then the smallest."""
         if not self._left:
             return next(iter(free)) if self._is_uniform else NO_ITEM
         self._left -= 1
@@ -54,7 +54,7 @@ class Prices:
             best = int(np.lexsort((np.where(fits, rooms, 0), price, np.where(fits, 0, -rooms), ~fits))[0])
         taker = int(items[best])
         self._layout[start : start + min(missing, int(rooms[best]))] = taker
-        self._free = self._free[self._free != taker]  # as who asked will do, but for items that have room left
+        self._free = self._free[self._free != taker]  # as the caller will do, except for items with room left
         return taker
 
     def _compute_prices(self, items: NDArray[np.int64], blocks: range) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ class Prices:
         return price
 
     def _find_allowed(self, start: int, items: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Items in the domains where the rest of the hole's classes already are."""
+        """Return items in the domains of the rest of the hole's classes."""
         allowed = np.ones(len(items), dtype=np.bool_)
         for rule in self._problem.rules:
             mates = self._layout[rule.class_of == rule.class_of[start]]
@@ -89,7 +89,7 @@ class Prices:
 
 
 def _find_partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
-    """Whom each unit of a hole talks to, and how much."""
+    """Return the partners of each unit of a hole, with the traffic."""
     partners: dict[int, list[tuple[int, int]]] = {}
     if np.count_nonzero(is_hole) > PRICED_MAX:
         is_hole = is_hole & (np.cumsum(is_hole) <= PRICED_MAX)

@@ -1,8 +1,8 @@
-"""The search's view of a plan: items with room for units, domains as numbers, traffic as arrays.
+"""The placement problem for the search: items with room for units, domains as numbers, traffic as arrays.
 
-An item is what gets units: a node, or a whole domain of nodes where domains are used entirely or not at all.
-Items stand in the canonical order of the tree, and a layout says for every unit which item holds it. Names, paths
-and devices are left behind here, so what follows can be arithmetic.
+An item holds units: it is a node, or a whole domain of nodes where domains are used entirely or not at all.
+Items have the canonical order of the tree, and a layout maps every unit to its item. Names, paths and devices do not
+appear here, so that the search is pure arithmetic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ClassRule(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """Which layouts are valid, and what they cost.
+    """The valid layouts, and their costs.
 
     `capacity[item]`: most units it holds. `labels[level][item]`: the item's domain, numbered from 0 within its
     level in the order of the items; levels as in `traffic.level_costs`, outermost first, the host's last; a domain lies
@@ -54,16 +54,16 @@ class Problem:
     active_max: int | None = None
 
     def make_labels(self, layout: Layout) -> list[Labels]:
-        """For every level: unit -> domain."""
+        """Return for every level: unit -> domain."""
         return [level[layout] for level in self.labels]
 
     def compute_cost(self, layout: Layout) -> int:
-        """J, in the traffic's scaled numbers."""
+        """Return J, in the traffic's scaled numbers."""
         return compute_cost(self.traffic, self.make_labels(layout))
 
 
 def find_fault(problem: Problem, layout: Layout) -> str | None:
-    """What makes a layout invalid, or None."""
+    """Return what makes a layout invalid, or None."""
     if len(layout) != problem.traffic.block_count:
         return f"{len(layout)} units are placed, not {problem.traffic.block_count}"
     held = np.bincount(layout, minlength=len(problem.capacity))
@@ -91,7 +91,7 @@ def make_problem(
     capacity: Sequence[int],
     members: Sequence[int] | None = None,
 ) -> Problem:
-    """The problem of a world of `shape` in units of `unit` ranks on the nodes of `tree`.
+    """Return the problem of a world of `shape` in units of `block_size` ranks on the nodes of `tree`.
 
     `capacity`: units per item. `members[item]`: position in `tree.nodes` of the item, or of the first node of a
     domain that is used as a whole, rising; None: every node is an item. Raises ValueError if a unit is no box of the
@@ -123,10 +123,10 @@ def make_problem(
 def make_class_rules(
     grid: Sequence[int], axes: Sequence[str], levels: Sequence[str], within: Mapping[str, str]
 ) -> tuple[ClassRule, ...]:
-    """What `within` asks of units: one rule per level that it names, outermost first.
+    """Return the rules of `within` for units: one per level that it names, outermost first.
 
-    What stays inside a leaf stays inside its pod as well; and units that share a domain with the same unit share it
-    with each other. So a rule's class is the box over all axes that are bound to its level or to a deeper one.
+    Units inside one leaf are inside one pod as well; and units that share a domain with the same unit share it with
+    each other. So a rule's class is the box over all axes that are bound to its level or to a deeper one.
     """
     depth = {level: index for index, level in enumerate(levels)}
     bound = {axes.index(axis) if axis in axes else _raise_unknown(axis): depth[level] for axis, level in within.items()}
@@ -145,5 +145,5 @@ def _raise_unknown(axis: str) -> int:
 
 
 def _renumber(labels: Labels) -> Labels:
-    """The same domains, numbered from 0 without gaps: some may have lost all their items."""
+    """Return the same domains, numbered from 0 without gaps: some may have lost all their items."""
     return np.unique(labels, return_inverse=True)[1].astype(np.int32).reshape(labels.shape)

@@ -1,7 +1,7 @@
-"""The same problem, made easier: larger units, smaller numbers, fewer choices.
+"""Simplifies a problem: larger units, smaller numbers, fewer choices.
 
-Each function takes a problem and gives back one whose layouts are layouts of the first, so what is found for the easy
-one holds for the other.
+Each function returns a problem whose layouts are layouts of its argument, so a solution of the simple one is one of
+the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEIGHT_BITS, LEVEL_COST_BITS = 32, 19
 
 
 def round_weights(problem: Problem) -> Problem:
-    """Numbers so large that sums could overflow become smaller ones in nearly the same proportion."""
+    """Replace numbers so large that sums could overflow by smaller ones in nearly the same proportion."""
     talk = problem.traffic
     total = sum(hops.weight * len(hops.low) for hops in talk.hops)
     total += sum(one.weight * talk.block_count * one.size for one in talk.exchanges)
@@ -37,12 +37,12 @@ def round_weights(problem: Problem) -> Problem:
 
 
 def _shift(number: int, bits: int) -> int:
-    """Not down to nothing, unless it was."""
+    """Reduce a number by bits, but not to 0 unless it was."""
     return max(number >> bits, min(number, 1))
 
 
 def coarsen(problem: Problem) -> tuple[Problem, int]:
-    """Every `size` consecutive units as one, where all items have room for a multiple of that; the problem and `size`.
+    """Merge every `size` consecutive units, if all items have room for a multiple of that; return problem and `size`.
 
     Runs of items then begin at multiples of `size`, which costs little: units are no boxes of the mesh otherwise.
     """
@@ -54,7 +54,7 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     most = len(problem.capacity) if problem.active_max is None else problem.active_max
     is_full = talk.block_count == most * int(problem.capacity.max())
     if sides is None:
-        # Only where every item is either full or empty it must be done all the same.
+        # It is required only where every item is either full or empty.
         if not is_full or talk.exchanges or problem.rules:
             return problem, 1
         grid: tuple[int, ...] = (talk.block_count // size,)
@@ -96,9 +96,9 @@ def _renumber(class_of: BlockArray, size: int) -> BlockArray:
 
 
 def restrict(problem: Problem) -> Problem | None:
-    """Any layout of this one has as many active items as asked for; None if that goes without saying, or not at all.
+    """Make any layout have as many active items as required; None if that is always so, or impossible.
 
-    With at most so many items, only the largest are left. For at least so many, the largest are filled less, until
+    With at most so many items, only the largest are kept. For at least so many, the largest are filled less, until
     one item fewer could not hold all.
     """
     capacity = problem.capacity.copy()
@@ -113,7 +113,7 @@ def restrict(problem: Problem) -> Problem | None:
         largest = int(capacity.max())
         if largest <= 1:
             return None
-        # One unit less for each of the largest, as long as the rest has room.
+        # One unit less for each of the largest, as long as the others have room.
         capacity[np.flatnonzero(capacity == largest)] -= 1
     if int(capacity.sum()) < count or (capacity == problem.capacity).all():
         return None

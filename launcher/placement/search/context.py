@@ -1,7 +1,7 @@
 """The line on which units are laid out: profiles of cuts, traffic between stretches, and other orders of them.
 
-Units stand on a line, and every domain gets a stretch of it, a region. Above each gap between two units hangs the
-weight of all hops that cross it, the cut profile. Where a regular cluster asks the same twice, the answer is kept.
+Units form a line, and every domain gets a stretch of it, a region. The cut profile is, for each gap between two units,
+the weight of all hops that cross it. Results are cached, as a regular cluster computes the same repeatedly.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from launcher.placement.search.line_partition import Partition, RoomKind, find_o
 from launcher.placement.search.orders import WalkOrder, walk
 
 SPLIT_PRICE = 2
-"""What it is worth not to cut through units that one large item could hold, in times of a usual unit's traffic."""
+"""The price of a cut through units that one large item could hold, in multiples of a usual unit's traffic."""
 
 Partitioner = Callable[[Sequence[RoomKind], Sequence[int], int], Partition]
 
 
 class Region(NamedTuple):
-    """The units from `start` on that a domain got."""
+    """The units of a domain, from `start` on."""
 
     domain: DomainNode
     start: int
@@ -44,15 +44,15 @@ class PairTraffic(NamedTuple):
 
 
 class SearchContext:
-    """What all fits of a problem have in common.
+    """The values common to all fits of a problem.
 
-    `coordinates[depth][axis][unit]`: where the unit is for the walk through regions of this depth. Units that must
+    `coordinates[depth][axis][unit]`: the unit's position for the walk through regions of this depth. Units that must
     stay together, those of a class and those that one item may hold, have the coordinates of the first of them, so they
-    stand side by side. `base_rank[unit]`: their order then.
+    are adjacent. `base_rank[unit]`: their order then.
     """
 
     def __init__(self, problem: Problem, tree: DomainTree, graph: Graph, firsts: Ints | None = None) -> None:
-        """`firsts`: if what is laid out are runs of units, the first unit of each."""
+        """`firsts`: if runs of units are laid out, the first unit of each."""
         self.tree = tree
         self.hops = PairTraffic(graph.low, graph.high, graph.weight)
         self.grid = problem.traffic.grid
@@ -60,7 +60,7 @@ class SearchContext:
         units = np.arange(len(ranks))
         room_max = int(problem.capacity.max()) if problem.is_contiguous else 1
         self.room_max = room_max
-        # To cut a run is not forbidden, but it takes a small item to fill the rest: worth some traffic to avoid.
+        # Cutting a run is allowed, but a small item must fill the rest: worth some traffic to avoid.
         self.split_price = SPLIT_PRICE * int(graph.weight.sum()) // len(units) if tree.is_in_runs else 0
         coordinates = np.array(np.unravel_index(ranks, self.grid), dtype=np.int64)
         self.coordinates: list[Ints] = []
@@ -78,21 +78,21 @@ class SearchContext:
         self.partitions: dict[tuple[object, ...], Partition] = {}
 
     def compute_cost(self, layout: Layout, problem: Problem) -> int:
-        """What leaves the domains, times the level costs; the same as J but for the host's share."""
+        """Return what leaves the domains, times the level costs; J without the host's share."""
         labels = [problem.labels[level][layout] for level in range(len(problem.labels))]
         low, high, weight = self.hops
         apart = (weight[label[low] != label[high]].sum() for label in labels)
         return sum(cost * int(traffic) for cost, traffic in zip(problem.traffic.level_costs, apart, strict=True))
 
     def price_splits(self, line: Ints) -> Ints:
-        """For each position whether a cut before it goes through units that one item could hold, times its price."""
+        """Return for each position the price of a cut before it through units that one item could hold."""
         price = np.zeros(len(line) + 1, dtype=np.int64)
         if self.split_price:
             price[1:-1][(np.diff(line) == 1) & (line[1:] % self.room_max > 0)] = self.split_price
         return price
 
     def _group_children(self, domain: DomainNode) -> tuple[list[RoomKind], list[list[DomainNode]]]:
-        """The domain's children by room, the largest first."""
+        """Return the domain's children by room, the largest first."""
         found = self._children_by_room.get(domain)
         if found is None:
             rooms: dict[int, list[DomainNode]] = {}
@@ -104,14 +104,14 @@ class SearchContext:
         return found
 
     def divide_region(self, region: Region, cut: Ints, partition: Partitioner) -> list[Region]:
-        """Which child lies where in the region and takes how much."""
+        """Divide the region among the domain's children: which lies where, and how much each holds."""
         domain, start, amount = region
         sizes, alike = self._group_children(domain)
         step = self.tree.steps[domain.depth]
         chosen = find_only_partition(sizes, amount, step)
         if chosen is None:
             profile = cut[start : start + amount + 1]
-            # A regular cluster asks the same many times over.
+            # A regular cluster repeats the same query many times.
             key = (partition.__name__, *sizes, profile.tobytes())
             chosen = self.partitions.get(key)
             if chosen is None:
@@ -127,7 +127,7 @@ class SearchContext:
 def reorder_regions(
     context: SearchContext, regions: list[Region], line: Ints, depth: int, orders: Sequence[WalkOrder]
 ) -> list[Ints]:
-    """The line with the units of each region in another order; regions stand in the order of the line."""
+    """Return the line with the units of each region in another order; regions are in the order of the line."""
     places = np.concatenate([np.arange(region.start, region.end) for region in regions])
     owner = np.repeat(np.arange(len(regions)), [region.amount for region in regions])
     units = line[places]
@@ -145,7 +145,7 @@ def reorder_regions(
 
 
 def select_inner_hops(hops: PairTraffic, line: Ints, region_at: Ints) -> PairTraffic:
-    """The traffic that stays inside regions."""
+    """Return the traffic that stays inside regions."""
     region_of = np.empty_like(line)
     region_of[line] = region_at
     stays = (region_of[hops.low] == region_of[hops.high]) & (region_of[hops.low] >= 0)
@@ -153,7 +153,7 @@ def select_inner_hops(hops: PairTraffic, line: Ints, region_at: Ints) -> PairTra
 
 
 def compute_profile(hops: PairTraffic, line: Ints) -> Ints:
-    """At each position x the weight of hops with exactly one end before x; one longer than the line."""
+    """Return for each position x the weight of hops with exactly one end before x; one longer than the line."""
     place = np.empty_like(line)
     place[line] = np.arange(len(line))
     low, high = place[hops.low], place[hops.high]
@@ -166,7 +166,7 @@ def compute_profile(hops: PairTraffic, line: Ints) -> Ints:
 def sum_leaving_traffic(
     hops: PairTraffic, line: Ints, region_at: Ints, region_count: int, pieces: list[Region]
 ) -> Ints:
-    """For each region the traffic between its pieces."""
+    """Return for each region the traffic between its pieces."""
     piece_at = np.zeros(len(line), dtype=np.int64)
     piece_at[[piece.start for piece in pieces]] = 1
     piece_of, region_of = np.empty_like(line), np.empty_like(line)

@@ -1,12 +1,12 @@
-"""Small clusters: many layouts walk side by side, each step by step to its best neighbour.
+"""A tabu search with a beam, for small clusters: many layouts in parallel, each moving to its best neighbour.
 
-On two dozen nodes laying domains along a line is too coarse: the best layout may bend round a corner that no order
-has. There a search can afford to look at every swap of two units, from many layouts at once, and to go on from where no
-swap helps: it takes the least bad one and, lest it goes straight back, forbids that for a while (tabu search).
+On two dozen nodes laying domains along a line is too coarse: no order on the line has the shape of the best layout.
+There a search can afford to evaluate every swap of two units, from many layouts at once, and to continue where no
+swap helps: it makes the least bad one and forbids its reversal for a while (tabu search).
 
-A spare place holds a dummy that talks to nobody, so moving to a spare is a swap, too. Rules are traffic of their own:
-units of a class that are apart cost a penalty, as do units of one item that are not consecutive. So the walk may pass
-through layouts that are not valid, but only valid ones are kept.
+A spare place holds a dummy without traffic, so moving to a spare is a swap, too. Rules are traffic of their own:
+units of a class that are apart cost a penalty, as do units of one item that are not consecutive. So the search may
+pass through invalid layouts, but only valid ones are kept.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class CostTerm(NamedTuple):
 
 
 class SwapModel(NamedTuple):
-    """Blocks (units, then dummies) and bins: places that are alike.
+    """Blocks (units, then dummies) and bins: places that are equal.
 
-    `bin_of[place]` and `item_of[place]`; places of a bin stand side by side.
+    `bin_of[place]` and `item_of[place]`; places of a bin are adjacent.
     """
 
     block_count: int
@@ -47,7 +47,7 @@ def make_swap_model(problem: Problem) -> SwapModel:
     bound = {rule.level for rule in problem.rules}
     kept = [level for level in range(len(level_costs) - 1) if level_costs[level] or level in bound]
     item_of = np.repeat(np.arange(len(capacity)), capacity)
-    # Items of one unit in the same innermost domain are alike; an item of several units is a bin of its own.
+    # Items of one unit in the same innermost domain are equal; an item of several units is a bin of its own.
     keys = [problem.labels[level][item_of] for level in kept]
     keys.append(np.where(capacity[item_of] > 1, item_of, -1))
     order = np.lexsort(keys[::-1])
@@ -84,7 +84,7 @@ def make_swap_model(problem: Problem) -> SwapModel:
 
 
 def draw_random(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Numbers without a pattern, the same on every machine (the mixing steps of splitmix64)."""
+    """Return pseudo-random numbers, the same on every machine (the mixing steps of splitmix64)."""
     size = int(np.prod(shape))
     numbers = (np.arange(size, dtype=np.uint64) + np.uint64(seed * size + 1)) * np.uint64(0x9E3779B97F4A7C15)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -95,7 +95,7 @@ def draw_random(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint64]:
 
 
 def explore(problem: Problem, starts: list[Layout], beam_width: int, steps: int, target: int) -> Layout | None:
-    """The cheapest valid layout met by so many walkers in so many steps, or in `starts`; stops at `target`."""
+    """Return the cheapest valid layout of a beam after `steps`, or of `starts`; stops at `target`."""
     here = make_swap_model(problem)
     count, places = here.block_count, len(here.item_of)
     best: Layout | None = None
@@ -125,7 +125,7 @@ def explore(problem: Problem, starts: list[Layout], beam_width: int, steps: int,
 
 
 def _make_start(model: SwapModel, starts: list[Layout], row: int) -> Ints:
-    """Place -> block: as a layout has it, or without any order."""
+    """Return place -> block: as a layout has it, or in a random order."""
     places = len(model.item_of)
     if row < len(starts):
         return assign(model, starts[row])
@@ -133,10 +133,10 @@ def _make_start(model: SwapModel, starts: list[Layout], row: int) -> Ints:
 
 
 class _Beam:
-    """The walkers' layouts, and all that is needed to know what every swap would bring.
+    """The beam's layouts, and the data to compute the gain of every swap.
 
-    Arrays have a row per walker and then one per place, so a swap exchanges rows; what depends on bins alone stays.
-    `keeps[walker, place, bin]`: what the block at the place would keep together in the bin.
+    Arrays have a row per layout and then one per place, so a swap exchanges rows; what depends on bins alone stays.
+    `keeps[row, place, bin]`: the traffic that the block at the place would keep inside the bin.
     """
 
     def __init__(self, model: SwapModel, at: Ints) -> None:
@@ -161,7 +161,7 @@ class _Beam:
         return self.keeps[:, np.arange(self.at.shape[1]), self.model.bin_of]
 
     def step(self, number: int) -> None:
-        """Every walker takes the best swap that is not forbidden, though it may be a bad one."""
+        """Make in every layout the best swap that is not forbidden, though it may increase the cost."""
         places = self.at.shape[1]
         wins = self.keeps - self._read_own_keeps()[:, :, None]
         wins[self.tabu > number] = FAR // 4
@@ -178,7 +178,7 @@ class _Beam:
         luck = draw_random(number, (len(self.rows),)) % np.uint64(places // 2 + 1)
         until = number + places // 2 + luck.astype(np.int64)
         bins = self.model.bin_of
-        # What stood at `one` is now at `other`, and may not go back for a while.
+        # The block from `one` is now at `other`, and may not go back for a while.
         for now, before in ((other, one), (one, other)):
             is_unit = self.at[self.rows, now] < self.model.block_count
             self.tabu[self.rows, now, bins[before]] = np.where(is_unit, until, 0)
@@ -195,7 +195,7 @@ class _Beam:
 
 
 def assign(model: SwapModel, layout: Layout) -> Ints:
-    """place -> block of a layout."""
+    """Return place -> block of a layout."""
     at = np.empty(len(model.item_of), dtype=np.int64)
     places = np.argsort(model.item_of, kind="stable")
     units = np.argsort(layout, kind="stable")

@@ -1,11 +1,11 @@
-"""Lay the domains along an order of the units, so that their borders fall where little traffic crosses.
+"""Lays the domains along an order of the units, so that their borders fall where little traffic crosses.
 
-This is done from the outermost domains inwards. The units that a pod got are a region of the mesh, which is walked
-through in an order of its own to lay out the leaves of the pod: what is good for pods of 128 units, rows perhaps, is
-not what is good for leaves of 12. For every region all orders are tried, quickly; the best ones with more care.
+This is done from the outermost domains inwards. The units of a pod are a region of the mesh, which has an order of its
+own for the leaves of the pod: a good order for pods of 128 units, rows perhaps, is not good for leaves of 12. For every
+region all orders are tried, quickly; the best ones with more effort.
 
 A profile counts a hop at every cut that it crosses, but a hop costs the same however many domains lie between its
-ends. So a profile compares ways to cut one line; to compare lines, the traffic that leaves domains is counted.
+ends. So a profile compares the cuts of one line; to compare lines, the traffic that leaves domains is counted.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class Outline(NamedTuple):
 
 
 def fill_in_path_order(context: SearchContext) -> Layout | None:
-    """Every domain filled before the next, in the order of paths: what sorting would do."""
-    grove, count = context.tree, len(context.base_rank)
-    if not any(step > 1 for step in grove.steps):
-        return np.repeat(grove.items, grove.capacity)[:count].astype(np.int32)
-    shares = grove.fill_in_order(count)
+    """Fill every domain before the next, in the order of paths, as sorting would."""
+    tree, count = context.tree, len(context.base_rank)
+    if not any(step > 1 for step in tree.steps):
+        return np.repeat(tree.items, tree.capacity)[:count].astype(np.int32)
+    shares = tree.fill_in_order(count)
     if shares is None:
         return None
     layout = np.empty(count, dtype=np.int32)
-    items = grove.items[[place for place, _ in shares]]
+    items = tree.items[[place for place, _ in shares]]
     layout[np.argsort(context.base_rank)] = np.repeat(items, [take for _, take in shares])
     return layout
 
 
 def list_outlines(context: SearchContext, orders: Sequence[WalkOrder], careful: int) -> list[Outline]:
-    """Ways to lay out the outermost domains, the cheapest first, each only once.
+    """Return outlines of the outermost domains, the cheapest first, each only once.
 
-    `careful`: how many of those that are the cheapest at a first glance are tried again with more care.
+    `careful`: how many of those that are the cheapest in a quick try are tried again with more effort.
     """
     root = context.tree.root
     everything = Region(root, 0, len(context.base_rank))
@@ -96,7 +96,7 @@ def list_outlines(context: SearchContext, orders: Sequence[WalkOrder], careful: 
 
 
 def _list_groupings(root: DomainNode) -> list[DomainNode]:
-    """The same domain with two of its children as one; what a line of three bands cannot do, one beside two can."""
+    """The same domain with two of its children as one: two side by side allow more than a line of three bands."""
     if not 3 <= len(root.children) <= GROUPED_MAX:
         return []
     found: list[DomainNode] = []
@@ -112,7 +112,7 @@ def _list_groupings(root: DomainNode) -> list[DomainNode]:
 def fit(context: SearchContext, outline: Outline, inner: Sequence[Sequence[WalkOrder]], tries: int) -> Layout | None:
     """A layout with these outermost regions; inside each, domains lie along the best of the orders `inner[depth]`.
 
-    `tries`: how many of the orders, the best at a first glance, are tried with care. None if runs are broken up so
+    `tries`: how many of the orders, the best of a quick try, are tried with more effort. None if runs are split so
     that the items cannot hold them.
     """
     _, line, regions = outline
@@ -132,7 +132,7 @@ def fit(context: SearchContext, outline: Outline, inner: Sequence[Sequence[WalkO
 def _divide_regions(
     context: SearchContext, regions: list[Region], line: Ints, orders: Sequence[WalkOrder], tries: int
 ) -> tuple[list[Region], Ints]:
-    """The regions shared out among their domains' children, each along the order that suits it best; the new line."""
+    """Divide the regions among their domains' children, each along its best order; return the new line."""
     region_at = np.full(len(line), -1, dtype=np.int64)
     for index, region in enumerate(regions):
         region_at[region.start : region.end] = index
@@ -170,26 +170,26 @@ def _divide_regions(
 
 
 def _fill(context: SearchContext, regions: list[Region], line: Ints) -> Layout | None:
-    """The items of the innermost domains one after the other; an item of several units is a domain of its own."""
-    grove = context.tree
+    """Assign the items of the innermost domains in order; an item of several units is a domain of its own."""
+    tree = context.tree
     layout = np.empty(len(line), dtype=np.int32)
-    if not grove.is_split and not grove.is_in_runs:
+    if not tree.is_split and not tree.is_in_runs:
         places = np.concatenate([region.domain.start + np.arange(region.amount) for region in regions])
         positions = np.concatenate([np.arange(region.start, region.end) for region in regions])
-        layout[line[positions]] = grove.items[places]
+        layout[line[positions]] = tree.items[places]
         return layout
     cut = compute_profile(context.hops, line)
     for region in regions:
         places = np.arange(region.domain.start, region.domain.end)
-        if not grove.is_in_runs:
-            layout[line[region.start : region.end]] = grove.items[region.domain.start]
+        if not tree.is_in_runs:
+            layout[line[region.start : region.end]] = tree.items[region.domain.start]
             continue
         breaks = np.flatnonzero(np.diff(line[region.start : region.end]) != 1) + 1
         bounds = [region.start, *(breaks + region.start).tolist(), region.end]
         runs = [(low, high - low) for low, high in pairwise(bounds)]
-        taken = cut_up(grove.capacity[places].tolist(), runs, cut.tolist())
+        taken = cut_up(tree.capacity[places].tolist(), runs, cut.tolist())
         if taken is None:
             return None
         for item, start, amount in taken:
-            layout[line[start : start + amount]] = grove.items[places[item]]
+            layout[line[start : start + amount]] = tree.items[places[item]]
     return layout

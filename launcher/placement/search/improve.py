@@ -1,10 +1,10 @@
-"""Make a layout cheaper by swapping: two blocks change places, or one moves to a spare place.
+"""Improves a layout by swaps: two blocks change places, or one moves to a spare place.
 
-A block is a unit, the run of an item, or a line of units in the same domain: what talks much would never part for a
-swap of one. What a swap brings is known without trying it. For each block and each bin (places that are alike, such as
-the nodes of a leaf) stands in a table how much of its traffic the block would keep close in that bin. The best swap
-between two bins is then the best leaver of the one and the best leaver of the other, so all pairs of bins are compared
-at once, and after a swap only the rows of those who talk to the two blocks change.
+A block is a unit, the run of an item, or a line of units in the same domain: swaps of single units would never separate
+units with much traffic. The gain of a swap is computed without trying it. For each block and each bin (equal places,
+such as the nodes of a leaf) a table has the traffic that the block would keep inside that bin. The best swap between
+two bins is then the best leaver of the one and the best leaver of the other, so all pairs of bins are compared at once,
+and after a swap only the rows of the two blocks' partners change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CELLS_MAX = 1 << 21
 
 
 class Segments(NamedTuple):
-    """How a layout is cut up. Blocks are stretches of units; the last ones are dummies, which stand for spare places.
+    """The blocks of a layout: stretches of units; the last ones are dummies, which represent spare places.
 
     Block `block_of[unit]` begins at unit `first[block]` and has `length[block]` units, a dummy none. Its place is in
     bin `where[block]`. `items[place]` are the items of a place, as many as it has units: a block of fewer takes the
-    first of them. Places of a bin stand side by side and have `room[bin]` units. Blocks move only inside a `zone[bin]`.
+    first of them. Places of a bin are adjacent and have `room[bin]` units. Blocks move only inside a `zone[bin]`.
     """
 
     segment_of: Ints
@@ -48,7 +48,7 @@ class Segments(NamedTuple):
 
 
 def make_segments(problem: Problem, layout: Layout, size: int) -> Segments:
-    """Lines of `size` units as blocks, where they are in one domain and end where items end; else the smallest ones."""
+    """Return lines of `size` units as blocks, if in one domain and ending where items end; else the smallest blocks."""
     count, level_costs = len(layout), problem.traffic.level_costs
     capacity = np.minimum(problem.capacity, count).astype(np.int64)
     bound = [rule.level for rule in problem.rules]
@@ -60,7 +60,7 @@ def make_segments(problem: Problem, layout: Layout, size: int) -> Segments:
     length = np.diff([*starts.tolist(), count])
     held = layout[starts]
     spare = np.repeat(np.arange(len(capacity)), _count_spare(problem, layout, capacity))
-    # A line goes where a line was; anything else where there is room for it.
+    # A line moves to a line's place; any other block where there is room for it.
     is_one = length <= 1 if not problem.is_contiguous else layout[starts + length - 1] == held
     in_runs = problem.is_contiguous
     room = np.concatenate(
@@ -91,7 +91,7 @@ def make_segments(problem: Problem, layout: Layout, size: int) -> Segments:
 
 
 def _find_starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -> Ints:
-    """The first unit of every block."""
+    """Return the first unit of every block."""
     begins = np.ones(len(layout), dtype=bool)
     if is_contiguous:
         begins[1:] = np.diff(layout) != 0
@@ -108,13 +108,13 @@ def _find_starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -
 
 
 def _count_spare(problem: Problem, layout: Layout, capacity: Ints) -> Ints:
-    """Spare places of each item: of one that takes a run, one if it holds nothing."""
+    """Return the spare places of each item: of one that holds a run, one if it is empty."""
     held = np.bincount(layout, minlength=len(capacity))
     return (held == 0) & (capacity > 0) if problem.is_contiguous else capacity - held
 
 
 def improve(problem: Problem, layout: Layout, swaps: int = 2000) -> Layout:
-    """A valid layout that costs no more. `swaps`: at most so many of each kind."""
+    """Return a valid layout that costs no more. `swaps`: at most so many of each kind."""
     room = int(problem.capacity.max())
     sizes = [1]
     if room == 1:
@@ -141,7 +141,7 @@ def _descend(problem: Problem, layout: Layout, size: int, swaps: int) -> Layout:
 
 
 class _Swapper:
-    """Blocks on their way; `keeps[block, bin]`: traffic times level costs that the block would keep close there."""
+    """The blocks during the descent; `keeps[block, bin]`: traffic times level costs that a block would keep inside."""
 
     def __init__(self, segments: Segments, ends: Ints, weights: Ints) -> None:
         self.segments, self.ends, self.weights = segments, ends, weights
@@ -162,7 +162,7 @@ class _Swapper:
         self.position[self.order] = np.arange(len(self.order))
 
     def find_leavers(self) -> tuple[Ints, Ints]:
-        """For each block what it would win in each bin; for every two bins what the best leaver of one would."""
+        """Return for each block its gain in each bin; for every two bins the gain of the best leaver."""
         wins = self.keeps - self.keeps[np.arange(len(self.bin_of)), self.bin_of][:, None]
         if self.forbidden is not None:
             wins[self.forbidden] = FAR
@@ -175,10 +175,10 @@ class _Swapper:
         return both
 
     def find_best_swap(self, wins: Ints, a: int, b: int) -> tuple[int, int, int]:
-        """What the best swap found between two bins brings, and its blocks.
+        """Return the gain of the best swap found between two bins, and its blocks.
 
-        Two that talk to each other win less by changing places than each would alone, so the best leavers of both
-        sides need not be the best pair: to each of them the best partner is looked for.
+        Two blocks with mutual traffic gain less by a swap than each would alone, so the best leavers of both sides need
+        not be the best pair: the best partner of each of them is tried.
         """
         mine, theirs = self.list_members(a), self.list_members(b)
         one, other = mine[int(wins[mine, b].argmax())], theirs[int(wins[theirs, a].argmax())]
@@ -191,7 +191,7 @@ class _Swapper:
         return self.order[self.starts[a] : self.starts[a] + self.sizes[a]]
 
     def compute_gains(self, one: int, others: Ints) -> Ints:
-        """What it brings if a block changes places with each of some in one other bin."""
+        """Return the gain if a block changes places with each of some in one other bin."""
         keeps, shared = self.keeps, self.segments.shared
         a, b = self.bin_of[one], self.bin_of[others[0]]
         found: Ints = keeps[one, b] - keeps[one, a] + keeps[others, a] - keeps[others, b]
@@ -210,9 +210,9 @@ class _Swapper:
             if block < self.segment_count:
                 self.keeps[self.ends[block]] += (sign * self.weights[block])[:, None] * change
         self.bin_of[u], self.bin_of[v] = b, a
-        seat_u, seat_v = self.position[u], self.position[v]
-        self.order[seat_u], self.order[seat_v] = v, u
-        self.position[u], self.position[v] = seat_v, seat_u
+        position_u, position_v = self.position[u], self.position[v]
+        self.order[position_u], self.order[position_v] = v, u
+        self.position[u], self.position[v] = position_v, position_u
 
     def descend(self, swaps: int) -> None:
         """Swap as long as it helps."""
@@ -237,7 +237,7 @@ class _Swapper:
 
 
 def _find_largest(values: Ints, count: int) -> Ints:
-    """The indices of the `count` largest values, the largest first; of equals the first."""
+    """Return the indices of the `count` largest values, the largest first; of equals the first."""
     least = np.partition(values, -count)[-count] if values.size > count else FAR
     cells = np.flatnonzero(values >= least)
     found: Ints = cells[np.argsort(-values[cells], kind="stable")][:count]

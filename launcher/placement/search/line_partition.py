@@ -1,10 +1,10 @@
-"""Which domain comes next on the line, and how much of its room it takes.
+"""Partitions the line of units among domains: which comes next, and how much of its room it uses.
 
-The picture: units stand on a line, and above each gap between two of them hangs the weight of all hops that cross it,
-the cut profile. Domains are boxes of given sizes, put on the line end to end. Boxes of 7, 8, 8 and 8 on rows of 7
-units: the first fits; the others would end in the middle of a row, but if there is room to spare, each can take 7 as
-well. What is left over at the end are the spares. `partition_greedily` takes the cheapest cut at each step;
-`partition_by_beam` follows several ways at once and is dearer.
+The cut profile is, for each gap between two units on the line, the weight of all hops that cross it. Domains are
+segments of given sizes, put on the line end to end. Segments of 7, 8, 8 and 8 on rows of 7 units: the first fits; the
+others would end in the middle of a row, but if there is room to spare, each can take 7 as well. The rest at the end are
+the spares. `partition_greedily` takes the cheapest cut at each step; `partition_by_beam` follows several partitions at
+once and is slower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 BEAM_SMALL, BEAM_LARGE = 8, 2
 CHILDREN_SMALL = 40
 TAKES = 3
-"""How many amounts are tried per kind of domain: all it has, and the best of fewer."""
+"""How many amounts are tried per kind of domain: its full room, and the best of fewer."""
 
 Partition = list[tuple[int, int]]
 """Kind and amount of each domain along the line."""
@@ -30,7 +30,7 @@ class RoomKind(NamedTuple):
 
 
 def find_only_partition(kinds: Sequence[RoomKind], amount: int, step: int) -> Partition | None:
-    """The only way, if there is but one."""
+    """Return the partition if there is only one."""
     if len(kinds) > 1 or kinds[0].room * kinds[0].number - amount >= step:
         return None
     room = kinds[0].room
@@ -38,14 +38,14 @@ def find_only_partition(kinds: Sequence[RoomKind], amount: int, step: int) -> Pa
 
 
 def _compute_scale(kinds: Sequence[RoomKind], cut: Sequence[int]) -> tuple[int, int, int]:
-    """The slack, a usual room, and what a cut costs usually: a dear cut is worth it if it gets far."""
+    """Return the slack, a usual room, and the usual cost of a cut: an expensive cut is worth it if it covers much."""
     amount = len(cut) - 1
     total = sum(kind.room * kind.number for kind in kinds)
     return total - amount, max(1, total // sum(kind.number for kind in kinds)), sum(cut) // amount
 
 
 def partition_greedily(kinds: Sequence[RoomKind], cut: Sequence[int], step: int) -> Partition:
-    """Domains along a line with this profile, each time the one whose end is the cheapest cut for its size."""
+    """Partition a line with this profile, each time with the domain whose end is the cheapest cut for its size."""
     amount = len(cut) - 1
     slack, usual_room, usual_cut = _compute_scale(kinds, cut)
     left = [kind.number for kind in kinds]
@@ -73,12 +73,12 @@ def partition_greedily(kinds: Sequence[RoomKind], cut: Sequence[int], step: int)
 
 
 BeamState = tuple[int, int, int, int, int, Any]
-"""Key, kinds used (a number with a digit for each kind), position, cost, slack, and how it came about:
-(kind, amount, the one before)."""
+"""Key, kinds used (a number with a digit for each kind), position, cost, slack, and its history:
+(kind, amount, the previous state)."""
 
 
 def partition_by_beam(kinds: Sequence[RoomKind], cut: Sequence[int], step: int) -> Partition:
-    """The same, following several ways at once."""
+    """Partition a line with this profile, following several partitions at once."""
     amount = len(cut) - 1
     width = BEAM_SMALL if sum(kind.number for kind in kinds) <= CHILDREN_SMALL else BEAM_LARGE
     slack, usual_room, usual_cut = _compute_scale(kinds, cut)
@@ -110,7 +110,7 @@ def partition_by_beam(kinds: Sequence[RoomKind], cut: Sequence[int], step: int) 
                 best = state
             else:
                 states.append(state)
-    assert best is not None  # rooms suffice
+    assert best is not None  # the rooms suffice
     chosen: Partition = []
     last = best[5]
     while last is not None:

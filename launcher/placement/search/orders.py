@@ -1,4 +1,4 @@
-"""Candidate orders: ways to walk through a mesh so that the units of any stretch of the way talk among themselves.
+"""Candidate orders: walks through a mesh so that most traffic of any stretch stays inside it.
 
 A plan can be made by laying units out along a line and giving the domains one stretch each. Rank order is one such
 line: it goes through the mesh row by row. Where rows are long and domains small, it is better to go through the
@@ -9,7 +9,7 @@ narrow bands along one axis, because any stretch of a narrow band is nearly a ti
     0 1 2 3         0 1 4 5         0 2 4 6
     4 5 6 7         2 3 6 7         1 3 5 7
 
-An order is given by digits, slowest first, each a part of one axis' coordinate. A snake turns round at the end of
+An order is defined by digits, slowest first, each a part of one axis' coordinate. A snake reverses at the end of
 each row, so that neighbours on the line are always neighbours in the mesh.
 """
 
@@ -44,16 +44,16 @@ class WalkOrder(NamedTuple):
 
 
 class AxisLoad(NamedTuple):
-    """What one step along an axis carries per unit: by hops to the next, and by exchanges with every other."""
+    """The traffic of one step along an axis per unit: by hops to the next, and by exchanges with every other."""
 
     hops: int
     exchange: int
 
 
 def list_orders(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, most: int | None = None) -> list[WalkOrder]:
-    """Orders worth trying where a usual domain has `room` units: rows of every kind first, then strips and tiles.
+    """Return orders to try where a usual domain has `room` units: rows of every kind first, then strips and tiles.
 
-    `most`: keep no more than about so many, those in which a stretch of `room` units has the least border. A mesh of
+    `most`: keep about so many at most, those in which a stretch of `room` units has the least border. A mesh of
     five axes has 120 kinds of rows, and each order of a large mesh takes a while to try.
     """
     long = [axis for axis, size in enumerate(grid) if size > 1]
@@ -74,7 +74,7 @@ def list_orders(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, most:
 
 
 def _measure_stretch_border(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, digits: Sequence[Digit]) -> int:
-    """The border of the tile that a stretch of `room` units fills, from the fastest digit on."""
+    """Return the border of the tile that a stretch of `room` units fills, from the fastest digit on."""
     widths = [1] * len(grid)
     for axis, divisor, modulus in reversed(digits):
         size = -(-grid[axis] // divisor)
@@ -84,7 +84,7 @@ def _measure_stretch_border(grid: Sequence[int], loads: Sequence[AxisLoad], room
 
 
 def walk(coordinates: Ints, grid: Sequence[int], order: WalkOrder, region: Ints | None = None) -> Ints:
-    """Positions sorted by the order's digits, region by region. `coordinates[axis][position]`."""
+    """Return positions sorted by the order's digits, region by region. `coordinates[axis][position]`."""
     key = np.zeros(coordinates.shape[1], dtype=np.int64) if region is None else region
     for axis, divisor, modulus in order.digits:
         digit = coordinates[axis] // divisor if divisor > 1 else coordinates[axis]
@@ -99,7 +99,7 @@ def walk(coordinates: Ints, grid: Sequence[int], order: WalkOrder, region: Ints 
 
 
 def _make_digits(grid: Sequence[int], permutation: Sequence[int], widths: dict[int, int]) -> tuple[Digit, ...]:
-    """Strips of these widths in the order of `permutation`; inside a strip the narrowest axis is the fastest."""
+    """Return strips of these widths in the order of `permutation`; inside a strip the narrowest axis is the fastest."""
     cut = {axis: width for axis, width in widths.items() if width < grid[axis]}
     narrow = sorted((axis for axis in permutation if axis in widths), key=lambda axis: -widths[axis])
     inside = [axis for axis in permutation if axis not in widths] + narrow
@@ -111,7 +111,7 @@ def _make_digits(grid: Sequence[int], permutation: Sequence[int], widths: dict[i
 def _choose_strips(
     grid: Sequence[int], loads: Sequence[AxisLoad], room: int, along: int, others: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Widths of strips along an axis, those first of which a stretch of `room` units has the least border per unit."""
+    """Widths of strips along an axis, those with the least border per unit of a stretch of `room` units first."""
     scored: list[tuple[int, tuple[int, ...]]] = []
     for widths in itertools.product(*(_list_widths(min(grid[other], room)) for other in others)):
         volume = math.prod(widths)
@@ -123,12 +123,12 @@ def _choose_strips(
 
 
 def _list_widths(most: int) -> list[int]:
-    """Every width while there are few; of long axes those that a tile may sensibly have."""
+    """Return every width while there are few; of long axes the sensible widths of a tile."""
     return [width for width in range(1, most + 1) if width <= 20 or width == most or width & (width - 1) == 0]
 
 
 def compute_loads(traffic: Traffic) -> list[AxisLoad]:
-    """The load of every axis, per unit."""
+    """Return the load of every axis, per unit."""
     loads = [[0, 0] for _ in traffic.grid]
     for hops in traffic.hops:
         here, there = np.unravel_index(hops.low, traffic.grid), np.unravel_index(hops.high, traffic.grid)
@@ -143,7 +143,7 @@ def compute_loads(traffic: Traffic) -> list[AxisLoad]:
 
 
 def measure_border(grid: Sequence[int], loads: Sequence[AxisLoad], widths: Sequence[int]) -> int:
-    """What leaves a tile of these widths, per unit, times a number that makes it whole enough to compare."""
+    """Return the traffic that leaves a tile of these widths, per unit, times a factor for integer comparison."""
     total = 0
     for size, load, width in zip(grid, loads, widths, strict=True):
         if 0 < width < size:

@@ -1,10 +1,10 @@
-"""Items of different sizes change places along the ranks, and whoever stands between them moves up.
+"""Exchanges items of different sizes along the ranks, which shifts all items between them.
 
-`improve` exchanges blocks of one size. Where nodes of 3 and 4 units stand in a line, exchanging two of them shifts all
-runs between, so what it brings has to be counted anew, hop by hop: for many exchanges at once, and only of items that
-stand near each other, in clusters that are not large.
+`improve` exchanges blocks of one size. Where nodes of 3 and 4 units form a line, exchanging two of them shifts all
+runs between, so the gain has to be computed again, hop by hop: for many exchanges at once, and only of items that are
+near each other, in clusters that are not large.
 
-Where no exchange helps any more, one that costs a little may open the way to a better layout: `perturb` finds those.
+Where no exchange helps any more, one that costs a little may lead to a better layout: `perturb` finds those.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from launcher.placement.problem.problem import Layout, Problem, find_fault
 REACH = 24
 ROUNDS = 20
 CELLS_MAX = 1 << 21
-"""Exchanges times pairs of units that talk, in a round."""
+"""Exchanges times communicating pairs of units, in a round."""
 CHUNK = 128
 
 
 def reorder(problem: Problem, layout: Layout) -> Layout:
-    """A valid layout that costs no more. Takes contiguous runs."""
+    """Return a valid layout that costs no more, for contiguous runs."""
     for _ in range(ROUNDS):
         tried = _try_exchanges(problem, layout)
         if tried is None:
@@ -38,7 +38,7 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
             one, other = pairs[index]
             if gains[index] <= 0:
                 break
-            # Far from each other, exchanges hardly touch; near each other, only the best is made.
+            # Distant exchanges hardly interact; of near ones, only the best is made.
             if all(other + REACH < low or high + REACH < one for low, high in chosen):
                 chosen.append((one, other))
         found = layout
@@ -56,7 +56,7 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
 
 
 def perturb(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
-    """The `count` cheapest layouts that are one exchange away, though each may cost more than `layout`."""
+    """Yield the `count` cheapest layouts that are one exchange away, though each may cost more than `layout`."""
     tried = _try_exchanges(problem, layout)
     if tried is not None:
         items, lengths, pairs, costs = tried
@@ -65,8 +65,8 @@ def perturb(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
 
 
 def _try_exchanges(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int, int]], Ints] | None:
-    """Items and lengths of the runs, exchanges of unequal ones, and what each would cost; None if they are too many."""
-    talk = build_graph(problem.traffic)
+    """Return items and lengths of the runs, exchanges of unequal ones, and the cost of each; None if too many."""
+    graph = build_graph(problem.traffic)
     starts = np.flatnonzero(np.diff(layout, prepend=-1))
     items, lengths = layout[starts].astype(np.int64), np.diff([*starts.tolist(), len(layout)])
     pairs = [
@@ -75,14 +75,14 @@ def _try_exchanges(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[t
         for other in range(one + 1, min(len(items), one + REACH + 1))
         if lengths[one] != lengths[other]
     ]
-    if not pairs or len(pairs) * len(talk.low) > CELLS_MAX:
+    if not pairs or len(pairs) * len(graph.low) > CELLS_MAX:
         return None
-    costs = np.concatenate([_compute_costs(problem, talk, each) for each in _apply_exchanges(items, lengths, pairs)])
+    costs = np.concatenate([_compute_costs(problem, graph, each) for each in _apply_exchanges(items, lengths, pairs)])
     return items, lengths, pairs, costs
 
 
 def _apply_exchanges(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iterator[Ints]:
-    """The layouts after each exchange, some at a time."""
+    """Yield the layouts after each exchange, some at a time."""
     for start in range(0, len(pairs), CHUNK):
         some = np.array(pairs[start : start + CHUNK])
         order = np.repeat(np.arange(len(items))[None, :], len(some), axis=0)
@@ -92,7 +92,7 @@ def _apply_exchanges(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -
 
 
 def _compute_costs(problem: Problem, graph: Graph, layouts: NDArray[np.integer]) -> Ints:
-    """J of each layout."""
+    """Return J of each layout."""
     total = np.zeros(len(layouts), dtype=np.int64)
     for level_cost, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
         if level_cost:

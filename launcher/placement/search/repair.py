@@ -1,10 +1,10 @@
-"""Whether one move more makes a patched plan cheaper.
+"""Improves a patched plan by one more move where that is cheaper.
 
-A node is lost in the middle of a leaf, and the only spare stands elsewhere: now two hops of each ring through the lost
-place leave the leaf. If instead somebody at the edge of the leaf steps into the gap, and the spare takes the edge, it
-is one hop. That moves one node's ranks more and may be worth it. So each unit that was put somewhere new is offered an
-exchange with every other unit, and takes the best if that pays for the ranks it moves. One exchange and no more: nobody
-expects a lost node to move the ranks of a third.
+A node is lost in the middle of a leaf, and the only spare is elsewhere: now two hops of each ring through the lost
+place leave the leaf. If instead a node at the edge of the leaf takes the gap, and the spare takes the edge, it is one
+hop. That moves one node's ranks more and may be worth it. So for each unit that was placed newly, exchanges with all
+other units are compared, and the best is made if it pays for the ranks it moves. One exchange only: a lost node should
+not move the ranks of a third.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from launcher.placement.problem.problem import Layout, Problem
 from launcher.placement.stability import NO_ITEM
 
-HOLES_MAX = 16  # each is weighed against everybody; where more is lost, a layout from scratch will be compared anyway
+HOLES_MAX = 16  # each is compared with all units; where more is lost, a layout from scratch is compared anyway
 
 Numbers = NDArray[np.int64]
 
 
 def repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
-    """`layout` after one exchange per hole, where it pays. `held`: unit -> item that held it, NOBODY for the holes.
+    """Return `layout` after one exchange per hole, where it pays. `held`: unit -> item that held it, NOBODY for holes.
 
     An exchange pays if it changes J by `change` with change x factor + price x units moved in addition < 0.
     """
@@ -34,8 +34,8 @@ def repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: i
     for hole in holes.tolist():
         change = compute_exchange_costs(problem, layout, hole)
         is_still = (held == layout) & (held != NO_ITEM)
-        # The best of those who would move for it and of those who have moved anyway, compared in Python's integers:
-        # factor and price may be so large that an array's would overflow.
+        # The best of the units that would move for it and of those that have moved anyway, compared in Python's
+        # integers: factor and price may be so large that an array's would overflow.
         best_worth, best = 0, hole
         for extra, may in ((0, ~is_still), (price, is_still)):
             if may.any():
@@ -48,7 +48,7 @@ def repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: i
 
 
 def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Numbers:
-    """For every other unit: how J changes if it and `unit` exchange their items, of which each holds one unit."""
+    """For every other unit the change of J if it and `block` exchange their items, of which each holds one unit."""
     change = np.zeros(len(layout), dtype=np.int64)
     for level_cost, labels in zip(problem.traffic.level_costs, problem.labels, strict=True):
         if not level_cost:
@@ -56,8 +56,8 @@ def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Numb
         place = labels[layout].astype(np.int64)
         is_away = place != place[block]
         for weight, coming, partners in _list_changes(problem, place, is_away, block):
-            # `unit` in the other's place: all partners that are not there, less those that are away now. To a
-            # partner itself it stays as far as it was, which both sides of the exchange took for none.
+            # `block` in the other's place: all partners that are not there, less those that are away now. Its
+            # distance to a partner itself does not change, which both sides of the exchange counted as none.
             there = np.bincount(place[partners], minlength=int(place.max()) + 1)
             going = len(partners) - there[place] - np.count_nonzero(is_away[partners])
             np.add.at(going, partners, 2 * is_away[partners])
@@ -69,8 +69,8 @@ def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Numb
 def _list_changes(
     problem: Problem, domain_of: Numbers, is_away: NDArray[np.bool_], block: int
 ) -> Iterator[tuple[int, Numbers, Numbers]]:
-    """Per communicator: its weight, for every unit how many more of its partners would be elsewhere if it stood where
-    `unit` does, and the partners of `unit`."""
+    """Per communicator: its weight, for every unit how many more of its partners would be elsewhere in the place of
+    `block`, and the partners of `block`."""
     for hops in problem.traffic.hops:
         was = domain_of[hops.low] != domain_of[hops.high]
         coming = np.bincount(hops.low, is_away[hops.high].astype(np.int64) - was, len(domain_of))

@@ -1,10 +1,9 @@
-"""Items of different sizes, each with a run of consecutive ranks: layers of bricks instead of tiles.
+"""Lays out items of different sizes, each with a run of consecutive ranks, in parallel rows.
 
-Where every item holds one unit, a leaf can have any tile of the mesh. Where items hold runs, a tile has to be made of
-whole runs, and runs of 3 and 4 units seldom fill a row of 9. So they are laid like bricks: some rows of the mesh, one
-above the other, are built up together, and each item goes to the row that is furthest behind. The items of a leaf then
-make a patch with ragged ends and without gaps. At the end of a row comes an item that fits, if the leaf or the next
-ones have any.
+Where every item holds one unit, a leaf can have any tile of the mesh. Where items hold runs, a tile has to consist of
+whole runs, and runs of 3 and 4 units rarely fill a row of 9. So, like bricks, some adjacent rows of the mesh are filled
+together, and each item goes to the row that is furthest behind. The items of a leaf then form a patch with ragged ends
+and without gaps. At the end of a row comes an item that fits, if the leaf or the next ones have any.
 
     a a a a b b b c c c c c d d
     a a b b b b c c c d d d d d     two rows; leaf a has runs of 4 and 2, leaf b of 3 and 4, ...
@@ -22,11 +21,11 @@ from launcher.placement.problem.problem import Layout
 
 ROWS_MAX = 16
 LOOKAHEAD = 32
-"""How many items after the next are looked at for one that fits."""
+"""How many items after the next are searched for one that fits."""
 
 
 def lay_rows(tree: DomainTree, grid: Sequence[int]) -> Iterator[Layout]:
-    """Layouts of rows built up together, for every sensible number of them; for each end of the axes as rows."""
+    """Yield layouts of rows filled together, for every sensible number of them; for each end of the axes as rows."""
     rooms = tree.capacity.tolist()
     seen: set[tuple[int, int]] = set()
     for axis in range(1, len(grid)):
@@ -44,7 +43,7 @@ def lay_rows(tree: DomainTree, grid: Sequence[int]) -> Iterator[Layout]:
 
 
 def _lay(rooms: Sequence[int], row_count: int, length: int, together: int) -> list[int] | None:
-    """Unit -> place in `rooms`; None if the items are used up before the rows are full."""
+    """Return unit -> place in `rooms`; None if the items are used up before the rows are full."""
     found = [0] * (row_count * length)
     waiting = list(range(len(rooms) - 1, -1, -1))
     slack, largest = sum(rooms) - len(found), max(rooms)
@@ -70,7 +69,7 @@ def _lay(rooms: Sequence[int], row_count: int, length: int, together: int) -> li
 
 
 def _choose_next(waiting: list[int], rooms: Sequence[int], left: int, largest: int) -> int:
-    """The next item; at the end of a row one of the next that fills it, or as much of it as possible."""
+    """Return the next item; at the end of a row one of the next that fills it, or as much of it as possible."""
     best = len(waiting) - 1
     if left <= largest:
         ahead = range(best, max(-1, best - LOOKAHEAD), -1)

@@ -1,8 +1,8 @@
-"""Items with room for several units: which of them takes which run of consecutive units.
+"""Assigns runs of consecutive units to items with room for several.
 
-A leaf got some units, which make runs: stretches of consecutive ranks. Every item takes consecutive units, so a run
-is cut up among items, and no item serves two runs. Short runs are served first, each by the largest items that
-fit into what is left of it; the longest gets what remains, cut where that is cheapest.
+The units of a leaf form runs: stretches of consecutive ranks. Every item holds consecutive units, so a run is divided
+among items, and no item serves two runs. Short runs are served first, each by the largest items that fit into the rest
+of it; the longest gets the remaining items, cut where that is cheapest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Allocation = list[tuple[int, int, int]]
 
 
 def cut_up(rooms: Sequence[int], runs: Sequence[tuple[int, int]], cut: Sequence[int]) -> Allocation | None:
-    """Who takes what; None if the items do not suffice. `runs`: position and length; `cut`: see `line_partition`."""
+    """Divide the runs; None if the items do not suffice. `runs`: position and length; `cut`: see `line_partition`."""
     free: dict[int, list[int]] = {}
     for item in range(len(rooms) - 1, -1, -1):
         free.setdefault(rooms[item], []).append(item)
@@ -40,7 +40,7 @@ def _count_remaining(free: dict[int, list[int]]) -> dict[int, int]:
 
 
 def _choose_for_run(free: dict[int, list[int]], length: int) -> dict[int, int]:
-    """How many items of each room for a run: the largest that fit, and for a rest the smallest that holds it."""
+    """Return how many items of each room for a run: the largest that fit, and for a rest the smallest that holds it."""
     own: dict[int, int] = {}
     left = length
     for room in sorted(free, reverse=True):

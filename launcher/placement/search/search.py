@@ -1,16 +1,16 @@
-"""The layout that costs least, as far as can be found in a time that grows with the number of nodes only.
+"""Searches the cheapest layout, in a time that grows with the number of nodes only.
 
 Finding the best layout for irregular domains is a hard problem (it contains 3-PARTITION), so candidates are made and
 compared by their exact cost:
 
-1. the units filled in the order of paths, which is what sorting would do: nothing that costs more is ever returned;
+1. the units filled in the order of paths, as sorting would: no result ever costs more;
 2. the outermost domains laid out along many orders of the mesh, the promising ones with everything inside them (`fit`);
-3. the best of those improved by swaps (`improve`), and in small clusters of unequal nodes by exchanges that shift what
-   is between, some of them uphill (`reorder`);
-4. in small clusters, many layouts improved side by side by a search that also goes uphill (`explore`).
+3. the best of those improved by swaps (`improve`), and in small clusters of unequal nodes by exchanges that shift the
+   items between, some of them uphill (`reorder`);
+4. in small clusters, many layouts improved in parallel by a search that also goes uphill (`explore`).
 
-As soon as a layout costs what no layout can be below, that is the answer. All limits are counts, and all numbers
-integers, so every machine finds the same layout.
+A layout whose cost equals the lower bound ends the search. All limits are counts, and all numbers integers, so every
+machine finds the same layout.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from launcher.placement.search.row_layout import lay_rows
 
 
 class Effort(NamedTuple):
-    """How much is tried for a problem of at most `places` places for units.
+    """The effort for a problem of at most `capacity_max` places for units.
 
-    `careful`: outlines of the outermost domains that are laid out with care; `fits`: outlines that are filled in, and
-    of those again with care; `tries`: orders that each region then tries with care; `improved`: candidates that
-    swaps improve; `sequences`: how often runs take the lengths of the items found for them; `perturbations`:
-    exchanges of unequal runs tried on the best layout though they cost; `beam_width` and `steps`: of `explore`.
+    `careful`: outlines of the outermost domains that are laid out with more effort; `fits`: outlines that are filled,
+    and `careful_fits` of those again with more effort; `tries`: orders that each region then tries; `improved`:
+    candidates that swaps improve; `sequences`: how often runs get the lengths of the items found for them;
+    `perturbations`: exchanges of unequal runs tried on the best layout though they cost; `beam_width` and `steps`: of
+    `explore`.
     """
 
     capacity_max: int
@@ -70,7 +71,7 @@ PERTURB_ROUNDS_MAX = 4
 
 
 ORDER_BUDGET = 4_000_000
-"""Orders tried times units and hops between them: what keeps meshes of many axes within a second."""
+"""Orders tried times units and hops between them: it keeps meshes of many axes within a second."""
 
 
 class BestLayouts:
@@ -81,7 +82,7 @@ class BestLayouts:
         self.found: dict[bytes, tuple[int, int, Layout]] = {}
 
     def add(self, layout: Layout | None) -> bool:
-        """Whether it is as cheap as can be."""
+        """Add a layout; whether its cost equals the lower bound."""
         if layout is not None and find_fault(self.problem, layout) is None:
             key = layout.tobytes()
             if key not in self.found:
@@ -98,7 +99,7 @@ class BestLayouts:
 
 # docs/internals/decisions/0008-search-bounded-by-counts.md
 def search(problem: Problem) -> Layout | None:
-    """The cheapest layout found, or None if none was found under the rules."""
+    """Return the cheapest layout found, or None if none was found under the rules."""
     if int(problem.capacity.sum()) < problem.traffic.block_count:
         return None
     easy = round_weights(problem)
@@ -113,7 +114,7 @@ def search(problem: Problem) -> Layout | None:
         return None
     if easy is problem:
         return layouts[0][2]
-    # Rounding may have hidden what is best.
+    # Rounding may have hidden the best one.
     return min((layout for _, _, layout in layouts), key=problem.compute_cost)
 
 
@@ -149,7 +150,7 @@ def _search(problem: Problem, best: BestLayouts) -> None:
 
 
 def _perturb_best(problem: Problem, best: BestLayouts, tries: int) -> bool:
-    """Try what lies behind exchanges that make the best layout a little dearer. Whether one is as cheap as can be."""
+    """Try the layouts near exchanges that cost a little. Whether one meets the lower bound."""
     found = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
     layout = found[0] if found and tries else None
     left = tries * PERTURB_ROUNDS_MAX
@@ -168,36 +169,36 @@ def _perturb_best(problem: Problem, best: BestLayouts, tries: int) -> bool:
 
 
 def _generate_candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
-    grove = DomainTree(problem)
-    if grove.root.room < problem.traffic.block_count:
+    tree = DomainTree(problem)
+    if tree.root.room < problem.traffic.block_count:
         return
-    ground = SearchContext(problem, grove, build_graph(problem.traffic))
-    plain = fill_in_path_order(ground)
+    context = SearchContext(problem, tree, build_graph(problem.traffic))
+    plain = fill_in_path_order(context)
     if plain is not None:
         yield plain
-    if grove.is_in_runs and not problem.rules:
-        yield from lay_rows(grove, problem.traffic.grid)
+    if tree.is_in_runs and not problem.rules:
+        yield from lay_rows(tree, problem.traffic.grid)
         yield from _generate_sequences(problem, effort)
-    yield from _generate_fits(problem, ground, effort, problem.traffic.grid)
+    yield from _generate_fits(problem, context, effort, problem.traffic.grid)
 
 
 def _generate_sequences(problem: Problem, effort: Effort) -> Iterator[Layout]:
-    """Items of different sizes one after the other along the ranks, in a good order.
+    """Yield sequences of items of different sizes along the ranks, in a good order.
 
-    Any order is valid, since each simply begins where the one before ends. First all runs are taken to be equally long;
-    then as long as the items found for them.
+    Any order is valid, since each begins where the one before ends. First all runs are assumed to be equally long; then
+    as long as the items found for them.
     """
     count, capacity = problem.traffic.block_count, problem.capacity
     alike = replace(problem, capacity=np.minimum(capacity, 1))
-    grove = DomainTree(alike)
-    item_count = min(len(grove.items), -(-count * len(grove.items) // int(capacity.sum())))
+    tree = DomainTree(alike)
+    item_count = min(len(tree.items), -(-count * len(tree.items) // int(capacity.sum())))
     starts = np.arange(item_count) * count // item_count
     for _ in range(effort.sequences):
         run_of = np.repeat(np.arange(len(starts)), np.diff([*starts.tolist(), count]))
-        ground = SearchContext(alike, grove, build_graph(problem.traffic, run_of), starts)
+        context = SearchContext(alike, tree, build_graph(problem.traffic, run_of), starts)
         best: tuple[int, Layout] | None = None
-        for order in _generate_fits(alike, ground, effort, problem.traffic.grid):
-            rest = np.setdiff1d(grove.items, order)
+        for order in _generate_fits(alike, context, effort, problem.traffic.grid):
+            rest = np.setdiff1d(tree.items, order)
             items = np.concatenate((order, rest))
             layout = np.repeat(items, capacity[items])[:count].astype(np.int32)
             cost = problem.compute_cost(layout)
@@ -210,21 +211,21 @@ def _generate_sequences(problem: Problem, effort: Effort) -> Iterator[Layout]:
 
 
 def _generate_fits(problem: Problem, context: SearchContext, effort: Effort, grid: tuple[int, ...]) -> Iterator[Layout]:
-    """What `fit` makes of the outlines that cost least, and with more care of those for which that costs least."""
-    grove = context.tree
-    if not grove.root.children:
+    """Yield the layouts of `fit` for the cheapest outlines, and with more effort for the best of those."""
+    tree = context.tree
+    if not tree.root.children:
         return
     loads = compute_loads(problem.traffic)
     most = ORDER_BUDGET // (len(context.base_rank) + len(context.hops.low))
-    choices = [list_orders(grid, loads, room, max(2, most)) for room in grove.list_usual_rooms()]
-    ways = list_outlines(context, choices[grove.root.depth], effort.careful)
+    choices = [list_orders(grid, loads, room, max(2, most)) for room in tree.list_usual_rooms()]
+    outlines = list_outlines(context, choices[tree.root.depth], effort.careful)
     seen: list[tuple[int, int]] = []
-    for index, outline in enumerate(ways[: effort.fits]):
+    for index, outline in enumerate(outlines[: effort.fits]):
         layout = fit(context, outline, choices, 0)
         if layout is not None:
             seen.append((context.compute_cost(layout, problem), index))
             yield layout
     for _, index in sorted(seen)[: effort.careful_fits]:
-        layout = fit(context, ways[index], choices, effort.tries)
+        layout = fit(context, outlines[index], choices, effort.tries)
         if layout is not None:
             yield layout

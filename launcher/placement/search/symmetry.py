@@ -1,10 +1,9 @@
-"""Domains that are alike: the same rooms in the same arrangement, all the way down.
+"""Symmetric domains: the same rooms in the same arrangement, at all levels below.
 
-To exchange two that hang from the same parent changes no cost. That is of use twice. A search that meets the domains
-in the order of their names may find a plan that one with other names would have missed; `sort_by_kind` puts them in an
-order that only depends on what they are. And a layout from scratch says that some leaf holds stage 0 and another
-stage 1, when the other way round nobody would have to move; `relabel_domains` lets each domain take the place of the
-equal one that held most of the same units before.
+Exchanging two with the same parent changes no cost. That has two uses. A search that visits the domains in the order of
+their names may find a plan that it would miss with other names; `sort_by_kind` puts them in an order that only depends
+on their structure. And a layout from scratch may put stage 0 on one leaf and stage 1 on another, when the reverse would
+move no rank; `relabel_domains` gives each domain the place of the equal one that held most of the same units before.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Numbers = NDArray[np.int64]
 
 
 def sort_by_kind(problem: Problem) -> tuple[Problem, Layout]:
-    """The problem with its items in an order that no name decides, and for each place in it the item that stands there.
+    """Return the problem with its items in an order that no name decides, and for each place its item.
 
-    Siblings stand from the largest to the smallest; only those that are alike keep the order they had.
+    Siblings are sorted from the largest to the smallest; only symmetric ones keep their order.
     """
     keys: list[Numbers] = []
     for level, kinds in zip(problem.labels, _classify_domains(problem), strict=True):
@@ -35,7 +34,7 @@ def sort_by_kind(problem: Problem) -> tuple[Problem, Layout]:
 
 
 def relabel_domains(problem: Problem, layout: Layout, held: Layout) -> Layout:
-    """A layout of the same cost that keeps as many units where they were as renaming finds, greedily."""
+    """Return a layout of the same cost that keeps as many units on their items as renaming finds, greedily."""
     known = np.flatnonzero(held != NO_ITEM)
     goal = np.zeros(1, dtype=np.int64)  # domain of the layout -> the domain that takes its place, one level up
     above = np.zeros(len(problem.capacity), dtype=np.int64)  # item -> its domain one level up
@@ -54,7 +53,7 @@ def relabel_domains(problem: Problem, layout: Layout, held: Layout) -> Layout:
 
 
 def _match(new: Numbers, old: Numbers, wanted_parent: Numbers, parent: Numbers, kinds: Numbers) -> Numbers:
-    """Domain -> domain, one to one: the given pairs as long as both are free, then the others in order."""
+    """Map domain -> domain, one to one: the given pairs as long as both are free, then the others in order."""
     count = len(kinds)
     goal = np.full(count, -1, dtype=np.int64)
     is_taken = np.zeros(count, dtype=np.bool_)
@@ -62,7 +61,7 @@ def _match(new: Numbers, old: Numbers, wanted_parent: Numbers, parent: Numbers, 
         if goal[one] < 0 and not is_taken[other]:
             goal[one] = other
             is_taken[other] = True
-    # Who has no pair stays if it can, and else follows in order among its equals below the same parent.
+    # A domain without a pair stays if it can, and else follows in order among its equals below the same parent.
     stays = (goal < 0) & ~is_taken & (wanted_parent == parent)
     goal[stays] = np.flatnonzero(stays)
     is_taken[stays] = True
@@ -75,7 +74,7 @@ def _match(new: Numbers, old: Numbers, wanted_parent: Numbers, parent: Numbers, 
 
 
 def _classify_domains(problem: Problem) -> Sequence[Numbers]:
-    """Per level, outermost first: domain -> a number that those alike share; of a level's, the largest come first."""
+    """Per level, outermost first: domain -> a number that symmetric ones share; of a level's, the largest are first."""
     found: list[Numbers] = []
     labels = problem.labels[-1].astype(np.int64)  # the hosts: one item each
     inner = [(-room,) for room in problem.capacity.tolist()]
@@ -97,5 +96,5 @@ def _classify_domains(problem: Problem) -> Sequence[Numbers]:
 
 
 def _renumber(labels: Layout) -> Layout:
-    """Domains that stand side by side, numbered from 0 in their order."""
+    """Return adjacent domains, numbered from 0 in their order."""
     return np.cumsum(np.diff(labels, prepend=labels[:1]) != 0, dtype=np.int32)
