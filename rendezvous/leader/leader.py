@@ -116,7 +116,7 @@ def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: fl
             note_round(leadership.seen, seal.plan_token, assignments)
         for name, items_found in found.items():
             cache.keys.load(items_found, name, now)
-        if not leadership.is_watching and state.leadership is leadership:  # else it ended meanwhile
+        if not leadership.is_watching:
             leadership.is_watching = True
             for name in followed:
                 cache.watch(name, answer.revision + 1)
