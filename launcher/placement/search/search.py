@@ -67,7 +67,7 @@ EFFORTS = (
 )
 
 PERTURB_ROUNDS_MAX = 4
-"""So many perturbations are tried in all, while they help."""
+"""How many times perturbations are tried in all, while they help."""
 
 
 ORDER_BUDGET = 4_000_000
