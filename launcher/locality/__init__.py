@@ -1,4 +1,4 @@
-"""Where this node stands in the network: the contract of a source, and the merge of what sources say."""
+"""This node's locality in the network: the contract of a source, and the merge of results."""
 
 from launcher.locality.contract import Hints, Level, Source
 

@@ -1,10 +1,10 @@
-"""Where this node stands in the network: the contract of a source of hints.
+"""The contract of a source of locality, a node's position in the network.
 
-Nodes behind one leaf switch talk faster than nodes in two zones, and ranks that talk much should be near each other.
-Nobody tells a node where it stands in one way: a user may say it, a cloud's metadata server, a label of Kubernetes, a
-variable of Slurm. Each way is a source. It gives levels by name, `zone` or `leaf`, and for each the name of the domain
-that this node is in; which domains are one is decided by comparing the names of all nodes, so a name need not mean
-anything to people. `gather` asks the sources and merges what they say.
+Nodes behind one leaf switch communicate faster than nodes in two zones, and ranks with much traffic should be near each
+other. There is no single way to learn a node's locality: a user may set it, or a cloud's metadata server, a Kubernetes
+label or a Slurm variable may have it. Each way is a source. It returns levels by name, `zone` or `leaf`, and for each
+the name of this node's domain; domains are compared by name across all nodes, so a name need not be readable.
+`gather` queries the sources and merges their results.
 
 A source returns values and a reason, also when it knows nothing; it never prints, exits, or changes the environment.
 Heavy imports stay inside `look`, and `is_likely` opens no connection and starts no process.
@@ -19,7 +19,7 @@ from rendezvous.values import NamedTuple
 
 
 class Level(NamedTuple):
-    """`domain`: the name of this node's domain at the level `name`. `origin`: the exact key that said so."""
+    """`domain`: the name of this node's domain at the level `name`. `origin`: the exact key of the value."""
 
     name: str
     domain: str
@@ -27,7 +27,7 @@ class Level(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """What a source says, outermost level first, and how it knows; `reason` also says why there are no levels."""
+    """A source's levels, outermost first, and their origin; `reason` also says why there are no levels."""
 
     levels: tuple[Level, ...]
     reason: str
@@ -37,7 +37,7 @@ class Source(Protocol):
     name: str
 
     def is_likely(self, environ: Mapping[str, str]) -> bool:
-        """Whether there is any sign of what this source asks: from variables and files alone."""
+        """Whether there is any sign of this source's data: from variables and files alone."""
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        """What it knows, within `limit_s` seconds; may be called in a thread of its own. It raises nothing."""
+        """Return what it finds, within `limit_s` seconds; may be called in a thread of its own. It raises nothing."""

@@ -1,11 +1,11 @@
-"""Everything that is known of where this node stands: what the user says, and what sources find.
+"""Gathers this node's locality: the user's settings, and the results of sources.
 
-The user's word is read first, and if it is wrong the start ends. The sources of which there is any sign are asked at
-the same time, each in a thread, because most wait for somebody: a metadata server, Kubernetes. All together they have
-two seconds, since a place in the network is worth less than a start; who has not answered by then is left behind. What
-is known is merged in a fixed order of trust, so that the same answers give the same place on every start.
+The user's settings are read first, and an error in them ends the start. The sources of which there is any sign are
+queried at the same time, each in a thread, because most wait for a server: metadata, Kubernetes. All together they have
+two seconds, since a locality is worth less than a start; a source without an answer by then is ignored. Results are
+merged in a fixed order of trust, so that the same results give the same locality on every start.
 
-Threads are begun here, so it runs after the supervisor's fork, and only where there are other nodes to stand beside.
+This starts threads, so it runs after the supervisor's fork, and only in jobs of several nodes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
 BUILT_IN = ("slice", "nvlink", "kubernetes", "slurm", "oci", "azure", "gce", "aws")
-"""In order of trust: what the hardware says, what whoever placed this process says, what the machine's owner says."""
+"""In order of trust: the hardware, the scheduler that placed this process, the owner of the machine."""
 INFORMATIONAL = ("infiniband", "firmware")
-"""Nothing follows from what these say."""
-_OUTER = ("region", "zone")  # nodes of one job are seldom in two
+"""Their results have no effect on the plan."""
+_OUTER = ("region", "zone")  # nodes of one job are rarely in two
 
 
 class Locality(NamedTuple):
-    """`levels`: outermost first, one domain for each. `remarks`: sentences for people. `results`: of each source that
-    was asked.
+    """`levels`: outermost first, one domain for each. `remarks`: sentences for the user. `results`: of each source that
+    was queried.
 
     `identity`: of the TPU slice that this node is a host of.
     """
@@ -52,7 +52,7 @@ class Locality(NamedTuple):
 
     @property
     def path(self) -> tuple[tuple[str, str], ...]:
-        """Level and domain, for the others."""
+        """Level and domain, for the other nodes."""
         return tuple((level.name, level.domain) for level in self.levels)
 
 
@@ -65,10 +65,10 @@ def resolve_locality(
     is_thorough: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Locality:
-    """What is known of this node's place.
+    """Resolve this node's locality.
 
-    `names`: what the node is called, its host, and its address. `is_thorough`: look at what says nothing certain, too.
-    Raises UsageError and TemporaryError where what the user says is wrong.
+    `names`: the node's name, its host's, and its address. `is_thorough`: query informational sources, too. Raises
+    UsageError and TemporaryError where the user's settings are wrong.
     """
     own = SliceSource(devices)
     asking = SourceQuery(_choose_sources(config, environ, devices, own, is_thorough), environ, limit_s)
@@ -82,7 +82,7 @@ def resolve_locality(
 
 
 class SourceQuery:
-    """Sources that are being asked, each in a thread of its own that nobody waits for in the end."""
+    """A query of sources, each in a daemon thread of its own."""
 
     def __init__(self, sources: Iterable[Source], environ: Mapping[str, str], limit_s: float) -> None:
         self._names: list[str] = []
@@ -97,7 +97,7 @@ class SourceQuery:
             ).start()
 
     def wait_for_results(self) -> tuple[SourceResult, ...]:
-        """What has been answered once all have, or the time is up; in the order in which the sources were given."""
+        """Wait for all sources or until the limit; return the results in the order of the sources."""
         with self._condition:
             self._condition.wait_for(
                 lambda: len(self._results) == len(self._names), max(0.0, self._deadline - time.monotonic())
@@ -111,7 +111,7 @@ class SourceQuery:
             hints = Hints(tuple(Level(*level) for level in levels), sanitize(str(reason)))
         except UsageError as error:
             hints = Hints((), str(error))
-        except Exception as error:  # whatever is wrong in a plug-in, the job can do without it
+        except Exception as error:  # the job does not depend on a plug-in
             hints = Hints((), sanitize(f"it has failed with {type(error).__name__}: {error}"))
         with self._condition:
             self._results[number] = SourceResult(source.name, *hints)
@@ -137,9 +137,9 @@ def make_built_in(name: str, devices: Sequence[Device]) -> Source:
 def _choose_sources(
     config: Config, environ: Mapping[str, str], devices: Sequence[Device], slice_source: SliceSource, is_thorough: bool
 ) -> list[Source]:
-    """Whom to ask, in order of trust. Raises UsageError for a name that means none.
+    """Choose the sources to query, in order of trust. Raises UsageError for an unknown name.
 
-    The slice is always asked for where there are signs of one: its chips cannot be used without.
+    The slice is always queried where there are signs of one: its chips cannot be used without.
     """
     named = config.locality_sources
     if named is None:
@@ -155,7 +155,7 @@ def _choose_sources(
 
 
 class PluginSource:
-    """A source that another package offers."""
+    """A source from another package."""
 
     def __init__(self, name: str, asked_by: str) -> None:
         self.name = name
@@ -180,7 +180,7 @@ def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:
 
 
 def _describe_unknown(levels: Sequence[Level], found: Sequence[SourceResult]) -> str:
-    """Why nothing is known, or nothing that is nearer than a zone, in one sentence."""
+    """Return why nothing is known, or nothing that is nearer than a zone, in one sentence."""
     asked = "; ".join(f"{source}: {reason}" for source, _, reason in found if source not in INFORMATIONAL)
     why = asked or "there is no sign here of Kubernetes, Slurm or a cloud that tells; --locality can"
     what = "which switch this node is on" if levels else "where this node stands"

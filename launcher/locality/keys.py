@@ -1,13 +1,13 @@
-"""Every key that says where a node stands, and the level that it is taken for: one table, read by code and by docs.
+"""Every key of a node's locality, and its level: one table, used by the code and the docs.
 
-Everybody has names of their own for what we call leaf, spine and core: Kubernetes' labels alone come in a dozen
-families. A row of this table is one key: who reads it (`source`, the name of a module of this package), which level it
-gives, who sets it, what it takes to read it, where that is written, and how sure that is. Nothing of it was tried on
-the hardware in question.
+Every vendor has its own names for what we call leaf, spine and core: Kubernetes' labels alone come in a dozen families.
+A row of this table is one key: the module of this package that reads it (`source`), its level, the software that sets
+it, the requirements to read it, the citation, and how certain that is. Nothing of it was tried on the hardware in
+question.
 
-Keys that belong together, because their switches are of one tree, are a family. The families of a source stand in the
-order in which they are trusted: levels of switches come from the first family that has any, never from two, since
-nobody says that two trees are the same. A key without a level is known and tells something else.
+Keys that belong together, because their switches are of one tree, are a family. The families of a source are in the
+order of trust: levels of switches come from the first family that has any, never from two, since two trees need not
+be the same. A key without a level is known and means something else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Confidence = Literal["documented", "read in its source", "second-hand"]
 
 
 class Key(NamedTuple):
-    """`level` is empty for a key that gives none; of several levels it says in words which is which.
+    """`level` is empty for a key without one; for several levels it describes them in words.
 
     `N` at the end of `name` is a number, and `level` is FROM_NEAR or FROM_FAR then.
     """
@@ -175,7 +175,7 @@ KEYS: tuple[Key, ...] = (
         ("volcano.sh/hypernode", "spine", "hn-1"),
         ("volcano.sh/hypercluster", "core", "hc-0"),
     ),
-    # Slurm: what stands in SLURM_TOPOLOGY_ADDR, by the word in SLURM_TOPOLOGY_ADDR_PATTERN
+    # Slurm: the parts of SLURM_TOPOLOGY_ADDR, by the words of SLURM_TOPOLOGY_ADDR_PATTERN
     *_make_family(
         "slurm", "slurm", "slurmstepd, in every task", "nothing", IN_SOURCE,
         "github.com/SchedMD/slurm src/plugins/topology; srun(1) promises them for topology/tree",
@@ -185,7 +185,7 @@ KEYS: tuple[Key, ...] = (
         ("torus", "", "t0:1:2:3", "topology/torus3d: neighbours, but no domains"),
         ("node", "", "tux1", "the node itself; all there is under topology/flat"),
     ),
-    # What clouds tell a machine of itself
+    # Metadata of clouds about a machine
     *_make_family(
         "aws", "aws", "EC2", f"{_HEADER} (IMDSv2); from a container a hop limit of 2", DOCUMENTED,
         "docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html",
@@ -267,7 +267,7 @@ KEYS: tuple[Key, ...] = (
 
 
 class UnreadSource(NamedTuple):
-    """What is known to say where a node stands, and is not read; `why`."""
+    """A known source of locality that is not read; `why`."""
 
     where: str
     what: str
@@ -287,12 +287,12 @@ UNREAD_SOURCES: tuple[UnreadSource, ...] = (
 
 
 def list_keys(source: str) -> tuple[Key, ...]:
-    """The keys that one source reads, the most trusted family first."""
+    """Return the keys that one source reads, the most trusted family first."""
     return tuple(key for key in KEYS if key.source == source)
 
 
 def find_level(source: str, name: str) -> str:
-    """The level that a key gives; empty for one that gives none. Raises KeyError for a key that is not in the table."""
+    """Return the level of a key; empty for one without. Raises KeyError for a key that is not in the table."""
     for key in KEYS:
         if key.source == source and key.name == name:
             return key.level
@@ -300,7 +300,7 @@ def find_level(source: str, name: str) -> str:
 
 
 def list_families(source: str) -> Sequence[tuple[Key, ...]]:
-    """The keys of one source by family, the most trusted first."""
+    """Return the keys of one source by family, the most trusted first."""
     found: dict[str, list[Key]] = {}
     for key in list_keys(source):
         found.setdefault(key.family, []).append(key)

@@ -1,8 +1,8 @@
-"""Labels as text, in the forms in which a pod is handed them.
+"""Parses labels, in the formats in which a pod gets them.
 
 A file of the downward API has a line for each label, `key="value"`, quoted as Go quotes strings. A variable, and a
-file that somebody wrote by hand, has `key=value`, apart by commas or lines. And what an init container saved from the
-API server is JSON: a Node object, or nothing but its labels.
+hand-written file, has `key=value`, separated by commas or lines. And the file of an init container that queried the API
+server is JSON: a Node object, or only its labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LabelsError(ValueError):
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Labels by key; of a key that is there twice the last. Raises Unreadable."""
+    """Return labels by key; of a duplicate key the last. Raises LabelsError."""
     if text.lstrip().startswith("{"):
         return _parse_json(text)
     found: dict[str, str] = {}
@@ -34,7 +34,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def _parse_line(line: str, found: dict[str, str]) -> None:
-    at = 0  # what has been read is not cut off: a line may be long
+    at = 0  # an index rather than slicing: a line may be long
     while at < len(line):
         key = _KEY.match(line, at)
         if not key or not key[1].strip():
@@ -47,13 +47,13 @@ def _parse_line(line: str, found: dict[str, str]) -> None:
         else:
             comma = line.find(",", key.end())
             value, at = line[key.end() : comma if comma >= 0 else None], comma + 1 if comma >= 0 else len(line)
-            if "$(" in value:  # what Kubernetes leaves of a variable that was not defined before
+            if "$(" in value:  # Kubernetes' text for a variable that was not defined
                 raise LabelsError(f"{value[:60]} was not replaced: that variable must be defined before this one")
         found[key[1].strip()] = value.strip()
 
 
 def _unquote(text: str) -> str:
-    """What Go's strconv.Quote made of a string, undone."""
+    """Undo Go's strconv.Quote."""
 
     def decode_escape(match: re.Match[str]) -> str:
         code = match[1] or match[2] or match[3]

@@ -1,8 +1,8 @@
-"""From what one source read, key by key, to levels: what the table of keys says, applied.
+"""Derives levels from the keys and values of one source, by the table of keys.
 
-Kubernetes shows what needs care. A node may carry the labels of several families, each with a leaf and a spine of its
+Kubernetes is the difficult case. A node may have the labels of several families, each with a leaf and a spine of its
 own; levels of switches are taken from one of them, because two trees need not be the same. Some families number their
-switches from the node outwards, others from the outside in. And a label can be there and say nothing: empty, or with
+switches from the node outwards, others from the outside in. And a label can exist without meaning: empty, or with
 a value that is no name.
 """
 
@@ -19,21 +19,21 @@ from launcher.model.locality_path import LEVELS, is_text
 _TPU_POOL, _TPU_SHAPE = "cloud.google.com/gke-nodepool", "cloud.google.com/gke-tpu-topology"
 _TPU_PARTS = ("cloud.google.com/gke-tpu-partition-", "cloud.google.com/gke-tpu-slice")
 _HOST_CHIPS_MAX = 8  # a slice of more chips than any host has is of several hosts
-# What is written where nothing is known; all nodes that carry it would seem to stand at one place. The first is that of
+# Values for "unknown"; all nodes with one of them would seem to be in one domain. The first is that of
 # OKE's labeler (oracle-quickstart/oci-hpc-oke, labeler-configmap.yaml).
 _PLACEHOLDERS = frozenset({"no-imds-data", "unknown", "none", "null", "n/a", "undefined"})
-_LAYERS = (3, 4)  # AWS names so many layers; from fewer it cannot be told which is the leaf
+_LAYERS = (3, 4)  # the layers that AWS names; with fewer the leaf is ambiguous
 
 
 class KeyLevels(NamedTuple):
-    """`levels`: outermost first; `remarks`: what was there and could not be used, as clauses."""
+    """`levels`: outermost first; `remarks`: values that could not be used, as clauses."""
 
     levels: tuple[Level, ...]
     remarks: tuple[str, ...]
 
 
 def derive_levels(source: str, values: Mapping[str, str], what: str = "") -> KeyLevels:
-    """The levels that `values`, by key, stand for. `what`: what a key is, for the origin, like "node label"."""
+    """Return the levels of `values`, by key. `what`: the kind of key, for the origin, like "node label"."""
     found: dict[str, Level] = {}
     remarks: list[str] = []
     tree: str | None = None
@@ -56,7 +56,7 @@ def sort_levels(levels: Iterable[Level]) -> tuple[Level, ...]:
 def _derive_family_levels(
     keys: Iterable[Key], values: Mapping[str, str], remarks: list[str]
 ) -> dict[str, tuple[str, str]]:
-    """Level -> its domain, and the key that said so."""
+    """Return level -> its domain, and the key of it."""
     found: dict[str, tuple[str, str]] = {}
     for key in keys:
         if key.level in (FROM_NEAR, FROM_FAR):
@@ -73,7 +73,7 @@ def _derive_family_levels(
 
 def _is_usable(name: str, values: Mapping[str, str], remarks: list[str]) -> bool:
     if not is_text(values[name]):
-        if values[name]:  # an empty label is how Kubernetes says: there is none
+        if values[name]:  # an empty label means none in Kubernetes
             remarks.append(f"{name} is no name")
         return False
     if values[name].lower() in _PLACEHOLDERS:
@@ -93,7 +93,7 @@ def _is_slice(values: Mapping[str, str]) -> bool:
 
 
 def _find_numbered_keys(prefix: str, values: Mapping[str, str], remarks: list[str]) -> dict[int, str]:
-    """Number -> key, for the keys that are `prefix` and a number."""
+    """Return number -> key, for the keys that are `prefix` and a number."""
     found: dict[int, str] = {}
     for name in values:
         digits = name.removeprefix(prefix)
@@ -104,7 +104,7 @@ def _find_numbered_keys(prefix: str, values: Mapping[str, str], remarks: list[st
 
 
 def _assign_from_near(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str]:
-    """Level -> key; 0 is the switch next to the node."""
+    """Return level -> key; 0 is the switch next to the node."""
     for number, name in sorted(numbered.items()):
         if number >= len(TIERS):
             remarks.append(f"{name} is further out than {TIERS[-1]}")
@@ -112,7 +112,7 @@ def _assign_from_near(numbered: Mapping[int, str], remarks: list[str]) -> dict[s
 
 
 def _assign_from_far(numbered: Mapping[int, str], remarks: list[str]) -> dict[str, str]:
-    """Level -> key; 1 is the farthest, and the highest is the switch next to the node."""
+    """Return level -> key; 1 is the farthest, and the highest is the switch next to the node."""
     if not numbered:
         return {}
     last = max(numbered)

@@ -1,8 +1,8 @@
-"""What several sources say of one node, made one: a domain for each level, outermost first.
+"""Merges the results of several sources for one node: a domain for each level, outermost first.
 
-The answers come in order of trust. For each level the first that knows it counts; where a later one names another
-domain, that is a conflict, and people are told of it: one of the two is wrong, or calls the same switch by another
-name, and then nodes that were told by different sources seem to be apart.
+The results are in order of trust. For each level the first that knows it counts; a later one with another domain is a
+conflict, which is reported: one of the two is wrong, or has another name for the same switch, and then nodes with
+different sources seem to be apart.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from launcher.model.locality_path import LEVELS_MAX, is_level_name, is_text
 from rendezvous.values import NamedTuple
 
 _OWN_NAME = ("slice", "slice")
-"""A TPU slice is called by its first host; GKE calls it by its node pool, which is no contradiction."""
+"""A TPU slice is named after its first host; GKE names it after its node pool, which is no conflict."""
 
 
 class SourceResult(NamedTuple):
-    """What came of asking one source: the levels it knows, and why these or none."""
+    """The result of querying one source: its levels, and the reason for these or none."""
 
     source: str
     levels: tuple[Level, ...]
@@ -27,14 +27,14 @@ class SourceResult(NamedTuple):
 
 
 class MergedLevels(NamedTuple):
-    """`remarks` are sentences for people."""
+    """`remarks` are sentences for the user."""
 
     levels: tuple[Level, ...]
     remarks: tuple[str, ...]
 
 
 def merge(results: Sequence[SourceResult]) -> MergedLevels:
-    """One domain for each level. `answers`: in order of trust, the most trusted first."""
+    """Return one domain for each level. `results`: in order of trust, the most trusted first."""
     chosen: dict[str, tuple[str, Level]] = {}
     remarks: list[str] = []
     lists: dict[tuple[str, ...], int] = {}
@@ -56,12 +56,12 @@ def merge(results: Sequence[SourceResult]) -> MergedLevels:
 
 
 def format_provenance(source: str, level: Level) -> str:
-    """Who says so: "slurm (SLURM_TOPOLOGY_ADDR)"."""
+    """Format the origin: "slurm (SLURM_TOPOLOGY_ADDR)"."""
     return source if level.origin == source or not level.origin else f"{source} ({level.origin})"
 
 
 def keep_usable_levels(result: SourceResult) -> SourceResult:
-    """The answer without what cannot be told to other nodes: a plug-in or a metadata server may say anything."""
+    """Remove levels that cannot be sent to other nodes: a plug-in or a metadata server may return anything."""
     kept: list[Level] = []
     for level in result.levels:
         if is_level_name(level.name) and is_text(level.domain) and level.name not in (one.name for one in kept):

@@ -1,12 +1,12 @@
-"""In which order levels stand, outermost first, when several lists of them are made one.
+"""Orders levels, outermost first, when several lists of them are merged.
 
-The levels of `LEVELS` have their order. Users may have levels of their own, `row` or `rack`, and where such a one
-belongs is seen from the lists it stands in: `zone=a,row=r7,leaf=l3` puts rows inside zones and outside leaves. So each
-list is taken for what it says of every two of its names, and the names are lined up such that all of it holds. Where
-lists contradict each other, what more of them say counts; between equals the name that sorts first is outside. A name
-that stands beside no other is taken to be inside a leaf.
+The levels of `LEVELS` have a fixed order. Users may have levels of their own, `row` or `rack`, whose position follows
+from the lists that contain them: `zone=a,row=r7,leaf=l3` puts rows inside zones and outside leaves. So each list orders
+every two of its names, and the names are sorted such that all these orders hold. Where lists contradict each other, the
+majority counts; between equals the name that sorts first is outside. A name without others in its list is assumed to be
+inside a leaf.
 
-The answer depends on the lists alone, not on the order in which they come.
+The result depends on the lists alone, not on their order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.model.locality_path import LEVELS
 from rendezvous.values import NamedTuple
 
 _RANKS = {name: rank for rank, name in enumerate(LEVELS)}
-_OWN_RANK = _RANKS["leaf"] + 0.5  # where a level stands of which nothing is known
+_OWN_RANK = _RANKS["leaf"] + 0.5  # the rank of a level of which nothing is known
 
 
 class LevelOrder(NamedTuple):
@@ -29,7 +29,7 @@ class LevelOrder(NamedTuple):
 
 
 def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
-    """One order for the names of all lists; `lists`: a list of names, outermost first -> how often it was given."""
+    """One order for the names of all lists; `lists`: a list of names, outermost first -> its number of occurrences."""
     names = {name for one in lists for name in one}
     if names <= _RANKS.keys():
         levels = tuple(sorted(names, key=_RANKS.__getitem__))
@@ -58,7 +58,7 @@ def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:
 
 
 def _build_nesting(names: Iterable[str]) -> dict[str, set[str]]:
-    """Name -> the names that are inside it, as far as `LEVELS` says; only the next one, the rest follows."""
+    """Return name -> the names that are inside it by `LEVELS`; only the next one, the others follow."""
     inside: dict[str, set[str]] = {name: set() for name in names}
     known = sorted((name for name in inside if name in _RANKS), key=_RANKS.__getitem__)
     for outer, inner in pairwise(known):
@@ -92,7 +92,7 @@ def _can_reach(inside: Mapping[str, set[str]], start: str, goal: str) -> bool:
 
 
 def _sort_topologically(inside: Mapping[str, set[str]]) -> list[str]:
-    """Every name before those inside it; of several that may come next, the one that is usually outermost."""
+    """Return every name before those inside it; of several candidates, the one that is usually outermost."""
     outside = dict.fromkeys(inside, 0)
     for names in inside.values():
         for name in names:
@@ -110,7 +110,7 @@ def _sort_topologically(inside: Mapping[str, set[str]]) -> list[str]:
 
 
 def _find_rank(inside: Mapping[str, set[str]], name: str) -> float:
-    """A level of somebody's own that is outside a known one comes directly before that."""
+    """Return the rank; a level of the user's that is outside a known one comes directly before that."""
     if name in _RANKS:
         return _RANKS[name]
     reached, left = {name}, [name]

@@ -1,11 +1,11 @@
-"""Amazon's metadata server, IMDSv2: region and zone. It knows no switches.
+"""Amazon's metadata server, IMDSv2: region and zone. It has no switches.
 
-Which network nodes are above a machine is told by an API that needs a permission (`aws ec2
-describe-instance-topology`), and on Kubernetes by labels that AWS's controller sets. The placement group says what was
-asked for and its partition what fails together; neither says what is near, so they are named and not used.
+The network nodes above a machine are available from an API that needs a permission (`aws ec2
+describe-instance-topology`), and on Kubernetes from labels that AWS's controller sets. The placement group is what was
+requested and its partition what fails together; neither implies nearness, so they are logged and not used.
 
-A question needs a token, and the answer with the token must not cross more hops than the machine's owner allows: by
-default one, too few for a container with a network of its own. It is then dropped, and all that is seen is silence.
+A query needs a token, and the answer with the token must not cross more hops than the machine's owner allows: by
+default one, too few for a container with a network of its own. It is then dropped, and the server seems not to answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _fetch_token(server: Server) -> str:
 
 
 def _read_value(server: Server, headers: Mapping[str, str], key: str) -> str:
-    """What a key holds; empty if there is none, as for machines in no placement group."""
+    """Return the value of a key; empty if there is none, as for machines in no placement group."""
     answer = server.ask(f"/latest/meta-data/{key}", headers)
     if answer.status not in (200, 404):
         raise NoAnswer(f"answers {answer.status} to {key}")

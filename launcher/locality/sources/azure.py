@@ -1,12 +1,12 @@
-"""Azure's metadata server: location, zone, and for machines with InfiniBand the group and subgroup they are in.
+"""Azure's metadata server: location, zone, and for machines with InfiniBand their group and subgroup.
 
 A subgroup is one interconnect block, such as the 18 machines of an NVLink rack; its group is as far as InfiniBand
-reaches. Both came with a late version of the server's language; an older server refuses that version, and is asked
-again in an old one, where a tag may stand for the subgroup. Fault and update domains say what fails or is updated
-together, the placement group what was asked for; neither says what is near.
+reaches. Both came with a late version of the server's API; an older server refuses that version, and is queried
+again in an old one, where a tag may contain the subgroup. Fault and update domains are what fails or is updated
+together, the placement group what was requested; neither implies nearness.
 
-Hyper-V also tells a machine the name of its host, in a file. The name is shown, no more: machines with accelerators
-have a host for themselves.
+Hyper-V also writes the name of a machine's host, to a file. The name is only shown: machines with accelerators have a
+host for themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.model.locality_path import is_text
 
 _PATH = "/metadata/instance/compute?format=json&api-version="
 _VERSIONS = ("2025-11-11", "2021-12-13")
-_SIZE_MAX = 1 << 18  # what users gave the machine, up to 64 KiB in base64, is part of the answer
+_SIZE_MAX = 1 << 18  # the machine's user data, up to 64 KiB in base64, are part of the answer
 _TAG = "Platform_Interconnect_Group"
 _IDS = ("interconnectSubgroupId", "interconnectGroupId")
 
@@ -30,7 +30,7 @@ _POOL_KEY, _POOL_VALUE, _POOL_MAX = 512, 2048, 1 << 20  # a record is a key and 
 
 
 class Source(CloudSource):
-    """`root`: where /var hangs, too."""
+    """`root`: the directory above /var, too."""
 
     name = "azure"
 
@@ -50,7 +50,7 @@ def _read_compute(server: Server) -> dict[str, Any]:
         answer = server.ask(_PATH + version, {"Metadata": "true"}, size_max=_SIZE_MAX)
         if answer.status == 200:
             return parse_object(answer.text)
-        if answer.status != 400:  # 400: a version that it does not know
+        if answer.status != 400:  # 400: an unknown version
             break
     raise NoAnswer(f"answers {answer.status}")
 
@@ -67,7 +67,7 @@ def _extract_values(compute: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_physical_host(path: str) -> str:
-    """The name of the machine under this one, as Hyper-V wrote it to a file of records; empty if it did not."""
+    """Return the name of the machine under this one, as Hyper-V wrote it to a file of records; empty if it did not."""
     try:
         with open(path, "rb") as file:
             pool = file.read(_POOL_MAX)

@@ -1,6 +1,6 @@
-"""What the clouds have in common: firmware that gives the cloud away, and a metadata server that is asked a few keys.
+"""The common part of the clouds: firmware that identifies the cloud, and a metadata server with a few keys.
 
-A cloud's own file says which keys, and what is to be told of the answers.
+A cloud's own file has the keys, and the remarks on their values.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from launcher.locality.sources import cloud_detection
 
 
 class CloudSource:
-    """`root`: where /sys hangs, and `address`: the server's, for tests."""
+    """`root`: the directory above /sys, and `address`: the server's, for tests."""
 
     name = ""
     server_name = "metadata server"
-    """How the server is called beside what it told."""
+    """The name of the server in the reason."""
 
     def __init__(self, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
         self._root = root
@@ -41,13 +41,13 @@ class CloudSource:
         )
 
     def ask(self, server: Server, values: dict[str, str]) -> str:
-        """Fill in key -> what it holds; what else is to be told. Raises NoAnswer, and what is filled in counts."""
+        """Fill in key -> value; return remarks. Raises NoAnswer, and what is filled in counts."""
         raise NotImplementedError
 
     def explain_skip(self, environ: Mapping[str, str]) -> str:
-        """Why the server is not to be asked, if that is so."""
+        """Return why the server must not be queried, or ""."""
         return ""
 
     def describe_host(self) -> str:
-        """What is known without the server."""
+        """Return what is known without the server."""
         return ""

@@ -1,10 +1,10 @@
-"""Signs that this machine stands in a certain cloud, or this process in a pod.
+"""Signs that this machine is in a certain cloud, or this process in a pod.
 
-A metadata server is asked only where there is such a sign, because the address that all clouds use for theirs means
-nothing elsewhere, or worse, somebody's machine. The sign is what the machine's firmware calls itself, which Linux
-shows in files that everybody may read, also in a container. Variables such as AWS_REGION are no sign: they say which
-cloud a program is to talk to, and are set on laptops too. A sandbox that hides the files has no sign, and then nothing
-is asked.
+A metadata server is queried only where there is such a sign, because the address that all clouds use for theirs means
+nothing elsewhere, or worse, a foreign machine. The sign is the name of the machine's firmware, which Linux shows in
+files that every user may read, also in a container. Variables such as AWS_REGION are no sign: they name the cloud whose
+API a program uses, and are set on laptops too. A sandbox that hides the files has no sign, and then no server is
+queried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIZE_MAX = 256
 
 
 class CloudSignature(NamedTuple):
-    """`file` begins with `text` on the machines of `cloud`, says `citation`."""
+    """`file` begins with `text` on the machines of `cloud`, according to `citation`."""
 
     cloud: str
     file: str
@@ -27,10 +27,10 @@ class CloudSignature(NamedTuple):
 
 
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
-"""The API server, as every container of a pod is told: kubernetes.io/docs/tasks/run-application/access-api-from-pod."""
+"""The API server, set in every container of a pod: kubernetes.io/docs/tasks/run-application/access-api-from-pod."""
 
 ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a pod has the token of its account, and what vouches for the API server."""
+"""Where a pod has the token of its account, and the API server's certificate authority."""
 
 # docs/internals/decisions/0028-cloud-metadata-after-detection.md
 _DMI = "sys/class/dmi/id"
@@ -47,7 +47,7 @@ CLOUD_SIGNATURES: tuple[CloudSignature, ...] = (
 
 
 def find_cloud_signature(cloud: str, root: str = "/") -> str:
-    """What says that this machine is in that cloud, as words; empty if nothing does. `root`: where /sys hangs."""
+    """Return the sign that this machine is in that cloud, as words; empty without one. `root`: above /sys."""
     for sign in CLOUD_SIGNATURES:
         if sign.cloud == cloud and _read_start(os.path.join(root, sign.file)).startswith(sign.text):
             return f"/{sign.file} begins with {sign.text}"
@@ -55,7 +55,7 @@ def find_cloud_signature(cloud: str, root: str = "/") -> str:
 
 
 def is_pod(environ: Mapping[str, str], root: str = "/") -> bool:
-    """Whether this process runs in a pod of Kubernetes. `root`: where /var hangs."""
+    """Whether this process runs in a pod of Kubernetes. `root`: the directory above /var."""
     return bool(environ.get(SERVICE_HOST)) or os.path.isdir(os.path.join(root, ACCOUNT))
 
 

@@ -1,8 +1,8 @@
-"""What a command of the user's prints: run by a shell, within a limit of time and of length.
+"""The output of a command of the user's: run by a shell, within a limit of time and of length.
 
-Whoever knows a network best may know it in a database, a site's own tool or a line of `scontrol`. The command is asked
-once on every node. It may hang, fail, or print something else altogether, and then the start ends with a sentence that
-names it, because ranks put on the wrong nodes would only be noticed by how slow they are.
+A site's topology may be in a database, a tool of its own or a line of `scontrol`. The command runs once on every node.
+It may hang, fail, or print something else, and then the start ends with a sentence that names it, because ranks on the
+wrong nodes would only be noticed by their slowness.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SHOWN_MAX = 60
 
 
 def read_output(command: str, environ: Mapping[str, str], asked_by: str, limit_s: float = LIMIT_S) -> str:
-    """The one line that the command prints, or "" if it prints nothing. `asked_by`: the option that gave it.
+    """Return the one line that the command prints, or "" if it prints nothing. `asked_by`: the option that set it.
 
-    Raises UsageError for what cannot be run or prints something else, TemporaryError for what fails or takes longer.
+    Raises UsageError for a command that cannot be run or has other output, TemporaryError for a failure or a time-out.
     """
     import subprocess
 
@@ -38,7 +38,7 @@ def read_output(command: str, environ: Mapping[str, str], asked_by: str, limit_s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=dict(environ),
-        start_new_session=True,  # so that all of it can be ended together
+        start_new_session=True,  # so that all of its processes can be killed together
     )
     try:
         printed, said = _read(process, limit_s)
@@ -58,7 +58,7 @@ def read_output(command: str, environ: Mapping[str, str], asked_by: str, limit_s
 
 
 def _read(process: Popen[bytes], limit_s: float) -> tuple[bytes | None, bytes]:
-    """What the process prints until it closes both outputs, or more than is allowed; None if it hangs."""
+    """Return the output until it closes both streams, or more than is allowed; None if it hangs."""
     import select
     from subprocess import TimeoutExpired
 
@@ -83,13 +83,13 @@ def _read(process: Popen[bytes], limit_s: float) -> tuple[bytes | None, bytes]:
                 return found[stream], found[process.stderr]
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
-    except TimeoutExpired:  # its outputs are closed, and it goes on
+    except TimeoutExpired:  # its outputs are closed, and it continues
         return None, found[process.stderr]
     return found[process.stdout], found[process.stderr]
 
 
 def _kill_process(process: Popen[bytes]) -> None:
-    """Nothing of the command is left, also not what it has started."""
+    """Kill the command and all that it has started."""
     from contextlib import suppress
 
     with suppress(ProcessLookupError, PermissionError):

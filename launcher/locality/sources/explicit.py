@@ -1,7 +1,7 @@
-"""Where the user says that this node stands: in an option, in a file for all nodes, or by a command.
+"""The locality that the user sets: in an option, in a file for all nodes, or by a command.
 
-What is said on purpose counts for more than all that is found, and if it is wrong the start ends: exit code 2 where
-only the user can mend it, 75 where the same may work later.
+It overrides every source, and an error in it ends the start: exit code 2 where only the user can correct it, 75 where
+the same may work later.
 
 The file has a line for each node:
 
@@ -10,9 +10,9 @@ The file has a line for each node:
     10.0.4.9    zone=a,spine=s1,leaf=l4
     *           zone=a
 
-A node finds itself by its name here (--node-name), by the name of its host with or without domain, or by its address;
-`*` is for all that have no line. Lines of text can be made by any tool and read by `grep`, and one line that is wrong
-does not make the others unreadable, which is why this is neither YAML nor JSON.
+A node is found by its name (--node-name), by the name of its host with or without domain, or by its address; `*` is for
+all that have no line. Lines of text can be written by any tool and searched by `grep`, and one invalid line does not
+make the others unreadable, which is why this is neither YAML nor JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILE_MAX = 32 << 20  # bytes: half a million nodes
 
 
 def read_explicit(config: Config, environ: Mapping[str, str], names: Sequence[str]) -> list[SourceResult]:
-    """What the user says, in the order in which it counts. `names`: this node's names and its address.
+    """Return the user's settings, in the order of precedence. `names`: this node's names and its address.
 
     Raises UsageError and TemporaryError.
     """
@@ -54,9 +54,9 @@ def read_explicit(config: Config, environ: Mapping[str, str], names: Sequence[st
 
 
 def find_in_file(file: str, names: Sequence[str]) -> tuple[LevelPath, str]:
-    """This node's path in the file, and the name that it was found by. Raises UsageError."""
+    """Return this node's path in the file, and the name of its line. Raises UsageError."""
     wanted = _add_short_names(names)
-    bare = {name for name in names if name and "." not in name and ":" not in name}  # it may stand there with a domain
+    bare = {name for name in names if name and "." not in name and ":" not in name}  # its line may have a domain
     lines: list[tuple[int, str, str]] = []  # number, name, path
     others: tuple[int, str, str] | None = None
     for number, line in enumerate(read_file(file).splitlines(), 1):
@@ -87,13 +87,13 @@ def find_in_file(file: str, names: Sequence[str]) -> tuple[LevelPath, str]:
 
 
 def _parse_line(text: str, what: str) -> LevelPath:
-    """The path behind a host; none means that nothing is known of it."""
+    """Parse the path after a host; none means that nothing is known of it."""
     text = text.partition("#")[0].strip()
     return parse_path(text, what) if text else ()
 
 
 def read_file(file: str) -> str:
-    """What the file holds. Raises UsageError if it cannot be read or is no text."""
+    """Return the text of the file. Raises UsageError if it cannot be read or is no text."""
     try:
         with open(file, "rb") as opened:
             content = opened.read(_FILE_MAX + 1)
@@ -112,7 +112,7 @@ def read_file(file: str) -> str:
 
 
 def _add_short_names(names: Sequence[str]) -> list[str]:
-    """The names, and those of hosts without their domain; in order, each once."""
+    """Return the names, and those of hosts without their domain; in order, each once."""
     found: list[str] = []
     for name in names:
         short = name.partition(".")[0]

@@ -1,9 +1,9 @@
 """Google's metadata server: the zone, and for some machines block, sub-block and host.
 
-Only machines for accelerators and some for HPC have a place below the zone, and only where they were placed compactly
-or reserved. It is an attribute in one of two spellings; both were seen in public code that reads them, neither on a
-page of Google's. Under GKE a server of GKE's own may stand in front, which knows the zone and hides attributes; the
-node's labels have the place then.
+Only machines for accelerators and some for HPC have a position below the zone, and only where they were placed
+compactly or reserved. It is an attribute in one of two spellings; both occur in public code that reads them, neither in
+Google's documentation. Under GKE a proxy of GKE's may answer instead, which has the zone and hides attributes; then the
+node's labels have the position.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _read_host(server: Server, values: dict[str, str]) -> bool:
 
 
 def _ask(server: Server, key: str) -> HttpResponse:
-    """The answer of Google's server, which says that it is: whoever else stands there does not."""
+    """Return the answer of Google's server, which identifies itself; an answer from any other server is refused."""
     answer = server.ask(_PATH + key, {_FLAVOR: "Google"})
     if answer.headers.get(_FLAVOR.lower()) != "Google":
         raise NoAnswer("is not Google's")

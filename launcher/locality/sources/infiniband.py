@@ -1,10 +1,10 @@
-"""What the InfiniBand adapters and the firmware say of themselves: shown by `meshctl doctor`, and used for nothing.
+"""The identifiers of InfiniBand adapters and the firmware: shown by `meshctl doctor`, and not used for placement.
 
-It is tempting to take these for places in the network, and it would be wrong. A node GUID names the adapter in this
-machine and not the switch behind it (Linux, Documentation/ABI/stable/sysfs-class-infiniband): two neighbours share
-nothing in theirs. A subnet's manager (sm_lid) and the prefix of its GIDs are the same for a whole fabric, and by
-default for every fabric. A chassis' serial number would tell blades of one enclosure; only root may read it, and many
-vendors leave "Default string" there. So no level comes of any of it; who knows the fabric may compare two nodes.
+They look like positions in the network, but are not. A node GUID names the adapter in this machine and not the switch
+behind it (Linux, Documentation/ABI/stable/sysfs-class-infiniband): those of two neighbours have nothing in common. A
+subnet's manager (sm_lid) and the prefix of its GIDs are the same for a whole fabric, and by default for every fabric. A
+chassis' serial number would identify blades of one enclosure; only root may read it, and many vendors leave "Default
+string" there. So no level is derived from them; a user who knows the fabric may compare two nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRMWARE = ("sys_vendor", "product_name", "chassis_asset_tag", "chassis_serial"
 
 
 class InfinibandSource:
-    """`root`: where /sys hangs, for tests."""
+    """`root`: the directory above /sys, for tests."""
 
     name = "infiniband"
 
@@ -49,7 +49,7 @@ class InfinibandSource:
 
 
 class FirmwareSource:
-    """`root`: where /sys hangs, for tests."""
+    """`root`: the directory above /sys, for tests."""
 
     name = "firmware"
 
@@ -73,7 +73,7 @@ def _list_entries(folder: str) -> list[str]:
 
 
 def _read_value(folder: str, name: str) -> str:
-    """The file's one line, "" where it may not be read or holds something else."""
+    """Return the file's one line, "" where it may not be read or contains something else."""
     try:
         with open(os.path.join(folder, name), "rb") as file:
             text = file.read(_VALUE_MAX).decode(errors="replace").strip()

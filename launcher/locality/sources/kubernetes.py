@@ -1,10 +1,10 @@
 """Kubernetes: the labels of the node that this pod runs on.
 
-Clouds and operators write rack, block and zone into labels of the Node object, which belongs to nobody's namespace. A
-pod learns them in one of two ways. Somebody hands them in: by the downward API, as far as Kubernetes copies labels of
-the node to the pod, or in a file that an init container has written. Or the agent asks the API server for its own node
-(`node_object`), if the account of the pod may `get` nodes. What is handed in counts, and if it names switches nobody is
-asked.
+Clouds and operators write rack, block and zone into labels of the Node object, which is in no namespace. A pod gets
+them in one of two ways. The pod's definition provides them: by the downward API, as far as Kubernetes copies labels of
+the node to the pod, or in a file that an init container has written. Or the agent queries the API server for its own
+node (`node_object`), if the account of the pod may `get` nodes. Provided labels have precedence, and if they name
+switches the server is not queried.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from launcher.locality.sources.node_object import read_node_labels
 
 LABELS, LABELS_FILE = "LAUNCHER_NODE_LABELS", "LAUNCHER_NODE_LABELS_FILE"
 PODINFO = "etc/podinfo"
-"""Where Kubernetes' own examples mount a volume of the downward API."""
+"""The mount point of a downward API volume in Kubernetes' own examples."""
 
 _PODINFO_FILES = ("labels", "annotations")
 _FILE_MAX = 1 << 20
 
 
 class Source:
-    """`root`: where /etc and /var hang, for tests."""
+    """`root`: the directory above /etc and /var, for tests."""
 
     name = "kubernetes"
 
@@ -53,7 +53,7 @@ class Source:
             except NoAnswer as error:
                 told.append(str(error))
         if any(environ.get(name) for name in slice_identity.IDENTITY_VARIABLES):
-            found.pop("slice", None)  # these tell it themselves; the pool has another name, which would be a conflict
+            found.pop("slice", None)  # from the TPU itself; the pool's other name would be a conflict
         zone = found.get("zone")
         if zone and zone.domain.isdecimal() and cloud_detection.find_cloud_signature("azure", self._root):
             # Where Azure has no zones, its cloud provider writes the fault domain there (cloud-provider-azure, #10222).
@@ -62,7 +62,7 @@ class Source:
         return Hints(sort_levels(found.values()), "; ".join(told))
 
     def _read_label_texts(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str | OSError]]:
-        """Name and text of what holds labels."""
+        """Yield name and text of everything that contains labels."""
         if environ.get(LABELS):
             yield LABELS, environ[LABELS]
         named = environ.get(LABELS_FILE)
@@ -82,7 +82,7 @@ def _read_file(path: str) -> str | OSError:
 
 
 def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
-    """Add the levels that a text of labels names, and say what came of it."""
+    """Add the levels that a text of labels names, and describe the result."""
     if isinstance(text, OSError):
         return f"{name} cannot be read: {text.strerror}"
     try:

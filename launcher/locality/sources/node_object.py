@@ -1,8 +1,8 @@
-"""The labels of this pod's Node object, asked of Kubernetes' API server with the pod's own account.
+"""The labels of this pod's Node object, from Kubernetes' API server with the pod's own account.
 
-The token is read anew each time, because Kubernetes replaces it. It goes over TLS, to a server that the cluster's own
-authority vouches for, and nowhere else: not through a proxy, and not into any message. Only the object's metadata is
-asked for, since a whole Node names every image on the machine.
+The token is read again each time, because Kubernetes replaces it. It goes over TLS, to a server that the cluster's own
+authority certifies, and nowhere else: not through a proxy, and not into any message. Only the object's metadata is
+requested, since a whole Node lists every image on the machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import ssl
 
 NODE_NAMES = ("NODE_NAME", "LAUNCHER_NODE_NAME")
-"""Where a pod is told spec.nodeName; the second is also what meshrun calls the node."""
+"""The variables of spec.nodeName in a pod; the second is also meshrun's name of the node."""
 
 RULE = 'apiGroups [""], resources [nodes], verbs [get]'
 
 LIMIT_S = 1.5
-"""Less than all sources have together, so that a server that is silent is named."""
+"""Less than all sources have together, so that an unresponsive server is named."""
 
 _PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
 _ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -35,7 +35,7 @@ _TOKEN_MAX = 1 << 16
 
 
 def read_node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> dict[str, str]:
-    """The labels by key. `root`: where /var hangs, for tests. Raises NoAnswer with a whole clause."""
+    """Return the labels by key. `root`: the directory above /var, for tests. Raises NoAnswer with a whole clause."""
     account = os.path.join(root, ACCOUNT)
     node = next((environ[name] for name in NODE_NAMES if environ.get(name)), "")
     if not node:
@@ -82,9 +82,9 @@ def _read_token(path: str) -> str:
 
 
 def _make_tls_context(authority: str) -> ssl.SSLContext:
-    """TLS that trusts the cluster's authority, and no other.
+    """Return a TLS context that trusts the cluster's authority, and no other.
 
-    Python 3.13 asks more of certificates than Kubernetes does (VERIFY_X509_STRICT): authorities of many clusters, those
+    Python 3.13 requires more of certificates than Kubernetes (VERIFY_X509_STRICT): authorities of many clusters, those
     of EKS among them, have no key identifier and would be refused (kubernetes-client/python, issue 2394).
     """
     import ssl

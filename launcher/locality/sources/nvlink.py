@@ -1,9 +1,9 @@
-"""The NVLink domain that this node's GPUs are in, as their driver told when they were found.
+"""The NVLink domain of this node's GPUs, which their driver reported during detection.
 
 On racks such as NVL72 the GPUs of many nodes are wired to each other by NVLink, and the fabric's manager gives each a
-cluster and, inside it, a clique: the partition that can talk. Nodes of one clique are near each other in a way that no
-switch of the network shows. Where the GPUs of a node are not all in one, nothing is said, as GPU Feature Discovery
-does for its label nvidia.com/gpu.clique (k8s-device-plugin, internal/lm/imex.go). Not tried on hardware.
+cluster and, inside it, a clique: the partition that can communicate. Nodes of one clique are near each other in a way
+that no switch of the network shows. Where the GPUs of a node are not all in one, no level is returned, as GPU Feature
+Discovery does for its label nvidia.com/gpu.clique (k8s-device-plugin, internal/lm/imex.go). Not tried on hardware.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Oracle's metadata server: region, availability domain, and for machines with RDMA the blocks they stand in.
+"""Oracle's metadata server: region, availability domain, and for machines with RDMA their blocks.
 
-The blocks are told where the owner's tenancy has capacity topology; else a machine may still know its network block and
-rack. Names are OCIDs, long and opaque; their last eleven characters are what Oracle's own labels of Kubernetes nodes
-keep of them, and are kept here too, so that a node that reads labels and one that asks the server say the same.
+The blocks are available where the owner's tenancy has capacity topology; else a machine may still have its network
+block and rack. Names are OCIDs, long and opaque; Oracle's own labels of Kubernetes nodes keep their last eleven
+characters, and so does this module, so that a node with labels and one with the server have the same names.
 """
 
 from __future__ import annotations

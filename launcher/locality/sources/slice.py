@@ -1,9 +1,9 @@
 """The TPU slice that this node is a host of.
 
-The hosts of a slice are wired to each other; between slices goes the ordinary network. What says so is what says which
-chips are here: variables that GKE and others set, or, on a Cloud TPU machine, the metadata server (`slice_identity`
-and `cloud_metadata` in launcher/hardware/tpu). Beside the level this gives the host's number and how many hosts a whole
-slice has, and those are no hints but what the chips need to run at all. Not tried on hardware.
+The hosts of a slice are wired to each other; slices are joined by the ordinary network. The data come from the same
+source as the chips: variables that GKE and others set, or, on a Cloud TPU machine, the metadata server
+(`slice_identity` and `cloud_metadata` in launcher/hardware/tpu). Besides the level this returns the host's number and
+the number of hosts of a whole slice, which are no hints but required for the chips to run. Not tried on hardware.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from launcher.model.node import Device
 
 
 class Source:
-    """`identity`: what was found by `look`, None before that or if there is no slice."""
+    """`identity`: what `look` found, None before that or if there is no slice."""
 
     name = "slice"
 

@@ -1,9 +1,9 @@
-"""Slurm tells every task where its node stands, if the cluster's owner has described the network to it.
+"""The topology of Slurm, which sets every task's position if the cluster's owner has described the network.
 
-SLURM_TOPOLOGY_ADDR is the way from the top to the node, `s8.s4.s0.tux1`, and SLURM_TOPOLOGY_ADDR_PATTERN says what each
-part is, `switch.switch.switch.node`. A part is empty where a node's branch has no switch at that height, and a list in
-brackets where it has several: nodes with the same list are at the same place. With topology/block it is `block.node`.
-Without a description, topology/flat, there is only the node.
+SLURM_TOPOLOGY_ADDR is the path from the top to the node, `s8.s4.s0.tux1`, and SLURM_TOPOLOGY_ADDR_PATTERN the kind of
+each part, `switch.switch.switch.node`. A part is empty where a node's branch has no switch at that height, and a list
+in brackets where it has several: nodes with the same list are in the same domain. With topology/block it is
+`block.node`. Without a description, topology/flat, there is only the node.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _parse_address(address: str, kinds: list[str], node: str) -> Hints:
 
 
 def _split_address(address: str, count: int, node: str) -> list[str] | None:
-    """As many switches as there should be, and the node, whose name may have dots of its own; None if it fits not."""
+    """Return `count` switches and the node, whose name may have dots of its own; None if it does not fit."""
     if node and address.endswith(f".{node}"):
         parts = [*address.removesuffix(f".{node}").split("."), node]
     else:
