@@ -1,7 +1,7 @@
-"""What the agent of a `launch` begins with: it is a process of its own, but not for itself.
+"""The entry point of the agent of a `launch`: a process of its own that ends with its caller.
 
-When the caller dies, were it by SIGKILL, the kernel sends this process a SIGTERM, and the agent leaves as it always
-does: the workers get their grace and are gone. It then also removes the directory that the caller cannot any more.
+When the caller dies, even by SIGKILL, the kernel sends this process a SIGTERM, and the agent leaves as usual: the
+workers get their grace period and end. It then also removes the call's directory, since the caller cannot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command, whose words stand behind the caller's pid and the call's directory; its exit code."""
+    """Run the command, which follows the caller's pid and the call's directory; return its exit code."""
     from launcher.cli import main as run
     from launcher.cli import protect_imports
 

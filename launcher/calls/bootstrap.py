@@ -1,7 +1,7 @@
-"""What a worker of a `launch` begins with: load the call, run it, leave what it returned or why it did not.
+"""The entry point of a worker of a `launch`: load the call, run it, write its result or its exception.
 
 An exception ends the worker as it would end a script: a traceback on stderr, without this module's own lines, and exit
-code 1. It is also left in TORCHELASTIC_ERROR_FILE, as torch's `record` does it, and in the call's directory.
+code 1. It is also written to TORCHELASTIC_ERROR_FILE, as by torch's `record`, and to the call's directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run the call; the exit code."""
+    """Run the call; return the exit code."""
     from launcher.cli import protect_imports
 
     protect_imports()
@@ -27,7 +27,7 @@ def main() -> int:
     from launcher.calls.pickling import format_error
     from launcher.model.errors import LauncherError
 
-    faulthandler.enable()  # a crash in native code says where the Python code was
+    faulthandler.enable()  # a crash in native code prints the Python stack
     round, rank = int(os.environ["LAUNCHER_ROUND"]), int(os.environ["RANK"])  # before the user's code may change them
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     call = FunctionCall(os.environ.pop(CALL_VARIABLE))
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _exit_if_others_wait(code: int | str) -> None:
-    """End this process, if it is one of several of JAX: at its usual end they would wait for each other."""
+    """End this process, if it is one of several of JAX: at a normal exit they would wait for each other."""
     distributed = sys.modules.get("jax._src.distributed")
     if getattr(getattr(distributed, "global_state", None), "client", None) is None:
         return
@@ -67,7 +67,7 @@ def _exit_if_others_wait(code: int | str) -> None:
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from where the user's code begins, be that the function or the script that is imported first."""
+    """Return the traceback from the user's code on, be that the function or the script that is imported first."""
     import runpy
     from multiprocessing import spawn
 
@@ -81,7 +81,7 @@ def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _write_error_file(path: str, error: BaseException, trace: TracebackType | None, message: str) -> None:
-    """What torch's `record` would have written; where it has, with more knowledge than we have, it stays."""
+    """Write what torch's `record` would have written; a file of its own stays, as it is more precise."""
     if not path or os.path.exists(path):
         return
     import json

@@ -1,4 +1,4 @@
-"""What `launch` raises when a worker has failed: the first failure whole, as the command would report it."""
+"""The exception of `launch` for a failed worker: the primary failure in full, as the command would report it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rendezvous.errors import MeshrunError
 if TYPE_CHECKING:
     from launcher.logs.reports.report import WorkerFailure
 
-# What Python writes between an exception and the one that came of it.
+# Python's line between an exception and the one that it caused.
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
 _MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFailure:
-    """How a job failed. `title`: what ran. `failures`: not empty, the root cause first; the others are of any node,
-    of the job's last round. `outcome`: what the launcher made of it. `is_order_known`: False if another failure came
+    """How a job failed. `title`: the program. `failures`: not empty, the root cause first; the others are of any node,
+    of the job's last round. `outcome`: the launcher's decision. `is_order_known`: False if another failure came
     so close, on another host, that it may have been first.
     """
 
@@ -35,7 +35,7 @@ class JobFailure:
 class WorkerFailed(LauncherError):
     """A worker failed, and no restart was left: its first failure, on whichever node it was.
 
-    `rank`, `local_rank`, `host` and `pid` say which worker. `exit_code` is its own, negative for the signal that ended
+    `rank`, `local_rank`, `host` and `pid` identify the worker. `exit_code` is its own, negative for a signal that ended
     it. `traceback` is the text of the exception that left the function, None where there was none (a signal,
     `os._exit`). If the worker ran under this call and its exception can be pickled, that is the `__cause__`.
     `failures` has all that is known of this worker and the others, `outcome` says why there was no restart.
@@ -70,16 +70,16 @@ def _describe_failure(failure: WorkerFailure) -> str:
 
 
 def _find_exception_line(traceback: str) -> str:
-    """The line that names the exception: the first one behind the last frame of the last of a chain."""
+    """Return the line that names the exception: the first one after the last frame of the last of a chain."""
     lines = _CHAINED.split(traceback.strip())[-1].split("\n")
-    if lines[0].strip().startswith("+ Exception Group"):  # what it holds is drawn below it, further in
+    if lines[0].strip().startswith("+ Exception Group"):  # its content is drawn below it, indented
         lines = [line[4:] for line in takewhile(lambda line: line.startswith("  | "), lines[1:])] or lines
     frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
     return lines[frames[-1] + 1] if frames and frames[-1] + 1 < len(lines) else lines[0]
 
 
 def add_hint(error: MeshrunError) -> MeshrunError:
-    """The error with its hint where Python shows it, below the sentence."""
+    """Add the hint where Python shows it, below the sentence."""
     note = f"hint: {error.hint}"
     if error.hint and note not in (*getattr(error, "__notes__", ()), *str(error).split("\n")):
         if hasattr(error, "add_note"):  # from Python 3.11 on
@@ -89,5 +89,5 @@ def add_hint(error: MeshrunError) -> MeshrunError:
     return error
 
 
-# Under the name that users import: shorter in a traceback, and where pickle looks for it.
+# The name that users import: shorter in a traceback, and the one by which pickle imports it.
 WorkerFailed.__module__ = "launcher"

@@ -1,7 +1,7 @@
-"""Options as keyword arguments: `max_restarts=2, mesh={"dp": "*", "tp": 2}` becomes the words of a command line.
+"""Options as keyword arguments: `max_restarts=2, mesh={"dp": "*", "tp": 2}` becomes a command line.
 
-The table of options says how each is written, so a keyword is an option's name with underscores and nothing is listed
-twice. What a value means is decided, and refused, where the command's own words are.
+The table of options defines the format of each, so a keyword is an option's name with underscores and nothing is listed
+twice. Values are parsed, and refused, where the command's own are.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from launcher.model.errors import UsageError
 
 Scalar = str | int | float
 OptionValue = Scalar | Sequence[Scalar] | Mapping[str, Scalar] | Mapping[int, Scalar] | None
-"""What an option takes: a text or number; True or False for a flag; a sequence for several values or FIRST:LAST; a
-mapping for pairs; None for not given."""
+"""The value of an option: a text or number; True or False for a flag; a sequence for several values or FIRST:LAST; a
+mapping for pairs; None for not set."""
 
 _SCRIPT_MODES = ("module", "no-python", "run-path", "legacy-local-rank")
 
 
 def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
-    """The words of a command line that say the same. Raises UsageError for what is no option of a launch."""
+    """Return the equivalent command line. Raises UsageError for what is no option of a launch."""
     found = []
     for keyword, value in options.items():
         option = _find_option(keyword)
@@ -36,7 +36,7 @@ def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
 
 
 def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
-    """The variables that must not speak: those of flags that were given as False, and of what a script is."""
+    """Return the variables to ignore: those of flags that are False, and of the script's form."""
     flags = [name.replace("_", "-") for name, value in options.items() if value is False]
     return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].all_variables}
 
@@ -57,13 +57,13 @@ def _find_option(keyword: str) -> Option:
 
 
 def _is_set(option: Option, value: OptionValue) -> bool:
-    if isinstance(value, int) and value in (0, 1):  # True and False are whole numbers to Python
+    if isinstance(value, int) and value in (0, 1):  # True and False are whole numbers in Python
         return bool(value)
     raise UsageError(f"{_format_keyword(option)}={value!r} is neither True nor False")
 
 
 def _format_value(option: Option, value: OptionValue) -> str:
-    """A value as the command line has it; the option's own words for its value say what stands between the parts."""
+    """Format a value for the command line; the option's metavar determines the separators."""
     if isinstance(value, Mapping):
         if "," not in option.metavar:
             raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")

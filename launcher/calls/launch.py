@@ -1,8 +1,8 @@
 """`launcher.launch`: the caller's side from the first check to the results.
 
-What the options mean is asked before anything is started, of the same code as the command's, so a refusal reads the
-same. What the agent knows of the end (the last round, this node's ranks in it, the failures) it leaves in a file in
-place of its report on stderr: see `launcher.logs.reports.outcome`.
+The options are resolved before anything is started, by the same code as the command's, so error messages are the same.
+The agent writes the outcome (the last round, this node's ranks in it, the failures) to a file in place of its report on
+stderr: see `launcher.logs.reports.outcome`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 _ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _ERRORS: Mapping[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
-# What gives log files a reader. Where none of these is set, what lies beside them is this call's alone.
+# The options for log files. If none is set, the job's log directory is only this call's.
 _LOG_OPTIONS = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs")
 
 
@@ -77,14 +77,14 @@ def launch(  # type: ignore[misc]  # mypy does not see that any arguments may be
     """Run `fn(*args)` in workers and return what each returned, by rank; of several nodes, this node's ranks.
 
     `nproc` and `mesh` are --nproc-per-node and --mesh; `options` are all other options of the command, with
-    underscores: `max_restarts=2`, `standalone=True`, `tee="3"`, `rdzv_endpoint="node0"`. What is not given comes from
-    LAUNCHER_ and PET_ variables, as for the command. `env` adds variables for the workers; None takes one away.
-    After restarts only what the last round returned counts. A text as `fn` is a program, run with `args` as its words;
-    its results are None.
+    underscores: `max_restarts=2`, `standalone=True`, `tee="3"`, `rdzv_endpoint="node0"`. Options that are not set come
+    from LAUNCHER_ and PET_ variables, as for the command. `env` adds variables for the workers; None removes one.
+    After restarts only the results of the last round count. A text as `fn` is a program, run with `args` as its
+    arguments; its results are None.
 
-    Raises WorkerFailed if a worker failed and no restart was left; UsageError for what cannot be started so;
-    TemporaryError if the world was not formed in time; LauncherError for any other end. What breaks the wait off, such
-    as KeyboardInterrupt or a SIGTERM, stops all workers first.
+    Raises WorkerFailed if a worker failed and no restart was left; UsageError for a call that cannot be started;
+    TemporaryError if the world was not formed in time; LauncherError for any other end. An interruption of the wait,
+    such as KeyboardInterrupt or a SIGTERM, stops all workers first.
     """
     if payload.is_importing():
         raise add_hint(
@@ -119,11 +119,11 @@ def _launch(
     options: Mapping[str, OptionValue],
 ) -> dict[int, Any]:
     if callable(fn):
-        # The name is for `ps`, and for nodes to see that they run the same; it is not what is run.
+        # The name is for `ps`, and for nodes to check that they run the same; it is not executed.
         title = pickling.format_name(fn)
         program = [
             word.replace("$", "$$") for word in (*_make_python_command("bootstrap"), title)
-        ]  # no ${local_rank} of a user's
+        ]  # a user's ${local_rank} is not substituted
     elif isinstance(fn, str):
         title, program = fn, [*map(_format_argument, (fn, *args))]
     else:
@@ -144,7 +144,7 @@ def _launch(
     end = outcome.read(file)
     if end is None:
         raise LauncherError(f"the launcher of {title} ended with exit code {exit_code}; stderr may say why")
-    # Not the exit code that was waited for: a caller's own handler of SIGCHLD may have taken it.
+    # Not the exit code from the wait: a caller's own handler of SIGCHLD may have reaped the process.
     if end.exit_code == 0:
         return {rank: call.read_result(end.round, rank) if callable(fn) else None for rank in end.ranks}
     if not end.failures:
@@ -158,21 +158,21 @@ def _launch(
 
 
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Raise UsageError for options that cannot work; whether nobody has asked for log files."""
+    """Raise UsageError for invalid options; whether no option requests log files."""
     config = cli.parse(job, environment)
     files.check(config)
     return all(config.origins.get(field, "default") == "default" for field in _LOG_OPTIONS)
 
 
 def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[str]) -> dict[str, str]:
-    """The caller's, for the agent and its workers, with the changes asked for.
+    """Return the caller's environment for the agent and its workers, with the requested changes.
 
-    A caller that is itself a worker starts a job that has nothing to do with the one around it.
+    A caller that is itself a worker starts a job that is independent of its own.
     """
     around: Collection[str] = ()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.all_variables)}
-    # An error file of the caller's is for the caller's own failure, which this job's need not become.
+    # An error file of the caller's is for the caller's own failure; this job's failure need not cause that.
     unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}
     for name, value in changes.items():
@@ -186,10 +186,10 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
 
 
 def _make_python_command(module: str) -> list[str]:
-    """The beginning of a command that runs `main` of a module of this room, in a Python like this one."""
+    """Return the beginning of a command that runs `main` of a module of this package, in a Python like this one."""
     if not sys.executable:
         raise UsageError("sys.executable is empty: launch does not know which Python to start")
-    # By path: found where the caller found it, be it installed or not.
+    # By path: from the caller's own location, installed or not.
     start = (
         f"import sys; sys.path.insert(0, {_ROOT_DIRECTORY!r}); from launcher.calls.{module} import main; "
         "sys.exit(main())"

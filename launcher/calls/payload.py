@@ -1,11 +1,11 @@
-"""What travels between the caller and its workers: the call there, results and exceptions back, each a file.
+"""The files between the caller and its workers: the call, the results and the exceptions.
 
-Files and not pipes, for a result may be hundreds of megabytes and a worker must be able to end when it has left it.
-They lie in a directory that only this user can open, and name the round and the rank, so that what an earlier round
-left is never taken for a result.
+Files and not pipes, since a result may be hundreds of megabytes and a worker must be able to end once it has written
+it. They are in a directory that only this user can open, and named by round and rank, so that a file of an earlier
+round is never read as a result.
 
-A worker becomes like its caller exactly as a process of multiprocessing's `spawn` does: the same sys.path, sys.argv and
-directory, and the caller's script imported once more, under another name than `__main__`.
+A worker reproduces its caller's state exactly as a process of multiprocessing's `spawn` does: the same sys.path,
+sys.argv and directory, and the caller's script imported again, under another name than `__main__`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from launcher.model.errors import LauncherError, find_shortage_hint
 
 CALL_VARIABLE = "LAUNCHER_CALL"  # the call's directory, for workers
 _CALL, _RESULT, _EXCEPTION = "call", "result", "exception"
-_PICKLE_ERRORS = (Exception, SystemExit)  # what user code may raise in a pickle; who is interrupted there still is
+_PICKLE_ERRORS = (Exception, SystemExit)  # exceptions of user code in a pickle; an interrupt is not caught
 
 
 class FunctionCall:
-    """One call and its directory, as both sides see it."""
+    """One call and its directory, for both sides."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -36,7 +36,7 @@ class FunctionCall:
     # --- the caller ---
 
     def write(self, function: Callable[..., Any], args: Sequence[object]) -> None:
-        """Raises UsageError for what cannot be pickled, LauncherError if there is no space."""
+        """Write the call. Raises UsageError for what cannot be pickled, LauncherError if there is no space."""
         main = _find_main()
         pickler = CallPickler(has_main=bool(main))
         try:
@@ -49,7 +49,7 @@ class FunctionCall:
             ) from error
 
     def read_result(self, round: int, rank: int) -> Any:
-        """What the rank returned in that round. Raises LauncherError if it left nothing, or nothing readable."""
+        """Return the rank's result of that round. Raises LauncherError if there is none, or it is not readable."""
         try:
             with open(self._make_path(_RESULT, round, rank), "rb") as file:
                 return pickle.load(file)
@@ -62,8 +62,9 @@ class FunctionCall:
             raise LauncherError(f"the result of rank {rank} cannot be loaded: {format_error(error)}") from error
 
     def read_exception(self, round: int, rank: int) -> BaseException | None:
-        """The exception that ended the rank in that round; None if it was none of this call's, or does not come out of
-        its pickle: one that takes other arguments than it keeps, say.
+        """Return the exception that ended the rank in that round.
+
+        None if it was none of this call's, or cannot be unpickled, as one whose arguments differ from those it keeps.
         """
         with contextlib.suppress(*_PICKLE_ERRORS), open(self._make_path(_EXCEPTION, round, rank), "rb") as file:
             error = pickle.load(file)
@@ -73,9 +74,7 @@ class FunctionCall:
     # --- a worker ---
 
     def read(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Become like the caller and load the call. Raises what the caller's script raises, and LauncherError for a
-        name that is not found.
-        """
+        """Reproduce the caller's state and load the call. Raises the script's exceptions, and LauncherError."""
         from multiprocessing import spawn
 
         with open(self._make_path(_CALL), "rb") as file:
@@ -95,7 +94,7 @@ class FunctionCall:
         return function, args
 
     def write_result(self, round: int, rank: int, value: object) -> None:
-        """Leave what the function returned. Raises LauncherError if it cannot be pickled or written."""
+        """Write the function's result. Raises LauncherError if it cannot be pickled or written."""
         try:
             self._write_pickle(value, self._make_path(_RESULT, round, rank))
         except OSError as error:
@@ -110,19 +109,19 @@ class FunctionCall:
             ) from error
 
     def write_exception(self, round: int, rank: int, error: BaseException) -> None:
-        """Leave the exception if it can be pickled; many cannot."""
+        """Write the exception if it can be pickled; many cannot."""
         with contextlib.suppress(*_PICKLE_ERRORS):
             self._write_pickle(error, self._make_path(_EXCEPTION, round, rank))
 
     def _write_pickle(self, thing: object, path: str) -> None:
-        """Write it whole, or not at all."""
+        """Write the file completely, or not at all."""
         part = f"{path}.part"
         try:
             with open(part, "wb", opener=_open_private) as file:
                 CallPickler().dump(thing, file)
             os.rename(part, path)
         except BaseException:
-            with contextlib.suppress(OSError):  # on a full disk, how it ended wants the space
+            with contextlib.suppress(OSError):  # on a full disk, the outcome needs the space
                 os.unlink(part)
             raise
 
@@ -136,7 +135,7 @@ def is_importing() -> bool:
 
 
 def _make_preparation(main: dict[str, str]) -> dict[str, Any]:
-    """What multiprocessing's `spawn.prepare` wants to know; its own way to ask would choose a start method for good."""
+    """Return the data for multiprocessing's `spawn.prepare`; its own function would fix a start method permanently."""
     found: dict[str, Any] = {
         "authkey": bytes(process.current_process().authkey),  # so that a Manager's proxies work as arguments
         "sys_path": [path or _find_start_directory() for path in sys.path],
@@ -152,20 +151,20 @@ def _make_preparation(main: dict[str, str]) -> dict[str, Any]:
 
 
 def _find_main() -> dict[str, str]:
-    """Where a worker can import the caller's `__main__` from; empty if from nowhere."""
+    """Return how a worker can import the caller's `__main__`; empty if it cannot."""
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
-    if name is not None:  # python -m; the __main__.py of a package runs without asking what its name is
+    if name is not None:  # python -m; the __main__.py of a package runs without testing its name
         return {} if name == "__main__" or name.endswith(".__main__") else {"init_main_from_name": name}
     path = getattr(main, "__file__", None)
-    if not path or os.path.basename(path) in ("ipython", "ipython3"):  # scripts that run without asking, too
+    if not path or os.path.basename(path) in ("ipython", "ipython3"):  # scripts that run without testing it, too
         return {}
     path = os.path.normpath(os.path.join(_find_start_directory(), path))
     return {"init_main_from_path": path} if os.path.isfile(path) else {}
 
 
 def _find_start_directory() -> str:
-    """Where this process began, for paths that are relative to that."""
+    """Return the initial directory of this process, for paths that are relative to that."""
     return process.ORIGINAL_DIR or ""  # type: ignore[attr-defined]
 
 

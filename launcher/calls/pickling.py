@@ -1,8 +1,8 @@
-"""How things travel: by name, for which both sides import the same module, else by value, which takes cloudpickle.
+"""Pickling by name, for which both sides import the same module, else by value, which needs cloudpickle.
 
-By name is pickle's own way with functions and classes. What has no module to import from (a notebook, a prompt, a
-lambda, a function inside a function) goes by value. Pickle is what carries both: the two ends are the same user's
-program, and the files between them are that user's alone.
+pickle itself serializes functions and classes by name. Objects without a module to import from (a notebook, a prompt, a
+lambda, a function inside a function) go by value. Both use pickle safely: the two ends are the same user's program, and
+the files between them are only that user's.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class CallPickler:
     """`has_main`: whether the other side can import this one's `__main__`."""
 
     def __init__(self, *, has_main: bool = True) -> None:
-        # At a prompt even a script's __main__ holds what its file does not.
+        # At a prompt even a script's __main__ has objects that its file has not.
         self.is_by_value = (not has_main or hasattr(sys, "ps1")) and _load_cloudpickle() is not None
         self._pickler_class = pickle.Pickler if has_main else _NoMainPickler
 
     def dump(self, thing: object, file: IO[bytes]) -> None:
-        """By name, if that fails by value, at a prompt by value at once. Raises what the last way raised."""
+        """Pickle by name, if that fails by value, at a prompt by value at once. Raises the last attempt's exception."""
         start = file.tell()
         if not self.is_by_value:
             try:
@@ -46,39 +46,39 @@ class CallPickler:
         by_value(thing, file, PROTOCOL)
 
     def dump_call(self, function: object, args: Sequence[object], file: IO[bytes]) -> None:
-        """Raises UsageError, naming what cannot travel."""
+        """Raises UsageError, naming what cannot be pickled."""
         try:
             self.dump((function, tuple(args)), file)
         except OSError:
             raise
         except Exception as error:
             what, reason = self._find_culprit(function, args) or (f"the call of {format_name(function)}", error)
-            reason.__context__ = None  # the same, when all was tried at once
+            reason.__context__ = None  # the same, when all were tried at once
             hint = "pass what workers need to make it, and make it there"
             if _load_cloudpickle() is None:
                 hint = "pip install 'meshrun[functions]': with cloudpickle functions without a module travel, too"
             raise UsageError(f"{what} cannot be handed to workers: {format_error(reason)}", hint) from reason
 
     def _find_culprit(self, function: object, args: Sequence[object]) -> tuple[str, Exception] | None:
-        """What of a call cannot be pickled, and why."""
+        """Return the part of a call that cannot be pickled, and why."""
         parts = {f"argument {number}, a {format_type(arg)},": arg for number, arg in enumerate(args, 1)}
         for name, thing in {f"the function {format_name(function)}": function, **parts}.items():
             try:
                 self.dump(thing, _NullFile())
-            except Exception as error:  # noqa: PERF203 - each is tried by itself
+            except Exception as error:  # noqa: PERF203 - each is tried separately
                 return name, error
         return None
 
 
 class _NullFile(io.BytesIO):
-    """Takes everything and keeps nothing."""
+    """Accepts all data and keeps none."""
 
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
 
 
 class _NoMainPickler(pickle.Pickler):
-    """For a `__main__` that the other side cannot import: what is defined there has no name that it would know."""
+    """For a `__main__` that the other side cannot import: objects defined there have no name for it."""
 
     def reducer_override(self, thing: Any) -> Any:
         if getattr(thing, "__module__", None) == "__main__" and hasattr(thing, "__qualname__"):
@@ -87,7 +87,7 @@ class _NoMainPickler(pickle.Pickler):
 
 
 def _load_cloudpickle() -> _DumpFunction | None:
-    """cloudpickle's `dump`, None where it is not installed; imported where it is needed, for it takes a while."""
+    """Return cloudpickle's `dump`, None where it is not installed; imported on demand, since that is slow."""
     try:
         import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -97,21 +97,21 @@ def _load_cloudpickle() -> _DumpFunction | None:
 
 
 def format_name(function: object) -> str:
-    """What people call it: the name of a function, of what is inside a partial, or of an object's type."""
+    """Return the usual name: of a function, of what is inside a partial, or of an object's type."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
 
 
 def format_type(value: object) -> str:
-    """Its type, as people would import it."""
+    """Return its type, as users would import it."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def format_error(error: BaseException) -> str:
-    """The last line of its traceback."""
+    """Return the last line of its traceback."""
     try:
         text = str(error)
     except Exception:
-        text = "<exception str() failed>"  # as Python says it
+        text = "<exception str() failed>"  # as Python prints it
     return f"{type(error).__name__}: {text}"

@@ -1,11 +1,11 @@
-"""The agent's process as the caller holds it: started, listened to, stopped.
+"""The agent's process in the caller: starts it, forwards its output, stops it.
 
-It is a process group of its own, so that Ctrl-C in a terminal reaches the caller alone, who passes it on once.
-Where the caller's sys.stdout and sys.stderr are files of the operating system the workers write straight to them.
+It is a process group of its own, so that Ctrl-C in a terminal reaches only the caller, which forwards it once.
+Where the caller's sys.stdout and sys.stderr are files of the operating system the workers write directly to them.
 Where they are something else (the cell of a notebook, a test that captures) the agent's output comes here
 through pipes and is written to them, in the caller's own thread, while it waits.
 
-A caller that leaves SIGTERM alone would die of it, or as the first process of a container not even notice. While it
+A caller without a handler for SIGTERM would die of it, or as the first process of a container ignore it. While it
 waits in its main thread SIGTERM is therefore an exit like any other: the workers get their grace, then SystemExit.
 """
 
@@ -24,12 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TextIO
 
 _CHUNK_SIZE = 64 * 1024
-_POLL_INTERVAL_S = 0.1  # how often to look whether the agent still lives, if somebody else keeps its pipes open
+_POLL_INTERVAL_S = 0.1  # between two checks that the agent still lives, if another process keeps its pipes open
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit code. If the wait for it is broken off, by Ctrl-C or another exception, it is
-    told to stop with all its workers, and the exception goes on when it has.
+    """Run the command and return its exit code.
+
+    If the wait is interrupted, by Ctrl-C or another exception, it is stopped with all its workers first.
     """
     outputs = _OutputForwarder("stdout"), _OutputForwarder("stderr")
     process = subprocess.Popen(
@@ -51,7 +52,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _exit_on_termination() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit, once, where nobody else has a use for it."""
+    """Make SIGTERM raise SystemExit, once, unless the program handles it."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -76,17 +77,17 @@ class _OutputForwarder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self.target: int | None = None
         if self.stream is not None:
-            with contextlib.suppress(OSError, ValueError):  # what was printed before stands before
+            with contextlib.suppress(OSError, ValueError):  # earlier output comes first
                 self.stream.flush()
             self.target = _find_descriptor(self.stream)
 
     def forward(self) -> bool:
-        """Pass on what is there; False at the end."""
+        """Forward the available output; False at the end."""
         assert self.source is not None
         data = os.read(self.source.fileno(), _CHUNK_SIZE)
         text = self._decoder.decode(data, final=not data)
         if text and (stream := self.stream) is not None:
-            self.stream = None  # in case of an exception: what follows then goes nowhere
+            self.stream = None  # in case of an exception: later output is dropped
             stream.write(text)
             stream.flush()
             self.stream = stream
@@ -94,7 +95,7 @@ class _OutputForwarder:
 
 
 def _find_descriptor(stream: TextIO) -> int:
-    """The stream's file, or PIPE for one that is no file or, as in some notebooks, claims another's."""
+    """Return the stream's file, or PIPE for one that is no file or, as in some notebooks, reports another's."""
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(OSError, ValueError):
             return stream.fileno()
@@ -118,7 +119,7 @@ def _wait(process: subprocess.Popen[bytes], outputs: Sequence[_OutputForwarder])
 
 
 def _stop(process: subprocess.Popen[bytes], outputs: Sequence[_OutputForwarder], first: signal.Signals) -> None:
-    """Wait until all is gone; each further Ctrl-C makes it shorter."""
+    """Wait until all processes have ended; each further Ctrl-C shortens the wait."""
     for signum in (first, signal.SIGINT, signal.SIGKILL):  # with grace, without, and without the agent's help
         process.send_signal(signum)
         with contextlib.suppress(KeyboardInterrupt):
