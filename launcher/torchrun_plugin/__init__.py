@@ -1,9 +1,9 @@
-"""A door for those who keep torchrun: its own launcher, with this project's agreement and placement.
+"""The plug-in for torchrun: its own launcher, with this project's agreement and placement.
 
     torchrun --rdzv-backend=meshrun --rdzv-endpoint=etcd-0:2379 --rdzv-id=job --nnodes=2:4 train.py
 
-torchrun starts and watches the workers as it always does; who takes part, which node comes first and when a round ends
-is agreed upon in etcd. torch finds this package by its entry point (group `torchrun.handlers`), in every process that
+torchrun starts and watches the workers as usual; the roster, the order of the nodes and the end of a round are
+agreed upon in etcd. torch finds this package by its entry point (group `torchrun.handlers`), in every process that
 imports torchrun's library, so nothing is imported here before somebody asks for this backend by name.
 
 `options` reads what torchrun was told, `member` takes part in the agreement in a thread of torchrun's agent,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def handlers() -> Callable[[Parameters], Handler]:
-    """What the entry point names: torch calls it once and registers what it returns."""
+    """Return the function that torch registers; torch calls this once, by the entry point."""
     return create
 
 

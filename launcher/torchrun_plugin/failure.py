@@ -1,7 +1,7 @@
-"""The first failure of a job that torchrun gives up: written down by the node where it was, shown by the others.
+"""The primary failure of a job that torchrun gives up: recorded by its node, shown by the others.
 
-torchrun raises it as an exception when it is done with the job, and tells its rendezvous nothing. But it calls the
-rendezvous to close while that exception is on its way.
+torchrun raises it as an exception at the end of the job, and does not pass it to its rendezvous. But it closes the
+rendezvous while that exception is being handled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rendezvous.events import Exit
 
 
 def find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
-    """The first failure among the workers here: the job's exit code, the text for the verdict, the rank."""
+    """Return the first failure among the workers here: the job's exit code, the text for the verdict, the rank."""
     if not isinstance(error, ChildFailedError):
         return 1, "", -1
     rank, found = error.get_first_failure()

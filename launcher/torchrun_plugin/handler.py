@@ -1,13 +1,13 @@
-"""What torchrun's agent calls, in terms of the agreement.
+"""The rendezvous handler that torchrun's agent calls, implemented by the agreement.
 
-    next_rendezvous    before workers are started: what ran here is gone; wait for the next round
-    num_nodes_waiting  while they run, every --monitor-interval: 1 once the round is to end, for whatever reason
-    the last barrier   once they have succeeded: say so, and wait until all have
-    shutdown           at torchrun's end, but for a signal: the job fails if its workers did; else this node leaves
+    next_rendezvous    before workers are started: the last round's have ended; wait for the next round
+    num_nodes_waiting  while they run, every --monitor-interval: 1 once the round is to end, for any reason
+    the last barrier   once they have succeeded: report it, and wait until all have
+    shutdown           at torchrun's end, except by a signal: the job fails if its workers did; else this node leaves
 
-So a stock agent stops its workers whenever the others need it, though all it can be told is that somebody waits, and a
-node without ranks waits inside `next_rendezvous`, as a spare. Restarts are counted by torchrun: an agent that has none
-left ends, and with it the job.
+So a stock agent stops its workers whenever the others need it, although the interface only says that a node waits, and
+a node without ranks waits inside `next_rendezvous`, as a spare. torchrun counts restarts: an agent that has none left
+ends, and with it the job.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from launcher.torchrun_plugin.tcp_store import meet
 from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 from rendezvous.events import Exit
 
-LEAVE_LIMIT_S = 10.0  # for the others to be told
+LEAVE_LIMIT_S = 10.0  # to inform the others
 VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop
-EXIT_LIMIT_S = 3.0  # of a process that was told to end by a signal
-BARRIER_LIMIT_S = 300.0  # torchrun's own, where it did not get as far as its barrier
+EXIT_LIMIT_S = 3.0  # of a process that a signal ends
+BARRIER_LIMIT_S = 300.0  # torchrun's own, if it did not reach its barrier
 
 
 def open_handler(parameters: Parameters) -> Handler:
-    """Raises ValueError for what cannot work, RendezvousConnectionError when the store does not come in time."""
+    """Raises ValueError for invalid options, RendezvousConnectionError when the store does not answer in time."""
     try:
         told = read_options(parameters, os.environ)
         arrival = start_up(told, os.environ)
@@ -65,8 +65,8 @@ class Handler(RendezvousHandler):
         self._run_id = run_id
         self._address = address
         self._worker_count = worker_count
-        self._void_reason = ""  # why it does not count that the workers here have succeeded
-        # A signal ends torchrun without a word to its handler, whose last reference goes then, if not the process.
+        self._void_reason = ""  # why the success of the workers here does not count
+        # A signal ends torchrun without a call to its handler; then its last reference is dropped, or the process ends.
         self._leave_finalizer = weakref.finalize(self, _leave, member)
 
     def get_backend(self) -> str:
@@ -77,15 +77,15 @@ class Handler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers are clients of the store that the first node's agent serves, which is new in every round."""
+        """Workers are clients of the store that the first node's agent serves, a new one in every round."""
         return os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for a round in which this node has ranks.
 
-        Raises RendezvousClosedError when the job has failed or this node has no part in it any more,
-        RendezvousTimeoutError when there were too few nodes for too long. A spare of a job that has succeeded is done,
-        and ends as torchrun does after success: torch 2.13 has an error for that, which its launcher does not survive.
+        Raises RendezvousClosedError when the job has failed or this node has left it, RendezvousTimeoutError when there
+        were too few nodes for too long. A spare of a job that has succeeded ends as torchrun does after success: torch
+        2.13 has an error for that, which its launcher does not handle.
         """
         try:
             return self._wait_for_round()
@@ -124,18 +124,18 @@ class Handler(RendezvousHandler):
         return RendezvousInfo(own, assignment.group_rank, assignment.group_world_size, place)
 
     def num_nodes_waiting(self) -> int:
-        """1 if torchrun shall stop its workers and come to `next_rendezvous`, which knows why."""
+        """Return 1 if torchrun must stop its workers and call `next_rendezvous`, which knows why."""
         return int(self._membership.is_over())
 
     def is_closed(self) -> bool:
         return self._membership.end is not None
 
     def set_closed(self) -> None:
-        """End the job, as far as this node is concerned with it."""
+        """End this node's part in the job."""
         self._membership.give_up(1, "", -1)
 
     def shutdown(self) -> bool:
-        """Called by torchrun when it is done, whatever the reason, unless a signal ends it.
+        """End the handler; torchrun calls this at its end for any reason, unless a signal ends it.
 
         Raises RendezvousClosedError when the workers here have succeeded in a round that others had to end.
         """
@@ -195,7 +195,7 @@ def _is_success(end: Exit) -> bool:
 
 
 def _make_error(run_id: str, end: Exit) -> Exception:
-    """What torchrun raises, and with it its exit code, 1."""
+    """Return the exception that torchrun raises, with its exit code, 1."""
     words = _format_reason(run_id, end.reason)
     return RendezvousTimeoutError(words) if end.exit_code == EXIT_TEMPORARY else RendezvousClosedError(words)
 

@@ -1,11 +1,11 @@
-"""What torchrun was told about the rendezvous, read as options of this project.
+"""torchrun's rendezvous parameters as options of this project.
 
-torchrun hands over the endpoint, the run's name, the numbers of nodes and the pairs of --rdzv-conf. They become the
+torchrun passes the endpoint, the run's name, the numbers of nodes and the pairs of --rdzv-conf. They become the
 options of the same names, and all that torchrun has no flag for (the mesh, the traffic, how long to wait before
-growing) comes from LAUNCHER_ variables, read and refused by the same code as in a job of our own. torchrun's PET_
-variables are its own: it has read them. One thing it does not tell, and the placement wants to know: how many workers
-it starts on a node. That is `nproc` in --rdzv-conf, or the variable that gives --nproc-per-node. Where a node stands
-may be said there, too: `locality`, with / between the levels since a comma ends a pair.
+growing) comes from LAUNCHER_ variables, parsed and refused by the same code as in a job of our own. torchrun's PET_
+variables are its own: it has read them. It does not pass the number of workers that it starts on a node, which the
+placement needs. That is `nproc` in --rdzv-conf, or the variable of --nproc-per-node. A node's locality may be set
+there, too: `locality`, with / between the levels since a comma ends a pair.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from launcher.model.mesh import Axis, Mesh
 from rendezvous.settings import Settings
 
 TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its workers; no option changes it
-UNLIMITED = 1_000_000  # torchrun's agents count restarts, each for itself, and end the job when one has none left
-_UNSET_TIMEOUT = 900  # the number that torchrun writes into the settings of every backend when nobody gave one
+UNLIMITED = 1_000_000  # torchrun's agents count restarts, each its own, and end the job when one has none left
+_UNSET_TIMEOUT = 900  # torchrun's default in the settings of every backend
 _NPROC = "nproc"
 _LOCALITY = "locality"
 _PET_NPROC = "PET_NPROC_PER_NODE"
 
 
 class Parameters(Protocol):
-    """torch's RendezvousParameters, as far as they are read."""
+    """torch's RendezvousParameters, as far as they are used."""
 
     endpoint: str
     run_id: str
@@ -41,7 +41,7 @@ class Parameters(Protocol):
 
 
 class TorchrunOptions(NamedTuple):
-    """`slot_count`: the workers of this node, 1 if nobody says how many; then a node counts as one slot."""
+    """`slot_count`: the workers of this node, 1 if not set; then a node counts as one slot."""
 
     config: Config
     network: StoreConfig
@@ -51,13 +51,13 @@ class TorchrunOptions(NamedTuple):
 
 
 def read_options(parameters: Parameters, environ: Mapping[str, str]) -> TorchrunOptions:
-    """Raises UsageError for what cannot work."""
+    """Raises UsageError for invalid options."""
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
         raise UsageError(
             "--rdzv-backend meshrun needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers"
         )
-    if not run_id or run_id == "none":  # torchrun's word for no name
+    if not run_id or run_id == "none":  # torchrun's value for no name
         raise UsageError(
             "a run that meets in etcd needs a name, and no --rdzv-id is given",
             "give every node the same --rdzv-id, one that no other run in this etcd has",
@@ -98,11 +98,11 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
 
 
 def adjust_settings(settings: Settings) -> Settings:
-    """The agreement's limits where torchrun runs the workers.
+    """Return the agreement's limits where torchrun runs the workers.
 
-    It counts restarts itself, for each agent alone, so nothing here may end the job before it does, or give a node a
-    bench for workers' failures that were perhaps another's: torchrun does not tell what failed. How long stopping
-    takes is torchrun's to say, too.
+    It counts restarts itself, for each agent separately, so nothing here may end the job before it does, or quarantine
+    a node for workers' failures that were perhaps another's: torchrun does not report what failed. torchrun also
+    decides how long stopping takes.
     """
     return replace(
         settings,
@@ -115,7 +115,7 @@ def adjust_settings(settings: Settings) -> Settings:
 
 
 def _read_worker_count(given: object, pet: str) -> dict[str, str]:
-    """--nproc-per-node, if it is known as a number."""
+    """Return --nproc-per-node, if it is known as a number."""
     if given is None:
         return {"nproc-per-node": pet} if pet.isascii() and pet.isdigit() else {}
     text = str(given)
@@ -125,7 +125,7 @@ def _read_worker_count(given: object, pet: str) -> dict[str, str]:
 
 
 def _require_whole_nodes(config: Config, count: str) -> Config:
-    """torchrun starts all workers of a node or none, so a node is what the placement must not divide."""
+    """Require whole nodes: torchrun starts all workers of a node or none, so the placement must not divide one."""
     if config.placement_options.get("unit", count) != count:
         raise UsageError(
             f"{config.origins['unit']}={config.placement_options['unit']}: torchrun gives ranks to whole nodes, of "

@@ -1,8 +1,8 @@
-"""The port that this node offers for the store of the next round, in case it comes first.
+"""The port that this node offers for the store of the next round, in case it has rank 0.
 
-A port found free may be taken by the time it is needed. So what is offered is a socket: bound to the one address that
-the others are told, and not listening. torch's server takes the socket itself, so nobody can come in between. Every
-round takes a fresh one, so nothing of a round is found in the next.
+A port that was found free may be taken when it is needed. So the offer is a socket: bound to the one address that the
+others get, and not listening. torch's server takes over the socket itself, so no other process can take the port. Every
+round uses a new one, so nothing of a round is found in the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from launcher.ranks.ports import order_candidates
 
 
 class OfferedPort:
-    """A port of `address` for the store of the next round, from `ports`, FIRST and LAST, if they are given.
+    """A port of `address` for the store of the next round, from `ports`, FIRST and LAST, if given.
 
     Raises TemporaryError when there is none.
     """
@@ -27,7 +27,7 @@ class OfferedPort:
         self.renew()
 
     def renew(self) -> None:
-        """Offer another one from now on. Raises TemporaryError."""
+        """Offer another port from now on. Raises TemporaryError."""
         self.close()
         failure: OSError | None = None
         for port in order_candidates(self._ports, self.number):
@@ -47,7 +47,7 @@ class OfferedPort:
         )
 
     def hand_over(self) -> int:
-        """The descriptor, which is the taker's from now on."""
+        """Return the descriptor, which the caller owns from now on."""
         assert self._socket is not None
         descriptor, self._socket = self._socket.detach(), None
         return descriptor

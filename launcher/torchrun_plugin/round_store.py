@@ -1,7 +1,7 @@
-"""torch's store of one round, as torchrun's agent holds it: two things that it does with it are told to the agreement.
+"""torch's store of one round in torchrun's agent: two of its operations are reported to the agreement.
 
-The agent has no other word for "my workers have succeeded" than the barrier in which it then waits for the other
-agents. And it writes down how many workers it starts, which the placement was told beforehand.
+The agent reports the success of its workers only by the barrier in which it then waits for the other agents. And it
+writes the number of workers that it starts, which the placement already has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ROLE = "torchelastic/role_info/"
 
 
 class RoundStore(PrefixStore):
-    """`succeeded` is called when the workers here have; `wait_for_all` then waits, at most so many seconds, for those
-    of the other nodes. `worker_count`: how many workers this node said to have, None if nobody knew.
+    """`report_succeeded` is called when the workers here have; `wait_for_all` then waits, with a limit in seconds, for
+    those of the other nodes. `worker_count`: the number that this node has declared, None if unknown.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class RoundStore(PrefixStore):
         self._wait_for_all = wait_for_all
 
     def set(self, key: str, value: Any) -> None:
-        """Raises ValueError when torchrun starts another number of workers than this node has said."""
+        """Raises ValueError when torchrun starts another number of workers than this node has declared."""
         if key.startswith(_ROLE) and self._worker_count is not None:
             count = json.loads(value).get("local_world_size")
             if count != self._worker_count:

@@ -1,8 +1,8 @@
-"""Before torchrun's agent is a member: the store is there, this node has an address, and a place to be called at.
+"""The startup of a member inside torchrun's agent: it finds the store, and this node's address and listener.
 
-The same as in `launcher.agent.startup`, but for what comes of a supervisor: torchrun's workers hold neither the
-listener of this node's presence nor a lock, so its silence proves that the agent is gone, and says nothing of the
-workers. And since they inherit all of torchrun's environment, what is secret is taken out of that.
+The same as in `launcher.agent.startup`, except for the supervisor's part: torchrun's workers hold neither the
+listener of this node's presence nor a lock, so its closing proves that the agent has ended, and nothing about the
+workers. And since they inherit all of torchrun's environment, the secrets are removed from that.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _secrets: dict[str, str] = {}  # secrets, for the next job of this process: note
 
 
 def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Startup:
-    """Take the secrets out of `environ`, and this node's place.
+    """Remove the secrets from `environ`, and start this node.
 
-    Raises UsageError for what nobody can mend by waiting, TemporaryError when the store does not come in time.
+    Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time.
     """
     config, network = options.config, options.network
     for note in config.notes:

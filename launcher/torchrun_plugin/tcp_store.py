@@ -1,11 +1,11 @@
 """The store of one round: a TCPStore in which torchrun's agents number their workers, and the workers meet.
 
-torchrun serves one for the whole job, and what a dead round left in it is found by the next. Here every round has its
-own. The round names the address and port that the node offered which comes first, and its agent serves the store there.
+torchrun serves one for the whole job, so the next round finds a dead round's keys in it. Here every round has its own.
+The round names the address and port that its first node has offered, and that node's agent serves the store there.
 Workers are clients of the same server (TORCHELASTIC_USE_AGENT_STORE).
 
-Nobody waits here without looking up: a node may be lost between the seal and the meeting, and then the round ends
-before it has begun.
+Every wait here also checks for the round's end: a node may be lost between the seal and the meeting, and then the round
+ends before it has begun.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.torchrun_plugin.port import OfferedPort
 
-# Of torch's own clients of the store; the barrier at the end brings its own.
+# Of torch's own clients of the store; the barrier at the end has its own.
 CALL_LIMIT = timedelta(seconds=60)
 CONNECT_LIMIT = timedelta(seconds=30)  # to a server that answers already
-LIMIT_S = 120.0  # for all agents of a round to meet: a lost one is noticed much sooner
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 0.2  # between two looks
+LIMIT_S = 120.0  # for all agents of a round to meet: a lost one is detected much sooner
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 0.2  # between two polls
 _HERE, _ALL_HERE = "here", "all here"
 
 
 def meet(round: int, assignment: NodeAssignment, offer: OfferedPort, is_over: Callable[[], bool]) -> Store | None:
-    """The round's store, once every agent of the round is there; None if the round is over before.
+    """Return the round's store, once every agent of the round has joined it; None if the round ends before.
 
-    `is_over` is asked again and again. Keys of the agents are set apart from those of the workers. Raises
-    TemporaryError when the others cannot be met, though the round goes on.
+    `is_over` is called repeatedly. Keys of the agents are separate from those of the workers. Raises TemporaryError
+    when the others do not join, though the round continues.
     """
     deadline = time.monotonic() + LIMIT_S
     try:
@@ -56,13 +56,13 @@ def _try_to_meet(
         own = _register_agent(store, round, assignment.group_world_size)
         return own if _poll_until(lambda: own.check([_ALL_HERE]), is_over, deadline) else None
     except DistError:
-        # The node that serves the store is gone again, it seems. The others see that too, and end the round.
+        # The node that serves the store seems to be lost. The others see that too, and end the round.
         _poll_until(lambda: False, is_over, deadline)
         return None
 
 
 def _register_agent(store: TCPStore, round: int, count: int) -> Store:
-    """The agents' part of the store; the last of `count` agents says that all are here."""
+    """Return the agents' part of the store; the last of `count` agents announces that all have joined."""
     store.set_timeout(CALL_LIMIT)
     own = PrefixStore(f"meshrun/{round}", store)
     if own.add(_HERE, 1) == count:
@@ -82,7 +82,7 @@ def _serve(assignment: NodeAssignment, offer: OfferedPort) -> TCPStore:
 
 
 def _connect(assignment: NodeAssignment, is_over: Callable[[], bool], deadline: float) -> TCPStore | None:
-    """torch's client prints pages about a server that is not there yet, so it is made when there is one."""
+    """Create torch's client once a server answers, since it prints pages about a missing one."""
 
     def is_answering() -> bool:
         try:
@@ -103,7 +103,7 @@ def _connect(assignment: NodeAssignment, is_over: Callable[[], bool], deadline: 
 
 
 def _poll_until(is_there: Callable[[], bool], is_over: Callable[[], bool], deadline: float) -> bool:
-    """Whether it was there before the round was over. Raises TimeoutError at the deadline."""
+    """Whether `is_there` became true before the round was over. Raises TimeoutError at the deadline."""
     pause_s = FIRST_PAUSE_S
     while not is_over():
         if is_there():
