@@ -2,9 +2,9 @@
 
     from launcher import launch
 
-    results = launch(train, config, nproc=8)  # a function in eight workers of this machine, and what each returned
+    results = launch(train, config, nproc=8)  # a function in eight workers of this machine, and the results
 
-Importing this package costs nothing; `launch` is loaded when it is first asked for.
+Importing this package costs nothing; `launch` is loaded on first use.
 """
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name

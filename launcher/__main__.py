@@ -1,7 +1,7 @@
 """`python -m launcher`, the same as `meshrun`.
 
-Python has put the current directory first; `cli` imports nothing that a file there could stand in for, and
-`cli.main` begins by taking it off.
+Python has put the current directory first; `cli` imports nothing that a file there could replace, and
+`cli.main` removes it first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`meshrun`: from the words of a command line to a running agent, and from errors to exit codes.
+"""`meshrun`: from a command line to a running agent, and from errors to exit codes.
 
-Only `os` and `sys` are imported at the top, and both are loaded before Python runs anybody's code: until
-`protect_imports` has run, an import might find a file of the user's that happens to be called `queue.py`.
-What follows is in `launcher.agent.command`.
+Only `os` and `sys` are imported at the top, and Python itself loads both before it runs any other code: until
+`protect_imports` has run, an import might find a file of the user's that is named `queue.py`. The rest is in
+`launcher.agent.command`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     protect_imports()
     import gc
 
-    gc.disable()  # what is imported stays, and to look through it again and again would take 4 ms
+    gc.disable()  # imported objects stay, and repeated garbage collection would take 4 ms
     try:
         from launcher.config.options import command_line
 
@@ -64,14 +64,14 @@ def _print_info(args: ParsedArgs) -> int:
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """The Config of a command line that runs something. Raises UsageError; looks at no file."""
+    """Return the Config of a command line that runs something. Raises UsageError; reads no file."""
     from launcher.agent import command
 
     return command.parse(argv, environ)
 
 
 def report(error: Exception, program: str) -> int:
-    """Print an error as a sentence and a hint, or as a bug of ours, and return the exit code it ends with."""
+    """Print an error as a sentence and a hint, or as a bug of ours, and return its exit code."""
     import errno
 
     from launcher.model.console import write_stderr
@@ -82,14 +82,14 @@ def report(error: Exception, program: str) -> int:
         exit_code = int(getattr(error, "exit_code", EXIT_TEMPORARY if isinstance(error, StoreError) else 1))
         if isinstance(error, SettingsError):
             exit_code = EXIT_USAGE
-        from launcher.logs.reports import outcome  # for the program that started this one, if it has asked for that
+        from launcher.logs.reports import outcome  # for the program that started this one, if it has requested that
 
         if not outcome.write(outcome.RunOutcome(exit_code=exit_code, reason=str(error), hint=error.hint)):
             write_stderr(f"{program}: error: {error}")
             if error.hint:
                 write_stderr(f"hint: {error.hint}")
         return exit_code
-    if str(error) == "can't start new thread":  # Python's word for EAGAIN
+    if str(error) == "can't start new thread":  # Python's exception for EAGAIN
         error = OSError(errno.EAGAIN, str(error))
     if isinstance(error, OSError) and (shortage := find_shortage_hint(error.errno)):
         write_stderr(f"{program}: error: this machine gives too little to run: {error.strerror}\nhint: {shortage}")
@@ -97,7 +97,7 @@ def report(error: Exception, program: str) -> int:
 
     import traceback
 
-    from launcher.model.version import __version__  # not above: a shortage may be of descriptors
+    from launcher.model.version import __version__  # not above: descriptors may be exhausted
 
     python = ".".join(map(str, sys.version_info[:3]))
     write_stderr(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")
@@ -112,8 +112,8 @@ def protect_imports() -> None:
     """Let no file of the user's be imported by the agent in place of a module it needs.
 
     Python searches the current directory (under `python -m`) and the directories of PYTHONPATH before its own
-    library. Here the current directory is taken off, unless meshrun itself was imported from there, and the
-    other directories go behind the library. PYTHONPATH itself stays as it is, so workers find their modules as
+    library. Here the current directory is removed, unless meshrun itself was imported from there, and the
+    other directories go after the library. PYTHONPATH itself does not change, so workers find their modules as
     under `python script.py`.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -1,1 +1,1 @@
-"""Values that every part shares: mesh, node, topology, traffic, errors and text helpers."""
+"""The values common to all packages: mesh, node, topology, traffic, errors, text."""

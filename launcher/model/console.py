@@ -1,13 +1,13 @@
-"""Words for people: the agent's own lines on stderr, never a reason to stop, and on stdout what was asked for.
+"""Output for the user: the agent's own lines on stderr, which never block it, and requested output on stdout.
 
-stderr may be closed, a terminal that has gone, or a pipe nobody reads. The agent keeps workers alive, so it
-waits a moment for room and then goes on; while nobody reads, it does not wait again. What stderr has not taken is
-kept, up to a limit, and comes out ahead of later words or at the end.
+stderr may be closed, a terminal that has gone, or a pipe without a reader. The agent keeps workers alive, so it
+waits a moment for room and then continues; until there is a reader, it does not wait again. Unwritten output is
+kept, up to a limit, and written before later lines or at the end.
 
-Room that was seen is no promise: a worker that shares the pipe may fill it first, and then a plain write would wait
-for the reader. So nothing is written in a way that can wait, except to a file, and to a terminal of another user.
+A test for room is not reliable: a worker that shares the pipe may fill it first, and then a plain write would wait
+for the reader. So every write is non-blocking, except to a file, and to a terminal of another user.
 
-Names of files and nodes come from elsewhere. What would steer a terminal is written out in both, \\x1b for escape.
+Names of files and nodes are foreign input. Control characters are escaped in both outputs, \\x1b for escape.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from launcher.model.errors import LauncherError, find_shortage_hint
 PROGRAM = "meshrun"
 PATIENCE_S = 1.0
 BUFFER_MAX = 64 * 1024
-"""Bytes that wait for a reader; what comes then is dropped. A pipe holds as much."""
+"""Bytes that wait for a reader; later ones are dropped. A pipe has the same capacity."""
 
 _is_unread = False
 _buffer: list[memoryview] = []
-_lock = _thread.allocate_lock()  # threads have remarks, too
+_lock = _thread.allocate_lock()  # threads log, too
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 def write_stderr(text: str, *, patience_s: float = 0.0) -> None:
     """Write `text`, of one line or several, to stderr in one piece if there is room for it, or keep it for later.
 
-    `patience_s`: how long it is worth waiting for a reader who has not read before.
+    `patience_s`: how long to wait for a reader that has not read before.
     """
     with _lock:
         if sum(map(len, _buffer)) < BUFFER_MAX:
@@ -43,7 +43,7 @@ def write_stderr(text: str, *, patience_s: float = 0.0) -> None:
 
 
 def finish() -> None:
-    """Call it at the end: what is kept has its last chance."""
+    """Write what is kept, at the end of the process."""
     with _lock:
         _flush(PATIENCE_S)
 
@@ -57,20 +57,20 @@ def _flush(limit_s: float) -> None:
         while _buffer and poll.poll(max(0.0, left_s) * 1000):
             try:
                 _buffer[0] = _buffer[0][_write(_buffer[0][: select.PIPE_BUF]) :]
-            except BlockingIOError:  # somebody else has taken the room
+            except BlockingIOError:  # another process has taken the room
                 if left_s <= 0:
                     break
                 time.sleep(0.001)
             if not _buffer[0]:
                 del _buffer[0]
             left_s = until - time.monotonic()
-    except OSError:  # stderr has gone
+    except OSError:  # stderr was closed
         _buffer.clear()
     _is_unread = bool(_buffer)
 
 
 def _write(data: memoryview) -> int:
-    """Write to stderr what it takes at once. Raises BlockingIOError."""
+    """Write to stderr what it accepts at once. Raises BlockingIOError."""
     kind = stat.S_IFMT(os.fstat(2).st_mode)
     if kind == stat.S_IFREG:
         return os.write(2, data)
@@ -90,15 +90,15 @@ def _write(data: memoryview) -> int:
 
 
 def open_unblocked(descriptor: int) -> int:
-    """Open a terminal or pipe a second time, without waiting. Raises OSError for a socket, or if it is another user's.
+    """Open a terminal or pipe a second time, non-blocking. Raises OSError for a socket, or another user's.
 
-    O_NONBLOCK set on the descriptor itself would hit everyone who shares it: the shell, the workers.
+    O_NONBLOCK set on the descriptor itself would affect every process that shares it: the shell, the workers.
     """
     return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def _splice(data: memoryview) -> int:
-    """Move `data`, of PIPE_BUF bytes at most, into a pipe that may not be opened anew."""
+    """Move `data`, of PIPE_BUF bytes at most, into a pipe that cannot be reopened."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
         return os.splice(read_end, 2, os.write(write_end, data), flags=os.SPLICE_F_NONBLOCK)
@@ -108,12 +108,12 @@ def _splice(data: memoryview) -> int:
 
 
 def log(sentence: str) -> None:
-    """One line in the name of the program; more, from another node perhaps, would be taken for other lines of ours."""
+    """Log one line with the program's name; further lines, perhaps from another node, could pass for lines of ours."""
     write_stderr(f"{PROGRAM}: " + sentence.replace("\n", "\\n"))
 
 
 def write_stdout(text: str) -> None:
-    """Write what was asked for to stdout, all of it. A reader who has gone has what they wanted.
+    """Write requested output to stdout, all of it. A closed reader is no error.
 
     Raises LauncherError.
     """

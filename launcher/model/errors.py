@@ -1,4 +1,4 @@
-"""Errors of the command, sorted by whose they are; each carries the exit code it ends with."""
+"""Errors of the command by culprit; each has its exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORTAGES = {
 
 
 def find_shortage_hint(error_number: int | None) -> str | None:
-    """Where to look if a system call failed with this errno for want of something; None if that was not the reason."""
+    """Return a hint if a system call failed with this errno for lack of a resource; None for another reason."""
     return _SHORTAGES.get(error_number or 0)
 
 
@@ -27,7 +27,7 @@ class LauncherError(MeshrunError):
 
 
 class UsageError(LauncherError):
-    """Something the user wrote: a flag, a variable, a file name."""
+    """An error of the user's: a flag, a variable, a file name."""
 
     exit_code = EXIT_USAGE
 
@@ -39,11 +39,11 @@ class TemporaryError(LauncherError):
 
 
 class UnfitError(TemporaryError):
-    """This node lacks what it needs before it may join, and may have it later: it says so and looks again."""
+    """This node lacks what it needs before it may join, and may have it later: it reports that and tries again."""
 
 
 class EarlyExitError(LauncherError):
-    """This node was told to go before it had joined, or could not go on; `exit_code` is the agent's."""
+    """This node had to leave before it had joined, or could not continue; `exit_code` is the agent's."""
 
     def __init__(self, sentence: str, exit_code: int) -> None:
         super().__init__(sentence)

@@ -1,8 +1,8 @@
-"""A place in the network as people write it: `zone=a,spine=s1,leaf=l3`, outermost level first.
+"""A locality as text: `zone=a,spine=s1,leaf=l3`, outermost level first.
 
-The same form serves an option, a line of a file and what a command prints. Names of levels are words like `leaf` or
-`my-row`; the name of a domain is anything printable without a comma. Whoever writes a level twice, or two known ones
-the wrong way round, has made a mistake that would cost them speed silently, so that is refused.
+An option, a line of a file and a command's output have the same form. Names of levels are words like `leaf` or
+`my-row`; the name of a domain is anything printable without a comma. A level that occurs twice, or two known ones in
+the wrong order, are mistakes that would silently reduce speed, so they are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LevelPath = tuple[tuple[str, str], ...]
 
 
 def parse_path(text: str, what: str) -> LevelPath:
-    """The levels and domains that a text names. `what`: how messages call the text. Raises UsageError."""
+    """Return the levels and domains in a text. `what`: the text's name in messages. Raises UsageError."""
     found: dict[str, str] = {}
     for part in text.split(","):
         level, equals, domain = (piece.strip() for piece in part.partition("="))
@@ -68,21 +68,21 @@ LEVELS = (
 )  # fmt: skip
 """The levels that sources may name, outermost first.
 
-leaf: the switch or rack next to the node; spine: what joins leaves; core: what joins spines; tier-3 to tier-9: further
+leaf: the switch or rack next to the node; spine: joins leaves; core: joins spines; tier-3 to tier-9: further
 outwards in deeper trees, counted from the leaf, which is 0. nvl: an NVLink domain; slice: the TPU hosts that one
-interconnect joins; machine: what nodes share that are containers or virtual machines of one host.
+interconnect joins; machine: the host of nodes that are containers or virtual machines.
 """
 
 HOST = "host"
 """launcher.model.topology's name for a node itself, the level below all others."""
 
-LEVELS_MAX = 16  # of one node: no network is so deep
+LEVELS_MAX = 16  # of one node: no network is deeper
 
 TEXT_MAX = 255  # characters of a name, of a level or a domain
 
 
 def is_text(text: object) -> bool:
-    """Whether it can be the name of a level or a domain: something to read, on one line, and not too long."""
+    """Whether it can be the name of a level or a domain: printable, on one line, and not too long."""
     return isinstance(text, str) and 0 < len(text) <= TEXT_MAX and text.isprintable() and not text.isspace()
 
 

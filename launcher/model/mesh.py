@@ -1,7 +1,7 @@
-"""The grid the job asks for: named axes from the outermost to the innermost, "pp=4,dp=*,tp=8".
+"""The mesh of a job: named axes from the outermost to the innermost, "pp=4,dp=*,tp=8".
 
 A rank is the row-major index into the grid, so the last axis varies fastest. At most one axis is elastic
-("*"): it takes the largest size that the nodes present can fill, so the world only ever has whole replicas.
+("*"): it gets the largest size that the present nodes can fill, so the world only has whole replicas.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Mesh:
         return math.prod(axis.size for axis in self.axes if axis.size is not None)
 
     def resolve_shape(self, world_size: int) -> tuple[int, ...]:
-        """The size of every axis in a world of `world_size` ranks. Raises ValueError if it does not divide."""
+        """Return the size of every axis in a world of `world_size` ranks. Raises ValueError if it does not divide."""
         elastic_size, rest = divmod(world_size, self.replica_size)
         if rest or elastic_size < 1 or (self.elastic_axis is None and elastic_size != 1):
             raise ValueError(f"mesh {self} does not make a world of {world_size} ranks")
         return tuple(axis.size if axis.size is not None else elastic_size for axis in self.axes)
 
     def find_coordinates(self, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Where `rank` stands in a grid of `shape`."""
+        """Return the coordinates of `rank` in a grid of `shape`."""
         coordinates: list[int] = []
         for size in reversed(shape):
             rank, coordinate = divmod(rank, size)
@@ -53,11 +53,11 @@ class Mesh:
 
 
 DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
-"""Where --mesh is not given."""
+"""The mesh without --mesh."""
 
 
 def parse(text: str) -> Mesh:
-    """Read "pp=4,dp=*,tp=8". Raises UsageError with what is amiss."""
+    """Parse "pp=4,dp=*,tp=8". Raises UsageError with the reason."""
     axes: list[Axis] = []
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
@@ -82,7 +82,7 @@ def parse(text: str) -> Mesh:
 
 
 def require_fit(mesh: Mesh, worker_count: int) -> None:
-    """Raise UsageError unless `worker_count` workers, on all nodes together, fill the grid without a rest."""
+    """Raise UsageError unless `worker_count` workers, on all nodes together, fill the grid exactly."""
     size = mesh.replica_size
     if mesh.elastic_axis is None and worker_count != size:
         raise UsageError(f"mesh {mesh} needs {size} workers, not {worker_count}", "one axis may be *")

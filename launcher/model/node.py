@@ -1,4 +1,4 @@
-"""What a node says of itself: its devices, the slots made of them (hardware/accelerators/slots.py), and its place."""
+"""A node for the planner: its devices, their slots (hardware/accelerators/slots.py), and its locality."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Device:
     """One accelerator, or one share of the CPU when a node has none.
 
     `index` counts from 0 in the order in which this process may use its devices; `id` is the hardware's own
-    name ("GPU-5a1c...", "cpu0"), stable over reboots where the hardware has one; `visible` is what selects
-    the device in `variable`, which is empty where it is the usual one of the kind, such as CUDA_VISIBLE_DEVICES.
+    name ("GPU-5a1c...", "cpu0"), stable over reboots where the hardware has one; `visible` is the entry that selects
+    the device in `variable`, which is empty for the usual one of the kind, such as CUDA_VISIBLE_DEVICES.
 
-    `numa_node`: the memory it is attached to; None where nothing says. `domain`: the accelerator fabric it is on, as
-    "<clusterUuid>.<cliqueId>" of NVLink; empty where that is unknown. `model`: what its vendor calls it, for people.
+    `numa_node`: the node to which it is attached; None if unknown. `domain`: its accelerator fabric, as
+    "<clusterUuid>.<cliqueId>" of NVLink; empty if unknown. `model`: the vendor's name, for messages.
     """
 
     kind: str
@@ -37,13 +37,13 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A machine or container with one agent, as the planner sees it.
+    """A machine or container with one agent, for the planner.
 
     `path` names its domains from the outermost level to the innermost, e.g. ("zone-a", "spine-1", "leaf-3");
-    None where a level is unknown. `order` is the store's create revision of its member key: a stable tie-break
-    that no clock and no name decides. `index`: its place inside a domain that is used as a whole (the worker id
-    of a TPU host), which its ranks follow; `host_pattern`: what the hosts of that domain are called, {} for the index,
-    or "". `rank`: its number among all nodes, where the user has given it.
+    None where a level is unknown. `order` is the store's create revision of its member key: a stable tie-break,
+    independent of clocks and names. `index`: its place inside a domain that is used as a whole (the worker id
+    of a TPU host), which its ranks follow; `host_pattern`: the names of the hosts of that domain, {} for the index,
+    or "". `rank`: its number among all nodes, if the user has set it.
     """
 
     id: str

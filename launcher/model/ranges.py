@@ -1,4 +1,4 @@
-"""Many names or numbers in a few words: 0-7, 12; h1-h31, h40.
+"""Formats many names or numbers as ranges: 0-7, 12; h1-h31, h40.
 
 Names count as a range when they differ only in the number at their end, written with the same number of digits or
 without zeros in front.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_DIGITS_MAX = 18  # what is longer is no number that anybody counts with
+_DIGITS_MAX = 18  # a longer one is no counter
 _NO_NUMBER = -2  # next to nothing
 
 
 def format_ranges(values: Sequence[int]) -> str:
-    """Consecutive numbers as ranges, in the order given: [0, 1, 2, 7] is "0-2, 7"."""
+    """Format consecutive numbers as ranges, in the given order: [0, 1, 2, 7] is "0-2, 7"."""
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in _find_runs(values))
 
 
 def merge_names(values: Iterable[str]) -> list[str]:
-    """Names with consecutive numbers as ranges, sorted by number: h1, h2, h3, a are ["a", "h1-h3"]."""
+    """Merge names with consecutive numbers to ranges, sorted by number: h1, h2, h3, a are ["a", "h1-h3"]."""
     parts = [_split_number(name) for name in sorted(set(values))]
     padded = {(stem, len(digits)) for stem, digits in parts if digits.startswith("0") and len(digits) > 1}
     families: dict[tuple[str, int], list[int]] = {}

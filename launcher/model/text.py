@@ -1,4 +1,4 @@
-"""Numbers, lists and labelled lines as people read them."""
+"""Formats numbers, lists and labelled lines for reading."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_list(names: Sequence[str], most: int = NAMES_MAX) -> str:
-    """The names, the first few of many, and how many there are then."""
+    """Format the names, the first few of many, with their number then."""
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
 def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:
-    """A label, and the text beside it, over as many lines as it takes."""
+    """Format a label, and the text beside it, wrapped to as many lines as necessary."""
     start, margin = f"{label:<{label_width - 1}} ", " " * (label_width + indent)
     lines = textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=margin, break_on_hyphens=False)
     return lines + "\n"

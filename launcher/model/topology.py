@@ -1,12 +1,12 @@
 """The tree of domains: which nodes share a leaf switch, a pod, a zone, and what it costs to leave one.
 
 A node's path names its domains from the outermost level to the innermost. Two nodes are in the same domain of a
-level when their paths agree down to it. A level may be unknown: such a node shares that domain with nobody,
-unless a deeper level is known, which then tells it apart. Every level has a cost, that of a hop that leaves
+level when their paths agree down to it. A level may be unknown: such a node shares that domain with no other,
+unless a deeper level is known, which then distinguishes it. Every level has a cost, that of a hop that leaves
 a domain; leaving the host has one too, and a hop pays the costs of all levels that it leaves.
 
-Nothing here depends on who joined first: nodes are ordered by path, and within a domain by name the way people
-number things, h9 before h10.
+Nothing here depends on the order of joining: nodes are ordered by path, and within a domain by name in natural
+order, h9 before h10.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rendezvous.values import NamedTuple
 HOST = "host"
 """The level below all others: a node itself."""
 
-# At most 18 digits at a time: nobody counts further, and Python refuses to read numbers of thousands of digits.
+# At most 18 digits at a time: no counter is longer, and Python refuses to parse numbers of thousands of digits.
 _NUMBER = re.compile(r"([0-9]{1,18})")
 
 NaturalKey = tuple[str | int, ...]
@@ -28,12 +28,12 @@ PathKey = tuple[tuple[int, NaturalKey, str], ...]
 
 
 def make_natural_key(text: str) -> NaturalKey:
-    """A sort key in which runs of digits count as numbers: "10.0.0.9" before "10.0.0.10"."""
+    """Return a sort key in which runs of digits count as numbers: "10.0.0.9" before "10.0.0.10"."""
     return tuple(int(piece) if index % 2 else piece for index, piece in enumerate(_NUMBER.split(text)))
 
 
 def sort_nodes(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes by locality path, an unknown level after every known one, then natural name, then arrival."""
+    """Sort nodes by locality path, an unknown level after every known one, then natural name, then order of joining."""
     keys: dict[tuple[str | None, ...], PathKey] = {}  # a path is read once, not for each of its nodes
 
     def make_key(node: Node) -> tuple[PathKey, NaturalKey, int, str]:
