@@ -1,6 +1,6 @@
-"""The commands of `meshctl`, as click takes them. There is no start-up budget, so it is plain click.
+"""The commands of `meshctl`, defined with click. There is no start-up budget, so it is plain click.
 
-What plans loads numpy, and what looks at this machine half of meshrun, so each is imported by its own command.
+The planner imports numpy, and the doctor half of meshrun, so each is imported by its own command.
 """
 
 from __future__ import annotations

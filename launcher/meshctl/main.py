@@ -1,7 +1,7 @@
-"""`meshctl`: looking at what meshrun sees and would do, and at jobs that run, without starting one.
+"""`meshctl`: shows what meshrun detects and would do, and the state of running jobs, without starting one.
 
-Everything else is imported after `cli.protect_imports` has made that safe. Errors look as meshrun's do: a sentence, a
-hint, and the exit code 2 for what the user can mend.
+Everything else is imported after `cli.protect_imports` has made that safe. Errors have meshrun's form: a sentence, a
+hint, and the exit code 2 for errors of the user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The address of this node that others would be told, and why that one."""
+"""The address of this node for the other nodes, and the reason for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AdvertisedAddress(NamedTuple):
 
 
 def find_advertised_address(config: Config) -> AdvertisedAddress:
-    """What a run would tell the others; name servers have LIMIT_S seconds to say where the store is."""
+    """Return the address that a run would advertise; name servers have LIMIT_S seconds to resolve the store's."""
     network = config.network
     if network is not None:
         late = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"

@@ -1,8 +1,8 @@
-"""What the control groups of this process allow: those of cgroup v2 and v1, and all above them that can be seen.
+"""Reads the limits of this process's control groups: those of cgroup v2 and v1, and all visible parents.
 
-A limit may stand anywhere on the way up, and the tightest counts. In a container the way is short: the kernel shows
-only the container's own part of the tree, and shows it as the whole. Which directory is meant is put together from
-two files: /proc/self/cgroup names the group, /proc/self/mountinfo where, and from which group on, the tree is mounted.
+Any group on the path may have a limit, and the tightest counts. In a container the path is short: the kernel shows
+only the container's own part of the tree, as the whole. The directory follows from two files: /proc/self/cgroup names
+the group, /proc/self/mountinfo where, and from which group on, the tree is mounted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from launcher.meshctl.doctor.machine import CgroupLimit
 
-_UNIFIED = ""  # how /proc/self/cgroup calls the controllers of version 2
+_UNIFIED = ""  # the name of version 2's controllers in /proc/self/cgroup
 
 
 class Cgroups:
-    """`root`: where /proc and /sys hang, for tests."""
+    """`root`: the directory above /proc and /sys, for tests."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
@@ -25,7 +25,7 @@ class Cgroups:
         self._mounts = tuple(self._read_mounts())
 
     def read_cpu_quota(self) -> CgroupLimit | None:
-        """How many CPUs at once, over a period, this process and its group may use."""
+        """Return how many CPUs at once, over a period, this process and its group may use."""
         found = [
             CgroupLimit(int(words[0]) / int(words[1]), 0, path)
             for path, words in self._read_fields(_UNIFIED, "cpu.max")
@@ -38,7 +38,7 @@ class Cgroups:
         return min(found, default=None)
 
     def read_memory_limit(self, total_bytes: int | None) -> CgroupLimit | None:
-        """In bytes. `total_bytes`: what the machine has; a limit above it is none, and version 1 always has one."""
+        """The limit in bytes. `total_bytes`: the machine's; a higher limit is none, and version 1 always has one."""
         found = []
         for path, most in self._read_numbers(_UNIFIED, "memory.max"):
             folder = os.path.dirname(path)
@@ -52,7 +52,7 @@ class Cgroups:
         return min(real, key=lambda bound: bound.most - bound.used, default=None)
 
     def read_process_limit(self) -> CgroupLimit | None:
-        """Processes and threads."""
+        """Return the limit of processes and threads."""
         found = [
             CgroupLimit(most, parse_number(self._read_text(f"{os.path.dirname(path)}/pids.current")) or 0, path)
             for controller in (_UNIFIED, "pids")
@@ -61,7 +61,7 @@ class Cgroups:
         return min(found, key=lambda bound: bound.most - bound.used, default=None)
 
     def list_oom_groups(self) -> tuple[str, ...]:
-        """Those whose processes the kernel kills together, the innermost first."""
+        """List the groups whose processes the kernel kills together, the innermost first."""
         return tuple(
             os.path.dirname(path) for path, words in self._read_fields(_UNIFIED, "memory.oom.group") if words == ["1"]
         )
@@ -72,7 +72,7 @@ class Cgroups:
                 yield path, most
 
     def _read_fields(self, controller: str, name: str) -> Iterator[tuple[str, list[str]]]:
-        """The file of that name in each group of this process, from its own upwards."""
+        """Yield the file of that name in each group of this process, from its own upwards."""
         for folder in self._list_directories(controller):
             path = f"{folder}/{name}"
             if words := self._read_text(path).split():
@@ -93,7 +93,7 @@ class Cgroups:
             folder = folder.rpartition("/")[0]
 
     def _read_used(self, directory: str, current: str, cached: str) -> int:
-        """Without what the kernel can take back at once."""
+        """Return the usage without memory that the kernel can reclaim at once."""
         used = parse_number(self._read_text(f"{directory}/{current}")) or 0
         for line in self._read_text(f"{directory}/memory.stat").splitlines():
             name, _, value = line.partition(" ")
@@ -102,11 +102,11 @@ class Cgroups:
         return max(used, 0)
 
     def _read_groups(self) -> Iterator[tuple[str, str]]:
-        """Controller -> group, by /proc/self/cgroup: "4:cpu,cpuacct:/job" or "0::/job"."""
+        """Yield controller -> group, from /proc/self/cgroup: "4:cpu,cpuacct:/job" or "0::/job"."""
         for line in self._read_text("/proc/self/cgroup").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, group = rest.partition(":")
-            # Above the part of the tree that is shown here nothing can be read: /.. begins outside of it.
+            # Above the visible part of the tree nothing can be read: /.. begins outside of it.
             group = "/" if group.startswith("/..") else group
             for controller in controllers.split(","):
                 yield controller, group
@@ -129,7 +129,7 @@ class Cgroups:
 
 
 class _Mount(NamedTuple):
-    """A tree of groups: where it is mounted, and the group that is its top there."""
+    """A tree of groups: where it is mounted, and the group that is its root there."""
 
     mount_point: str
     root_group: str
@@ -144,6 +144,6 @@ def _is_within(group: str, top: str) -> bool:
 
 
 def parse_number(text: str) -> int | None:
-    """The whole number in a file of the kernel; None if there is none, such as "max"."""
+    """Return the whole number in a file of the kernel; None if there is none, such as "max"."""
     text = text.strip()
     return int(text) if text.isdecimal() else None

@@ -1,7 +1,7 @@
-"""What `meshctl doctor` finds out, as one object: the shape of `--json`, from which the text is made too.
+"""The result of `meshctl doctor` as one object: the format of `--json`, from which the text is rendered too.
 
-The same parts look that a run would use, so what is shown is what a run would do. No worker is started, nothing written
-and no framework imported. Fields are only ever added; `version` changes if one has to go.
+The same modules as in a run read everything, so the result is what a run would do. No worker is started, nothing
+written and no framework imported. Fields are only ever added; `version` changes if one has to be removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEFAULT_REQUEST = ExaminationRequest()
 def examine(
     argv: Sequence[str], environ: Mapping[str, str], request: ExaminationRequest = _DEFAULT_REQUEST
 ) -> dict[str, Any]:
-    """What a run with these words would work with, as values for JSON. Raises UsageError as the run would.
+    """Examine a run with these arguments, as values for JSON. Raises UsageError as the run would.
 
     The script may be missing from `argv`.
     """
@@ -70,7 +70,7 @@ def examine(
 def _describe_options(
     gathered: detection.ResolvedOptions, resolved: Config, hostname: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every option; a default that depends on others as it is here."""
+    """Describe every option; a default that depends on others with its value here."""
     means = {
         "rdzv-id": resolved.run_id or "random",
         "rdzv-backend": resolved.rdzv_backend,
@@ -83,7 +83,7 @@ def _describe_options(
 
 
 def _describe_scheduler(gathered: detection.ResolvedOptions) -> dict[str, Any] | None:
-    """Which job controller the environment speaks of, by what it is known, what it says, and what is made of that."""
+    """Describe the scheduler of the environment: the signs of it, its values, and what a run uses of them."""
     found = gathered.detection
     if found is None:
         return None
@@ -95,7 +95,7 @@ def _describe_scheduler(gathered: detection.ResolvedOptions) -> dict[str, Any] |
 
 
 def _describe_machine(machine: MachineInfo) -> dict[str, Any]:
-    """What the checks have looked at."""
+    """Describe what the checks have read."""
 
     def to_json(found: CgroupLimit | DiskSpace | ResourceLimit | None) -> dict[str, Any] | None:
         return None if found is None else found._asdict()

@@ -1,8 +1,8 @@
 """The environment that the worker of a rank would get, as `meshctl doctor --env RANK` shows it.
 
-The same parts work as in a run: the planner places so many nodes like this one, and the maker of workers fills in what
-the frameworks read. What only a run knows, a port for instance, stands in angle brackets. Nothing is started or
-written.
+The same modules work as in a run: the planner places `count` nodes like this one, and the spec builder adds the
+frameworks' variables. Values that only a run has, a port for instance, are placeholders in angle brackets. Nothing is
+started or written.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 NODES_MAX = 4096  # the planner takes seconds beyond
 MASKED = "(not shown)"
-# Names of variables whose values are nobody else's business.
+# Names of variables whose values are secret.
 _SECRET_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
-_PORT = 65431  # stands for a port that is drawn for each round
+_PORT = 65431  # represents a port that is drawn for each round
 _ADDRESS = "address-of-node-0.invalid"
 _RUN_ID = "run-id.invalid"
 
 
 class PlannedWorld(NamedTuple):
-    """What `node_count` nodes like this one would run: a share for each that has ranks, in the order of ranks."""
+    """The plan of `node_count` nodes like this one: a share for each that has ranks, in the order of ranks."""
 
     node_count: int
     shares: tuple[NodeAssignment, ...]
@@ -53,7 +53,7 @@ class PlannedWorld(NamedTuple):
 
 
 class EnvironmentChanges(NamedTuple):
-    """`changed`: name -> what the agent has, and what the worker gets. `unset`: what the worker does not inherit."""
+    """`changed`: name -> the agent's value, and the worker's. `unset`: variables that the worker does not inherit."""
 
     rank: int
     local_rank: int
@@ -64,7 +64,7 @@ class EnvironmentChanges(NamedTuple):
 
 
 def choose_node_count(config: Config, requested: int | None) -> int:
-    """How many nodes there would be: as many as `asked`, else the most that there may be, else the least."""
+    """Return the number of nodes: `requested`, else the maximum, else the minimum."""
     count = requested
     if count is None:
         count = 1 if config.network is None else config.nodes_max or config.nodes_min
@@ -74,8 +74,9 @@ def choose_node_count(config: Config, requested: int | None) -> int:
 
 
 def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Locality | None = None) -> PlannedWorld:
-    """What so many nodes like this one would run. `stands`: where it stands; of a TPU slice they are all the hosts, and
-    those of further slices. Raises UsageError where they do not make a world.
+    """Plan `count` nodes like this one; of a TPU slice they are all its hosts, and those of further slices.
+
+    `locality`: this node's. Raises UsageError where they do not make a world.
     """
     place = locality.path if locality is not None and config.network is not None else ()
     levels = tuple(dict.fromkeys((*LEVELS, *(level for level, _ in place)))) if config.network is not None else ()
@@ -100,7 +101,7 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
 
 
 def find_share(rank: int, world: PlannedWorld) -> NodeAssignment:
-    """The share with this rank. Raises UsageError for a rank that nobody has."""
+    """Return the share with this rank. Raises UsageError for a rank that does not exist."""
     for share in world.shares:
         if rank in share.ranks:
             return share
@@ -113,7 +114,7 @@ def find_share(rank: int, world: PlannedWorld) -> NodeAssignment:
 def compare_environment(
     config: Config, maker: WorkerSpecBuilder, share: NodeAssignment, rank: int, environ: Mapping[str, str]
 ) -> EnvironmentChanges:
-    """What the worker of this rank would get. Raises UsageError as in a run."""
+    """Compare the environment of the worker of this rank with the agent's. Raises UsageError as in a run."""
     local_rank = share.ranks.index(rank)
     spec = maker.make_specs(1, 0, share, None)[local_rank]
     after = {name: _insert_placeholders(config, value) for name, value in sorted(spec.env.items())}
@@ -134,7 +135,7 @@ def compare_environment(
 def make_worker_maker(
     config: Config, slots: Sequence[Slot], environ: Mapping[str, str], host: str
 ) -> WorkerSpecBuilder:
-    """What would make the workers, without streams and directories. Raises UsageError as in a run."""
+    """Create a run's spec builder, without streams and directories. Raises UsageError as in a run."""
     quiet = dataclasses.replace(
         config, redirects=Streams(), tee=Streams(), local_ranks_filter=None, logs_specs=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
@@ -150,7 +151,7 @@ def make_worker_maker(
 
 
 def mask(name: str, value: str) -> str:
-    """The value, unless the name says that it is secret."""
+    """Return the value, unless the name marks it as secret."""
     is_secret = name in PRIVATE or any(word in name.upper() for word in _SECRET_WORDS)
     return MASKED if is_secret and value else value
 
@@ -163,7 +164,7 @@ def _describe_node(
     place: Sequence[tuple[str, str]],
     locality: Locality | None,
 ) -> str:
-    """What the node of this index would say of itself."""
+    """Encode the description of the node of this index."""
     own = config.master_addr or config.local_addr or "127.0.0.1"
     identity = locality.identity if locality is not None and config.network is not None else None
     hosts = identity.host_count if identity is not None else 1
@@ -189,7 +190,7 @@ def _describe_node(
 
 
 def _list_run_variables(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the agent adds for every worker, whatever its rank."""
+    """Return the variables that the agent adds for every worker, whatever its rank."""
     found = {}
     if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         found["TORCHELASTIC_TIMER_FILE"] = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
@@ -201,13 +202,13 @@ def _list_run_variables(config: Config, environ: Mapping[str, str]) -> dict[str,
 
 
 def _insert_placeholders(config: Config, value: str) -> str:
-    """The value with what only a run knows in angle brackets."""
+    """Return the value with placeholders for what only a run has."""
     value = value.replace(_ADDRESS, "<address of node 0>").replace(_RUN_ID, "<run id>")
     return value.replace(str(_PORT), "<free port>") if config.master_port is None else value
 
 
 class _PlaceholderLayout:
-    """Stands in for the directories of a run's logs, none of which is made."""
+    """Replaces the directories of a run's logs, none of which is created."""
 
     keeps_files = True
     is_temporary = True
@@ -230,7 +231,7 @@ class _PlaceholderLayout:
 
 
 class _PlaceholderPage:
-    """Stands in for the page of memory that agent and workers share."""
+    """Replaces the page of memory that agent and workers share."""
 
     def list_variables(self, index: int) -> dict[str, str]:
         return {BOARD: f"<what the agent has opened>:{1 + index}"}

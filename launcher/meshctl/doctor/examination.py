@@ -1,7 +1,7 @@
-"""One examination: what a run would do here step by step, and what is found amiss on the way.
+"""One examination: a run's steps on this machine, and the findings of each.
 
-The steps are those of a run, in another order, and none stands in the way of the next: where there can be no worker,
-the store is still asked.
+The steps are those of a run, in another order, and a failure does not prevent the next: without workers the store is
+still queried.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from launcher.model.node import Slot
 
 
 class ExaminationRequest(NamedTuple):
-    """`rank`: whose environment is wanted, None for nobody's. `node_count` None: as many as the options say."""
+    """`rank`: of the environment to show, None for none. `node_count` None: as many as the options say."""
 
     rank: int | None = None
     node_count: int | None = None
 
 
 class Examination:
-    """`findings`: what is amiss. The other fields and the methods give parts of the document."""
+    """`findings`: the problems. The other fields and the methods return parts of the document."""
 
     def __init__(self, config: Config, environ: Mapping[str, str], hostname: str, request: ExaminationRequest) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class Examination:
         self.store = self._examine_store()
 
     def _examine_workers(self) -> tuple[tuple[Slot, ...], str]:
-        """The workers there would be and why, or why there can be none."""
+        """Return the workers of a run and the reason, or why there can be none."""
         try:
             return slots.make_node_slots(self._config, self._environ)
         except LauncherError as error:
@@ -59,12 +59,12 @@ class Examination:
 
     def _examine_devices(self) -> list[dict[str, Any]]:
         kinds = probes.examine_devices(self._config, self._environ)
-        if self.slots:  # else what is amiss has been said
+        if self.slots:  # else the problem has been reported
             self.findings += probes.check_devices(kinds)
         return kinds
 
     def _examine_network(self) -> dict[str, Any]:
-        """The interfaces, the address that others would be told, and why that one."""
+        """Return the interfaces, the advertised address, and the reason for it."""
         address, reason, findings = addresses.find_advertised_address(self._config)
         self.findings += findings
         return {
@@ -85,7 +85,7 @@ class Examination:
         return shown
 
     def _plan_world(self) -> tuple[int, environment.PlannedWorld | None]:
-        """How many nodes there would be, and what they would run; None where that is nothing."""
+        """Return the number of nodes, and their plan; None without one."""
         config, count = self._config, environment.choose_node_count(self._config, self._request.node_count)
         if not self.slots:
             return count, None
@@ -101,16 +101,16 @@ class Examination:
             return count, None
 
     def _check_settings(self) -> None:
-        """Whether the agreement's limits can be kept together."""
+        """Check whether the agreement's limits can be kept together."""
         try:
             make_settings(self._config)
         except UsageError as error:
             self._add_stop("options", error)
 
     def _examine_environment(self) -> dict[str, Any] | None:
-        """What the worker of the rank that was asked for would get; that of rank 0 is tried if none was.
+        """Return the environment of the requested rank's worker; without a request that of rank 0 is tried.
 
-        Raises UsageError for a rank that nobody has.
+        Raises UsageError for a rank that does not exist.
         """
         if self._world is None:
             return None
@@ -154,7 +154,7 @@ class Examination:
             self.findings.append(Finding("health-check", "note", seen, "a node that fails it does not join"))
 
     def _examine_store(self) -> dict[str, Any] | None:
-        """What the store says where there is one in the network."""
+        """Examine the store, if there is one in the network."""
         network = self._config.network
         if network is None:
             return None

@@ -1,8 +1,8 @@
-"""What `meshctl doctor` warns of, and what it makes of all its warnings together.
+"""The findings of `meshctl doctor`, and the verdict on all of them.
 
-A warning that only names a setting is of no use at three in the morning. So each says what was seen, why that would
-hurt, and what to do; and how bad it is, in three levels: a run would not start or would not last; a run may be hurt by
-it, sooner or later; and what somebody may want to know.
+A warning that only names a setting does not help at three in the morning. So each has an observation, its harm and a
+remedy; and one of three severities: a run would not start or would not last; a run may be harmed, sooner or later; and
+a note.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEVEL_LABELS: dict[Severity, str] = {"stop": "would stop a job", "hurt": "may hu
 
 
 class Finding(NamedTuple):
-    """`check` names what was looked at, for programs. `harm` and `remedy` are empty where `seen` says it all."""
+    """`check` names what was checked, for programs. `harm` and `remedy` are empty where `seen` is sufficient."""
 
     check: str
     level: Severity
@@ -37,7 +37,7 @@ def can_start(findings: Sequence[Finding]) -> bool:
 
 
 def describe_verdict(findings: Sequence[Finding]) -> str:
-    """All of them in one short sentence."""
+    """Describe all of them in one short sentence."""
     stops, hurts = (sum(1 for finding in findings if finding.level == level) for level in ("stop", "hurt"))
     if stops:
         return f"{format_count(stops, 'thing')} would stop a job here" + (f", {hurts} may hurt it" if hurts else "")

@@ -1,6 +1,6 @@
-"""What a machine and a run are like, as far as the checks need to know: values, read elsewhere.
+"""The machine and the run as values for the checks; other modules read them.
 
-A check is a pure function of these two. So every one can be tried on machines that nobody has at hand.
+A check is a pure function of these two. So every check can be tested for machines that are not at hand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class CgroupLimit(NamedTuple):
-    """A limit of a cgroup: `most` of something, of which `used` are taken. `origin`: the file that says so."""
+    """A limit of a cgroup: `most` of something, of which `used` are taken. `origin`: the file of the limit."""
 
     most: float
     used: float

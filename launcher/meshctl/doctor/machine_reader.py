@@ -1,6 +1,6 @@
-"""Reads what the checks want to know from the kernel: /proc, /sys, limits, file systems. Nothing is written.
+"""Reads the values for the checks from the kernel: /proc, /sys, limits, file systems. Nothing is written.
 
-Every file may be missing, in a sandbox for instance; then nothing is known and nothing is warned of. No package is
+Every file may be missing, in a sandbox for instance; then the value is unknown and causes no warning. No package is
 needed for any of this.
 """
 
@@ -18,11 +18,11 @@ from launcher.meshctl.doctor.machine import DiskSpace, MachineInfo, NetworkInter
 
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
 _TCP_LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h, as /proc/net/tcp writes it
-_TEMPORARY_DIRS = ("/tmp", "/var/tmp")  # where logs lie if neither --log-dir nor TMPDIR says
+_TEMPORARY_DIRS = ("/tmp", "/var/tmp")  # the directories of logs without --log-dir and TMPDIR
 
 
 def read_machine(environ: Mapping[str, str], log_dir: str | None, root: str = "/") -> MachineInfo:
-    """This machine. `log_dir`: the user's; `root`: where /proc, /sys and /dev hang, for tests."""
+    """Read this machine. `log_dir`: the user's; `root`: the directory above /proc, /sys and /dev, for tests."""
     files = _KernelFiles(root)
     memory = files.read_memory()
     cgroups = Cgroups(root)
@@ -55,7 +55,7 @@ def _read_limit(resource_id: int) -> ResourceLimit:
 
 
 def _find_log_space(environ: Mapping[str, str], log_dir: str | None) -> DiskSpace | None:
-    """Where a run would make its directory of logs; None if it keeps none."""
+    """Return the space where a run would create its log directory; None if it keeps none."""
     if log_dir == os.devnull:
         return None
     if log_dir:
@@ -65,7 +65,7 @@ def _find_log_space(environ: Mapping[str, str], log_dir: str | None) -> DiskSpac
 
 
 def _find_space(path: str) -> DiskSpace:
-    """A directory that would be made if it is not there: the file system is that of the nearest one that is."""
+    """Return the space for a directory that may not exist yet: that of its nearest existing parent."""
     there = path
     while not os.path.lexists(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
@@ -92,7 +92,7 @@ def _read_space(path: str, label: str) -> DiskSpace:
 
 
 class _KernelFiles:
-    """What files of the kernel say, below `root`."""
+    """Reads files of the kernel, below `root`."""
 
     def __init__(self, root: str) -> None:
         self._root = root

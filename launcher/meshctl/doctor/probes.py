@@ -1,6 +1,6 @@
-"""What the detectors of a run find here, each asked by itself: a run stops at the first that has an answer.
+"""Runs each detector of a run separately: a run stops at the first one with a result.
 
-What breaks is a finding too: a driver in a bad state is what this command is for.
+An exception is a finding too: a driver in a bad state is a case for this command.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from launcher.locality.gather import Locality
 
 NO_SCRIPT = "SCRIPT"
-"""Stands for the script where none is given."""
+"""Represents the script where none is given."""
 FRAMEWORKS = ("torch", "jax", "torch_xla")
 
 
 def examine_devices(config: Config, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every kind of device: what there is, how that is known, or why there is none; CPUs last.
+    """Examine every kind of device: what is present, the reason, or why there is none; CPUs last.
 
-    A kind that is not built in is there if --devices names it.
+    A kind that is not built in is included if --devices names it.
     """
     request, each_its_own = config.devices, config.device_binding == "visible"
     kinds: list[tuple[str, Callable[[], Inventory]]] = [
@@ -85,7 +85,7 @@ def _examine_kind(kind: str, detect_inventory: Callable[[], Inventory], environ:
 
 
 def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """What is amiss with them, beside what keeps workers from starting."""
+    """Yield problems with them, besides those that keep workers from starting."""
     for kind in kinds:
         if kind["silent"]:
             yield Finding(
@@ -100,7 +100,7 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def examine_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -> dict[str, Any] | None:
-    """What is known of the slice of TPUs that this host is in; None where nothing says that it is in one."""
+    """Return what is known of this host's slice of TPUs; None without a sign of one."""
     found = locality.identity if locality is not None else None
     if found is None and not any(environ.get(name) for name in slice_identity.IDENTITY_VARIABLES):
         return None
@@ -114,7 +114,7 @@ def examine_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -> 
 
 
 def choose_framework(config: Config, slots: Sequence[Slot], environ: Mapping[str, str]) -> dict[str, Any]:
-    """What workers are told of, and why."""
+    """Return the frameworks whose variables workers get, and the reason."""
     found = frameworks.choose_environments(
         config.framework, [device for slot in slots for device in slot.devices], config.python, environ
     )
@@ -123,7 +123,7 @@ def choose_framework(config: Config, slots: Sequence[Slot], environ: Mapping[str
 
 
 def list_frameworks(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """What the workers' Python could import, as far as can be seen without starting it, and which version."""
+    """Return what the workers' Python could import, as far as visible without starting it, with versions."""
     return {
         name: {
             "found": frameworks.has_package(name, config.python, environ),
@@ -136,7 +136,7 @@ def list_frameworks(config: Config, environ: Mapping[str, str]) -> dict[str, dic
 def examine_locality(
     config: Config, slots: Sequence[Slot], environ: Mapping[str, str], names: Sequence[str]
 ) -> tuple[Locality | None, dict[str, Any], list[Finding]]:
-    """Where this node stands in the network; the same with who was asked, to be shown; what would stop a job."""
+    """Return this node's locality; the same with the sources, to be shown; what would stop a job."""
     found = [device for slot in slots for device in slot.devices]
     asked = config if config.network is not None else replace(config, locality_command=None)  # as in a run: see notes
     try:
@@ -144,7 +144,7 @@ def examine_locality(
     except LauncherError as error:
         reason = str(error)
         empty = {"levels": [], "reason": reason, "looked": [], "no_sign_of": [], "remarks": []}
-        level: Severity = "stop" if config.network is not None else "note"  # one machine asks nobody
+        level: Severity = "stop" if config.network is not None else "note"  # one machine queries no source
         return None, empty, [Finding("locality", level, reason, "", error.hint or "")]
     looked = [{"source": one.source, "reason": one.reason, "levels": len(one.levels)} for one in stands.results]
     answered = {one["source"] for one in looked}
@@ -159,7 +159,7 @@ def examine_locality(
 
 
 def find_version(distribution: str) -> str | None:
-    """What is installed for the agent's Python; no framework is imported for that."""
+    """Return the version installed for the agent's Python, without importing the framework."""
     from importlib import metadata
 
     try:
@@ -169,15 +169,15 @@ def find_version(distribution: str) -> str | None:
 
 
 def check_script(config: Config) -> Iterator[Finding]:
-    """What a run would say of the files that it is given."""
+    """Yield what a run would report of its files."""
     try:
-        files.check(replace(config, log_dir=None))  # which would be made
+        files.check(replace(config, log_dir=None))  # which would be created
     except UsageError as error:
         yield Finding("script", "stop", str(error), "", error.hint or "")
 
 
 def check_interpreter(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether what the workers are started with is there: their Python, or the program."""
+    """Check that the workers' Python, or the program, exists."""
     path = environ.get("PATH", os.defpath)
     if config.launch_mode != "program":
         if shutil.which(config.python, path=path) is None:

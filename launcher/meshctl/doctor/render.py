@@ -1,7 +1,7 @@
-"""The examination as text for people: 80 columns, no colours, the warnings and the verdict last.
+"""Renders the examination as text: 80 columns, no colours, the warnings and the verdict last.
 
-Whoever runs this reads the end first, since that is what is left on the screen. A name that is longer than its column
-takes a line for itself, so that nothing behind it moves.
+Users read the end first, since that remains on the screen. A name that is longer than its column has a line for
+itself, so that nothing after it moves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ORIGIN_COLUMN = 46  # where the origins of values begin
 
 
 def render_text(found: Mapping[str, Any]) -> str:
-    """The whole of it; with an `environment` of a worker that alone, for it is long."""
+    """Render all of it; with an `environment` of a worker only that, since it is long."""
     lines = [*_format_head(found)]
     if found["environment"] is not None:
         lines += _format_environment(found["environment"])
@@ -32,7 +32,7 @@ def render_text(found: Mapping[str, Any]) -> str:
 
 
 def format_row(name: str, value: str, origin: str = "") -> Iterator[str]:
-    """A name, its value, and where that comes from; each in its column."""
+    """Format a name, its value, and its origin; each in its column."""
     start, others = f"  {name}", " " * _VALUE_COLUMN
     if any(len(word) > WIDTH - _VALUE_COLUMN for word in value.split()):
         others = " " * 4  # it has the line for itself
@@ -49,7 +49,7 @@ def format_row(name: str, value: str, origin: str = "") -> Iterator[str]:
 
 
 def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
-    """The text in lines of at most 80 columns; a word that is longer is not torn, so that it can be copied."""
+    """Wrap the text to at most 80 columns; a longer word is not split, so that it can be copied."""
     return textwrap.wrap(
         text,
         WIDTH,
@@ -258,7 +258,7 @@ def _format_pairs(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The worst last, where it is read first."""
+    """The worst last, where users read first."""
     for finding in reversed(findings):
         yield ""
         yield from _wrap(finding["seen"], f"{LEVEL_LABELS[finding['level']]}: ", "  ")

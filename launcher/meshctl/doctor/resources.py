@@ -1,12 +1,12 @@
-"""Checks of what a machine gives: CPUs, memory, processes, files, room for shared memory and for logs.
+"""Checks of a machine's resources: CPUs, memory, processes, files, space for shared memory and for logs.
 
-Containers take after their defaults, and some of those were not made for training. None of this keeps an agent from
-starting; it shows hours later, as a worker that is killed, or one that waits for a CPU.
+Containers have default limits, and some of those do not suit training. None of this keeps an agent from starting; it
+shows hours later, as a worker that is killed, or one that waits for a CPU.
 
 Where the numbers come from: 64 MiB of /dev/shm is the default of Docker and of container runtimes under Kubernetes; a
 process that has imported torch 2.13 takes 220 MB (measured, CPU build). NVIDIA's NCCL user guide, "Troubleshooting",
-names shared memory and locked memory. That kernels kill a container as a whole is the kubelet's doing since Kubernetes
-1.28 (kubernetes/kubernetes#117793), and 1.32 has a setting against it (#126096).
+names shared memory and locked memory. Since Kubernetes 1.28 the kubelet lets kernels kill a container as a whole
+(kubernetes/kubernetes#117793), and 1.32 has a setting against it (#126096).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEMORY_PER_WORKER = 1024 * MIB
 LOCKED_MEMORY_SMALL = 1024 * MIB
 LAUNCHER_PROCESSES = 3  # agent, keeper and supervisor
 THREADS_PER_WORKER = 64  # a worker of torch has threads for autograd, for every data loader, for NCCL
-FILES_MIN = {False: 9, True: 28}  # with one worker (measured); True: with all that it takes to meet other nodes
+FILES_MIN = {False: 9, True: 28}  # with one worker (measured); True: with all connections to other nodes
 FILES_OF_AGENT = 64
 FILES_PER_WORKER = 6  # two pipes and two log files, and for a moment the pipes' other ends
 FILES_OF_WORKER = 1024  # the usual soft limit

@@ -1,9 +1,9 @@
-"""Checks of what is around a run: proxies that stand between its nodes, and the patience of whoever stops it.
+"""Checks of a run's surroundings: proxies between its nodes, and the pod's grace period.
 
-A service mesh puts a proxy beside every pod, and what pods say to each other goes through it. That suits web servers;
-NCCL, gloo and JAX open connections to ports that nobody has declared, and expect them to be left alone. The ports are
-those of Istio (istio.io, "Application requirements") and Linkerd (linkerd.io, "Protocol detection" and the proxy's
-configuration); both are asked for, since either alone may be anybody's.
+A service mesh puts a proxy beside every pod, and the traffic between pods goes through it. That suits web servers;
+NCCL, gloo and JAX open connections to undeclared ports, and need them unmodified. The ports are those of Istio
+(istio.io, "Application requirements") and Linkerd (linkerd.io, "Protocol detection" and the proxy's configuration);
+both must be open, since either alone may be another program's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from launcher.meshctl.doctor.machine import MachineInfo, PlannedRun
 from launcher.model.text import format_number
 
 POD_GRACE = "LAUNCHER_POD_GRACE"
-"""Nothing in a pod says what its terminationGracePeriodSeconds is; whoever writes the one may write the other."""
+"""A pod cannot read its terminationGracePeriodSeconds; the author of the one can set the other."""
 POD_GRACE_DEFAULT_S = 30.0
-POD_GRACE_MARGIN_S = 15.0  # for what comes after the workers: their last words, the store, the runtime's own steps
+POD_GRACE_MARGIN_S = 15.0  # for what comes after the workers: their last output, the store, the runtime's own steps
 IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
-# What it is called, the ports that it listens on for traffic in and out, what its own variables begin with, the cure.
+# Its name, the ports that it listens on for traffic in and out, the prefix of its own variables, the remedy.
 _SIDECARS = (
     ("Istio", (15001, 15006), ("ISTIO_META_",), 'the label sidecar.istio.io/inject: "false" on the pod'),
     ("Linkerd", (4140, 4143), ("LINKERD2_PROXY_",), "the annotation linkerd.io/inject: disabled on the pod"),

@@ -1,11 +1,11 @@
-"""Whether the store where the nodes meet can be used from here, asked as a run would ask, and nothing is written.
+"""Checks that the job's store can be used from here, as a run would use it, without writing.
 
-First the plain look that an agent takes before anything else (`arrival.probe`), then the real client: it logs in,
-asks for the version, and reads where the run lies. Whether this user may write there is found out by a transaction
-whose condition never holds: etcd asks for the right to every key that a transaction names before it looks at the
-condition (etcd, server/etcdserver/apply_auth.go).
+First the probe that an agent makes before anything else (`startup.probe`), then the real client: it logs in, asks for
+the version, and reads the run's keys. The right to write there is tested by a transaction whose condition never holds:
+etcd checks the right to every key that a transaction names before it evaluates the condition (etcd,
+server/etcdserver/apply_auth.go).
 
-A store that an agent serves is there while its job runs. If nobody serves it now, what matters is who would.
+A store that an agent serves exists while its job runs. If none serves it now, the node that would is what matters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Compare, Put
 
 STORE_LIMIT_S = 10.0
-"""For all of it: each step has limits of its own, but there may be many endpoints."""
+"""For the whole check: each step has limits of its own, but there may be many endpoints."""
 VERSION_LIMIT_S = 2.0
 _VERSION_MIN = "3.4"
 _NO_SECRET = Finding(
@@ -46,8 +46,8 @@ _NO_SECRET = Finding(
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCheck:
-    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: who does, or
-    would; "" for etcd. `version` and `rights` are empty where they are not known.
+    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: the node that does
+    or would; "" for etcd. `version` and `rights` are empty where they are not known.
     """
 
     state: str
@@ -62,7 +62,7 @@ class StoreCheck:
 def check_store(
     config: Config, network: StoreConfig, environ: Mapping[str, str], limit_s: float = STORE_LIMIT_S
 ) -> StoreCheck:
-    """Ask, for at most `limit_s` seconds. Raises nothing."""
+    """Check the store, for at most `limit_s` seconds. Raises nothing."""
     began = time.monotonic()
 
     def ask() -> StoreCheck:
@@ -117,7 +117,7 @@ def _check_served(config: Config, network: StoreConfig, login: Credentials, prob
 
 
 def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> str:
-    """Whose agent serves the store, for people."""
+    """Describe the node whose agent serves the store."""
     if is_local:
         return "this node"
     if network.is_host and config.node_rank is None:
@@ -132,7 +132,7 @@ def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> st
 
 
 def _check_access(config: Config, network: StoreConfig, login: Credentials, served_by: str) -> StoreCheck:
-    """Somebody answers: log in, read, and see whether we may write."""
+    """Check a store that answers: log in, read, and test the right to write."""
     run_id = config.run_id or "none"
     key = records.make_current_key(network.prefix, run_id)
     store = stores.open_store(network, login)
@@ -166,7 +166,7 @@ def _make_failure(state: str, sentence: str, hint: str | None, served_by: str = 
 
 
 def _check_listen(address: str, endpoint: str) -> str:
-    """Why a server could not have this address and port; "" if it could."""
+    """Return why a server could not have this address and port; "" if it could."""
     import socket
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -180,7 +180,7 @@ def _check_listen(address: str, endpoint: str) -> str:
 
 
 def _read_old_version(network: StoreConfig) -> str:
-    """The version of an etcd from before gRPC, "" if it is something else."""
+    """Return the version of an etcd from before gRPC, "" if it is something else."""
     import http.client
     import json
     import ssl

@@ -1,4 +1,4 @@
-"""Asking what may never answer: a name server, a store. After a while nobody waits any longer."""
+"""Calls with a time limit to what may never answer: a name server, a store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _Answer = TypeVar("_Answer")
 
 
 def call_with_timeout(limit_s: float, call: Callable[[], _Answer], fallback: Callable[[], _Answer]) -> _Answer:
-    """What `ask` gives, in a thread of its own, if it does so within `limit_s` seconds; else what `otherwise` gives.
+    """Run `call` in a thread of its own; return its result within `limit_s` seconds, else that of `fallback`.
 
-    `ask` must not raise. A thread that is not waited for ends with the process.
+    `call` must not raise. A thread that is abandoned ends with the process.
     """
     answers: list[_Answer] = []
     asking = threading.Thread(target=lambda: answers.append(call()), daemon=True, name="doctor")

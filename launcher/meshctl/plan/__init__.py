@@ -1,1 +1,1 @@
-"""`meshctl plan`: what meshrun would do with a cluster, worked out offline, told in words and drawn."""
+"""`meshctl plan`: meshrun's plan for a cluster, computed offline, as text and as a picture."""

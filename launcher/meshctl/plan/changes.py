@@ -1,9 +1,9 @@
-"""What would happen next: a cluster with some nodes gone and some that came.
+"""Changes of a cluster: nodes that are lost, and nodes that join.
 
     h17           a node that is lost
     h40=p0/l3     a node that joins, in leaf l3 of pod p0
     h40           a node that joins in the place of one that is lost, the first for the first; if none is lost,
-                  nobody knows where it stands
+                  its locality is unknown
 
 A node that joins has as many devices as most of the others.
 """
@@ -23,7 +23,7 @@ from launcher.model.node import Node
 
 
 def apply_changes(cluster: ClusterSpec, lost: str, joined: str) -> ClusterSpec:
-    """The cluster after these changes, each a list with commas. Raises UsageError."""
+    """Return the cluster after these changes, each a list with commas. Raises UsageError."""
     gone = _find_lost(cluster, _parse_list(lost, "lose"))
     gone_ids = {node.id for node in gone}
     stays = tuple(node for node in cluster.nodes if node.id not in gone_ids)

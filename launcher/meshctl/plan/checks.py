@@ -1,4 +1,4 @@
-"""Small questions about values that somebody else's file holds, and how to speak of them."""
+"""Small checks of values in a user's file, and their descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _short_repr.maxlist = 8
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Whether it is text that can stand in a sentence and in a table."""
+    """Whether it is text that a sentence and a table can contain."""
     return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable() and value.strip() == value
 
 
@@ -25,7 +25,7 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def require_known(values: Mapping[Any, Any], keys: Iterable[str], where: str) -> None:
-    """Raise UsageError for a key that is none of `keys`."""
+    """Raise UsageError for a key that is not in `keys`."""
     names = {key: repr(key) for key in keys}
     for key in values:
         if key not in names:
@@ -34,7 +34,7 @@ def require_known(values: Mapping[Any, Any], keys: Iterable[str], where: str) ->
 
 
 def describe_kind(value: object) -> str:
-    """What it is, for a sentence: "nodes is a list"."""
+    """Describe the kind of a value, for a sentence: "nodes is a list"."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -45,7 +45,7 @@ def describe_kind(value: object) -> str:
 
 
 def format_value(value: object) -> str:
-    """The value as a sentence bears it: cut short where somebody's file is not what was meant."""
+    """Format the value for a sentence: shortened where a file is not what the user meant."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]  # as the file has them, not as Python does
     try:

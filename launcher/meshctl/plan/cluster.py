@@ -1,9 +1,9 @@
-"""The cluster that a plan is made for: its nodes, and what its file wishes.
+"""The cluster of a plan: its nodes, and the options in its file.
 
-A file holds nodes and, if its author likes, everything that can also be said on the command line: mesh, traffic,
-level costs, rules. Those wishes are turned into the very texts that the flags take, so there is one set of rules for
-them, in launcher.placement.adapter.options, and a flag takes the place of a text. Here only the shape of the file is
-checked, and the nodes. The page on the format is docs/reference/cluster-file.md.
+A file contains nodes and, optionally, everything that the command line can set: mesh, traffic, level costs, rules.
+Those options are converted to the texts that the flags accept, so there is one set of rules for them, in
+launcher.placement.adapter.options, and a flag overrides a text. This module only checks the structure of the file, and
+the nodes. The page on the format is docs/reference/cluster-file.md.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from launcher.model.topology import HOST
 from launcher.placement.limits import Plan
 
 NODES_MAX = 65_536  # four times the largest cluster that plans are measured on
-DEVICES_MAX = 1024  # of one node: the largest that is sold has 16, but CPUs count as well
+DEVICES_MAX = 1024  # of one node: the largest on the market has 16, but CPUs count as well
 DEVICES_MAX_ALL = 1 << 20  # a plan's arrays have an entry per rank
 
 KEYS = ("levels", "nodes", "contiguous", "previous", *WISHES)
 NODE_KEYS = ("id", "path", "devices", "addr", "index")
 _AXES_MAX = 64
-_SEPARATORS = ",=:/"  # what separates names where flags list them
+_SEPARATORS = ",=:/"  # separators of names in flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """Nodes in the order in which they join, and wishes.
+    """Nodes in the order in which they join, and options.
 
-    `wishes`: name of a flag -> the text it would have, e.g. "mesh" -> "pp=4,dp=*,tp=8". `previous`: the plan that
-    the job had before, of which only shape and ranks are known. `is_generated`: made from a few words, so a node
-    more can be made as well.
+    `options`: name of a flag -> its text, e.g. "mesh" -> "pp=4,dp=*,tp=8". `previous`: the job's previous plan, of
+    which only shape and ranks are known. `is_generated`: by a generator, which can generate further nodes as well.
     """
 
     name: str
@@ -51,7 +50,7 @@ class ClusterSpec:
 
 
 def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -> ClusterSpec:
-    """The cluster that a file's values describe; `levels` take the place of those in it. Raises UsageError."""
+    """Parse the cluster of a file; `levels` override those in it. Raises UsageError."""
     if not isinstance(values, dict):
         raise UsageError(f"{name} holds {describe_kind(values)}, not keys and values", _EXAMPLE)
     require_known(values, KEYS, name)
@@ -85,19 +84,19 @@ _EXAMPLE = 'like {"levels": ["leaf"], "nodes": [{"id": "h0", "path": ["l0"], "de
 
 
 def require_size(node_count: int, name: str) -> None:
-    """Raise UsageError for more nodes than are planned for."""
+    """Raise UsageError for more nodes than the planner accepts."""
     if node_count > NODES_MAX:
         raise UsageError(f"{name} has {node_count} nodes, more than the {NODES_MAX} that are planned for")
 
 
 def require_devices(device_count: int, name: str) -> None:
-    """Raise UsageError for more devices than are planned for."""
+    """Raise UsageError for more devices than the planner accepts."""
     if device_count > DEVICES_MAX_ALL:
         raise UsageError(f"{name} has {device_count} devices, more than the {DEVICES_MAX_ALL} that are planned for")
 
 
 def parse_levels(levels: Any, name: str) -> tuple[str, ...]:
-    """The levels, outermost first. Raises UsageError for what is no list of different names."""
+    """Parse the levels, outermost first. Raises UsageError for what is no list of different names."""
     if not isinstance(levels, (list, tuple)):
         raise UsageError(
             f"{name}: levels is {describe_kind(levels)}, not a list of names", '["pod", "leaf"], outermost first'
@@ -116,7 +115,7 @@ def parse_levels(levels: Any, name: str) -> tuple[str, ...]:
 
 
 def _number_levels(nodes: Sequence[Any]) -> list[str]:
-    """Names for levels that nobody named; the first node shows how many there are."""
+    """Return names for unnamed levels; the first node shows how many there are."""
     path = nodes[0].get("path") if isinstance(nodes[0], dict) else None
     return [f"level{index + 1}" for index in range(len(path) if isinstance(path, list) else 0)]
 
@@ -179,7 +178,7 @@ def _require_unique_ids(nodes: Sequence[Node], name: str) -> None:
 
 
 def parse_previous_plan(values: Any, where: str) -> Plan:
-    """The plan that an answer of `meshctl plan --json` holds, or the key `previous` of a file. Raises UsageError."""
+    """Parse the plan in an answer of `meshctl plan --json`, or in a file's key `previous`. Raises UsageError."""
     if not isinstance(values, dict) or not {"dims", "plan"} <= set(values):
         raise UsageError(f"{where} has no keys 'dims' and 'plan'", '{"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}')
     dims, plan = values["dims"], values["plan"]
@@ -213,7 +212,7 @@ def _is_size(value: object) -> bool:
 
 
 def require_same_mesh(previous: Plan, mesh: Mesh, name: str) -> None:
-    """Raise UsageError if the plan before is not of this mesh with another size of its elastic axis."""
+    """Raise UsageError if the previous plan is not of this mesh with another size of its elastic axis."""
     sizes = [axis.size for axis in mesh.axes]
     if len(previous.shape) != len(sizes) or any(
         size not in (None, before) for size, before in zip(sizes, previous.shape, strict=True)

@@ -1,8 +1,8 @@
-"""What `meshctl plan` does, from its words to its exit code: 0, 1 when no valid world exists, 2 for bad input.
+"""The command `meshctl plan`, from its arguments to its exit code: 0, 1 when no valid world exists, 2 for bad input.
 
-The cluster comes from a file or a generator, wishes from the file and from flags, of which flags win. With nodes
-to lose or to join there are two plans: of the cluster as it is, unless the plan before is given, and of what
-comes next. The answer goes out first; pictures follow, so that one which cannot be written costs nothing else.
+The cluster comes from a file or a generator, options from the file and from flags, which override them. With nodes
+to lose or to join there are two plans: of the cluster as it is, unless the previous plan is given, and of the changed
+cluster. The answer is printed first; pictures follow, so that one which cannot be written affects nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROGRAM = "meshctl"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What the command line said. `wishes`: name of a flag -> its text, of those that were given."""
+    """The arguments of the command line. `options`: name of a flag -> its text, of those that were set."""
 
     cluster: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
 
 
 def _drop_overridden(options: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
-    """The file's wishes without those for which a flag of another name stands."""
+    """Return the file's options without those that a flag of another name overrides."""
     rivals = {"dp-min", "dp-max"} if "elastic" in flags else {"elastic"} if {"dp-min", "dp-max"} & set(flags) else set()
     return {key: text for key, text in options.items() if key not in rivals}
 
@@ -191,7 +191,7 @@ def _format_text(
 
 
 def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, plan: Plan) -> int:
-    """Write the files that were asked for; what cannot be written is said, and does not stop the other."""
+    """Write the requested files; a failure is reported, and does not stop the other."""
     code = 0
     for kind, path in (("svg", request.svg), ("html", request.html)):
         if path is None:

@@ -1,9 +1,8 @@
 """A cluster file as plain values: JSON or YAML, from disk or from stdin.
 
-Such a file is written by hand or by a script, so what is amiss with it is said in a sentence with line and column.
-No more of it is read than a limit: parsed values need up to thirty times the memory of their text, and a file that
-somebody named by mistake may be of any size. A key that stands twice is refused, where both formats would keep
-the last of the two in silence.
+A user or a script writes such a file, so its errors are reported in a sentence with line and column. The size is
+limited: parsed values need up to thirty times the memory of their text, and a file that was named by mistake may have
+any size. A duplicate key is refused, where both formats would silently keep the last of the two.
 
 YAML is read from its parser's events, not through a tree of its nodes, which would need a kilobyte per word.
 """
@@ -26,9 +25,9 @@ _FORMS_HINT = "meshctl plan -h shows what can be written in the place of a file"
 
 
 def read(name: str) -> Any:
-    """The value that a file holds; "-" is stdin. Raises UsageError.
+    """Read the value in a file; "-" is stdin. Raises UsageError.
 
-    The ending of the name says which format it is; without one, JSON is what begins with a brace or bracket.
+    The extension determines the format; without one, a text that begins with a brace or bracket is JSON.
     """
     if not name:
         raise UsageError("the name of a file is empty", "is a variable of the shell empty?")
@@ -48,7 +47,7 @@ def read(name: str) -> Any:
 
 
 def _read_bytes(name: str) -> bytes | None:
-    """All of a file; None if that is more than is read."""
+    """Return all of a file; None if that is above the limit."""
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             data = file.read(JSON_BYTES_MAX + 1)
@@ -76,7 +75,7 @@ def _decode_text(data: bytes, name: str) -> str:
 
 
 class _DuplicateKeyError(ValueError):
-    """A key stands twice in one object."""
+    """A key occurs twice in one object."""
 
 
 def _parse_json(text: str, name: str) -> Any:
@@ -89,7 +88,7 @@ def _parse_json(text: str, name: str) -> Any:
         raise UsageError(f"{name} is nested too deeply") from None
     except _DuplicateKeyError as error:
         raise UsageError(f"{name}: {error}") from None
-    except ValueError:  # Python reads no number of more than 4,300 digits
+    except ValueError:  # Python parses no number of more than 4,300 digits
         raise UsageError(f"{name} holds a number with thousands of digits") from None
 
 
@@ -132,7 +131,7 @@ def _make_yaml_error(name: str, mark: Any, what: str) -> UsageError:
 
 
 class _YamlBuilder:
-    """Makes values of one document's events. `_open` is the path from the root to the container being filled."""
+    """Builds values from one document's events. `_containers`: from the root to the container being filled."""
 
     def __init__(self, loader: Any, name: str) -> None:
         self._loader = loader
@@ -172,7 +171,7 @@ class _YamlBuilder:
         self._keys.append(None)
 
     def _add_value(self, value: Any, event: Any, anchor: str | None) -> None:
-        """Into the innermost open container: as a key, as the value of the key before, or as a list's next entry."""
+        """Add to the innermost container: as a key, as the value of the previous key, or as a list's next entry."""
         if anchor:
             self._anchors[anchor] = value
         if not self._containers:
@@ -201,7 +200,7 @@ class _YamlBuilder:
         return self._anchors[event.anchor]
 
     def _resolve_scalar(self, event: Any) -> Any:
-        """Text, number, truth value or None, by YAML's rules; equal words are one value, which keeps memory small."""
+        """Text, number, truth value or None, by YAML's rules; equal words share one value, which saves memory."""
         import yaml
 
         known = (event.value, event.implicit, event.tag)

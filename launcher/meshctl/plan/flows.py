@@ -1,6 +1,6 @@
-"""Which groups cross domains, and how heavily: the traffic of a plan between the domains of one level.
+"""The groups that cross domains: the traffic of a plan between the domains of one level.
 
-The level that is drawn is the innermost one whose domains have room beside each other; below all levels come the
+The drawn level is the innermost one whose domains have room beside each other; below all levels come the
 hosts. Amounts are in the user's own weights: a hop of dp with weight 10 carries 10.
 """
 
@@ -35,7 +35,7 @@ class Arc(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What one communicator sends.
+    """The traffic of one communicator.
 
     `leaving`: per level, the host's last, what leaves its domains; `cost`: its part of J. `crossing_count` of
     `group_count` groups touch several domains of the drawn level, and `arcs` are those domains, heaviest first.
@@ -65,7 +65,7 @@ class TrafficSummary:
 
 
 def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> TrafficSummary:
-    """What the plan's traffic costs, and where it goes."""
+    """Summarize the cost of the plan's traffic, and its paths."""
     wood = build_tree(nodes, limits.levels)
     levels = (*wood.levels, HOST)
     level_costs = resolve_level_costs(wood.levels, costs.level_costs)
@@ -106,7 +106,7 @@ def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
 
 
 def _find_block_size(plan: Plan) -> int:
-    """The longest aligned runs of ranks that the plan keeps on one node and that are boxes of its mesh."""
+    """Return the longest aligned runs of ranks that the plan keeps on one node and that are boxes of its mesh."""
     unit = plan.world_size
     for ranks in plan.ranks.values():
         start = 0
@@ -118,7 +118,7 @@ def _find_block_size(plan: Plan) -> int:
 
 
 def _find_holders(plan: Plan, tree: Tree, block_size: int) -> NDArray[np.int64]:
-    """For every unit the position in the tree of the node that holds it."""
+    """Return for every unit the position in the tree of the node that holds it."""
     holder = np.zeros(plan.world_size // block_size, dtype=np.int64)
     for position, node in enumerate(tree.nodes):
         holder[[rank // block_size for rank in plan.ranks.get(node.id, ())[::block_size]]] = position
@@ -126,7 +126,7 @@ def _find_holders(plan: Plan, tree: Tree, block_size: int) -> NDArray[np.int64]:
 
 
 def _choose_level(labels: Sequence[Labels]) -> int | None:
-    """The level to draw: the innermost with 2 to DOMAINS_MAX domains in use; the hosts only if no other has two."""
+    """Choose the level to draw: the innermost with 2 to DOMAINS_MAX used domains; hosts only if no other has two."""
     counts = [len(np.unique(level)) for level in labels]
     fitting = [index for index, count in enumerate(counts) if 2 <= count <= DOMAINS_MAX]
     above = [index for index in fitting if index < len(labels) - 1]
@@ -136,7 +136,7 @@ def _choose_level(labels: Sequence[Labels]) -> int | None:
 def _list_used_domains(
     tree: Tree, level: int | None, labels: Sequence[Labels]
 ) -> tuple[tuple[str, ...], tuple[str, ...], NDArray[np.int64]]:
-    """Of the drawn level: the names of the domains with ranks, what is around each, and unit -> number among them."""
+    """For the drawn level: the names of the domains with ranks, their outer domains, and unit -> number among them."""
     if level is None:
         return (), (), np.zeros(0, dtype=np.int64)
     used, first, drawn = np.unique(labels[level], return_index=True, return_inverse=True)
@@ -151,7 +151,7 @@ def _list_used_domains(
 
 
 def _make_arcs(transfers: Sequence[Hops | Exchange], domain_of: NDArray[np.int64], scale: float) -> tuple[Arc, ...]:
-    """What runs between any two domains, heaviest first."""
+    """Return the traffic between any two domains, heaviest first."""
     count = int(domain_of.max()) + 1
     between = np.zeros((count, count), dtype=np.int64)
     for each in transfers:
@@ -172,7 +172,7 @@ def _make_arcs(transfers: Sequence[Hops | Exchange], domain_of: NDArray[np.int64
 def _count_crossing(
     communicator: Communicator, mesh: Mesh, plan: Plan, domain_of: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """How many groups touch several domains, and how many groups there are."""
+    """Return how many groups touch several domains, and how many groups there are."""
     along = tuple(index for index, axis in enumerate(mesh.axes) if axis.name in communicator.axes)
     grid = domain_of.reshape(plan.shape)
     spread = grid.max(axis=along) != grid.min(axis=along)

@@ -1,8 +1,8 @@
-"""Clusters from a few words, for who has no file at hand: "dgx:4x8x8" is 4 leaves of 8 nodes with 8 GPUs each.
+"""Generates clusters from a short form, without a file: "dgx:4x8x8" is 4 leaves of 8 nodes with 8 GPUs each.
 
-Nodes are called h0, h1, ... along the tree, and so are domains, each within the one above. Two things are as
-unhelpful as in reality: the order in which nodes join is a shuffle, always the same one, and addresses count up
-along the tree, so that sorted as text 10.0.0.10 comes before 10.0.0.2.
+Nodes are named h0, h1, ... along the tree, and so are domains, each within the one above. Two things are as
+unhelpful as in reality: nodes join in shuffled order, always the same, and addresses count up along the tree, so that
+sorted as text 10.0.0.10 comes before 10.0.0.2.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMS = {
     "nvl72": "nvl72:[PODSx]RACKS",
     "tpu": "tpu:TYPE:SLICES",
 }
-"""Kind -> how it is written. dgx:4x8 are 4 nodes without a network to speak of."""
+"""Kind -> its form. dgx:4x8 are 4 nodes without levels of the network."""
 
 _NVL72 = (18, 4)  # an NVLink domain of 72 GPUs: 18 hosts with 4
 _SUBNET_HOSTS = 250
@@ -34,7 +34,7 @@ def is_form(text: str) -> bool:
 
 
 def generate(text: str) -> ClusterSpec:
-    """The cluster that `text`, one of FORMS, stands for. Raises UsageError."""
+    """Generate the cluster of `text`, one of FORMS. Raises UsageError."""
     kind, _, rest = text.partition(":")
     if kind == "nvl72":
         counts = _parse_counts(rest, text, kind, 1, 2)
@@ -96,7 +96,7 @@ def _make_cluster(name: str, levels: tuple[str, ...], counts: Sequence[int], who
 
 
 def make_address(number: int) -> str:
-    """The address of node `number`, counted from 0."""
+    """Return the address of node `number`, counted from 0."""
     subnet, host = divmod(number, _SUBNET_HOSTS)
     return f"10.{subnet // 256}.{subnet % 256}.{host + 1}"
 

@@ -1,5 +1,5 @@
-"""What moves from one plan to the next, by coordinates of the mesh: the worker at pp=1, dp=3 finds its checkpoint
-shard and its caches where it was, whatever its rank is called now. Coordinates that are new do not move."""
+"""The moves from one plan to the next, by coordinates of the mesh: the worker at pp=1, dp=3 finds its checkpoint
+shard and its caches where it was, even if its rank has changed. Coordinates that are new do not move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.placement.limits import Plan
 
 
 class Move(NamedTuple):
-    """So many ranks go from one node to another."""
+    """A number of ranks that go from one node to another."""
 
     source: str
     target: str
@@ -21,7 +21,7 @@ class Move(NamedTuple):
 
 
 def list_moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
-    """All moves, those of most ranks first, then in the order of ranks."""
+    """List all moves, those of most ranks first, then in the order of ranks."""
     ids: dict[str, int] = {}
     held_before = _find_holders(before, ids)
     holds = _find_holders(after, ids).reshape(after.shape)

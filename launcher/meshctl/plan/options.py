@@ -1,8 +1,7 @@
-"""What a cluster file wishes, as the texts that the flags of the command line take.
+"""The options in a cluster file, as the texts that the flags of the command line accept.
 
-The file says it in keys and values, `"leave_cost": {"leaf": 2, "host": 1}`, the command line in words,
-`--level-costs leaf=2,host=1`. What a text means and whether it can be is decided in
-launcher.placement.adapter.options for both.
+The file has keys and values, `"leave_cost": {"leaf": 2, "host": 1}`, the command line text,
+`--level-costs leaf=2,host=1`. launcher.placement.adapter.options parses the text of both.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from launcher.model.errors import UsageError
 
 
 def read_options(values: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Name of a flag -> its text. Raises UsageError for a value of another shape than its key has."""
+    """Return name of a flag -> its text. Raises UsageError for a value of another type than its key requires."""
     found: dict[str, str] = {}
     for key, (flag, to_text) in _FORMATTERS.items():
         if values.get(key) is not None and (text := to_text(values[key], f"{name}: {key}")):
@@ -31,7 +30,7 @@ def read_options(values: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _format_scalar(value: Any, where: str) -> str:
-    """A number or text as a flag would have it."""
+    """Format a number or text for a flag."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise UsageError(f"{where} is {describe_kind(value)}, not a number")
     return str(value)
@@ -96,4 +95,4 @@ _FORMATTERS = {
     "move_cost": ("move-cost", _format_scalar),
 }
 OPTION_KEYS = (*_FORMATTERS, "elastic_min", "elastic_max", "nodes_min", "nodes_max")
-"""The keys of a file that are wishes."""
+"""The keys of a file that are options."""

@@ -1,6 +1,6 @@
-"""A picture goes into its file whole or not at all.
+"""Writes a picture to its file completely or not at all.
 
-The file appears under its name only when all of it is on the disk, so a full disk leaves the old one as it was.
+The file gets its name only when all of it is on the disk, so a full disk leaves the old one unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from launcher.model.errors import UsageError, find_shortage_hint
 
 
 def write_file(path: str, text: str) -> None:
-    """Put `text` into a file, in the place of what is there. Raises UsageError."""
+    """Write `text` to a file, replacing its content. Raises UsageError."""
     if path in ("", "-"):
         raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
     target = os.path.realpath(path)  # a link stays a link
@@ -40,6 +40,6 @@ def _write_new(path: str, text: str, flags: int) -> None:
         while data:
             data = data[os.write(descriptor, data) :]
         if flags & os.O_CREAT:
-            os.fsync(descriptor)  # some disks say only now that they are full
+            os.fsync(descriptor)  # some disks report only now that they are full
     finally:
         os.close(descriptor)

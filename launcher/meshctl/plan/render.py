@@ -1,7 +1,7 @@
-"""The plan in words, for a terminal of 80 columns or a log: what would happen, why, and what it costs.
+"""Renders the plan as text, for a terminal of 80 columns or a log: the result, the reasons and the cost.
 
-No colours and no more lines for sixteen thousand nodes than for sixteen: names are listed as far as a line bears
-them, the rest is counted. Only the table of all ranks, which is asked for, is as long as the cluster.
+No colours and no more lines for sixteen thousand nodes than for sixteen: names are listed as far as a line allows,
+the rest is counted. Only the optional table of all ranks is as long as the cluster.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _LABEL_WIDTH = 9  # width of the first column
 
 
 def format_heading(cluster: ClusterSpec, mesh: Mesh) -> str:
-    """What is planned for."""
+    """Format the cluster and the mesh of the plan."""
     return _wrap("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}") + _wrap("mesh", str(mesh))
 
 
 def format_before(plan: Plan, mesh: Mesh) -> str:
-    """The plan before a change."""
+    """Format the plan before a change."""
     return _wrap("before", _describe_world(plan, mesh) + (f", J {format_number(plan.cost)}" if plan.cost else ""))
 
 
 def format_change(lose: str, join: str) -> str:
-    """What happens to the cluster."""
+    """Format the change of the cluster."""
     changes = (("lost", lose), ("joins", join))
     return "".join(_wrap(label, format_list(text.split(","))) for label, text in changes if text)
 
 
 def format_world(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[str]) -> str:
-    """The world, why it is this one, and who is left out."""
+    """Format the world, its reasons, and the nodes that are left out."""
     labels = ("why", *[""] * len(plan.reasons))
     reasons = (_wrap(label, reason, 2) for label, reason in zip(labels, plan.reasons, strict=False))
     return "".join((_wrap("world", _describe_world(plan, mesh)), *reasons, _format_spares(plan, nodes, levels)))
 
 
 def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
-    """Who changes the node, from where to where."""
+    """Format which ranks change their node, from where to where."""
     text = f"{plan.moved:,} of {format_count(plan.world_size, 'rank')}"
     if moves:
         text += ": " + format_list([f"{move.rank_count} from {move.source} to {move.target}" for move in moves], 4)
@@ -55,7 +55,7 @@ def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
 
 
 def format_cost(plan: Plan, explanation: Explanation) -> str:
-    """J next to its lower bound and to other orders, the busiest domains, and a table of where J comes from."""
+    """Format J with its lower bound and other orders, the busiest domains, and a table of J's parts."""
     bound = f"; the lower bound is {format_number(plan.lower_bound)}" if explanation.cost else ""
     found = _wrap("cost", f"J {format_number(explanation.cost)}{bound}")
     names = [baseline.name for baseline in explanation.baselines]
@@ -76,7 +76,7 @@ def format_cost(plan: Plan, explanation: Explanation) -> str:
 
 
 def format_table(plan: Plan, nodes: Iterable[Node], levels: Sequence[str]) -> str:
-    """Every node with its place and its ranks, in the order of the tree."""
+    """Format every node with its locality and its ranks, in the order of the tree."""
     rows = [
         (node.id, "/".join(entry or "?" for entry in node.path), _format_ranks(plan, node))
         for node in sort_nodes(nodes)
@@ -113,7 +113,7 @@ def _describe_world(plan: Plan, mesh: Mesh) -> str:
 
 
 def _format_spares(plan: Plan, nodes: Sequence[Node], levels: Sequence[str]) -> str:
-    """Who is left out, and where that leaves how many: the spares are what evens the domains out."""
+    """Format the spares, and how many nodes remain where: the spares even the domains out."""
     if not plan.spares:
         return _wrap("spares", "none")
     text = format_list(plan.spares)
@@ -138,7 +138,7 @@ def _compare_costs(other: Fraction, cost: Fraction) -> str:
 
 
 def _format_traffic(explanation: Explanation) -> str:
-    """A row per communicator, a column per level: what leaves the level's domains, and how wide groups are spread.
+    """Format a row per communicator, a column per level: what leaves the level's domains, and the spread of groups.
 
     The last column and the row "share of J" add up to J, by communicator and by level.
     """

@@ -1,5 +1,5 @@
-"""`meshctl stop | drain | undrain | takeover | clean`: what people ask of a job, and what is swept up after one.
+"""`meshctl stop | drain | undrain | takeover | clean`: requests to a job, and the removal of a job's keys.
 
-`submit` puts a request where the leader finds it and waits for what becomes of it; only the leader acts. `leftovers`
-removes keys that no agent will read again, and only those. `session` finds the store that the options name.
+`submit` writes a request for the leader and waits for its result; only the leader acts. `leftovers` removes keys that
+no agent will read again, and only those. `session` opens the store that the options name.
 """

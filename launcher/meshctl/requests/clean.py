@@ -1,4 +1,4 @@
-"""`meshctl clean`: what is removed, said before or after it is."""
+"""`meshctl clean`: removes leftovers, and reports them before or after that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.model.text import format_count
 
 
 def run(session: StoreSession, run_id: str | None, *, dry_run: bool, insist: bool) -> int:
-    """Remove what can go of a run, or of all. Raises UsageError for a run that is not there."""
+    """Remove the leftovers of a run, or of all. Raises UsageError for an unknown run."""
     found = find_leftovers(session.store, session.prefix, run_id, insist=insist)
     if run_id is not None and not found:
         find_run(session.store, session.prefix, run_id)

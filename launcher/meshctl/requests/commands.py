@@ -1,6 +1,6 @@
-"""The commands of `meshctl` that look at a running job or ask something of it, as click takes them.
+"""The commands of `meshctl` that show a running job or send it a request, defined with click.
 
-All of them say where the store is as meshrun does: by the same options, variables and files.
+All of them find the store as meshrun does: by the same options, variables and files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TIMEOUT_S = 30.0
 
 
 def add_to(group: click.Group) -> None:
-    """Put every command of this page into the group."""
+    """Add every command of this module to the group."""
     for command in (_status, _stop, _drain, _undrain, _takeover, _clean):
         group.add_command(command)
 
@@ -166,7 +166,7 @@ def _describe_user() -> str:
 
 @contextmanager
 def _open_session(store: Mapping[str, str], run_id: str | None) -> Iterator[StoreSession]:
-    """The store that the options name, for the length of a command; what there is to be said of them is said."""
+    """Open the store that the options name, for the duration of a command, and log its remarks."""
     found = open_session(store, run_id, os.environ)
     try:
         for note in found.notes:

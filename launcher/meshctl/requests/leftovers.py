@@ -1,7 +1,7 @@
-"""Removing what jobs have left in the store, and nothing that an agent may still need.
+"""Removes the keys that jobs have left in the store, and nothing that an agent may still need.
 
-A job's keys stay when it is over: only its verdict, and `current` with it, expire by themselves. What can go is told
-by three facts about each job key under a run id: whether `current` names it, whether a verdict says that it has
+A job's keys stay when it is over: only its verdict, and `current` with it, expire by themselves. What can go follows
+from three facts about each job key under a run id: whether `current` names it, whether a verdict says that it has
 ended, and whether a member lives. A job without a verdict and without members may have ended long ago, or be cut off
 from the store as a whole and about to come back; that cannot be told from here, so it goes only when a person insists.
 """
@@ -28,7 +28,7 @@ class Leftover(NamedTuple):
 
 
 def find_leftovers(store: Store, prefix: str, run_id: str | None, *, insist: bool = False) -> list[Leftover]:
-    """Every job of a run, or of all runs, and what would become of it. `insist`: see above."""
+    """Return every job of a run, or of all runs, and whether it is removed. `insist`: see above."""
     start = f"/{prefix}/" if run_id is None else f"/{prefix}/{run_id}/"
     items = store.get(start, prefix=True).items
     runs: dict[str, list[KeyValue]] = {}
@@ -40,7 +40,7 @@ def find_leftovers(store: Store, prefix: str, run_id: str | None, *, insist: boo
 
 
 def remove(store: Store, leftover: Leftover) -> bool:
-    """Delete it in one transaction; False if it has changed since it was looked at, and is left alone."""
+    """Delete it in one transaction; False if it has changed since it was read, and is left alone."""
     return store.txn(leftover.guards, leftover.deletes).succeeded
 
 
@@ -60,7 +60,7 @@ def _find_in_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) 
         guards: list[Compare] = []
         removes: list[Operation] = [Delete(f"{job.root}/", prefix=True)]
         if current is not None and job_key == now:
-            # A member registers only where `current` stands as it read it, and no verdict does: these guard all.
+            # A member registers only if `current` is unchanged and there is no verdict: these guard all.
             verdict = next((item for item in by_job[job_key] if item.key == job.verdict), None)
             guards = [
                 Compare(key, "mod", "=", current.mod_revision),
@@ -73,7 +73,7 @@ def _find_in_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) 
 
 
 def _find_keep_reason(job: Keys, items: list[KeyValue], is_current: bool, insist: bool) -> str:
-    """Why this job stays; empty if it can go."""
+    """Return why this job stays; empty if it can go."""
     members = sum(1 for item in items if item.key.startswith(job.members))
     if members:
         return f"{members} of its members live" if members > 1 else "a member of it lives"

@@ -1,7 +1,7 @@
-"""Opening the store that meshrun's own options and variables name, for commands that look at jobs from outside.
+"""Opens the store that meshrun's own options and variables name, for commands that are not agents.
 
-The same words mean the same here as for meshrun, so nothing is read here: the options are taken apart by `network`,
-secrets by `credentials`, `probe` looks who is at the other end before anything waits for it, and `stores` connects.
+The options have meshrun's meaning, so meshrun's modules do the work: `network` parses the options, `credentials` the
+secrets, `probe` tests the server before anything waits for it, and `stores` connects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANY_RUN = "any"
 
 
 class StoreSession(NamedTuple):
-    """The store, where in it the runs lie, and with what their records are signed; `notes` are for people."""
+    """The store, the prefix of the runs, and the secret that signs their records; `notes` are for the user."""
 
     store: Store
     prefix: str

@@ -1,7 +1,7 @@
-"""A person's request to a running job: written for the leader, who alone acts on it, and followed until it has.
+"""A user's request to a running job: written for the leader, which alone acts on it, and followed until it has.
 
-The leader deletes a request in the transaction that does what was asked, or puts a sentence into it that says why
-not. Without a leader a request waits for one, and so does whoever asked, up to a limit; then it stays and is told.
+The leader deletes a request in the transaction that carries it out, or writes a sentence into it with the reason why
+not. Without a leader a request waits for one, and so does the command, up to a limit; then it stays and that is logged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rendezvous.errors import RecordError
 from rendezvous.records import Command, LeaderRecord, Verdict, decode, encode
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Put, Store
 
-POLL_INTERVAL_S = 0.1  # between two looks; one small read each
+POLL_INTERVAL_S = 0.1  # between two polls; one small read each
 
 
 class JobHandle(NamedTuple):
-    """Where the run is, and with what its records are signed."""
+    """The run's keys, and the secret that signs its records."""
 
     store: Store
     prefix: str
@@ -33,7 +33,7 @@ class JobHandle(NamedTuple):
 
 
 class WaitPolicy(NamedTuple):
-    """The clock that a wait goes by: `pause` returns after so many seconds, `limit_s` is when the wait ends."""
+    """The clock of a wait: `pause` returns after its argument in seconds, `limit_s` is when the wait ends."""
 
     clock: Callable[[], float]
     sleep: Callable[[float], object]
@@ -43,10 +43,10 @@ class WaitPolicy(NamedTuple):
 def submit_request(
     job: JobHandle, command: Command, request_id: str, wait: WaitPolicy, *, may_be_absent: bool = False
 ) -> str:
-    """Have the leader do it; what the job does then, as a sentence.
+    """Have the leader do it; return what the job does then, as a sentence.
 
-    `token` names the request; `may_be_absent`: the node to drain need not be there. Raises UsageError for what cannot
-    be, with the leader's reason if it is its word, and TemporaryError when there is no answer within the limit.
+    `request_id` names the request; `may_be_absent`: the node to drain need not be a member. Raises UsageError for an
+    impossible request, with the leader's reason if it has one, and TemporaryError without an answer within the limit.
     """
     deadline = wait.clock() + wait.limit_s
     before = build_overview(read_job(job.store, job.prefix, job.run_id, job.secret), job.secret)
@@ -59,7 +59,7 @@ def submit_request(
     while (item := job.store.get(key).first) is not None:
         answer = _decode_answer(item, job.secret)
         if answer:
-            # Whoever takes over finds the request, and says that there is a leader now.
+            # The new leader finds the request, and reports that there is a leader now.
             is_done = command.kind == "takeover" and not before.leader
             job.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             if not is_done:
@@ -102,7 +102,7 @@ def _decode_answer(item: KeyValue, secret: bytes) -> str:
 
 
 def _explain_timeout(job: JobHandle, command: Command, keys: records.Keys, limit_s: float) -> tuple[str, str]:
-    """Why nothing has happened, and what comes next."""
+    """Return why nothing has happened, and what comes next."""
     item = job.store.get(keys.leader).first
     stays = "the request stays, and the next leader does it"
     if item is None:
@@ -115,7 +115,7 @@ def _explain_timeout(job: JobHandle, command: Command, keys: records.Keys, limit
 
 
 def _require_node(command: Command, overview: Overview) -> None:
-    """Refuse the name of a node that is not there: most such names are misspelt."""
+    """Refuse the name of a node that does not exist: most such names are misspelt."""
     if command.kind not in ("drain", "undrain"):
         return
     if command.kind == "undrain":
@@ -143,7 +143,7 @@ def _has_happened(command: Command, overview: Overview) -> bool:
 
 
 def _describe_outcome(command: Command, overview: Overview) -> str:
-    """What was done, and what the job does now."""
+    """Describe what was done, and what the job does now."""
     done = {
         "stop": f"run {overview.run_id} is told to stop",
         "drain": f"{command.target} is drained, and cannot come back before meshctl undrain",

@@ -1,5 +1,5 @@
-"""`meshctl status`: what the store says of a job, as values, in words, as JSON, and what changes in it.
+"""`meshctl status`: the state of a job from the store, as values, as text, as JSON, and its changes.
 
-`reader` fetches the keys, `state` makes an `Overview` of them without touching anything, and `render`, `document`
-and `changes` say it to people and programs. Nothing here writes to the store.
+`reader` fetches the keys, `state` builds an `Overview` of them without I/O, and `render`, `document` and `changes`
+format it for users and programs. Nothing here writes to the store.
 """

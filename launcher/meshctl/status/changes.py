@@ -1,4 +1,4 @@
-"""What has happened between two looks at a job, as sentences: the lines of `meshctl status --watch` in a log."""
+"""The changes between two readings of a job, as sentences: the lines of `meshctl status --watch` in a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.model.text import format_count, format_list
 
 
 def describe_changes(before: Overview | None, after: Overview) -> list[str]:
-    """Sentences, in the order of what matters; empty if nothing that people care for has changed."""
+    """Return sentences, in the order of importance; empty if nothing relevant has changed."""
     if before is None or before.job_key != after.job_key:
         return [f"run {after.run_id}, job {after.job_key}: {format_headline(after)}"]
     return list(_describe_changes(before, after))
@@ -56,7 +56,7 @@ def _describe_members(before: Overview, after: Overview) -> Iterator[str]:
 
 
 def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
-    """Nodes whose state has changed to one that people want to know of."""
+    """Describe nodes whose state has changed to a relevant one."""
     old = {node.member_id: node.state for node in before.nodes}
     changed: dict[tuple[str, str], list[NodeState]] = {}
     for node in after.nodes:

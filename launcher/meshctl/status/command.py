@@ -1,4 +1,4 @@
-"""`meshctl status`: what was asked for, from the store to stdout."""
+"""`meshctl status`: prints the requested view of the store's data to stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.model.console import write_stdout
 
 
 def run(session: StoreSession, run_id: str, *, watch: bool, as_json: bool, all_nodes: bool) -> int:
-    """Show the run, once or until it ends. Raises UsageError for a run that is not there."""
+    """Show the run, once or until it ends. Raises UsageError for an unknown run."""
     store, prefix, secret, _ = session
     if not watch:
         seen = build_overview(read_job(store, prefix, run_id, secret), secret)
@@ -32,7 +32,7 @@ def run(session: StoreSession, run_id: str, *, watch: bool, as_json: bool, all_n
 
 
 class _JsonLinesPrinter:
-    """An object a line, whenever something but the time since keep-alives has changed."""
+    """Prints one object per line, whenever anything except the time since keep-alives has changed."""
 
     def __init__(self) -> None:
         self._before = ""

@@ -1,4 +1,4 @@
-"""An overview for programs: one JSON object. Fields are added over time, never renamed; times are in seconds."""
+"""The status for programs: one JSON object. Fields are added over time, never renamed; times are in seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.meshctl.status.state import Overview
 
 
 def encode_overview(overview: Overview) -> dict[str, Any]:
-    """The overview as values for JSON."""
+    """Return the overview as values for JSON."""
     content = asdict(overview)
     for record in (*content["history"], *([content["verdict"]] if content["verdict"] else [])):
         del record["unknown"]

@@ -1,4 +1,4 @@
-"""Where nodes stand, for a table: what all have in common is said once, and what tells them apart stands in a column.
+"""The localities of nodes, for a table: the common part once, and the differing part in a column.
 
 Names of domains are often long and differ in their last letters (`nn-67ec43a6722b34afb`), so those are kept.
 """
@@ -14,7 +14,7 @@ from launcher.meshctl.status.state import NodeState
 
 _DOMAIN_MAX = 8
 _HEADER_MAX = 18
-_NAMES_MAX = 100  # anybody may have written them
+_NAMES_MAX = 100  # names are foreign input
 _LEVELS_MAX = 6  # the innermost ones; --json has all
 
 
@@ -27,15 +27,15 @@ class LocalityColumn(NamedTuple):
 
 
 def summarize_locality(nodes: Sequence[NodeState]) -> LocalityColumn:
-    """What to show of these nodes' places."""
+    """Return what to show of these nodes' localities."""
     known = [dict(node.locality) for node in nodes]
     lists = Counter(tuple(level for level, _ in node.locality) for node in nodes if node.locality)
     names = {name for one in lists for name in one}
     levels = order_levels(lists).levels if len(names) <= _NAMES_MAX else ()
-    told = [place for node, place in zip(nodes, known, strict=True) if node.slot_count or place]  # not of the lost
-    shared = [level for level in levels if all(told) and len({place.get(level) for place in told}) == 1]
+    located = [place for node, place in zip(nodes, known, strict=True) if node.slot_count or place]  # not of the lost
+    shared = [level for level in levels if all(located) and len({place.get(level) for place in located}) == 1]
     rest = [level for level in levels if level not in shared][-_LEVELS_MAX:]
-    common = ", ".join(f"{level} {_shorten(told[0][level])}" for level in shared)
+    common = ", ".join(f"{level} {_shorten(located[0][level])}" for level in shared)
     if not rest:
         return LocalityColumn(common, "", {})
     head = "/".join(rest)

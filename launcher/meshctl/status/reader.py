@@ -1,6 +1,6 @@
-"""Reading a job from outside: which job a run id names, and all that its keys say, as of one moment.
+"""Reads a job from outside: the job of a run id, and all of its keys, at one revision.
 
-Only reads, and no watch but that of `watcher`: looking at a job costs its agents nothing and the store little.
+Only reads, and no watch except that of `watcher`: the status of a job costs its agents nothing and the store little.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUGGESTED_MAX = 4
 
 
 def find_run(store: Store, prefix: str, run_id: str) -> KeyValue:
-    """The key that names the run's job. Raises UsageError, with the runs that are there, for a name that none has."""
+    """Return the key that names the run's job. Raises UsageError, with the existing runs, for an unknown name."""
     item = store.get(records.make_current_key(prefix, run_id)).first
     if item is not None:
         return item
@@ -33,14 +33,14 @@ def find_run(store: Store, prefix: str, run_id: str) -> KeyValue:
 
 
 def list_run_ids(store: Store, prefix: str) -> list[str]:
-    """The names of all runs under the prefix."""
+    """Return the names of all runs under the prefix."""
     found = store.get(f"/{prefix}/", prefix=True)
     ends = [item.key.removeprefix(f"/{prefix}/") for item in found.items if item.key.endswith("/current")]
     return sorted(end.removesuffix("/current") for end in ends if end.count("/") == 1)
 
 
 def read_job(store: Store, prefix: str, run_id: str, secret: bytes = b"") -> JobSnapshot:
-    """Everything about the run's current job. Raises UsageError if there is none, StoreError."""
+    """Read everything about the run's current job. Raises UsageError if there is none, StoreError."""
     for _ in range(_ATTEMPTS):
         current = find_run(store, prefix, run_id)
         job = records.make_job_keys(prefix, run_id, current.value.decode(errors="replace"))
@@ -79,12 +79,12 @@ def _decode_seal(item: KeyValue | None, secret: bytes) -> Seal | None:
 
 
 def _read_lease_left_s(store: Store, job: Keys, items: tuple[KeyValue, ...]) -> dict[int, float]:
-    """For each member's lease the seconds until it would expire."""
+    """Return for each member's lease the seconds until it would expire."""
     found = {}
     for item in items:
         if item.lease and item.key.startswith(job.members):
             try:
                 found[item.lease] = store.lease_remaining(item.lease)
-            except LeaseNotFound:  # gone since
+            except LeaseNotFound:  # expired since
                 continue
     return found

@@ -1,8 +1,8 @@
-"""An overview for people: readable without colour, on 80 columns, at 3 nodes and at 1,000.
+"""Renders the status of a job as text: readable without colour, on 80 columns, at 3 nodes and at 1,000.
 
-First what the job is and does, then nodes, then how it came to this. Up to a screenful of nodes each has a line; of
-more, those that need a look have one, and the rest are ranges in a summary by state. `--nodes` gives every node its
-line. What comes from the store is cut to the width of its column, and shown without what would steer a terminal.
+First the job and its phase, then the nodes, then the history. Up to a screenful of nodes each has a line; of more,
+those that need attention have one, and the rest are ranges in a summary by state. `--nodes` gives every node its
+line. Text from the store is cut to the width of its column, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FAULTS_MAX = 5
 RANGES_MAX = 12
 _LABEL_WIDTH = 10  # width of the first column
 _NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
-_HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that are as they should be
+_HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that need no attention
 _EXPLAINED_ABOVE = ("spare", "quarantined")  # with their reasons, once for all who have the same
-_SILENCE_MAX_S = 3.0  # of silence: with the usual lease two keep-alives have not come
+_SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
 
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
-    """The overview in words. `all_nodes`: a line for each node, however many there are."""
+    """Describe the overview. `all_nodes`: a line for each node, however many there are."""
     stand = summarize_locality(overview.nodes)
     parts = (
         _format_job(overview, stand.common),
@@ -39,7 +39,7 @@ def describe(overview: Overview, *, all_nodes: bool = False) -> str:
 
 
 def format_headline(overview: Overview) -> str:
-    """What the job does now, in one sentence."""
+    """Format what the job does now, in one sentence."""
     if overview.verdict is not None:
         ended = {"success": "succeeded", "failure": "failed", "stopped": "was stopped"}
         how = ended.get(overview.verdict.kind, "has ended")
@@ -55,7 +55,7 @@ def format_headline(overview: Overview) -> str:
 
 
 def format_mesh(overview: Overview) -> str:
-    """pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as it was asked for."""
+    """Format pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as the user requested it."""
     axes = [axis.partition("=")[0] for axis in overview.mesh.split(",")]
     if len(axes) != len(overview.shape):
         return overview.mesh
@@ -161,7 +161,7 @@ def _format_last_seen(node: NodeState) -> str:
     return f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-"
 
 
-# --- how it came to this ---
+# --- history ---
 
 
 def _format_history(history: Sequence[RoundHistory]) -> str:
@@ -172,7 +172,7 @@ def _format_history(history: Sequence[RoundHistory]) -> str:
     text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden else ""
     for past in shown:
         world = f"{format_count(past.world_size, 'rank')} on {format_count(past.node_count, 'node')}"
-        why = past.reason.partition(";")[0]  # what else the planner said is in the JSON
+        why = past.reason.partition(";")[0]  # the planner's further reasons are in the JSON
         ran = f"; ended after {format_duration(past.ran_s)}: {past.ended}" if past.ended else ""
         text += _wrap(f"round {past.round}", f"{world}: {why}{ran}")
     return text
@@ -200,7 +200,7 @@ def format_duration(seconds: float) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """The text in one line: line ends and what steers a terminal are written out."""
+    """Return the text in one line: line ends and control characters are escaped."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 

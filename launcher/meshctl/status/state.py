@@ -1,7 +1,7 @@
-"""What a job's keys mean, taken together: who is there, what each does, and how it came to this.
+"""Derives a job's state from its keys: the members, the state of each, and the history.
 
-The store is read from outside while the job goes on, and anybody may have written to it. So nothing here relies on
-two keys fitting together: a record that cannot be read is named among the `faults`, and the rest is shown without it.
+The store is read from outside while the job continues, and any client may have written to it. So nothing here relies on
+two keys being consistent: a record that cannot be read is named among the `faults`, and the rest is shown without it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "
 
 
 class JobSnapshot(NamedTuple):
-    """What was read of one job: its keys with their values, and for each lease of a member the seconds left."""
+    """The data of one job: its keys with their values, and for each lease of a member the seconds left."""
 
     run_id: str
     keys: Keys
@@ -49,7 +49,7 @@ class JobSnapshot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeState:
-    """One member, or a former one whose ranks nobody has taken yet.
+    """One member, or a former one whose ranks have not been reassigned yet.
 
     `state`: "waiting" (for a first round), "running", "succeeded", "failed", "stopping", "stopped", "leaving",
     "spare", "quarantined", "drained" or "lost"; "gone" when the job has ended. `why` is for people, and empty where the
@@ -108,12 +108,12 @@ class Overview:
 
 
 def build_overview(snapshot: JobSnapshot, secret: bytes = b"") -> Overview:
-    """The job that these keys make; with a secret, records that its holders did not sign are faults."""
+    """Build the overview from these keys; with a secret, records that are not signed by it are faults."""
     return _OverviewBuilder(snapshot, secret).build()
 
 
 class _OverviewBuilder:
-    """The records of a reading by key, decoded once."""
+    """The records of one reading by key, decoded once."""
 
     def __init__(self, snapshot: JobSnapshot, secret: bytes) -> None:
         self._snapshot = snapshot
@@ -208,7 +208,7 @@ class _OverviewBuilder:
         return None if left_s is None else max(0.0, member.lease_ttl_s - left_s)
 
     def _read_shares(self, seal: Seal | None) -> dict[str, tuple[NodeAssignment, str]]:
-        """Who has which ranks in the sealed round: member id -> share, and name of the node."""
+        """Return the ranks of the sealed round: member id -> share, and name of the node."""
         if seal is None:
             return {}
         prefix = self._keys.make_assignments_prefix(seal.round, seal.plan_token)
@@ -242,7 +242,7 @@ class _OverviewBuilder:
             return None
 
     def _read_records(self, kind: type[Record], prefix: str) -> dict[str, Record]:
-        """Every record below a prefix that can be read, by the rest of its key, in the order of the keys."""
+        """Return every readable record below a prefix, by the rest of its key, in the order of the keys."""
         found = {}
         for key in sorted(self._items):
             if key.startswith(prefix) and (record := self._read_record(kind, key)) is not None:
@@ -261,7 +261,7 @@ def _derive_phase(seal: Seal | None, is_stopped: bool, verdict: Verdict | None, 
 
 
 def _derive_active_state(is_member: bool, status: Status | None, is_stopped: bool) -> tuple[str, str]:
-    """The state of a node with ranks, and why."""
+    """Derive the state of a node with ranks, and the reason."""
     if status is not None and status.outcome == "succeeded":
         return "succeeded", ""
     if status is not None and status.leaving:
@@ -277,7 +277,7 @@ def _derive_active_state(is_member: bool, status: Status | None, is_stopped: boo
 
 
 def _derive_idle_state(seal: Seal | None, status: Status | None, is_drained: bool, why_spare: str) -> tuple[str, str]:
-    """The state of a member without ranks, and why."""
+    """Derive the state of a member without ranks, and the reason."""
     if status is not None and status.leaving:
         return "leaving", status.leaving
     if is_drained:

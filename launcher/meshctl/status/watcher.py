@@ -1,7 +1,7 @@
-"""Following a job: looked at again whenever one of its keys changes, and now and then for the ages.
+"""Follows a job: reads it again whenever one of its keys changes, and periodically for the ages.
 
-A terminal is redrawn; a log or a pipe gets a line for each change, or an object where JSON is asked for. It ends with
-the job. A store that does not answer for a while is told once, and waited for.
+A terminal is redrawn; a log or a pipe gets a line for each change, or an object with --json. It ends with the job. A
+store that does not answer for a while is reported once, and awaited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEBOUNCE_S = 0.1  # changes this close together are shown as one
 
 
 def follow(store: Store, prefix: str, run_id: str, secret: bytes, display: Callable[[Overview], None]) -> Overview:
-    """Show the job until it has ended; its last state. Raises UsageError when the run is removed."""
+    """Show the job until it has ended; return its last state. Raises UsageError when the run is removed."""
     watcher = _Watcher(store)
     trouble = ""
     try:
@@ -48,7 +48,7 @@ def follow(store: Store, prefix: str, run_id: str, secret: bytes, display: Calla
 
 
 class _Watcher:
-    """Wakes whoever waits when a key of the job changes."""
+    """Wakes the waiting thread when a key of the job changes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class _Watcher:
         self._cancel: Callable[[], None] = lambda: None
 
     def watch(self, snapshot: JobSnapshot) -> None:
-        """Hear of every change after this reading. Raises StoreError."""
+        """Watch every change after this reading. Raises StoreError."""
         root = snapshot.keys.root.rpartition("/")[0] + "/"  # with `current`, which names the job
         if self._root == root:
             return
@@ -83,7 +83,7 @@ class _Watcher:
 
 
 class ChangePrinter:
-    """A line for each change, none for what stays."""
+    """Prints a line for each change, none for what stays."""
 
     def __init__(self) -> None:
         self._before: Overview | None = None
@@ -95,7 +95,7 @@ class ChangePrinter:
 
 
 class Screen:
-    """The terminal, drawn over from its upper left corner; what does not fit below is left out."""
+    """The terminal, redrawn from its upper left corner; what does not fit below is left out."""
 
     def __init__(self, describe: Callable[[Overview], str]) -> None:
         self._describe = describe
@@ -104,6 +104,6 @@ class Screen:
         import shutil
 
         lines = self._describe(overview).splitlines()[: shutil.get_terminal_size().lines - 1]
-        # To the corner, each line cut behind its end, and nothing below.
+        # To the corner, clearing after each line's end, and below.
         sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""The groups that cross domains, as arcs: the domains of a level stand in a row, and whoever talks is joined.
+"""The groups that cross domains, as arcs: the domains of a level form a row, and arcs join those with traffic.
 
-The wider an arc, the more runs along it; all arcs of a picture share one scale. Only the heaviest are drawn, and
-what is left out is said.
+The wider an arc, the more traffic it has; all arcs of a picture share one scale. Only the heaviest are drawn, and a
+note names what is left out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ HEAD_FONT, FONT = 13, 11
 
 
 def list_crossing_flows(traffic: TrafficSummary) -> list[Flow]:
-    """The flows with something to draw."""
+    """Return the flows with arcs to draw."""
     return [flow for flow in traffic.flows if flow.arcs]
 
 
 def draw_rows(traffic: TrafficSummary, flows: Sequence[Flow], room: int, cost: int | float) -> list[SvgBlock]:
-    """The flows below each other, or two beside each other where both have all the room they want."""
+    """Draw the flows below each other, or two beside each other where both have enough room."""
     half = (room - COLUMN_GAP) // 2
     if len(flows) < 2 or measure_row(traffic) > half:
         return [draw_arcs(flow, traffic, room, cost) for flow in flows]
@@ -53,7 +53,7 @@ def draw_rows(traffic: TrafficSummary, flows: Sequence[Flow], room: int, cost: i
 
 
 def draw_arcs(flow: Flow, traffic: TrafficSummary, room: int, cost: int | float) -> SvgBlock:
-    """One flow: a heading, its arcs, and the row of domains."""
+    """Draw one flow: a heading, its arcs, and the row of domains."""
     assert traffic.level is not None
     level = traffic.levels[traffic.level]
     heaviest = max(each.arcs[0].amount for each in list_crossing_flows(traffic))
@@ -79,12 +79,12 @@ def draw_arcs(flow: Flow, traffic: TrafficSummary, room: int, cost: int | float)
 
 
 def measure_row(traffic: TrafficSummary) -> float:
-    """How wide a row of domains is when it has all the room it wants."""
+    """Return the width of a row of domains with enough room."""
     return len(traffic.names) * PITCH_MAX + len(set(traffic.outer_names)) * OUTER_GAP
 
 
 def _describe_flow(flow: Flow, level: str, traffic: TrafficSummary, cost: int | float) -> str:
-    """How many groups cross, and what that costs."""
+    """Describe how many groups cross, and the cost of that."""
     assert traffic.level is not None
     verb = "leaves its" if flow.crossing_count == 1 else "leave their"
     said = f"{flow.crossing_count:,} of {format_count(flow.group_count, 'group')} {verb} {level}, "
@@ -104,7 +104,7 @@ def _describe_flow(flow: Flow, level: str, traffic: TrafficSummary, cost: int | 
 
 
 def _place_domains(traffic: TrafficSummary, room: int) -> tuple[list[float], float]:
-    """The middle of every domain, and how wide one is with its gap."""
+    """Return the middle of every domain, and its width with the gap."""
     gap_count = sum(1 for one, other in zip(traffic.outer_names, traffic.outer_names[1:], strict=False) if one != other)
     gap = min(OUTER_GAP, room / 4 / max(gap_count, 1))
     pitch = min(PITCH_MAX, (room - gap_count * gap) / len(traffic.names))
@@ -116,7 +116,7 @@ def _place_domains(traffic: TrafficSummary, room: int) -> tuple[list[float], flo
 
 
 def _compute_height(arc: Arc, middles: Sequence[float], height_max: float, span_max: float) -> float:
-    """How high the arc rises: the farther apart, the higher."""
+    """Return the height of the arc: the farther apart its ends, the higher."""
     return height_max * (0.3 + 0.7 * (middles[arc.high] - middles[arc.low]) / span_max)
 
 
@@ -161,7 +161,7 @@ def _draw_amounts(
     top: float,
     room: float,
 ) -> list[str]:
-    """The amount at the peak of each arc, unless another, heavier one's stands there."""
+    """Draw the amount at the peak of each arc, unless a heavier one's is there."""
     taken: list[tuple[float, float, float]] = []
     found = []
     for arc in arcs:
@@ -178,7 +178,7 @@ def _draw_amounts(
 
 
 def _draw_domains(traffic: TrafficSummary, middles: Sequence[float], pitch: float, top: float) -> list[str]:
-    """The row of domains; where names have no room, every second one or fewer have theirs."""
+    """Draw the row of domains; where names have no room, only every second one or fewer."""
     side = max(pitch - min(4, pitch / 4), 1)
     boxes = []
     for index, middle in enumerate(middles):
@@ -218,7 +218,7 @@ def _draw_domains(traffic: TrafficSummary, middles: Sequence[float], pitch: floa
 
 
 def _draw_some_names(traffic: TrafficSummary, middles: Sequence[float], pitch: float, top: float) -> list[str]:
-    """Names below the row, of as many domains as have room for theirs."""
+    """Draw names below the row, of as many domains as have room for theirs."""
     shown = [shorten(name, 12 * FONT, FONT) for name in traffic.names]
     step = int(max(measure_width(name, FONT) for name in shown) / pitch) + 2
     return [

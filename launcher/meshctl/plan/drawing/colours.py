@@ -1,20 +1,20 @@
-"""Colours that tell stages and groups apart, for people who see few colours as well.
+"""Colours that distinguish stages and groups, also for colour-blind users.
 
-An axis of the mesh is shown as a hue, another as its shade, from strong to pale. The hues are of the kind that
-Okabe and Ito proposed, made lighter so that dark text can be read on each of them and on every shade. Six of them
-stay apart whatever colours somebody cannot see; later coordinates use them again, and the number that stands on a
-cell tells them apart. A test checks contrast and distances.
+An axis of the mesh is shown as a hue, another as its shade, from strong to pale. The hues are based on those that
+Okabe and Ito proposed, made lighter so that dark text is readable on each of them and on every shade. Six of them
+are distinguishable with any colour blindness; later coordinates repeat them, and the number on a cell distinguishes
+them. A test checks contrast and distances.
 """
 
 from __future__ import annotations
 
 HUES = ("#62b1e6", "#eba23c", "#35ab84", "#f2e26b", "#d48fbb", "#e5734d", "#b7d989", "#c2c8ce")
 PALEST = 0.55
-"""How much white the palest shade holds."""
+"""The share of white in the palest shade."""
 
 
 def choose_colour(hue: int, shade: int = 0, shade_count: int = 1) -> str:
-    """The colour of coordinate `hue` of one axis and coordinate `shade` of `shade_count` of the other."""
+    """Return the colour of coordinate `hue` of one axis and coordinate `shade` of `shade_count` of the other."""
     assert 0 <= shade < shade_count
     base = HUES[hue % len(HUES)]
     # In integers, so that every machine writes the same digits.

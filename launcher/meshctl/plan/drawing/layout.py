@@ -1,8 +1,8 @@
-"""Where everything of the tree stands: nested frames with rows of tiles, aligned on both sides.
+"""Lays out the tree: nested frames with rows of tiles, aligned on both sides.
 
-All tiles of a picture have one size, and all frames of a level one width. What is chosen is how many children stand
-in a row at every level; the best choice shows the largest tiles on a sheet of the given width that is not too high.
-Sizes come in steps, and each step says what can be written: a name and all coordinates, only numbers, nothing.
+All tiles of a picture have one size, and all frames of a level one width. The choice is the number of children in a row
+at every level; the best one has the largest tiles on a sheet of the given width that is not too high. Sizes come in
+steps, and each step has its text: a name and all coordinates, only numbers, nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FRAME_GAP = 8
 
 
 class TileSize(NamedTuple):
-    """Sizes that go together. `name`, `caption`, `ranks`: font sizes of a tile's lines, 0 for none."""
+    """Sizes that go together. `name_font`, `caption_font`, `ranks_font`: of a tile's lines, 0 for none."""
 
     width_min: int
     width_max: int
@@ -50,7 +50,7 @@ class Rect(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Tiles and frames with their places, outer frames before inner ones; the origin is the upper left corner."""
+    """Tiles and frames with their positions, outer frames before inner ones; the origin is the upper left corner."""
 
     tile_size: TileSize
     tiles: tuple[tuple[Tile, Rect], ...]
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 
 
 def arrange(scene: Scene, width: int, height: int) -> Layout:
-    """The largest tiles on a sheet `width` wide and, if any size allows that, at most `height` high."""
+    """The layout with the largest tiles on a sheet `width` wide and, if any size allows that, at most `height` high."""
     best: tuple[tuple[float, ...], tuple[int, ...], TileSize, int] | None = None
     counts = [_count_children(scene.root, depth) for depth in range(scene.depth + 1)]
     for columns in product(*(_list_column_counts(max(found)) for found in counts)):
@@ -91,7 +91,7 @@ def arrange(scene: Scene, width: int, height: int) -> Layout:
 
 
 def _count_children(domain: DomainFrame, depth: int) -> list[int]:
-    """How many children the domains of a depth have."""
+    """Return how many children the domains of a depth have."""
     if depth == 0:
         return [max(1, len(domain.children))]
     return [
@@ -103,12 +103,12 @@ def _count_children(domain: DomainFrame, depth: int) -> list[int]:
 
 
 def _list_column_counts(count: int) -> list[int]:
-    """Columns worth trying for at most `count` children: those that make 1, 2, 3... rows."""
+    """Return column counts to try for at most `count` children: those that make 1, 2, 3... rows."""
     return sorted({-(-count // rows) for rows in range(1, min(count, 40) + 1)}, reverse=True)
 
 
 def _compute_tile_width(columns: tuple[int, ...], tile_size: TileSize, width: int) -> int:
-    """The widest tile with which the whole stays within `width`."""
+    """Return the widest tile with which the whole stays within `width`."""
     room = width
     for column in columns[:-1]:
         room = (room - (column - 1) * FRAME_GAP) // column - 2 * tile_size.pad
@@ -120,7 +120,7 @@ def _split_rows(domain: DomainFrame, column: int) -> Iterable[tuple[DomainFrame 
 
 
 def _compute_height(domain: DomainFrame, columns: tuple[int, ...], tile_size: TileSize) -> int:
-    """Of what stands inside the domain's frame."""
+    """Return the height of the domain frame's content."""
     if len(columns) == 1:
         row_count = -(-len(domain.children) // columns[0])
         return row_count * (tile_size.height + tile_size.gap) - tile_size.gap

@@ -1,8 +1,8 @@
-"""Words in a picture: how wide they are, how to make them fit, how to say numbers shortly.
+"""Text in a picture: its width, how to make it fit, and short numbers.
 
-A picture is drawn without a browser at hand, so the width of a word is estimated from the widest of the usual fonts
-(DejaVu Sans, per character): a word that fits here fits everywhere. Names come from users, so what cannot be seen
-or could turn the direction of the text is replaced.
+A picture is drawn without a browser, so the width of a word is estimated from the widest of the usual fonts
+(DejaVu Sans, per character): a word that fits here fits everywhere. Names come from users, so characters that are
+invisible or change the direction of the text are replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEFAULT_WIDTH, _WIDE_WIDTH = 0.66, 1.4
 
 
 def measure_width(text: str, size: float, is_bold: bool = False) -> float:
-    """At most how wide `words` are, in the units of the font's `size`."""
+    """Return an upper bound of the width of `text`, in the units of the font's `size`."""
     return sum(_measure_letter(letter) for letter in text) * size * (BOLD if is_bold else 1)
 
 
@@ -44,12 +44,12 @@ def _measure_letter(letter: str) -> float:
 
 
 def replace_unprintable(name: str) -> str:
-    """The name without what cannot be seen: control characters, halves of characters, turns of direction."""
+    """Replace what cannot be seen: control characters, halves of characters, changes of direction."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 
 
 def shorten(text: str, room: float, size: float, is_bold: bool = False) -> str:
-    """`words`, or their beginning and end with an ellipsis between, so that they fit; empty if nothing sensible does.
+    """Return `text`, or its beginning and end with an ellipsis between, such that it fits; empty if nothing does.
 
     Names of nodes mostly differ at the end, so the end keeps the larger part.
     """
@@ -64,7 +64,7 @@ def shorten(text: str, room: float, size: float, is_bold: bool = False) -> str:
 
 
 def wrap(text: str, room: float, size: float, is_bold: bool = False) -> list[str]:
-    """`words` in lines that fit; a single word that does not is shortened."""
+    """Wrap `text` to lines that fit; a single word that does not is shortened."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else ""
@@ -83,5 +83,5 @@ def format_number(number: int | float) -> str:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """0 to 7 and 16 as "0-7, 16" with a dash: the numbers, runs of them as their ends."""
+    """Format 0 to 7 and 16 as "0-7, 16" with a dash: the numbers, runs of them as their ends."""
     return ranges.format_ranges(sorted(set(numbers))).replace("-", DASH)

@@ -1,6 +1,6 @@
-"""SVG as text: elements and their attributes, with everything escaped that somebody else named.
+"""SVG as text: elements and their attributes, with all foreign names escaped.
 
-All text of a picture is written by `element` and `text`, so a node called `<script>` is a name and no more.
+`render_element` and `render_text` write all text of a picture, so a node named `<script>` is only a name.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def format_length(number: float) -> str:
 
 
 def escape_text(value: str) -> str:
-    """Text as markup."""
+    """Escape text as markup."""
     return escape(replace_unprintable(value), quote=False)
 
 
 def render_tooltip(value: str) -> str:
-    """What a browser shows when the pointer rests on the element around it."""
+    """Render the text that a browser shows when the pointer rests on the enclosing element."""
     return f"<title>{escape_text(value)}</title>"
 
 
 def render_text(
     x: float, y: float, value: str, size: float, *, weight: str = "400", anchor: str = "start", fill: str, class_: str
 ) -> str:
-    """Words whose baseline starts, or is centred with anchor "middle", at x, y."""
+    """Render text whose baseline starts, or is centred with anchor "middle", at x, y."""
     return render_element(
         "text",
         [escape_text(value)],

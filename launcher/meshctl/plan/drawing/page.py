@@ -1,8 +1,8 @@
 """A plan as a page: the pictures, one view at a time, and the figures behind them.
 
-The page needs nothing besides itself: no network, no library. Without JavaScript, and on paper, all views stand
-below each other; a few lines of script hide all but the chosen one. Every view is laid out twice, for a wide window
-and for a telephone, because a picture that is only made smaller cannot be read.
+The page is self-contained: no network, no library. Without JavaScript, and on paper, all views are below each other;
+a few lines of script hide all but the chosen one. Every view is laid out twice, for a wide window and for a phone,
+because a picture that is only scaled down is unreadable.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> str:
-    """The page as the text of an HTML file."""
+    """Return the page as the text of an HTML file."""
     stages = build_scene(plan, nodes, mesh, limits.levels)
     turned = stages.colouring.swap_axes()
     scenes = [stages] if turned == stages.colouring else [stages, build_scene(plan, nodes, mesh, limits.levels, turned)]
@@ -98,7 +98,7 @@ def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, c
 
 
 def _render_views(scenes: Sequence[Scene], traffic: TrafficSummary, plan: Plan) -> list[tuple[str, list[str]]]:
-    """The name of every view, and its picture for every width."""
+    """Return the name of every view, and its picture for every width."""
     views = []
     for shown in scenes:
         hue = shown.colouring.hue
@@ -127,7 +127,7 @@ def _render_figure(index: int, name: str, pictures: Sequence[str]) -> str:
 
 
 def _render_table(traffic: TrafficSummary) -> str:
-    """What leaves the domains of every level, for every axis, and what it costs."""
+    """Render the traffic that leaves the domains of every level, for every axis, and its cost."""
     heads = ["axis", *(f"leaves {level}" for level in traffic.levels), "cost"]
     rows = [
         [
@@ -146,5 +146,5 @@ def _render_table(traffic: TrafficSummary) -> str:
 
 
 def _render_reasons(plan: Plan) -> str:
-    """Why it is this world, and who is left out."""
+    """Render the reasons for this world, and the nodes that are left out."""
     return "<h2>Why this plan</h2><ul>" + "".join(f"<li>{escape_text(each)}</li>" for each in plan.reasons) + "</ul>\n"

@@ -1,7 +1,7 @@
-"""A plan as a picture: what the world looks like in the network, and which groups cross it.
+"""A plan as a picture: the world in the network, and the groups that cross domains.
 
-From above to below: the world and its cost in a line, the legend, the map of domains and nodes, then one row of
-arcs for every axis whose groups leave their domain. The same plan makes the same bytes, whatever the order of the
+From top to bottom: the world and its cost in a line, the legend, the map of domains and nodes, then one row of
+arcs for every axis whose groups leave their domain. The same plan gives the same bytes, whatever the order of the
 nodes. Geometry and colours are values of other modules; here they become one SVG.
 """
 
@@ -30,7 +30,7 @@ TITLE_FONT, FACTS_FONT, SECTION_FONT = 18, 13, 15
 
 
 def render_svg(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> str:
-    """The picture as the text of an SVG file, which needs nothing besides itself."""
+    """Return the picture as the text of a self-contained SVG file."""
     room = WIDTH - 2 * MARGIN
     shown = build_scene(plan, nodes, mesh, limits.levels)
     book = summarize_traffic(plan, nodes, mesh, limits, costs)
@@ -40,14 +40,14 @@ def render_svg(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, co
 
 
 def format_title(plan: Plan, mesh: Mesh, node_count: int) -> str:
-    """The world in one line."""
+    """Format the world in one line."""
     sizes = ", ".join(f"{axis.name}={size}" for axis, size in zip(mesh.axes, plan.shape, strict=True))
     ranks = format_count(plan.world_size, "rank")
     return f"mesh {sizes}: {ranks} on {len(plan.ranks):,} of {format_count(node_count, 'node')}"
 
 
 def format_facts(plan: Plan) -> str:
-    """What the world costs, and what is left over."""
+    """Format the cost of the world, and the spares."""
     said = [f"J {format_number(plan.cost)}"]
     if plan.lower_bound:
         is_reached = plan.cost <= plan.lower_bound
@@ -72,12 +72,12 @@ def draw_heading(plan: Plan, mesh: Mesh, node_count: int, room: int) -> SvgBlock
 
 
 def draw_map(scene: Scene, plan: Plan, room: int, height: int) -> list[SvgBlock]:
-    """The legend, and the map below it."""
+    """Draw the legend, and the map below it."""
     return [draw_legend(scene, room, bool(plan.spares)), draw_tiles(scene, room, height)]
 
 
 def draw_flows(traffic: TrafficSummary, plan: Plan, room: int) -> list[SvgBlock]:
-    """A row of arcs for the most expensive flows, below a line that says what they are."""
+    """Draw a row of arcs for the most expensive flows, below a line that describes them."""
     return [
         draw_section_heading(traffic, room),
         *draw_rows(traffic, list_crossing_flows(traffic)[:ROWS_MAX], room, plan.cost),
@@ -85,7 +85,7 @@ def draw_flows(traffic: TrafficSummary, plan: Plan, room: int) -> list[SvgBlock]
 
 
 def draw_section_heading(traffic: TrafficSummary, room: int) -> SvgBlock:
-    """The heading of the arcs: what crosses which domains, and what does not."""
+    """Draw the heading of the arcs: what crosses which domains, and what does not."""
     if traffic.level is None:
         said, rest = "No groups to draw", "all ranks are in one domain, or there are more domains than could be drawn"
     else:
@@ -106,7 +106,7 @@ def draw_section_heading(traffic: TrafficSummary, room: int) -> SvgBlock:
 
 
 def render_sheet(blocks: Sequence[SvgBlock], width: int, tooltip: str, margin: int = MARGIN) -> str:
-    """The blocks below each other on a page of their own."""
+    """Render the blocks below each other as an SVG of their own."""
     y = float(margin)
     parts = []
     for block in blocks:

@@ -1,7 +1,7 @@
-"""What a picture of a plan shows, before anybody asks where: the tree of domains, and tiles with their coordinates.
+"""The content of a picture of a plan, without positions: the tree of domains, and tiles with their coordinates.
 
-A tile is a node; in a large cluster a few neighbours share one, so that a picture never has more tiles than an eye
-can take in. Two axes of the mesh become colours: the pipeline's stages the hue, the data-parallel groups the shade.
+A tile is a node; in a large cluster a few neighbours share one, so that a picture never has too many tiles to read.
+Two axes of the mesh become colours: the pipeline's stages the hue, the data-parallel groups the shade.
 A mesh without such axes shows its outermost axes that are spread over nodes.
 """
 
@@ -28,13 +28,13 @@ GROUP_AXES = frozenset(name for name, usual in DEFAULTS.items() if usual == DEFA
 
 
 class Colouring(NamedTuple):
-    """Which axes of the mesh, by position, are shown as hue and as shade; None: there is none to show."""
+    """The axes of the mesh, by position, that are shown as hue and as shade; None: no axis."""
 
     hue: int | None
     shade: int | None
 
     def swap_axes(self) -> Colouring:
-        """Hue and shade exchanged, if there are both."""
+        """Exchange hue and shade, if there are both."""
         return Colouring(self.shade, self.hue) if self.shade is not None else self
 
 
@@ -48,7 +48,7 @@ class RankSpan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One node, or `node_count` neighbours; `spare_count` of them have no ranks. `where`: "pod p0, leaf l3"."""
+    """One node, or `node_count` neighbours; `spare_count` of them have no ranks. `location`: "pod p0, leaf l3"."""
 
     name: str
     location: str
@@ -60,9 +60,9 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class DomainFrame:
-    """A place in the tree. The children of the innermost ones are tiles, of all others domains.
+    """A domain of the tree. The children of the innermost ones are tiles, of all others domains.
 
-    `is_unknown`: no domain, but the nodes of which nobody knows their domain of this level.
+    `is_unknown`: no domain, but the nodes whose domain of this level is unknown.
     """
 
     level: str
@@ -87,7 +87,7 @@ class Scene:
 def build_scene(
     plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[str], colouring: Colouring | None = None
 ) -> Scene:
-    """What there is to see, coloured as asked for or as is usual; the same for every order of the nodes."""
+    """Build the scene, with the given or the usual colouring; the same for every order of the nodes."""
     wood = build_tree(nodes, levels)
     colouring = colouring or choose_colouring(plan, mesh)
     levels_shown = _choose_levels(wood)
@@ -115,7 +115,7 @@ def build_scene(
 
 
 def choose_colouring(plan: Plan, mesh: Mesh) -> Colouring:
-    """The axes to colour by: those of stages and of groups, else the outermost that are spread over nodes."""
+    """Choose the axes to colour by: those of stages and of groups, else the outermost that are spread over nodes."""
     names = [axis.name for axis in mesh.axes]
     sizes = plan.shape
     spread = [index for index in range(len(sizes)) if sizes[index] > 1 and _is_spread(plan, index)]
@@ -134,7 +134,7 @@ def choose_colouring(plan: Plan, mesh: Mesh) -> Colouring:
 
 
 def _is_spread(plan: Plan, axis: int) -> bool:
-    """Whether some node lacks some coordinate of the axis; else its colour would tell nothing."""
+    """Whether some node lacks some coordinate of the axis; else its colour would carry no information."""
     coordinates = np.unravel_index(np.arange(plan.world_size), plan.shape)[axis]
     return any(len(np.unique(coordinates[list(ranks)])) < plan.shape[axis] for ranks in plan.ranks.values())
 
@@ -145,7 +145,7 @@ def _is_informative(tree: Tree, level: int) -> bool:
 
 
 def _choose_levels(tree: Tree) -> tuple[int, ...]:
-    """The levels that have frames: none that tells nothing, and from the outermost as many as there is room for."""
+    """Choose the levels that have frames: those with information, from the outermost, as far as there is room."""
     shown: list[int] = []
     for level in range(len(tree.levels)):
         if not _is_informative(tree, level):
@@ -157,13 +157,13 @@ def _choose_levels(tree: Tree) -> tuple[int, ...]:
 
 
 def _find_domain(tree: Tree, position: int, level: int) -> int | None:
-    """The node's domain; None if it is unknown here and from here on, which makes the node a domain of its own."""
+    """Return the node's domain; None if it is unknown from this level on, which makes the node a domain of its own."""
     path = tree.nodes[position].path
     return tree.domains[level][position] if any(name is not None for name in path[level:]) else None
 
 
 def _group_by_domain(tree: Tree, positions: Sequence[int], levels: Sequence[int]) -> list[list[int]]:
-    """The positions by their domains of `levels`, in order."""
+    """Group the positions by their domains of `levels`, in order."""
     groups: dict[tuple[int | None, ...], list[int]] = {}
     for position in positions:
         groups.setdefault(tuple(_find_domain(tree, position, level) for level in levels), []).append(position)
@@ -220,7 +220,7 @@ def _build_domain(
 
 
 def _shorten_name(tree: Tree, position: int, level: int, above: Sequence[int]) -> str:
-    """What to call the domain inside the frame around it: "l3" of "p0/l3"."""
+    """Return the name of the domain inside its enclosing frame: "l3" of "p0/l3"."""
     name = tree.names[level][tree.domains[level][position]]
     outer = tree.names[above[-1]][tree.domains[above[-1]][position]] + "/" if above else ""
     return name[len(outer) :] if outer and name.startswith(outer) else name

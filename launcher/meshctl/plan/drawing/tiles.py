@@ -1,7 +1,7 @@
-"""The map of a plan: frames for domains, tiles for nodes, and the legend that says what the colours mean.
+"""The map of a plan: frames for domains, tiles for nodes, and the legend of the colours.
 
-Colour never stands alone: wherever there is room a tile carries its coordinates as numbers, and always in what a
-browser shows when the pointer rests on it. A tile whose ranks span several coordinates has a band for each.
+Colour is never the only sign: where there is room a tile has its coordinates as numbers, and always in the tooltip
+of a browser. A tile whose ranks span several coordinates has a band for each.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HUES_LISTED = 16
 
 
 class SvgBlock(NamedTuple):
-    """A part of a picture that stands below others: its markup, from 0, 0 downwards, and its height."""
+    """A part of a picture below others: its markup, from 0, 0 downwards, and its height."""
 
     markup: list[str]
     height: float
 
 
 def draw_tiles(scene: Scene, room: int, height: int) -> SvgBlock:
-    """The tree, `room` wide and about as high as `height` at most."""
+    """Draw the tree, `room` wide and at most about `height` high."""
     layout = arrange(scene, room, height)
     parts = [frame for domain, place in layout.frames for frame in _draw_frame(domain, place, layout.tile_size)]
     form = _choose_form(scene, layout)
@@ -98,19 +98,19 @@ def _draw_tile(tile: Tile, rect: Rect, tile_size: TileSize, scene: Scene, form: 
 
 
 def _draw_bands(tile: Tile, rect: Rect, scene: Scene) -> list[str]:
-    """The colours of a tile from the left; what its spare nodes would take stays empty."""
+    """Draw the colours of a tile from the left; the part of its spare nodes stays empty."""
     used = rect.width * (tile.node_count - tile.spare_count) / tile.node_count
     parts = list(tile.spans)
     most = max(1, int(used / BAND_MIN))
     if len(parts) > most:
-        # As many as can be seen, each with the colour that the middle of its ranks has.
+        # As many as are visible, each with the colour of the middle of its ranks.
         every = [part for part in parts for _ in range(part.rank_count)]
         parts = [every[len(every) * (2 * index + 1) // (2 * most)]._replace(rank_count=1) for index in range(most)]
     total = sum(part.rank_count for part in parts)
     left, found = rect.x, []
     for part in parts:
         wide = used * part.rank_count / total
-        # A thin gap parts bands of like shades.
+        # A thin gap separates bands of similar shades.
         gap = 0 if part is parts[-1] or wide < 2 * BAND_MIN else 1
         found.append(markup.render_rect(left, rect.y, wide - gap, rect.height, fill=_choose_fill(part, scene)))
         left += wide
@@ -132,7 +132,7 @@ def _format_coordinates(tile: Tile, scene: Scene) -> list[tuple[str, str]]:
 
 
 def _describe_tile(tile: Tile, scene: Scene) -> str:
-    """All there is to say of a tile."""
+    """Return the full description of a tile."""
     said = [tile.name, *([format_count(tile.node_count, "node")] if tile.node_count > 1 else [])]
     if tile.location:
         said.append(tile.location)
@@ -145,7 +145,7 @@ def _describe_tile(tile: Tile, scene: Scene) -> str:
 
 
 def _format_caption(tile: Tile, scene: Scene, form: int) -> str:
-    """In full, as numbers, or the first number only."""
+    """Format the caption in full, as numbers, or the first number only."""
     if not tile.spans:
         return "spare" if form == 0 else ""
     pairs = _format_coordinates(tile, scene)
@@ -155,7 +155,7 @@ def _format_caption(tile: Tile, scene: Scene, form: int) -> str:
 
 
 def _choose_form(scene: Scene, layout: Layout) -> int:
-    """The fullest form of captions that fits every tile with one pair of coordinates; all tiles share it."""
+    """Choose the fullest form of captions that fits every tile with one pair of coordinates; all tiles share it."""
     for form in (0, 1, 2):
         plain = (_format_caption(tile, scene, form) for tile, _ in layout.tiles if len(tile.spans) == 1)
         if layout.tile_size.caption_font and all(
@@ -170,7 +170,7 @@ def _can_fit(text: str, rect: Rect, size: float) -> bool:
 
 
 def _draw_lines(tile: Tile, rect: Rect, tile_size: TileSize, scene: Scene, form: int) -> list[str]:
-    """The lines of a tile, as many as its size has and as fit, centred one below the other."""
+    """Draw the lines of a tile, as many as its size has and as fit, centred one below the other."""
     lines: list[tuple[str, float, str, str]] = []
     if tile_size.name_font:
         name = shorten(tile.name, rect.width - 8, tile_size.name_font, is_bold=True)
@@ -204,7 +204,7 @@ def _draw_lines(tile: Tile, rect: Rect, tile_size: TileSize, scene: Scene, form:
 
 
 def draw_legend(scene: Scene, room: int, has_spares: bool) -> SvgBlock:
-    """What the colours mean, in lines."""
+    """Draw the meaning of the colours, in lines."""
     items: list[tuple[list[str], str]] = []
     hue, shade = scene.colouring
     if hue is not None:
@@ -230,7 +230,7 @@ def draw_legend(scene: Scene, room: int, has_spares: bool) -> SvgBlock:
 
 
 def _draw_items(items: Sequence[tuple[list[str], str]], room: int) -> SvgBlock:
-    """Swatches and words beside each other, in as many lines as they take."""
+    """Draw swatches and words beside each other, in as many lines as necessary."""
     x, y, found = 0.0, 0.0, []
     for swatches, words in items:
         lead = len(swatches) * SWATCH_SIZE + (5 if swatches else 0)
