@@ -1,9 +1,9 @@
 """This node's part in the agreement, in a thread of torchrun's agent.
 
-torchrun asks from its main thread, when it pleases: where do I stand, is anybody waiting, we are done. The agreement
-speaks when something happens. Between the two is one round at a time, which begins when the others seal it, and is over
-on this node when torchrun has stopped its workers and comes back for the next. What torchrun does is told by the
-methods here, what the others want is read from them; all of them are for torchrun's thread.
+torchrun calls from its main thread, at any time: for this node's state, for waiting nodes, at its end. The agreement
+has events of its own. Between the two is one round at a time, which begins when the leader seals it, and is over on
+this node when torchrun has stopped its workers and asks for the next. torchrun reports by the methods here, and reads
+the agreement's state from them; all of them are for torchrun's thread.
 
 There is no supervisor beside torchrun's agent. If the lease cannot be renewed, this node's workers are stopped by
 torchrun's own means, which take it up to half a minute, and not by the kernel.
@@ -31,7 +31,7 @@ SLEEP_LIMIT_S = 3600.0  # the longest sleep of the thread; nothing depends on it
 
 
 class TorchrunMember:
-    """Raises UsageError and TemporaryError, when the store does not take this node in."""
+    """Raises UsageError and TemporaryError, when the store does not admit this node."""
 
     def __init__(self, options: TorchrunOptions, startup: Startup) -> None:
         config = options.config
@@ -40,15 +40,15 @@ class TorchrunMember:
         self._round_log = RoundLog(is_standalone=False, max_restarts=0)
         self.port = OfferedPort(startup.address, config.worker_port_range)
         self._wakeup = threading.Event()
-        self._changed = threading.Condition()  # for what torchrun's thread waits for, and what guards the rest
-        self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it are gone
+        self._changed = threading.Condition()  # signalled to torchrun's thread; its lock guards the other fields
+        self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it have ended
         self._is_begun = False  # torchrun has, or had, workers of it
         self._stop_reason: str | None = None  # why it ends, once it does
         self._has_succeeded = False
         self._is_leaving = False
         self._watchdog_at = math.inf
         self._end: Exit | None = None
-        self._thread_error: Exception | None = None  # ours, made in the thread
+        self._thread_error: Exception | None = None  # ours, raised in the thread
         self._listener = startup.listener
         self._membership = ClusterMembership(
             config,
@@ -63,7 +63,7 @@ class TorchrunMember:
         self._driver = self._membership.driver
         self._thread = threading.Thread(target=self._run, name="meshrun", daemon=True)
 
-    # --- what torchrun's thread asks ---
+    # --- queries of torchrun's thread ---
 
     @property
     def end(self) -> Exit | None:
@@ -72,18 +72,18 @@ class TorchrunMember:
 
     @property
     def has_workers(self) -> bool:
-        """Whether torchrun has begun a round, and has not come back for the next."""
+        """Whether torchrun has begun a round, and has not asked for the next."""
         return self._is_begun and not self._has_ended
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the workers of the last round on this node have."""
+        """Whether the workers of the last round on this node have succeeded."""
         return self._has_succeeded
 
     def wait_for_round(self) -> tuple[StartRound, NodeAssignment] | None:
         """Wait for a round with ranks for this node; None once there will be none.
 
-        Raises what went wrong in the thread.
+        Raises the thread's error.
         """
         if not self._thread.is_alive() and self._end is None and self._thread_error is None:
             self._driver.submit(events.Start())
@@ -94,12 +94,12 @@ class TorchrunMember:
             return None if self._start is None else (self._start, decode_assignment(self._start.assignment))
 
     def is_over(self) -> bool:
-        """Whether the round on this node ends, or has ended. Raises what went wrong in the thread."""
+        """Whether the round on this node ends, or has ended. Raises the thread's error."""
         self._raise_thread_error()
         return self._stop_reason is not None or self._start is None or self._end is not None
 
     def explain_end(self) -> str:
-        """The reason for that."""
+        """Return the reason for that."""
         return self._stop_reason or (self._end.reason if self._end is not None else "")
 
     def wait_for_end(self, limit_s: float) -> Exit | None:
@@ -113,16 +113,16 @@ class TorchrunMember:
         with self._changed:
             return self._changed.wait_for(lambda: self._stop_reason is not None or self._has_ended, limit_s)
 
-    # --- what torchrun's thread tells ---
+    # --- reports of torchrun's thread ---
 
     def begin(self) -> None:
-        """torchrun starts its workers of the round."""
+        """Note that torchrun starts its workers of the round."""
         self._is_begun = True
 
     def report_stopped(self) -> None:
-        """torchrun has no workers of the round any more. If nobody wanted that, they have failed.
+        """Report that torchrun has stopped its workers of the round. If no other node wanted that, they have failed.
 
-        Raises TemporaryError when no port can be had for another one.
+        Raises TemporaryError when there is no other port.
         """
         with self._changed:
             start, stop, is_begun = self._start, self._stop_reason, self._is_begun
@@ -133,22 +133,22 @@ class TorchrunMember:
             self._driver.submit(events.RoundFailed(start.round, 1, False, ""))
         try:
             self.port.renew()
-        except TemporaryError as error:  # nobody could meet here
+        except TemporaryError as error:  # no agent could connect here
             self.leave(str(error))
             raise
         finally:
             self._driver.submit(events.RoundStopped(start.round, self.port.number))
 
     def report_succeeded(self) -> None:
-        """All workers of the round on this node have succeeded, and are gone."""
+        """Report that all workers of the round on this node have succeeded."""
         if self._start is not None:
             self._has_succeeded = True
             self._driver.submit(events.RoundSucceeded(self._start.round))
 
     def give_up(self, exit_code: int, failure: str, rank: int) -> None:
-        """torchrun has stopped its workers after a failure, for good: the job fails, and this node stays for that.
+        """Report that torchrun has stopped its workers for good after a failure: the job fails, and this node waits.
 
-        Also where the round ends already, for the same reason perhaps: with this node it cannot begin again.
+        Also where the round ends already, perhaps for the same reason: with this node it cannot begin again.
         """
         if not self.has_workers or self._start is None:
             self.leave("torchrun has ended", exit_code)
@@ -159,15 +159,15 @@ class TorchrunMember:
         self._drop_workers()
 
     def leave(self, reason: str, exit_code: int = EXIT_STOPPED) -> None:
-        """torchrun has no workers any more, and goes."""
-        if self._thread.ident is None:  # it never asked for a round, so there is nobody to tell
+        """Leave the job: torchrun has stopped its workers, and ends."""
+        if self._thread.ident is None:  # it never asked for a round, so there is no member
             self._end = self._end or Exit(exit_code, reason, None)
             return
         self._driver.submit(events.LeaveRequest(reason, exit_code))
         self._drop_workers()
 
     def close(self) -> None:
-        """After the end: give back what is held."""
+        """Release everything, after the end."""
         if self._thread.ident is None:
             self._end = self._end or Exit(0, "", None)
             self._release_membership()
@@ -184,7 +184,7 @@ class TorchrunMember:
             raise self._thread_error
 
     def _drop_workers(self) -> None:
-        """From here on every round ends as soon as the others want it to."""
+        """End every later round as soon as the others want it to end."""
         with self._changed:
             self._is_leaving = True
             start = self._start if self._stop_reason is not None else None
@@ -199,7 +199,7 @@ class TorchrunMember:
                 self._run_once()
                 if self._end is None:
                     self._wakeup.wait(max(0.0, min(self._choose_wake_at() - read_clock(), SLEEP_LIMIT_S)))
-        except Exception as error:  # whose thread this is does not matter to whoever reads the message
+        except Exception as error:  # the reader of the message need not know which thread this is
             self._thread_error = error
         finally:
             self._release_membership()
@@ -263,6 +263,6 @@ class TorchrunMember:
             self._driver.submit(events.RoundStopped(round, 0))
 
     def _summarize(self, assignment: NodeAssignment) -> str:
-        """The round in a few words. Where nobody knows how many workers a node has, the plan's ranks are nodes."""
+        """Summarize the round. Where the number of workers of a node is unknown, the plan's ranks are nodes."""
         count = assignment.group_world_size
         return assignment.summary if self._knows_workers else f"{count} node{'s' * (count > 1)}"
