@@ -46,8 +46,8 @@ _NO_SECRET = Finding(
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCheck:
-    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: the node that does
-    or would; "" for etcd. `version` and `rights` are empty where they are not known.
+    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: the node that
+    does or would; "" for etcd. `version` and `rights` are empty where they are not known.
     """
 
     state: str
