@@ -67,7 +67,6 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python -m launcher.config.help > docs/reference/options.md
 	.venv/bin/python docs/settings.py > docs/reference/settings.md
 	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
-	.venv/bin/python docs/facts.py
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
@@ -182,7 +181,7 @@ servers browser:
 # tests, or not at all.
 .clients-venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .clients-venv
-	.clients-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[etcd,examples,clients]' pytest psutil setuptools
+	.clients-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[examples,clients]' pytest psutil setuptools
 	DS_BUILD_OPS=0 .clients-venv/bin/python $(PIP) --no-build-isolation deepspeed || \
 		echo "deepspeed cannot be installed here: its tests are skipped"
 	touch $@

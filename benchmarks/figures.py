@@ -19,7 +19,6 @@ class Kind(NamedTuple):
     benchmark: str
     name: str
     unit: str = "s"
-    more_is_better: bool = False
 
 
 class Aim(NamedTuple):
@@ -41,7 +40,8 @@ class Aim(NamedTuple):
 
 FIRST_LINE, WHOLE_JOB = "exec to first line, {n} worker(s)", "whole job that does nothing, {n} worker(s)"
 LOOP = "start to first line, 8 workers, by a loop of the shell"
-PSS = "PSS beside 8 sleeping workers"
+PSS, PSS_ETCD = "PSS beside 8 sleeping workers", "PSS beside 8 sleeping workers, with etcd"
+PROCESSES = "processes that are no workers"
 RESTART = "kill of one of 8 workers to first line of the last in the next round"
 WARM_START, WARM_RESTART = "exec to torch imported in 8 workers", "kill of one of 8 workers to torch imported in all"
 WARM_PSS, IMAGE_PSS = "PSS of 8 workers that have imported torch", "PSS of the preloaded image"
@@ -50,7 +50,6 @@ COLD, STANDBY = ", without --preload", ", with --standby 1"
 BLOCKS, PRINTS = "lines per second in blocks", "lines per second by print"
 TORN_IN_BLOCKS, TORN_PRINTS = "torn lines in blocks", "torn lines by print"
 FIRST_ROUND, REQUESTS = "first round of {n} members", "requests per member until all {n} had met"
-MEMBER_CPU = "CPU per member until all {n} had met"
 REST, KEEP_ALIVES = (f"{what} per member and second at rest, {{n}} members" for what in ("requests", "keep-alives"))
 AGENTS_FIRST, AGENTS_SEAL = "first round of {n} agents", "re-seal of {n} agents"
 AGENTS_CPU, LEADER_CPU, ETCD_CPU = (
@@ -65,8 +64,12 @@ OTHER_NODE, LEADERS_NODE = " of another node", " of the leader's node"
 EVENTS = ("crash", "kill", "leave", "join", "freeze", "pause", "partition")
 CUT_OFF, CUT_OFF_LEADER = f"partition{OTHER_NODE}, 4 agents", f"partition{LEADERS_NODE}, 4 agents"
 GLOO, WARM, OVERLAP = ": first step of gloo", ", --preload", ": overlap"
-# Made of other figures, see derived.py.
+# Made of other figures. Growth is told of so many members or agents on: below, what is done once per job hides what is
+# done once per agent. At rest: requests, keep-alives, and whether they are of the whole job or of one member.
+GROWTH_FROM = 64
 GROWTH_REQUESTS, GROWTH_BYTES = "growth of requests with agents", "growth of bytes with agents"
+GROWTHS = {GROWTH_REQUESTS: AGENTS_REQUESTS, GROWTH_BYTES: AGENTS_BYTES}
+RESTS = ((REST_REQUESTS, REST_KEPT, True), (REST, KEEP_ALIVES, False))
 IDLE = "requests at rest that are no keep-alives, per member and second"
 
 KINDS = (
@@ -74,22 +77,20 @@ KINDS = (
     Kind("startup", WHOLE_JOB),
     Kind("startup", LOOP),
     Kind("memory", PSS, "MiB"),
-    Kind("memory", f"{PSS}, with etcd", "MiB"),
-    Kind("memory", "processes that are no workers", ""),
+    Kind("memory", PSS_ETCD, "MiB"),
+    Kind("memory", PROCESSES, ""),
     Kind("restart", RESTART),
     *(Kind("warm", f"{name}{how}") for name in (WARM_START, WARM_RESTART) for how in ("", COLD, STANDBY)),
     Kind("warm", WARM_PSS, "MiB"),
     Kind("warm", f"{WARM_PSS}{COLD}", "MiB"),
     Kind("warm", IMAGE_PSS, "MiB"),
     Kind("warm", WARM_LAUNCHER_PSS, "MiB"),
-    Kind("output", BLOCKS, "1/s", more_is_better=True),
-    Kind("output", PRINTS, "1/s", more_is_better=True),
+    Kind("output", BLOCKS, "1/s"),
+    Kind("output", PRINTS, "1/s"),
     Kind("output", TORN_IN_BLOCKS, ""),
     Kind("output", TORN_PRINTS, ""),
     Kind("rendezvous", FIRST_ROUND),
     Kind("rendezvous", REQUESTS, ""),
-    Kind("rendezvous", MEMBER_CPU),
-    Kind("rendezvous", "threads per member at rest, {n} members", ""),
     Kind("rendezvous", REST, "1/s"),
     Kind("rendezvous", KEEP_ALIVES, "1/s"),
     *(Kind("scale", name) for name in (AGENTS_FIRST, AGENTS_SEAL, AGENTS_CPU, LEADER_CPU, ETCD_CPU)),
@@ -130,7 +131,7 @@ AIMS = (
     Aim("bytes from and to the store, likewise", GROWTH_BYTES, value=1.05),
     Aim("requests of a member at rest that are no keep-alives", IDLE, value=0.005),
     Aim("memory (PSS) of all processes but the 8 workers, one node", PSS, 0.12),
-    Aim("the same on a node of several, with etcd", f"{PSS}, with etcd", 0.25),
+    Aim("the same on a node of several, with etcd", PSS_ETCD, 0.25),
     Aim("lines per second, 8 workers, written in blocks", BLOCKS, 3.0, least=True),
     Aim("the same, each line an unbuffered `print`", PRINTS, 3.0, least=True),
 )  # fmt: skip

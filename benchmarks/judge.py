@@ -122,7 +122,7 @@ def unit_of(instance: Instance) -> int:
     return unit
 
 
-def fault(instance: Instance, plan: Plan) -> str | None:
+def find_fault(instance: Instance, plan: Plan) -> str | None:
     """What makes the plan invalid, or None."""
     limits, unit = instance.limits, unit_of(instance)
     nodes = {node.id: node for node in instance.nodes}
@@ -144,10 +144,10 @@ def fault(instance: Instance, plan: Plan) -> str | None:
         places = labels[[*limits.levels, topology.HOST].index(level)][columns[groups(instance, plan.shape, (axis,))]]
         if (places != places[:, :1]).any():
             return f"a group of {axis} lies in several domains of {level}"
-    return _fault_of_whole(instance, plan) if limits.all_or_nothing else None
+    return _find_fault_of_slices(instance, plan) if limits.all_or_nothing else None
 
 
-def _fault_of_whole(instance: Instance, plan: Plan) -> str | None:
+def _find_fault_of_slices(instance: Instance, plan: Plan) -> str | None:
     assert instance.limits.all_or_nothing is not None
     depth = instance.limits.levels.index(instance.limits.all_or_nothing.level) + 1
     slices: dict[object, list[Node]] = {}
@@ -176,7 +176,7 @@ BASELINES: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
 }
 
 
-def laid_out(instance: Instance, shape: Sequence[int], order: Sequence[Node]) -> dict[str, range]:
+def lay_out(instance: Instance, shape: Sequence[int], order: Sequence[Node]) -> dict[str, range]:
     """Ranks to nodes in this order, each filled with whole units, as launchers do that know no network.
 
     Domains that are used whole come whole, each where its first node stands, without those that miss a host.

@@ -219,7 +219,7 @@ class Search:
         ranks = self.one.ranks(layout)
         found = judge.cost(self.one.instance, self.one.shape, ranks)
         is_cheaper = self.best_cost is None or found < self.best_cost
-        if is_cheaper and judge.fault(self.one.instance, judge.as_plan(self.one.shape, ranks)) is None:
+        if is_cheaper and judge.find_fault(self.one.instance, judge.as_plan(self.one.shape, ranks)) is None:
             self.best, self.best_cost = list(layout), found
         return found
 
@@ -334,7 +334,7 @@ def improve(
 ) -> dict[str, Any]:
     """Search for so many seconds and return the record: what was known, or what is better."""
     answer = plan(*instance.question, None)
-    if (fault := judge.fault(instance, answer)) is not None:
+    if (fault := judge.find_fault(instance, answer)) is not None:
         raise RuntimeError(f"{instance.name}: the planner's answer is invalid: {fault}")
     planned = judge.cost(instance, answer.shape, answer.ranks)
     mark = fingerprint(instance)

@@ -1,193 +1,119 @@
 """How fast does tee'd output reach the console: meshrun and torchrun in turn, A B A B, in one run.
 
-Eight workers print 200,000 numbered lines each with `--tee 3`; the console is a pipe that is read as fast as it
-comes. The rate is all lines over the time from the first to the last one read, so that start-up does not count.
-Every run is checked for lines that are torn, lost, doubled or out of their worker's order, on the console and in
-the log files; one such line of meshrun's fails the benchmark, torchrun's are counted.
+Eight workers print 200,000 numbered lines each with `--tee 3`; the console is a pipe that is read as fast as it comes.
+The rate is all lines over the time from the first to the last one read, so that start-up does not count. Every run is
+checked for lines that are torn, lost, doubled or out of their worker's order, on the console and in the log files; one
+such line of meshrun's fails the benchmark, torchrun's are counted.
 
 Two kinds of worker:
   block   lines are made beforehand and written 1,000 at a time: the launcher is what is measured
   print   one unbuffered `print` per line, as a script does under `python -u`: mostly the workers are
-
-    python -m benchmarks.output [--pairs 3] [--kind block] [--pump]
-
-`--pump` measures the output thread alone with eight real writers, without agent and supervisor, in meshrun's place;
-such figures go to no record.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import functools
 import os
 import re
-import resource
 import subprocess
-import sys
 import tempfile
 import time
-from typing import Any
+from collections import Counter
+from pathlib import Path
+
+import click
 
 from benchmarks import figures, pairs
 
 WORKERS = 8
+LINES = 200_000  # of a worker
 RUN_LIMIT_S = 120.0
-MODULE = "benchmarks.output"
-FLAGS = ("--standalone", "--nproc-per-node", str(WORKERS), "--tee", "3", "--log-dir", "{log_dir}")
 RATES = {"block": (figures.BLOCKS, figures.TORN_IN_BLOCKS), "print": (figures.PRINTS, figures.TORN_PRINTS)}
-BARRIER = "OUTPUT_BENCHMARK_BARRIER"
 LINE = re.compile(rb"\[default([0-7])\]:worker ([0-7]) prints line (\d+) of a long story")
+# Prepare, wait for the others, print.
+SCRIPT = """
+import os, sys, time
+kind, lines, barrier = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+rank = os.environ["RANK"]
+text = [f"worker {rank} prints line {number} of a long story" for number in range(lines)]
+blocks = [("\\n".join(text[start : start + 1000]) + "\\n").encode() for start in range(0, lines, 1000)]
+open(f"{barrier}/{rank}", "w").close()
+while len(os.listdir(barrier)) < int(os.environ["WORLD_SIZE"]):
+    time.sleep(0.005)
+if kind == "print":
+    for line in text:
+        print(line)
+else:
+    for block in blocks:
+        while block:
+            block = block[os.write(1, block) :]
+"""
 
 
-def work(kind: str, lines: int) -> None:
-    """What a worker does: prepare, wait for the others, print."""
-    rank = os.environ["RANK"]
-    text = [f"worker {rank} prints line {number} of a long story" for number in range(lines)]
-    blocks = [("\n".join(text[start : start + 1000]) + "\n").encode() for start in range(0, lines, 1000)]
-    barrier = os.environ[BARRIER]
-    with open(os.path.join(barrier, rank), "w"):
-        pass
-    while len(os.listdir(barrier)) < WORKERS:
-        time.sleep(0.005)
-    if kind == "print":
-        for line in text:
-            print(line)
-    else:
-        for block in blocks:
-            while block:
-                block = block[os.write(1, block) :]
+def sample(side: str, kind: str, lines: int) -> dict[str, float]:
+    """One job. Raises RuntimeError if it failed, or if a line of meshrun's was damaged."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        script, barrier, logs = (Path(folder, name) for name in ("script.py", "barrier", "logs"))
+        script.write_text(SCRIPT)
+        barrier.mkdir()
+        flags = ["--standalone", "--nproc-per-node", str(WORKERS), "--tee", "3", "--log-dir", str(logs)]
+        command = [*pairs.COMMANDS[side], *flags, str(script), kind, str(lines), str(barrier)]
+        console, seconds = read_console(command)
+        damage = find_damage(console, logs, lines)
+    if side == pairs.OURS and damage.total():
+        raise RuntimeError(f"meshrun's output is damaged: {damage}")
+    rate, torn = RATES[kind]
+    return {rate: lines * WORKERS / seconds, torn: damage["torn"]}
 
 
-def pump(command: list[str], log_dir: str) -> None:
-    """Stand in for the agent: eight writers on the output thread."""
-    from launcher.logs.layout import LogLayout
-    from launcher.logs.pump import OutputPump
-    from launcher.logs.routes import format_line_prefix
-
-    layout = LogLayout(log_dir=log_dir, run_id="benchmark")
-    output = OutputPump(warn=lambda sentence: print(sentence, file=sys.stderr))
-    workers = []
-    for rank in range(WORKERS):
-        write_fd = output.open_stream(
-            stream="stdout",
-            local_rank=rank,
-            rank=rank,
-            path=layout.make_stream_path(1, 0, rank, "stdout"),
-            prefix=format_line_prefix(role="default", local_rank=rank, rank=rank),
-        )
-        environment = {**os.environ, "RANK": str(rank)}
-        # Each in its own session, as under both launchers: a kernel with autogroups shares CPUs among sessions.
-        workers.append(subprocess.Popen(command, stdout=write_fd, env=environment, start_new_session=True))
-        os.close(write_fd)
-    for worker in workers:
-        worker.wait()
-    if not output.drain(30):
-        sys.exit("the output thread did not finish within 30 s")
-    output.close()
+def read_console(command: list[str]) -> tuple[bytes, float]:
+    """Run a launcher: what it printed, and the time from the first to the last of it."""
+    chunks: list[bytes] = []
+    environment = {**pairs.environment(), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment)
+        assert process.stdout is not None
+        start_s = first_s = last_s = time.monotonic()
+        while chunk := os.read(process.stdout.fileno(), 1 << 20):
+            last_s = time.monotonic()
+            first_s = first_s if chunks else last_s
+            chunks.append(chunk)
+            if last_s - start_s > RUN_LIMIT_S:
+                process.kill()
+                raise RuntimeError(f"{' '.join(command)} still prints after {RUN_LIMIT_S:g} s")
+        if process.wait(RUN_LIMIT_S):
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{errors.read()[-2000:]}")
+    return b"".join(chunks), last_s - first_s
 
 
-def check(console: bytes, log_dir: str, lines: int) -> dict[str, float]:
-    """Count what is amiss: lines that were cut or mixed, and whole lines lost, doubled or out of order."""
+def find_damage(console: bytes, logs: Path, lines: int) -> Counter[str]:
+    """Lines that were cut or mixed, and whole ones out of order, lost or doubled, by what is wrong with them."""
+    found: Counter[str] = Counter()
     next_line = [0] * WORKERS
-    torn_count = whole_count = misplaced_count = 0
+    whole_count = 0
     for line in console.splitlines():
         match = LINE.fullmatch(line)
         if not match or match[1] != match[2]:
-            torn_count += 1
+            found["torn"] += 1
             continue
         rank, number = int(match[1]), int(match[3])
         whole_count += 1
-        misplaced_count += number != next_line[rank]
+        found["misplaced"] += number != next_line[rank]
         next_line[rank] = number + 1
-    in_files_count = 0
-    (job_dir,) = os.listdir(log_dir)
-    for rank in range(WORKERS):
-        with open(os.path.join(log_dir, job_dir, "attempt_0", str(rank), "stdout.log"), "rb") as file:
-            in_files_count += file.read().count(b"\n")
-    return {
-        "torn_line_count": torn_count,
-        "misplaced_line_count": misplaced_count,
-        "lost_line_count": lines * WORKERS - whole_count,
-        "lost_in_files_line_count": lines * WORKERS - in_files_count,
-    }
+    (job,) = logs.iterdir()
+    files = [job / "attempt_0" / str(rank) / "stdout.log" for rank in range(WORKERS)]
+    found["lost"] = abs(lines * WORKERS - whole_count)
+    found["lost in files"] = abs(lines * WORKERS - sum(file.read_bytes().count(b"\n") for file in files))
+    return found
 
 
-def measure(command: list[str], lines: int) -> dict[str, float]:
-    """Run one launcher with `{log_dir}` filled in and read its console."""
-    with tempfile.TemporaryDirectory() as work_dir:
-        log_dir, barrier = os.path.join(work_dir, "logs"), os.path.join(work_dir, "barrier")
-        os.mkdir(barrier)
-        command = [word.replace("{log_dir}", log_dir) for word in command]
-        environment = {**pairs.environment(), BARRIER: barrier, "OMP_NUM_THREADS": "1"}
-        chunks: list[bytes] = []
-        with open(os.path.join(work_dir, "stderr"), "w+") as stderr:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            start = time.monotonic()
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=environment)
-            assert process.stdout is not None
-            first = last = start
-            while chunk := os.read(process.stdout.fileno(), 1 << 20):
-                last = time.monotonic()
-                first = first if chunks else last
-                chunks.append(chunk)
-                if last - start > RUN_LIMIT_S:
-                    process.kill()
-                    sys.exit(f"{' '.join(command)} still prints after {RUN_LIMIT_S:g} s")
-            if process.wait(RUN_LIMIT_S):
-                stderr.seek(0)
-                sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{stderr.read()[-2000:]}")
-            end = time.monotonic()
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-        seconds = {"print_s": last - first, "job_s": end - start, "job_cpu_s": cpu_s}
-        return {"lines_per_s": lines * WORKERS / (last - first), **seconds, **check(b"".join(chunks), log_dir, lines)}
-
-
-def sample(side: str, kind: str, options: argparse.Namespace) -> dict[str, float]:
-    """One job. Raises RuntimeError if a line of meshrun's was damaged; torchrun's torn lines are a figure."""
-    task = ["--kind", kind, "--lines", str(options.lines)]
-    command = [*pairs.COMMANDS[side], *FLAGS, "-m", MODULE, "--as", "worker", *task]
-    if options.pump and side == pairs.OURS:
-        command = [sys.executable, "-m", MODULE, "--as", "agent", *task, "--log-dir", "{log_dir}"]
-    found = measure(command, options.lines)
-    if side == pairs.OURS and any(value for name, value in found.items() if name.endswith("line_count")):
-        raise RuntimeError(f"meshrun's output is damaged: {found}")
-    rate, torn = RATES[kind]
-    return {rate: found["lines_per_s"], torn: found["torn_line_count"]}
-
-
-def main() -> None:
-    """Read the command line, measure, print."""
-    parser = pairs.arguments(__doc__ or "", pairs=5, quick=3)
-    parser.add_argument("--lines", type=int, default=200_000, help="lines per worker (default: %(default)s)")
-    parser.add_argument("--kind", choices=sorted(RATES), help="only this kind of worker")
-    parser.add_argument("--pump", action="store_true", help="the output thread alone in meshrun's place")
-    parser.add_argument("--as", dest="role", choices=["worker", "agent"], help=argparse.SUPPRESS)
-    parser.add_argument("--log-dir", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.role == "worker":
-        work(options.kind, options.lines)
-        return
-    if options.role == "agent":
-        task = ["--as", "worker", "--kind", options.kind, "--lines", str(options.lines)]
-        pump([sys.executable, "-u", "-m", MODULE, *task], options.log_dir)
-        return
-    if options.pump:
-        options.json = None
-    with pairs.recording(options) as record:
-        lines: list[dict[str, Any]] = []
-        for kind in [options.kind] if options.kind else sorted(RATES):
-            take = functools.partial(sample, kind=kind, options=options)
-            samples = pairs.alternate(
-                take, sides=pairs.sides(options), pairs=options.pairs, record=record, warm_ups=int(not lines)
-            )
-            lines += [pairs.summary(pairs.Figure(name, "1/s"), samples) for name in RATES[kind][:1]]
-        for line in lines:
-            record({"summary": line})
-    print(pairs.table(lines))
+@pairs.benchmark(pairs=5, quick=3)
+@click.option("--lines", type=int, default=LINES, show_default=True, help="Lines per worker.")
+@click.option("--kind", type=click.Choice(sorted(RATES)), help="Only this kind of worker.")
+def main(bench: pairs.Bench, lines: int, kind: str | None) -> None:
+    for index, each in enumerate([kind] if kind else sorted(RATES)):
+        bench.alternate(lambda side, each=each: sample(side, each, lines), warm_ups=int(index == 0))
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
+    main()

@@ -2,16 +2,15 @@
 
 A part that is made begins with `<!-- made: NAME -->` and ends with `<!-- end: NAME -->`; BLOCKS says what belongs
 there. All else is left as it is. As figures are made anew, what people write has none but those that no measurement
-changes: settings, sizes and aims, listed in FIXED. `stray` finds others.
+changes: settings, sizes and aims, listed in FIXED. `find_figures` finds others.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import derived, pictures, planner_tables, runs, tables
+from benchmarks import pictures, planner_tables, runs, tables
 from benchmarks.runs import History
 
 ROOT = Path(__file__).parents[1]
@@ -38,65 +37,47 @@ FIXED = frozenset(
         "16 ranks", "8 ranks",  # two nodes' and one's
     }
 )  # fmt: skip
+TABLES = {
+    "machine": tables.machine,
+    "aims": tables.aims,
+    "one-node": tables.one_node,
+    "warm": tables.warm,
+    "rounds": tables.rounds,
+    "events": tables.events,
+    "scale": tables.scale,
+    "runs": tables.when,
+    "placement-aims": planner_tables.aims,
+    "placement-costs": planner_tables.costs,
+    "placement-times": planner_tables.seconds,
+    "placement-moves": planner_tables.moves,
+}
 
 
 class PageError(Exception):
     """A page without the marks that it needs; the sentence says which."""
 
 
-def _picture(file: str) -> Callable[[History, dict[str, str]], str]:
-    def shown(history: History, files: dict[str, str]) -> str:
-        picture = pictures.PICTURES[file](history)
-        if picture is None:
-            return ""
-        files[file] = picture.svg
-        return picture.shown(file)
-
-    return shown
-
-
-def _table(table: Callable[[History], str]) -> Callable[[History, dict[str, str]], str]:
-    return lambda history, files: table(history)
-
-
-BLOCKS: dict[str, Callable[[History, dict[str, str]], str]] = {
-    **{
-        name: _table(table)
-        for name, table in {
-            "machine": tables.machine,
-            "aims": tables.aims,
-            "one-node": tables.one_node,
-            "warm": tables.warm,
-            "rounds": tables.rounds,
-            "events": tables.events,
-            "scale": tables.scale,
-            "runs": tables.when,
-            "placement-aims": planner_tables.aims,
-            "placement-costs": planner_tables.costs,
-            "placement-times": planner_tables.seconds,
-            "placement-moves": planner_tables.moves,
-        }.items()
-    },
-    **{f"picture-{Path(file).stem}": _picture(file) for file in pictures.PICTURES},
-}
-
-
 # docs/internals/decisions/0036-generated-parts-of-the-performance-page.md
-def made(text: str, history: History) -> tuple[str, dict[str, str]]:
+def make(text: str, history: History) -> tuple[str, dict[str, str]]:
     """The page with its parts made anew, and the pictures by file name. Raises PageError for marks that are amiss."""
+    parts = {name: table(history) for name, table in TABLES.items()}
     files: dict[str, str] = {}
+    for file, draw in pictures.PICTURES.items():
+        picture = draw(history)
+        parts[f"picture-{Path(file).stem}"] = f"![{picture.alt}](images/{file})" if picture else ""
+        files |= {file: picture.svg} if picture else {}
 
-    def part(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name = match[1]
-        if name not in BLOCKS:
-            raise PageError(f"nobody makes a part {name!r}; there are {', '.join(BLOCKS)}")
-        content = BLOCKS[name](history, files).strip()
+        if name not in parts:
+            raise PageError(f"nobody makes a part {name!r}; there are {', '.join(parts)}")
+        content = parts[name].strip()
         between = f"\n{content}\n\n" if content else ""
         return f"<!-- made: {name} -->\n{between}<!-- end: {name} -->"
 
-    written = MARKED.sub(part, text)
+    written = MARKED.sub(replace, text)
     found = MARKED.findall(text)
-    for name in BLOCKS:
+    for name in parts:
         if found.count(name) != 1:
             raise PageError(f"the page needs one part between `<!-- made: {name} -->` and `<!-- end: {name} -->`")
     if left := MARK.findall(MARKED.sub("", text)):
@@ -104,27 +85,20 @@ def made(text: str, history: History) -> tuple[str, dict[str, str]]:
     return written, files
 
 
-def stray(text: str) -> list[str]:
+def find_figures(text: str) -> list[str]:
     """Figures in what people wrote, which nobody would make anew."""
     prose = CODE.sub("", MARKED.sub("", text))
     return [found[0] for found in FIGURE.finditer(prose) if found[0] not in FIXED]
 
 
-def history(folder: Path = RECORDS) -> History:
-    """All records, with what is derived from them. Raises RecordError."""
-    found = runs.load(folder)
-    derived.add(found)
-    return found
-
-
-def write(records: Path = RECORDS, page: Path = PAGE, images: Path = IMAGES) -> History:
+def write() -> History:
     """Make page and pictures anew. Raises RecordError and PageError before anything is written."""
-    found = history(records)
-    text, files = made(page.read_text(), found)
-    images.mkdir(parents=True, exist_ok=True)
-    for file in pictures.PICTURES.keys() - files.keys():
-        (images / file).unlink(missing_ok=True)
+    history = runs.load(RECORDS)
+    text, files = make(PAGE.read_text(), history)
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    for file in pictures.PICTURES:
+        (IMAGES / file).unlink(missing_ok=True)
     for file, svg in files.items():
-        (images / file).write_text(svg)
-    page.write_text(text)
-    return found
+        (IMAGES / file).write_text(svg)
+    PAGE.write_text(text)
+    return history

@@ -1,37 +1,38 @@
 """Two launchers side by side: the same job under meshrun and under torchrun, A B A B ... in one run.
 
-A machine that is busy, warm or slow is so for both sides of a pair, so the ratio within a pair says more
-than either time. What is printed is the median of these ratios and their range; the samples themselves go
-to a file of JSON lines, with the machine they were taken on. The first run of each side is thrown away:
-it fills the page cache and compiles modules.
+A machine that is busy, warm or slow is so for both sides of a pair, so the ratio within a pair says more than either
+time. The first run of each side is thrown away: it fills the page cache and compiles modules.
 
-Every benchmark here is a function `sample(side)` that runs one job under COMMANDS[side] and returns its
-figures by name; units and aims are in figures.py. Run one as `python -m benchmarks.startup --pairs 10 --json FILE`.
+A benchmark is a function `sample(side)` that runs one job under COMMANDS[side] and returns its figures by name; units
+and aims are in figures.py. `@benchmark` makes a command of it: `python -m benchmarks.startup --pairs 10 --json FILE`.
 
 A record is a file of JSON lines. A head says what was run, where and on which commit; each sample has its side, its
-pair, whether it counts, and figures by name, null for one that did not come in time; then come summaries, and an end
-that is missing where the run was cut off. runs.py reads them.
+pair, whether it counts, and figures by name, null for one that did not come in time; an end is missing where the run
+was cut off. runs.py reads them.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import functools
 import json
 import os
 import platform
-import statistics
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from benchmarks import figures
-from benchmarks.runs import NEVER, OURS, THEIRS
+import click
+
+from benchmarks import runs, tables
+from benchmarks.runs import NEVER, OURS, SIDES, THEIRS
 
 COMMANDS = {
     OURS: [sys.executable, "-m", "launcher"],
@@ -39,19 +40,82 @@ COMMANDS = {
 }
 JOB_LIMIT_S = 120.0  # a job that takes longer hangs: torchrun's slowest here takes about 2 s
 
-Samples = dict[str, dict[str, list[float]]]  # side -> figure -> one value per pair
+
+class Bench(NamedTuple):
+    """What a benchmark is asked for: how many pairs, of which sides, quickly or at length; and its record so far."""
+
+    pairs: int
+    sides: Sequence[str]
+    is_quick: bool
+    record: Callable[[dict[str, Any]], None]  # takes a line
+    lines: list[dict[str, Any]]
+    failures: list[str]  # sentences with which to exit in the end
+
+    def history(self) -> runs.History:
+        """What the lines come to."""
+        return runs.History(runs.read_lines(enumerate(self.lines, 1), "this run"))
+
+    def alternate(self, sample: Callable[[str], dict[str, float]], *, warm_ups: int = 1) -> None:
+        """Call `sample` A B A B ... for all pairs, after `warm_ups` of them that do not count."""
+        for pair in range(1 - warm_ups, self.pairs + 1):
+            for side in self.sides:
+                self.note(side, pair, sample(side))
+            print(f"pair {pair} of {self.pairs}", file=sys.stderr, flush=True)
+
+    def note(self, side: str, pair: int, found: dict[str, float], *, counts: bool = True) -> None:
+        """Record one sample; NEVER becomes null."""
+        values = {name: value if value < NEVER else None for name, value in found.items()}
+        self.record({"sample": side, "pair": pair, "counts": counts and pair > 0, **values})
 
 
-class Figure(NamedTuple):
-    """One line of the table. `goal` is a ratio meshrun / torchrun: at most that, or at least if `more_is_better`.
+def benchmark(*, pairs: int, quick: int) -> Callable[[Callable[..., str | None]], click.Command]:
+    """Make a command of `main(bench, **options)`: the options that all have, its record, and a table at the end.
 
-    Without a goal here that of figures.py counts, if it has one by this name.
+    `pairs` of jobs by default, `quick` with --quick. The table has every figure of the page, or is what `main` returns.
     """
+    options = (
+        click.option("--pairs", "wanted", type=int, help=f"Pairs of jobs (default: {pairs})."),
+        click.option("--quick", "is_quick", is_flag=True, help=f"As `make bench WHAT=report`: {quick} pairs."),
+        click.option("--json", "file", type=click.Path(path_type=Path), help="Append the record to this file."),
+        click.option("--only", type=click.Choice(SIDES), help="Run one side, without ratios (to try a benchmark)."),
+    )
 
-    name: str
-    unit: str
-    goal: float | None = None
-    more_is_better: bool = False
+    def decorate(main: Callable[..., str | None]) -> click.Command:
+        def run(wanted: int | None, is_quick: bool, file: Path | None, only: str | None, **own: Any) -> None:
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no job stays behind
+            count = wanted or (quick if is_quick else pairs)
+            with recording(file) as (record, lines):
+                bench = Bench(count, [only] if only else SIDES, is_quick, record, lines, failures=[])
+                shown = main(bench, **own)
+            print(shown or tables.measured(bench.history()))
+            sys.exit("\n".join(bench.failures) or 0)
+
+        functools.update_wrapper(run, main)
+        for option in options:
+            run = option(run)
+        return click.command(help=(sys.modules[main.__module__].__doc__ or "").partition("\n")[0])(run)
+
+    return decorate
+
+
+@contextlib.contextmanager
+def recording(file: Path | None) -> Iterator[tuple[Callable[[dict[str, Any]], None], list[dict[str, Any]]]]:
+    """What takes the lines of a record and appends them to `file`, after a head and before an end; and all of them."""
+    lines: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(file.open("a")) if file else None
+
+        def record(line: dict[str, Any]) -> None:
+            lines.append(line)
+            if out:
+                print(json.dumps(line), file=out, flush=True)
+
+        where, began_s = describe_machine(), time.monotonic()
+        head = {"benchmark": Path(sys.argv[0]).stem, "arguments": sys.argv[1:], "machine": where}
+        record({**head, "commit": find_commit(), "unix_time_s": time.time()})
+        print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr, flush=True)
+        yield record, lines
+        record({"end": True, "seconds": time.monotonic() - began_s})
 
 
 class Job:
@@ -88,42 +152,10 @@ class Job:
             self.process.kill()
             self.process.wait()
 
-    def tail(self, count: int = 2_000) -> str:
-        """The last bytes that launcher and workers wrote to stderr, as text."""
+    def tail(self) -> str:
+        """The last that launcher and workers wrote to stderr."""
         self.errors.seek(0)
-        return self.errors.read()[-count:].decode(errors="replace")
-
-
-class HowOften(argparse.Action):
-    """--pairs and --quick: whatever their order, a number that was given counts for more than that of --quick."""
-
-    def __call__(self, parser: object, options: argparse.Namespace, values: Any, option: str | None = None) -> None:
-        if self.dest == "pairs":
-            options.pairs, options.pairs_given = values, True
-        else:
-            options.quick = True
-            options.pairs = options.pairs if getattr(options, "pairs_given", False) else self.const
-
-
-def arguments(description: str, pairs: int, quick: int | None = None) -> argparse.ArgumentParser:
-    """The options that every benchmark has; `pairs` jobs by default, `quick` with --quick."""
-    few = min(pairs, 3) if quick is None else quick
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument(
-        "--pairs", type=int, action=HowOften, default=pairs, help="pairs of jobs (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--quick", action=HowOften, nargs=0, const=few, default=False, help=f"as `make bench WHAT=report`: {few} pairs"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append machine, samples and summary as JSON lines")
-    parser.add_argument("--only", choices=sorted(COMMANDS), help="run one side, without ratios (to try a benchmark)")
-    return parser
-
-
-def environment() -> dict[str, str]:
-    """The caller's environment without what would configure either launcher, or have modules compiled every time."""
-    others = ("PET_", "LAUNCHER_", "TORCHEL", "PYTHONDONTWRITEBYTECODE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(others)}
+        return self.errors.read()[-2_000:].decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -149,13 +181,24 @@ def running(
                 job.process.stdout.close()
 
 
-def machine() -> dict[str, Any]:
+def environment() -> dict[str, str]:
+    """The caller's environment without what would configure either launcher, or have modules compiled every time."""
+    others = ("PET_", "LAUNCHER_", "TORCHEL", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(others)}
+
+
+def find_free_port(address: str) -> int:
+    """A port for torchrun's store, which wants to be told; nobody holds it until then."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def describe_machine() -> dict[str, Any]:
     """Where the samples were taken; no name of a host or a user."""
-    models = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line[:10] == "model name"
-    ]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
         "cores": len(os.sched_getaffinity(0)),
         "cpu": models[0] if models else platform.machine(),
@@ -163,136 +206,20 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "load_1min": os.getloadavg()[0],
-        **{package: installed(package) for package in ("torch", "meshrun")},
+        **{package: version(package) for package in ("torch", "meshrun")},
     }
 
 
-def installed(package: str) -> str | None:
-    """The version of an installed package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def commit() -> str | None:
+def find_commit() -> str | None:
     """What is measured: the commit, with a + where the code is another by now; None outside of a repository."""
-    root = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
 
     try:
-        return git("rev-parse", "--short", "HEAD") + "+" * bool(git("status", "--short", "launcher", "rendezvous"))
+        return git("rev-parse", "--short", "HEAD") + "+" * bool(
+            git("status", "--short", "../launcher", "../rendezvous")
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def alternate(
-    sample: Callable[[str], dict[str, float]],
-    *,
-    sides: Sequence[str],
-    pairs: int,
-    record: Callable[[dict[str, Any]], None],
-    warm_ups: int = 1,
-) -> Samples:
-    """Call `sample` A B A B ..., `pairs` times each after `warm_ups` calls that do not count."""
-    samples: Samples = {side: {} for side in sides}
-    for pair in range(1 - warm_ups, pairs + 1):
-        for side in sides:
-            figures = sample(side)
-            told = {name: value if value < NEVER else None for name, value in figures.items()}
-            record({"sample": side, "pair": pair, "counts": pair > 0, **told})
-            if pair < 1:
-                continue
-            for name, value in figures.items():
-                samples[side].setdefault(name, []).append(value)
-        print(f"pair {pair} of {pairs}", file=sys.stderr, flush=True)
-    return samples
-
-
-def summary(figure: Figure, samples: Samples) -> dict[str, Any]:
-    """Medians of the sides that have it; median and range of the ratios within a pair.
-
-    What torchrun did not do in time counts there as if done at the limit.
-    """
-    medians = {side: statistics.median(found[figure.name]) for side, found in samples.items() if figure.name in found}
-    told = {side: value if value < NEVER else None for side, value in medians.items()}
-    line: dict[str, Any] = {"figure": figure.name, "unit": figure.unit, **told}
-    if OURS in medians and THEIRS in medians:
-        ours, theirs = (samples[side][figure.name] for side in (OURS, THEIRS))
-        limits_s = samples[THEIRS].get("limit_s", theirs)
-        ratios = [one / min(other, end) for one, other, end in zip(ours, theirs, limits_s, strict=True)]
-        line |= {
-            "ratio": statistics.median(ratios),
-            "ratio_min": min(ratios),
-            "ratio_max": max(ratios),
-            "pairs": len(ratios),
-        }
-        aim = figures.aim(figure.name)
-        goal, least = figure.goal, figure.more_is_better
-        if goal is None and aim is not None:
-            goal, least = aim.ratio, aim.least
-        if goal is not None:
-            line |= {"goal": goal, "reached": line["ratio"] >= goal if least else line["ratio"] <= goal}
-    return line
-
-
-def table(lines: Sequence[dict[str, Any]]) -> str:
-    """The summary for people, as a Markdown table."""
-    rows = ["| figure | meshrun | torchrun | ratio: median (range) | goal |", "|---|---|---|---|---|"]
-    for line in lines:
-        sides = ["" if side not in line else _value(line[side], line["unit"]) for side in (OURS, THEIRS)]
-        ratio = goal = ""
-        if "ratio" in line:
-            ratio = f"{line['ratio']:.3f} ({line['ratio_min']:.3f} to {line['ratio_max']:.3f}, {line['pairs']} pairs)"
-        if "goal" in line:
-            goal = f"{line['goal']:g}: {'reached' if line['reached'] else 'missed'}"
-        rows.append(f"| {line['figure']} | {sides[0]} | {sides[1]} | {ratio} | {goal} |")
-    return "\n".join(rows)
-
-
-def _value(value: float | None, unit: str) -> str:
-    return "not in time" if value is None else f"{value:.3g} {unit}"
-
-
-@contextlib.contextmanager
-def recording(options: argparse.Namespace) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What takes the lines of a record: appends them to the file of --json, if given, after where they come from."""
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(options.json.open("a")) if options.json else None
-
-        def record(line: dict[str, Any]) -> None:
-            if file:
-                print(json.dumps(line), file=file, flush=True)
-
-        where, began_s = machine(), time.monotonic()
-        record(
-            {
-                "benchmark": Path(sys.argv[0]).stem,
-                "arguments": sys.argv[1:],
-                "machine": where,
-                "commit": commit(),
-                "unix_time_s": time.time(),
-            }
-        )
-        print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr, flush=True)
-        yield record
-        record({"end": True, "seconds": time.monotonic() - began_s})
-
-
-def sides(options: argparse.Namespace) -> list[str]:
-    """Who takes part."""
-    return [options.only] if options.only else [OURS, THEIRS]
-
-
-def main(
-    sample: Callable[[str], dict[str, float]], figures: Sequence[Figure], options: argparse.Namespace, warm_ups: int = 1
-) -> None:
-    """Take the samples, print the table on stdout, and keep the record if --json was given."""
-    with recording(options) as record:
-        samples = alternate(sample, sides=sides(options), pairs=options.pairs, record=record, warm_ups=warm_ups)
-        lines = [summary(figure, samples) for figure in figures]
-        for line in lines:
-            record({"summary": line})
-        print(table(lines))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from benchmarks import derived, figures, planner_tables, plots, words
+from benchmarks import figures, planner_tables, plots, words
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.runs import NEVER, OURS, THEIRS, History, Series
 from benchmarks.tables import EVENTS
@@ -25,7 +25,7 @@ RATIOS = {
     figures.FIRST_ROUND.format(n=128): "first round, 128 members",
     figures.FIRST_ROUND.format(n=256): "first round, 256 members",
     figures.PSS: "memory, one node",
-    f"{figures.PSS}, with etcd": "memory, with etcd",
+    figures.PSS_ETCD: "memory, with etcd",
     figures.BLOCKS: "a line of output, in blocks",
     figures.PRINTS: "a line of output, print",
 }
@@ -166,7 +166,7 @@ def _panel(history: History, title: str, unit: str, patterns: dict[str, str]) ->
         curve = _curve(what, found, OURS, index)
         if len(curve.points) > 1:
             drawn.append(curve)
-    slope = next((point for point in drawn[0].points if point[0] >= derived.FROM), None) if drawn else None
+    slope = next((point for point in drawn[0].points if point[0] >= figures.GROWTH_FROM), None) if drawn else None
     aims = [
         (float(count), aim.value, f"aim: {aim.value:g} {unit}")
         for pattern in patterns.values()
@@ -195,13 +195,12 @@ def placement_quality(history: History) -> Picture | None:
         for name, key in shown.items():
             if key in line:
                 family[name].append(line[key] / line["best"] if line["best"] else 1.0)
-    every = planner_tables.families(history)
-    if not found or not every:
+    if not found:
         return None
     marks = {planner_tables.MEAN_GOAL: "aim: mean", planner_tables.WORST_GOAL: "aim: worst"}
     title = "Cost above the best known layout, a dot per cluster"
     svg = plots.quality(title, list(shown), [plots.Row(family, values) for family, values in found.items()], marks)
-    worst = (every[-1]["worst"] - 1) * 100
+    worst = (max(planner_tables.ratios(planner_tables.instances(history), "cost", "best").values()) - 1) * 100
     alt = (
         "For each family a row of dots, one per cluster. meshrun's plans are at the left, many where nothing is left to"
         f" gain, at most {worst:.1f} per cent above; the order of paths lies mostly around 10 to 100 per cent above,"

@@ -6,7 +6,9 @@ processes. Each part is taken from the newest run that has it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import words
@@ -30,112 +32,127 @@ LOSSES = {
     "one of 512, with spares": "one of 512 nodes, 24 of them spare",
     "one of 32, none spare": "one of 32 nodes, none spare: 28 used, dp 8 to 7",
 }
-ORDERS = (("path", "by path"), ("address as number", "by address as number"), ("address as text", "as text"))
+ORDERS = {
+    "path": "by path",
+    "address as number": "by address as number",
+    "address as text": "as text",
+    "join order": "join order",
+}
+NOT_MEASURED = "Not measured yet."
 
-Line = dict[str, Any]
-
-
-def lines(history: History, key: str) -> list[Line]:
-    """The lines with this key of the newest run of placement.py that has any."""
-    return history.lines("placement", key)
-
-
-def families(history: History) -> list[Line]:
-    """The rows of the table of costs, the last for all of them."""
-    return lines(history, "family")
+Line = Mapping[str, Any]
 
 
 def instances(history: History) -> list[Line]:
     """One line for each cluster, but the cases that are checked by hand."""
-    return [line for line in lines(history, "instance") if "best" in line]
+    return [line for line in history.lines("placement", "instance") if not line["instance"].startswith("case/")]
 
 
 def times(history: History) -> list[Line]:
-    """The rows of the table of times."""
-    return [line for line in lines(history, "kind") if "samples" in line]
+    """A row for each kind of cluster and size: medians over processes, and the range of the CPU time."""
+    groups: dict[tuple[str, int], list[Line]] = {}
+    for line in history.lines("placement", "kind"):
+        groups.setdefault((line["kind"], line["size"]), []).append(line)
+    names = ("cpu_s", "feasibility_s", "peak_mib")
+    return [
+        {
+            **same[0],
+            "samples": len(same),
+            **{name: statistics.median(line[name] for line in same) for name in names},
+            "cpu_s_min": min(line["cpu_s"] for line in same),
+            "cpu_s_max": max(line["cpu_s"] for line in same),
+        }
+        for same in groups.values()
+    ]
 
 
 def losses(history: History) -> list[Line]:
-    """The rows of the table of lost nodes."""
-    found = lines(history, "loss")
+    """The rows of the table of lost nodes. Raises RecordError for a plan that is invalid."""
+    found = history.lines("placement", "loss")
     if faults := [line for line in found if "fault" in line]:
         raise RecordError(f"placement.jsonl: {faults[0]['loss']}: {faults[0]['fault']}")
-    return found
+    return list(found)
+
+
+def ratios(lines: Iterable[Line], name: str, to: str) -> dict[str, float]:
+    """By instance: how many times `to` the cost `name` is, where both are known and the plan is valid."""
+    pairs = {
+        line["instance"]: (line[name], line[to]) for line in lines if "fault" not in line and {name, to} <= {*line}
+    }
+    return {at: 1.0 if one == other else one / other if other else math.inf for at, (one, other) in pairs.items()}
+
+
+def mean(found: Iterable[float]) -> float:
+    """The geometric mean."""
+    logs = [math.log(each) for each in found if math.isfinite(each)]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
 
 
 def aims(history: History) -> str:
     """What the planner should reach, and whether it does."""
     rows: list[tuple[str, str, str, bool]] = []
-    if found := families(history):
-        every = found[-1]
-        mean, worst = every["mean"], every["worst"]
-        what = f"cost J over the best known, geometric mean of {every['compared']} clusters"
-        rows.append((what, f"{mean:.4f}", f"at most {MEAN_GOAL:g}", mean <= MEAN_GOAL))
+    if found := ratios(instances(history), "cost", "best"):
+        middle, worst = mean(found.values()), max(found.values())
+        what = f"cost J over the best known, geometric mean of {len(found)} clusters"
+        rows.append((what, f"{middle:.4f}", f"at most {MEAN_GOAL:g}", middle <= MEAN_GOAL))
         rows.append(("the same, the worst of them", f"{worst:.4f}", f"at most {WORST_GOAL:g}", worst <= WORST_GOAL))
-    for line in lines(history, "optima")[-1:]:
+    for line in history.lines("placement", "optima")[-1:]:
         count, missed = line["optima"], len(line["missed"])
         what = "small clusters (at most 24 nodes) at their proven optimum"
         rows.append((what, f"{count - missed} of {count}", "all but 1 in 300", missed <= MISSED_GOAL * count))
-    if found := times(history):
-        most = max(line["size"] for line in found)
-        largest = [line for line in found if line["size"] == most]
+    if timed := times(history):
+        most = max(line["size"] for line in timed)
+        largest = [line for line in timed if line["size"] == most]
         slowest = max(line["cpu_s"] for line in largest)
         shown = "; ".join(f"{line['cpu_s']:.2f} s {line['kind']}" for line in largest)
         what = f"CPU time for {most:,} nodes with {largest[0]['world']:,} ranks"
         rows.append((what, shown, f"at most {CPU_GOAL_S:g} s", slowest <= CPU_GOAL_S))
-        peak = max(line["peak_mib"] for line in found)
+        peak = max(line["peak_mib"] for line in timed)
         what = "peak memory of the process, at any size"
         rows.append((what, f"{peak:.0f} MiB", f"less than {PEAK_GOAL_MIB} MiB", peak < PEAK_GOAL_MIB))
     for line in losses(history)[:1]:
         what = "ranks that move when one of 512 nodes is lost and a spare is there: median, most"
         shown = f"{line['moved_median']:g}, {line['moved_most']} of {line['world_before']:,}"
         rows.append((what, shown, f"at most {MOVED_GOAL}", line["moved_most"] <= MOVED_GOAL))
-    heads = ("what", "figure", "aim", "reached")
-    return (
-        words.table(heads, ((*row[:3], "yes" if row[3] else "**no**") for row in rows)) if rows else "Not measured yet."
-    )
+    shown_rows = [(*row[:3], "yes" if row[3] else "**no**") for row in rows]
+    return words.table(("what", "figure", "aim", "reached"), shown_rows) if rows else NOT_MEASURED
 
 
 def costs(history: History) -> str:
     """By family: how far above the best known, above the bound, and what other orders cost."""
+    lines = instances(history)
+    families = list(dict.fromkeys(line["instance"].partition("/")[0] for line in lines))
     rows = []
-    for line in families(history):
-        name = line["family"]
-        shown = "**all**" if name == "all" else f"`{name}`: {FAMILIES[name]}"
-        worst = f"{line['worst']:.4f}" + (f" ({line['worst_at']})" if name == "all" else "")
-        others = [f"{line[order]:.2f}" for order, _ in ORDERS]
-        bound, joined = f"{line['to_bound']:.2f}", f"{line['join order']:.2f}"
-        rows.append((shown, f"{line['compared']}", f"{line['mean']:.4f}", worst, bound, *others, joined))
-    heads = ("family", "clusters", "meshrun", "its worst", "to bound", *(head for _, head in ORDERS), "join order")
-    faults = [f"**{fault}**" for line in families(history)[-1:] for fault in line["faults"]]
-    return "\n\n".join([words.table(heads, rows), *faults, near(history)]) if rows else "Not measured yet."
+    for family in [*families, "all"] if lines else []:
+        same = [line for line in lines if family in ("all", line["instance"].partition("/")[0])]
+        found = ratios(same, "cost", "best")
+        at = max(found, key=found.__getitem__, default="")
+        worst = f"{found.get(at, math.nan):.4f}" + (f" ({at})" if family == "all" else "")
+        orders = [f"{mean(ratios(same, order, 'best').values()):.2f}" for order in ORDERS]
+        bound = f"{mean(ratios(same, 'cost', 'lower_bound').values()):.2f}"
+        shown = "**all**" if family == "all" else f"`{family}`: {FAMILIES[family]}"
+        rows.append((shown, f"{len(found)}", f"{mean(found.values()):.4f}", worst, bound, *orders))
+    heads = ("family", "clusters", "meshrun", "its worst", "to bound", *ORDERS.values())
+    faults = [f"**{line['instance']}: {line[key]}**" for line in lines for key in ("fault", "wrong") if key in line]
+    return "\n\n".join([words.table(heads, rows), *faults, near(lines)]) if rows else NOT_MEASURED
 
 
-def near(history: History) -> str:
+def near(lines: Sequence[Line]) -> str:
     """How many plans are the best known, within a hundredth, or proven; and the means by size."""
-    found = [(line["nodes"], line["cost"] / line["best"] if line["best"] else 1.0) for line in instances(history)]
+    found, nodes = ratios(lines, "cost", "best"), {line["instance"]: line["nodes"] for line in lines}
     if not found:
         return ""
-    best, close = (sum(ratio <= limit for _, ratio in found) for limit in (1.0, 1.01))
-    proven = families(history)[-1]["at_bound"]
-    bounds = ((0, 100), (101, 300), (301, 1_100), (1_101, 10**9))
+    best, close = (sum(ratio <= limit for ratio in found.values()) for limit in (1.0, 1.01))
+    proven = sum(ratio == 1 for ratio in ratios(lines, "cost", "lower_bound").values())
     means = []
-    for least, most in bounds:
-        same = [ratio for nodes, ratio in found if least <= nodes <= most]
-        size = "more" if most > 10**8 else f"{max(least, min(nodes for nodes, _ in found)):,} to {most:,}"
-        means.append(f"{size}: {_mean(same):.4f}")
+    for least, most in ((0, 100), (101, 300), (301, 1_100), (1_101, 10**9)):
+        same = [ratio for at, ratio in found.items() if least <= nodes[at] <= most]
+        size = "more" if most > 10**8 else f"{max(least, min(nodes[at] for at in found)):,} to {most:,}"
+        means.append(f"{size}: {mean(same):.4f}")
     return (
         f"{best} of {len(found)} plans are the best known, {close} are within 1 %; {proven} cost what the lower bound "
         f"says, so nothing better exists. By number of nodes the means are {'; '.join(means)}."
     )
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
-    product = 1.0
-    for ratio in ratios:
-        product *= ratio
-    return product ** (1 / len(ratios)) if ratios else float("nan")
 
 
 def seconds(history: History) -> str:
@@ -152,20 +169,18 @@ def seconds(history: History) -> str:
         )
         for line in found
     ]
+    if not rows:
+        return NOT_MEASURED
     heads = ("cluster", "nodes", "ranks", "plan: median (range; processes)", "feasibility", "peak memory")
-    return f"{words.table(heads, rows)}\n\n{grown(found)}" if rows else "Not measured yet."
-
-
-def grown(found: Sequence[Line]) -> str:
-    """How the time grows between the two largest sizes, in a sentence."""
-    parts = []
-    for kind in dict.fromkeys(line["kind"] for line in found):
-        fourth, most = sorted((line for line in found if line["kind"] == kind), key=lambda line: int(line["size"]))[-2:]
-        times_more = most["cpu_s"] / fourth["cpu_s"]
-        parts.append(f"{times_more:.1f} times for `{kind}`")
+    sizes = sorted({line["size"] for line in found})[-2:]
+    by_size = {(line["kind"], line["size"]): line["cpu_s"] for line in found}
+    growths = (
+        f"{by_size[kind, sizes[1]] / by_size[kind, sizes[0]]:.1f} times for `{kind}`"
+        for kind in dict.fromkeys(line["kind"] for line in found)
+    )
     return (
-        f"From {fourth['size']:,} to {most['size']:,} nodes, {most['size'] / fourth['size']:g} times as many, the time "
-        f"grows {words.listed(parts)}."
+        f"{words.table(heads, rows)}\n\nFrom {sizes[0]:,} to {sizes[1]:,} nodes, "
+        f"{sizes[1] / sizes[0]:g} times as many, the time grows {words.join(list(growths))}."
     )
 
 
@@ -174,15 +189,11 @@ def moves(history: History) -> str:
     rows = []
     for line in losses(history):
         before, after = line["world_before"], line["world_after"]
+        middle, most = line["cost_after_median"], line["cost_after_most"]
+        ranks, cost = f"{before:,} to {after:,}", f"{middle:,.0f}, {most:,.0f} at most"
         if before == after:
             ranks = f"{before:,}, as before"
-            middle, most = (line[name] / line["cost_before"] - 1 for name in ("cost_after_median", "cost_after_most"))
-            cost = f"{middle:+.2%} (median), {most:+.2%} at most"
-        else:
-            ranks, cost = (
-                f"{before:,} to {after:,}",
-                f"{line['cost_after_median']:,.0f}, {line['cost_after_most']:,.0f} at most",
-            )
+            cost = f"{middle / line['cost_before'] - 1:+.2%} (median), {most / line['cost_before'] - 1:+.2%} at most"
         what = f"{LOSSES.get(line['loss'], line['loss'])}, {line['losses']} losses tried"
         rows.append((what, ranks, f"{line['moved_median']:g}, {line['moved_most']}", cost))
-    return words.table(("what", "ranks", "moved: median, most", "J"), rows) if rows else "Not measured yet."
+    return words.table(("what", "ranks", "moved: median, most", "J"), rows) if rows else NOT_MEASURED

@@ -1,11 +1,11 @@
 """How long until the last worker has said its first word, and how long a job lasts that does nothing.
 
-Each worker prints one line and ends; it imports nothing, so the time is the launcher's and the bare
-Python's. Lines are timed where they arrive, at the reading end of the pipe that all workers share. The same eight
-Pythons started by a loop of the shell, which does nothing else, are the least that any launcher could take.
+Each worker prints one line and ends; it imports nothing, so the time is the launcher's and the bare Python's. Lines are
+timed where they arrive, at the reading end of the pipe that all workers share. The same eight Pythons started by a loop
+of the shell, which does nothing else, are the least that any launcher could take.
 
-`--check` compares nothing with torchrun: it fails when the launcher needs more of the processor than it did. The
-unit is the CPU time of a Python that does nothing, in the same run, so a slower machine has the same figures.
+`--check` compares nothing with torchrun: it fails when the launcher needs more of the processor than it did. The unit
+is the CPU time of a Python that does nothing, in the same run, so a slower machine has the same figures.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import sys
 import time
 from collections.abc import Sequence
 
+import click
+
 from benchmarks import figures, pairs
 
 WORKERS = (1, 2, 8)
 SCRIPT = r"print('here\n', end='', flush=True)" + "\n"  # one write: both launchers run Python unbuffered
 LOOP = ["sh", "-c", f'for worker in {" ".join(map(str, range(8)))}; do "$0" -u "$1" & done; wait', sys.executable]
 
-# In bare Pythons, of CPU time. Seen are 6 to 8 and 0.3 to 0.5, the more the busier the machine; classes made by the
-# library's dataclasses and named tuples took 13.
-JOB_MAX, WORKER_MAX = 9.5, 0.9
+# In bare Pythons, of CPU time. Seen are 10.7 to 10.9 and 0.4 with msgspec, whose import is some 3 of them; without it 6
+# to 8. Classes made by the library's dataclasses and named tuples took 13.
+JOB_MAX, WORKER_MAX = 12.0, 0.9
 RUNS = 12
 
 
@@ -31,29 +33,22 @@ def sample(side: str) -> dict[str, float]:
     """One job for each number of workers, one after the other; seconds."""
     found: dict[str, float] = {}
     for workers in WORKERS:
-        options = ["--nproc-per-node", str(workers)]
-        found[first_line(workers)], found[whole_job(workers)] = times(side, options, (), workers)
+        first_s, whole_s = run(side, ["--nproc-per-node", str(workers)], (), workers)
+        found[figures.workers(figures.FIRST_LINE, workers)] = first_s
+        found[figures.workers(figures.WHOLE_JOB, workers)] = whole_s
     if side == pairs.OURS:
-        found[figures.LOOP], _ = times(side, (), LOOP, 8)
+        found[figures.LOOP], _ = run(side, (), LOOP, 8)
     return found
 
 
-def times(side: str, options: Sequence[str], command: Sequence[str], workers: int) -> tuple[float, float]:
-    """From the exec to the last first line, and to the end."""
+def run(side: str, options: Sequence[str], command: Sequence[str], workers: int) -> tuple[float, float]:
+    """Seconds from the exec to the last first line, and to the end."""
     with pairs.running(side, options, SCRIPT, command=command) as job:
         for _ in range(workers):
             job.line()
         first_s = time.monotonic() - job.started_s
         job.finish()
         return first_s, time.monotonic() - job.started_s
-
-
-def first_line(workers: int) -> str:
-    return figures.workers(figures.FIRST_LINE, workers)
-
-
-def whole_job(workers: int) -> str:
-    return figures.workers(figures.WHOLE_JOB, workers)
 
 
 def check() -> list[str]:
@@ -65,7 +60,7 @@ def check() -> list[str]:
         "one": [*launcher, "1", "true"],
         "eight": [*launcher, "8", "true"],
     }
-    runs = [{name: cpu_s(command) for name, command in commands.items()} for _ in range(RUNS)]
+    runs = [{name: spend_cpu_s(command) for name, command in commands.items()} for _ in range(RUNS)]
     least = {name: min(run[name] for run in runs[1:]) for name in commands}  # the first fills caches
     job = (least["one"] - least["start"]) / least["unit"]
     worker = (least["eight"] - least["one"]) / 7 / least["unit"]
@@ -77,7 +72,7 @@ def check() -> list[str]:
     return grown + (["the start of a worker has grown"] if worker > WORKER_MAX else [])
 
 
-def cpu_s(command: Sequence[str]) -> float:
+def spend_cpu_s(command: Sequence[str]) -> float:
     """CPU time of a program and all that it starts and waits for. Raises RuntimeError if it fails."""
     with open(os.devnull, "r+b") as nothing:
         actions = [(os.POSIX_SPAWN_DUP2, nothing.fileno(), descriptor) for descriptor in (0, 1, 2)]
@@ -88,11 +83,16 @@ def cpu_s(command: Sequence[str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-if __name__ == "__main__":
-    parser = pairs.arguments(__doc__ or "", pairs=10)
-    parser.add_argument("--check", action="store_true", help="fail when the launcher needs more CPU time than it did")
-    options = parser.parse_args()
-    if options.check:
+def check_and_exit(context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
         sys.exit("\n".join(check()) or 0)
-    names = [name(workers) for name in (first_line, whole_job) for workers in WORKERS]
-    pairs.main(sample, [pairs.Figure(name, "s") for name in (*names, figures.LOOP)], options)
+
+
+@pairs.benchmark(pairs=10, quick=3)
+@click.option("--check", is_flag=True, callback=check_and_exit, expose_value=False, help="Fail when CPU time grew.")
+def main(bench: pairs.Bench) -> None:
+    bench.alternate(sample)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """The tables of docs/performance.md but the planner's: what stands in a row, and what is said of what is missing.
 
 Each function makes one block of the page from the records. A row without a sample is left out, but not one of the aims:
-there it says that it was not measured.
+there it says that it was not measured. `measured` is the table that each benchmark prints of itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import derived, figures, words
+from benchmarks import figures, words
 from benchmarks.figures import COLD, GLOO, LEADERS_NODE, OTHER_NODE, OVERLAP, STANDBY, WARM, Aim
 from benchmarks.runs import OURS, THEIRS, History, Run, Series
 
+NOT_MEASURED = "Not measured yet."
+BESIDE = ("what", "meshrun", "torchrun", "ratio: median (range; pairs)")
 EVENTS = {
     "crash": "a worker killed",
     f"kill{OTHER_NODE}": "a node killed, not the leader's",
@@ -28,24 +30,63 @@ EVENTS = {
     f"partition{OTHER_NODE}": "a node cut off, not the leader's",
     f"partition{LEADERS_NODE}": "the leader's node cut off",
 }
+UNTIL = {
+    "": "",
+    GLOO: ", to the first step of a gloo job",
+    GLOO + WARM: ", the same with `--preload torch,torch._dynamo`",
+}
+ONE_NODE = (
+    ("no launcher: eight Pythons by a loop of the shell, to the last first line", figures.LOOP),
+    ("exec to the first line of the last of 8 workers", figures.workers(figures.FIRST_LINE, 8)),
+    ("the same, 2 workers", figures.workers(figures.FIRST_LINE, 2)),
+    ("the same, 1 worker", figures.workers(figures.FIRST_LINE, 1)),
+    ("a whole job that does nothing, 8 workers", figures.workers(figures.WHOLE_JOB, 8)),
+    ("the same, 2 workers", figures.workers(figures.WHOLE_JOB, 2)),
+    ("the same, 1 worker", figures.workers(figures.WHOLE_JOB, 1)),
+    ("a worker of 8 killed, to the first line of the last of the next round", figures.RESTART),
+    ("memory (PSS) of all processes but the 8 workers", figures.PSS),
+    ("the same, on a node of several, with etcd", figures.PSS_ETCD),
+    ("lines per second, 8 workers with prefixes, written in blocks", figures.BLOCKS),
+    ("the same, each line an unbuffered `print`", figures.PRINTS),
+    ("lines torn in such a run, of 1.6 million", figures.TORN_PRINTS),
+)
+AGAIN = "one of 8 killed, until all have imported torch again"
+WARM_WORKERS = (
+    ("exec until all 8 have imported torch, `--preload torch`", figures.WARM_START),
+    ("exec until all 8 have imported torch, `--preload torch --standby 1`", figures.WARM_START + STANDBY),
+    ("exec until all 8 have imported torch, cold", figures.WARM_START + COLD),
+    (f"{AGAIN}, `--preload torch`", figures.WARM_RESTART),
+    (f"{AGAIN}, `--preload torch --standby 1`", figures.WARM_RESTART + STANDBY),
+    (f"{AGAIN}, cold", figures.WARM_RESTART + COLD),
+    ("memory (PSS) of the 8 workers, `--preload torch`", figures.WARM_PSS),
+    ("the same, cold", figures.WARM_PSS + COLD),
+    ("memory (PSS) of the fork server beside them", figures.IMAGE_PSS),
+    ("memory (PSS) of the launcher beside both", figures.WARM_LAUNCHER_PSS),
+)
+SCALE = (
+    ("first round", figures.AGENTS_FIRST, "s"),
+    ("re-seal", figures.AGENTS_SEAL, "s"),
+    ("CPU, all", figures.AGENTS_CPU, "s"),
+    ("CPU, leader", figures.LEADER_CPU, "s"),
+    ("CPU, etcd", figures.ETCD_CPU, "s"),
+    ("requests", figures.AGENTS_REQUESTS, ""),
+    ("bytes", figures.AGENTS_BYTES, "B"),
+    ("requests a second at rest", figures.REST_REQUESTS, "1/s"),
+    ("bytes a second at rest", figures.REST_BYTES, "B/s"),
+)
 
 
 def machine(history: History) -> str:
     """Where: the machine and what is installed on it, in a sentence; two, if runs are of two."""
-    machines = [(str(run.head["benchmark"]), run.head["machine"]) for run in history.used()]
+    machines = [(run.benchmark, run.head["machine"]) for run in history.used()]
     memory = next((f", {found['memory_gib']:g} GiB" for _, found in machines[::-1] if "memory_gib" in found), "")
     places: dict[str, list[str]] = {}
     for name, found in machines:
         places.setdefault(_place(found), []).append(f"`{name}`")
     if len(places) < 2:
         return "".join(f"Measured on {place}{memory}." for place in places)
-    parts = (f"{words.listed(list(dict.fromkeys(names)))} on {place}" for place, names in places.items())
+    parts = (f"{words.join(list(dict.fromkeys(names)))} on {place}" for place, names in places.items())
     return f"Measured {'; '.join(parts)}."
-
-
-def when(history: History) -> str:
-    """A line for each run that a figure is from: when, which commit, what load there was before, how long it took."""
-    return words.table(("run", "when (UTC)", "commit", "load before", "took"), map(_when, history.used()))
 
 
 def _place(found: Mapping[str, Any]) -> str:
@@ -56,25 +97,33 @@ def _place(found: Mapping[str, Any]) -> str:
     )
 
 
+def when(history: History) -> str:
+    """A line for each run that a figure is from: when, which commit, what load there was before, how long it took."""
+    return words.table(("run", "when (UTC)", "commit", "load before", "took"), map(_when, history.used()))
+
+
 def _when(run: Run) -> tuple[str, ...]:
     at = datetime.datetime.fromtimestamp(run.head.get("unix_time_s") or 0, datetime.timezone.utc)
     load = run.head.get("report", {}).get("load_1min", run.head["machine"].get("load_1min"))
-    took = "cut off" if run.seconds is None and "commit" in run.head else ""
-    if run.seconds is not None:
-        took = f"{run.seconds:.0f} s"
-    return (
-        f"`{run.benchmark}`",
-        f"{at:%Y-%m-%d %H:%M}",
-        f"`{run.head['commit']}`" if run.head.get("commit") else "",
-        "" if load is None else f"{load:.2f}",
-        took,
-    )
+    commit = f"`{run.head['commit']}`" if run.head.get("commit") else ""
+    took = "cut off" if run.seconds is None else f"{run.seconds:.0f} s"
+    return (f"`{run.benchmark}`", f"{at:%Y-%m-%d %H:%M}", commit, "" if load is None else f"{load:.2f}", took)
 
 
 def aims(history: History) -> str:
     """Every aim, and whether it is reached."""
-    rows = [_aim(aim, history.series.get(aim.figure)) for aim in figures.AIMS]
-    return words.table(("what", "meshrun", "torchrun", "ratio: median (range; pairs)", "aim", "reached"), rows)
+    rows = [(aim.what, *_judged(aim, history.series.get(aim.figure))) for aim in figures.AIMS]
+    return words.table((*BESIDE, "aim", "reached"), rows)
+
+
+def measured(history: History) -> str:
+    """Every figure that there is, with its aim where there is one."""
+    rows = []
+    for figure, series in history.series.items():
+        aim = figures.aim(figure)
+        row = next(_rows(history, [(figure, figure)]), ())
+        rows.append((figure, *_judged(aim, series)) if aim else (*row, "", "") if row else ())
+    return words.table((*BESIDE, "aim", "reached"), filter(None, rows))
 
 
 def verdict(aim: Aim, series: Series | None) -> bool | None:
@@ -91,25 +140,28 @@ def verdict(aim: Aim, series: Series | None) -> bool | None:
     return aim.is_reached(worst if aim.every else found.median)
 
 
-def _aim(aim: Aim, series: Series | None) -> tuple[str, ...]:
+def _judged(aim: Aim, series: Series | None) -> tuple[str, ...]:
     kind = figures.kind(aim.figure)
     assert kind is not None
     value = aim.ratio if aim.ratio is not None else aim.value
     unit = "" if aim.ratio is not None else words.SHOWN.get(kind.unit, kind.unit)
     limit = f"{'≥' if aim.least else '≤'} {value:g} {unit}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
-    unknown = "not measured" if series is None else "not known"
-    reached = {True: "yes", False: "**no**", None: unknown}[verdict(aim, series)]
     if series is None:
-        return (aim.what, "", "", "", limit, reached)
-    ours, theirs = (series.spread(side) for side in (OURS, THEIRS))
-    if aim.ratio is None:
-        shown = words.median if kind.benchmark == "derived" else words.with_range
-        first = shown(ours, kind.unit, series.limit_s)
-        return (aim.what, first, words.median(theirs, kind.unit, series.limit_s), "", limit, reached)
-    both = (words.median(found, kind.unit, series.limit_s) for found in (ours, theirs))
-    bound = series.bound()
-    ratio = f"less than {words.ratio(bound, aim)}" if bound else words.ratio(series.ratio(), aim)
-    return (aim.what, *both, ratio, limit, reached)
+        return ("", "", "", limit, "not measured")
+    reached = {True: "yes", False: "**no**", None: "not known"}[verdict(aim, series)]
+    ours = words.median(series.spread(OURS), kind.unit, series.limit_s)
+    theirs = words.median(series.spread(THEIRS), kind.unit, series.limit_s)
+    if aim.ratio is not None:
+        return (ours, theirs, _ratio(series), limit, reached)
+    if kind.benchmark != "derived":
+        ours = words.with_range(series.spread(OURS), kind.unit, series.limit_s)
+    return (ours, theirs, "", limit, reached)
+
+
+def _ratio(series: Series) -> str:
+    """The ratio, or what it is less than."""
+    aim, bound = figures.aim(series.figure), series.bound()
+    return f"less than {words.ratio(bound, aim)}" if bound else words.ratio(series.ratio(), aim)
 
 
 def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
@@ -119,57 +171,21 @@ def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[tuple[
         if series is None or kind is None:
             continue
         ours = series.spread(OURS)
-        first = words.median if series.ratio() is not None else words.with_range
-        yield (
-            what,
-            first(ours, kind.unit, series.limit_s),
-            words.median(series.spread(THEIRS), kind.unit, series.limit_s),
-            words.ratio(series.ratio(), figures.aim(name)) if ours is None or ours.median else "",
-        )
-
-
-BESIDE = ("what", "meshrun", "torchrun", "ratio: median (range; pairs)")
+        shown = words.median if series.ratio() is not None else words.with_range
+        theirs = words.median(series.spread(THEIRS), kind.unit, series.limit_s)
+        ratio = words.ratio(series.ratio(), figures.aim(name)) if ours is None or ours.median else ""
+        yield (what, shown(ours, kind.unit, series.limit_s), theirs, ratio)
 
 
 def one_node(history: History) -> str:
     """Start-up, restart, memory and output of one node."""
-    first = [figures.workers(figures.FIRST_LINE, count) for count in (8, 2, 1)]
-    whole = [figures.workers(figures.WHOLE_JOB, count) for count in (8, 2, 1)]
-    names = [
-        ("no launcher: eight Pythons by a loop of the shell, to the last first line", figures.LOOP),
-        ("exec to the first line of the last of 8 workers", first[0]),
-        ("the same, 2 workers", first[1]),
-        ("the same, 1 worker", first[2]),
-        ("a whole job that does nothing, 8 workers", whole[0]),
-        ("the same, 2 workers", whole[1]),
-        ("the same, 1 worker", whole[2]),
-        ("a worker of 8 killed, to the first line of the last of the next round", figures.RESTART),
-        ("memory (PSS) of all processes but the 8 workers", figures.PSS),
-        ("the same, on a node of several, with etcd", f"{figures.PSS}, with etcd"),
-        ("lines per second, 8 workers with prefixes, written in blocks", figures.BLOCKS),
-        ("the same, each line an unbuffered `print`", figures.PRINTS),
-        ("lines torn in such a run, of 1.6 million", figures.TORN_PRINTS),
-    ]
-    return words.table(BESIDE, _rows(history, names))
+    return words.table(BESIDE, _rows(history, ONE_NODE))
 
 
 def warm(history: History) -> str:
     """Workers that import torch: with the modules in memory and without."""
-    names = [
-        (f"{what}{how}", f"{figure}{option}")
-        for what, figure in (
-            ("exec until all 8 have imported torch", figures.WARM_START),
-            ("one of 8 killed, until all have imported torch again", figures.WARM_RESTART),
-        )
-        for how, option in ((", `--preload torch`", ""), (", `--preload torch --standby 1`", STANDBY), (", cold", COLD))
-    ]
-    names += [
-        ("memory (PSS) of the 8 workers, `--preload torch`", figures.WARM_PSS),
-        ("the same, cold", f"{figures.WARM_PSS}{COLD}"),
-        ("memory (PSS) of the fork server beside them", figures.IMAGE_PSS),
-        ("memory (PSS) of the launcher beside both", figures.WARM_LAUNCHER_PSS),
-    ]
-    return words.table(BESIDE, _rows(history, names)) if _has(history, names) else "Not measured yet."
+    rows = list(_rows(history, WARM_WORKERS))
+    return words.table(BESIDE, rows) if rows else NOT_MEASURED
 
 
 def rounds(history: History) -> str:
@@ -177,58 +193,33 @@ def rounds(history: History) -> str:
     rows = []
     for count, name in figures.numbered(figures.FIRST_ROUND, list(history.series)):
         series = history.series[name]
-        aim = figures.aim(name)
-        asked, cpu = (history.series.get(each.format(n=count)) for each in (figures.REQUESTS, figures.MEMBER_CPU))
-        bound = series.bound()
-        rows.append(
-            (
-                f"{count}",
-                *(words.median(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS)),
-                f"less than {words.ratio(bound, aim)}" if bound else words.ratio(series.ratio(), aim),
-                words.median(asked.spread(OURS), "") if asked else "",
-                words.median(cpu.spread(OURS), "s") if cpu else "",
-            )
-        )
-    heads = ("members", "meshrun", "torchrun, c10d", BESIDE[3], "requests per member", "CPU per member")
-    used = [column for column in range(len(heads)) if column < 4 or any(row[column] for row in rows)]
-    found = words.table([heads[at] for at in used], ([row[at] for at in used] for row in rows))
-    return f"{found}\n\n{rest(history)}" if rows else "Not measured yet."
+        asked = history.series.get(figures.REQUESTS.format(n=count))
+        times = (words.median(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS))
+        rows.append((f"{count}", *times, _ratio(series), words.median(asked.spread(OURS), "") if asked else ""))
+    heads = ("members", "meshrun", "torchrun, c10d", BESIDE[3], "requests per member")
+    return f"{_without_empty(heads, rows)}\n\n{rest(history)}" if rows else NOT_MEASURED
 
 
 def rest(history: History) -> str:
     """What members ask that are at rest, in a sentence."""
-    asked = derived.medians(history, figures.REST)
-    if not asked:
-        return ""
-    kept = dict(derived.medians(history, figures.KEEP_ALIVES))
-    parts = []
-    for count, rate in asked:
-        known = count in kept
-        also = f", {words.number(kept[count], 3)} of them keep-alives" if known else ""
+    kept, parts = history.medians(figures.KEEP_ALIVES), []
+    for count, rate in history.medians(figures.REST).items():
+        also = f", {words.number(kept[count], 3)} of them keep-alives" if count in kept else ""
         parts.append(f"of {count} members {words.number(rate, 3)}{also}")
-    return f"Requests a second of one member at rest: {words.listed(parts)}."
-
-
-UNTIL = (
-    ("", ""),
-    (GLOO, ", to the first step of a gloo job"),
-    (GLOO + WARM, ", the same with `--preload torch,torch._dynamo`"),
-)
+    return f"Requests a second of one member at rest: {words.join(parts)}." if parts else ""
 
 
 def events(history: History) -> str:
     """What happens to a node, by number of agents; each until the first line, and until the first step of training."""
     rows = []
     for event, what in EVENTS.items():
-        for more, until in UNTIL:
+        for more, until in UNTIL.items():
             for agents, name in figures.numbered(f"{event}, {{n}} agents{more}", list(history.series)):
                 series, overlap = history.series[name], history.series.get(name + OVERLAP)
                 both = (words.with_range(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS))
                 rows.append((what + until, f"{agents}", *both, _overlap(overlap)))
     heads = ("event", "agents", "meshrun", "torchrun", "overlap at most")
-    used = [column for column in range(len(heads)) if column < 4 or any(row[column] for row in rows)]
-    found = words.table([heads[at] for at in used], ([row[at] for at in used] for row in rows))
-    return f"{found}{failures(history)}" if rows else "Not measured yet."
+    return f"{_without_empty(heads, rows)}{failures(history)}" if rows else NOT_MEASURED
 
 
 def _overlap(series: Series | None) -> str:
@@ -245,39 +236,22 @@ def failures(history: History) -> str:
     return f"\n\nNot counted, since they came to no first round: {'; '.join(found)}." if found else ""
 
 
-SCALE = (
-    ("first round", figures.AGENTS_FIRST, "s"),
-    ("re-seal", figures.AGENTS_SEAL, "s"),
-    ("CPU, all", figures.AGENTS_CPU, "s"),
-    ("CPU, leader", figures.LEADER_CPU, "s"),
-    ("CPU, etcd", figures.ETCD_CPU, "s"),
-    ("requests", figures.AGENTS_REQUESTS, ""),
-    ("bytes", figures.AGENTS_BYTES, "B"),
-    ("requests a second at rest", figures.REST_REQUESTS, "1/s"),
-    ("bytes a second at rest", figures.REST_BYTES, "B/s"),
-)
-
-
 def scale(history: History) -> str:
     """N agents without workers: time, CPU, requests and bytes; and the power by which each grows."""
-    columns = [(head, dict(derived.medians(history, pattern)), pattern, unit) for head, pattern, unit in SCALE]
+    columns = [(head, history.medians(pattern), pattern, unit) for head, pattern, unit in SCALE]
     columns = [column for column in columns if column[1]]
-    counts = sorted({count for _, found, *_ in columns for count in found})
-    if not counts:
-        return "Not measured yet."
-    rows = [
-        [
-            f"{count:,}",
-            *(words.quantity(found[count], unit, 2) if count in found else "" for _, found, _, unit in columns),
-        ]
-        for count in counts
-    ]
-    grown = [derived.growth(history, pattern) for _, _, pattern, _ in columns]
-    rows.append(
-        [f"grows by the power, from {derived.FROM} on", *("" if each is None else f"{each:.2f}" for each in grown)]
-    )
-    return words.table(["agents", *(head for head, *_ in columns)], rows)
+    rows = []
+    for count in sorted({count for _, found, *_ in columns for count in found}):
+        cells = (words.quantity(found[count], unit, 2) if count in found else "" for _, found, _, unit in columns)
+        rows.append([f"{count:,}", *cells])
+    grown = (history.growth(pattern) for _, _, pattern, _ in columns)
+    powers = ("" if each is None else f"{each:.2f}" for each in grown)
+    rows.append([f"grows by the power, from {figures.GROWTH_FROM} on", *powers])
+    return words.table(["agents", *(head for head, *_ in columns)], rows) if columns else NOT_MEASURED
 
 
-def _has(history: History, names: Sequence[tuple[str, str]]) -> bool:
-    return any(name in history.series for _, name in names)
+def _without_empty(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table without the columns behind the fourth that have nothing in them."""
+    rows = list(rows)
+    used = [column for column in range(len(heads)) if column < 4 or any(row[column] for row in rows)]
+    return words.table([heads[at] for at in used], ([row[at] for at in used] for row in rows))

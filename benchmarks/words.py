@@ -86,7 +86,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return UNIT.sub("\N{NO-BREAK SPACE}", "\n".join(lines))
 
 
-def listed(words: Sequence[str]) -> str:
+def join(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 

@@ -9,7 +9,8 @@ import ast
 import inspect
 import math
 import sys
-from dataclasses import fields
+
+from msgspec.structs import fields
 
 from rendezvous import settings
 

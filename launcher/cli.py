@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = command_line.parse(sys.argv[1:] if argv is None else argv)
         if args.action:
             return _print_info(args)
+        _import_msgspec()
         from launcher.agent import command
 
         return command.run(args)
@@ -47,6 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from launcher.model import console
 
         console.finish()
+
+
+def _import_msgspec() -> None:
+    """Import msgspec without typing_extensions, of which it takes nothing that typing lacks: 12 ms of CPU less."""
+    if "typing_extensions" not in sys.modules:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # as if it were not installed
+        import msgspec  # noqa: F401
+
+        del sys.modules["typing_extensions"]
 
 
 def _print_info(args: ParsedArgs) -> int:

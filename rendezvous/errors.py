@@ -51,6 +51,10 @@ class LeaseExists(StoreError):
     """A lease with the requested id exists already, so none was granted."""
 
 
+class StoreFull(StoreError):
+    """The store is at its quota, and the request would make it grow."""
+
+
 class Compacted(StoreError):
     """The requested history is gone; `revision` is the oldest still readable. List again and watch from there."""
 

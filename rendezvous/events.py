@@ -7,30 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rendezvous.errors import StoreError
+from msgspec import Struct
+
+from rendezvous.errors import LeaseExists, StoreError
 from rendezvous.records import Verdict
-from rendezvous.stores.contract import Batch, Compare, Get, Lease, Operation, Renewal, TxnResult
-from rendezvous.values import NamedTuple
+from rendezvous.stores.contract import Batch, Compare, Get, Lease, Operation, Renewal, Store, TxnResult
 
 # --- Requests to the store, inside the action StoreRequest ---
 
 
 # docs/internals/decisions/0005-dataclasses-and-named-tuples.md
-class Grant(NamedTuple):
+class Grant(Struct, frozen=True):
     ttl_s: float
     id: int  # an existing lease of this id counts as granted
 
 
-class KeepAlive(NamedTuple):
+class KeepAlive(Struct, frozen=True):
     lease: int
     key: str  # read after the renewal
 
 
-class Revoke(NamedTuple):
+class Revoke(Struct, frozen=True):
     lease: int
 
 
-class Txn(NamedTuple):
+class Txn(Struct, frozen=True):
     compares: tuple[Compare, ...]
     success: tuple[Operation, ...]
     failure: tuple[Operation, ...] = ()
@@ -50,52 +51,69 @@ def get_request_kind(request: Request) -> str:
     return "write"
 
 
+def execute_request(store: Store, request: Request) -> Answer:
+    """Execute a request on the store and return its answer. Raises StoreError as the store does."""
+    match request:
+        case Grant(ttl_s, lease_id):
+            try:
+                return store.lease_grant(ttl_s, id=lease_id)
+            except LeaseExists:
+                return Lease(lease_id, ttl_s)
+        case KeepAlive(lease, key):
+            return store.lease_renew(lease, key)
+        case Revoke(lease):
+            store.lease_revoke(lease)
+            return None
+        case Txn(compares, success, failure):
+            return store.txn(compares, success, failure)
+
+
 # --- Events ---
 
 
-class Start(NamedTuple):
+class Start(Struct, frozen=True):
     """Join the job."""
 
 
-class Tick(NamedTuple):
+class Tick(Struct, frozen=True):
     """Time has passed: the machine's `wake_at` was reached."""
 
 
-class StoreReply(NamedTuple):
+class StoreReply(Struct, frozen=True):
     """The store's answer to StoreRequest `id`."""
 
     id: int
     answer: Answer
 
 
-class StoreRejected(NamedTuple):
+class StoreRejected(Struct, frozen=True):
     """StoreRequest `id` was rejected: nothing was written."""
 
     id: int
     error: StoreError
 
 
-class StoreOutcomeUnknown(NamedTuple):
+class StoreOutcomeUnknown(Struct, frozen=True):
     """It is unknown whether StoreRequest `id` was applied, or will be."""
 
     id: int
 
 
-class WatchUpdate(NamedTuple):
+class WatchUpdate(Struct, frozen=True):
     """Events of the watch on `key`."""
 
     key: str
     batch: Batch
 
 
-class WatchLost(NamedTuple):
+class WatchLost(Struct, frozen=True):
     """The watch on `key` has ended."""
 
     key: str
     error: StoreError
 
 
-class PlanReady(NamedTuple):
+class PlanReady(Struct, frozen=True):
     """The planner's reply to MakePlan `id`: one text per active member; the other members are spares.
 
     `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: which
@@ -113,20 +131,20 @@ class PlanReady(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-class PlanRefused(NamedTuple):
+class PlanRefused(Struct, frozen=True):
     """The planner found no plan for MakePlan `id`."""
 
     id: int
     reason: str
 
 
-class RoundSucceeded(NamedTuple):
+class RoundSucceeded(Struct, frozen=True):
     """Every worker of the round on this node has succeeded."""
 
     round: int
 
 
-class RoundFailed(NamedTuple):
+class RoundFailed(Struct, frozen=True):
     """A worker of the round on this node has failed. `failure` is the launcher's text for the report."""
 
     round: int
@@ -138,20 +156,20 @@ class RoundFailed(NamedTuple):
     is_final: bool = False  # this node does not restart its workers, even if the budget is not spent
 
 
-class RoundStopped(NamedTuple):
+class RoundStopped(Struct, frozen=True):
     """No process of the round is left on this node. `worker_port` is offered for the next round."""
 
     round: int
     worker_port: int
 
 
-class CheckpointSaved(NamedTuple):
+class CheckpointSaved(Struct, frozen=True):
     """The workers of the round report that they have saved a checkpoint."""
 
     round: int
 
 
-class PeerUp(NamedTuple):
+class PeerUp(Struct, frozen=True):
     """An authenticated presence connection with a member is up, whichever side dialled.
 
     `address`: HOST:PORT where the member says it listens. `is_provable`: the connection came from, or went to, that
@@ -163,14 +181,14 @@ class PeerUp(NamedTuple):
     is_provable: bool
 
 
-class PeerDown(NamedTuple):
+class PeerDown(Struct, frozen=True):
     """No presence connection with the member is left. `is_silent`: no more data arrived; else FIN or RST came."""
 
     member_id: str
     is_silent: bool
 
 
-class PeerGone(NamedTuple):
+class PeerGone(Struct, frozen=True):
     """The presence proof: after FIN or RST of a provable connection, its host has refused two dials.
 
     The listener is held by keeper, supervisor and workers too, so none of them is left. Sent once, until PeerUp.
@@ -179,18 +197,18 @@ class PeerGone(NamedTuple):
     member_id: str
 
 
-class PeerMessage(NamedTuple):
+class PeerMessage(Struct, frozen=True):
     """A message that a member sent over its presence connection, as that member wrote it."""
 
     member_id: str
     text: str
 
 
-class WatchdogExpired(NamedTuple):
+class WatchdogExpired(Struct, frozen=True):
     """The watchdog ran out and the workers were killed, though the lease may yet be renewed."""
 
 
-class LeaveRequest(NamedTuple):
+class LeaveRequest(Struct, frozen=True):
     """This node was asked to leave."""
 
     reason: str
@@ -222,7 +240,7 @@ Event = (
 # --- Actions ---
 
 
-class StoreRequest(NamedTuple):
+class StoreRequest(Struct, frozen=True):
     """Send a request; answered by StoreReply, StoreRejected or StoreOutcomeUnknown. `why` is for people."""
 
     id: int
@@ -230,20 +248,20 @@ class StoreRequest(NamedTuple):
     request: Request
 
 
-class StartWatch(NamedTuple):
+class StartWatch(Struct, frozen=True):
     """Watch `key` (a prefix if it ends with "/") from `start_revision`."""
 
     key: str
     start_revision: int
 
 
-class StopWatch(NamedTuple):
+class StopWatch(Struct, frozen=True):
     """Stop watching `key`."""
 
     key: str
 
 
-class RosterMember(NamedTuple):
+class RosterMember(Struct, frozen=True):
     """A member as the planner sees it: `worker_port` is what it offers for this round, `order` its create revision."""
 
     member_id: str
@@ -252,7 +270,7 @@ class RosterMember(NamedTuple):
     order: int
 
 
-class MakePlan(NamedTuple):
+class MakePlan(Struct, frozen=True):
     """Plan a round for these members; answer with PlanReady or PlanRefused. `previous`: last round's assignments."""
 
     id: int
@@ -262,7 +280,7 @@ class MakePlan(NamedTuple):
     names: Mapping[str, str] = {}  # of the nodes in `previous`, also of those that are gone
 
 
-class StartRound(NamedTuple):
+class StartRound(Struct, frozen=True):
     """Start this node's workers of the round."""
 
     round: int
@@ -272,7 +290,7 @@ class StartRound(NamedTuple):
     assignment: str
 
 
-class StopRound(NamedTuple):
+class StopRound(Struct, frozen=True):
     """End this node's workers of the round; answer with RoundStopped.
 
     `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once.
@@ -283,20 +301,20 @@ class StopRound(NamedTuple):
     reason: str
 
 
-class ExtendWatchdog(NamedTuple):
+class ExtendWatchdog(Struct, frozen=True):
     """Workers may live until this time and no longer, unless extended again."""
 
     until: float
 
 
-class SetIdentity(NamedTuple):
+class SetIdentity(Struct, frozen=True):
     """This agent is this member of this job, for both directions of presence connections; "" means no member."""
 
     job: str
     member_id: str
 
 
-class ConnectTo(NamedTuple):
+class ConnectTo(Struct, frozen=True):
     """Keep a presence connection to this member, the leader, and to no other; an empty id ends it.
 
     Dials are repeated until the next ConnectTo. Inbound connections are accepted at any time, whichever member leads.
@@ -306,14 +324,14 @@ class ConnectTo(NamedTuple):
     address: str
 
 
-class SendToPeer(NamedTuple):
+class SendToPeer(Struct, frozen=True):
     """Send a message over the presence connection with the member; it is lost if there is none."""
 
     member_id: str
     text: str
 
 
-class Log(NamedTuple):
+class Log(Struct, frozen=True):
     """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
 
     `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules.
@@ -324,7 +342,7 @@ class Log(NamedTuple):
     rule: str = ""
 
 
-class Exit(NamedTuple):
+class Exit(Struct, frozen=True):
     """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends."""
 
     exit_code: int

@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from rendezvous import events, records
 from rendezvous.errors import EXIT_TEMPORARY, LeaseNotFound, SettingsError
 from rendezvous.events import (
@@ -65,7 +67,6 @@ from rendezvous.state.intents import (
     SuspectRemoval,
 )
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
-from rendezvous.values import replace
 
 
 class MemberMachine:

@@ -11,32 +11,42 @@ again under the same run id finds nothing that the last one left.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
+from msgspec import Meta, Struct, field
+
+from rendezvous import codec
 from rendezvous.errors import RecordError
-from rendezvous.values import MISSING, Field, NamedTuple, dataclass, field, fields
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
 
 RECORD_VERSION = 1
 
+# Whole numbers that a JSON reader of any language keeps, and times in seconds that can be reckoned with.
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Rank = Annotated[int, Meta(ge=-1, lt=2**53)]
+Port = Annotated[int, Meta(ge=0, lt=2**16)]
+ExitCode = Annotated[int, Meta(ge=-255, le=255)]
+Seconds = Annotated[float, Meta(gt=-(2.0**53), lt=2.0**53)]
+Losses = Annotated[tuple[tuple[str, Seconds], ...], Meta(max_length=4096)]
+FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]
 
-@dataclass(frozen=True, kw_only=True)
-class Spec:
+
+class Record(Struct, frozen=True, kw_only=True):
+    """What all records have: the fields that only a later version knows, by name."""
+
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Spec(Record, frozen=True, kw_only=True):
     """What every agent of a job must agree on before it may join. `digest` covers the command and its arguments."""
 
     mesh: str
     limits: str
     digest: str
     has_secret: bool = False
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Member:
+class Member(Record, frozen=True, kw_only=True):
     """One agent, as long as its lease lives. `description` is the launcher's text and opaque here.
 
     `lease_ttl_s` lets people see how long it has been silent, from the time left of its lease; 0 is unknown or no end.
@@ -47,23 +57,19 @@ class Member:
     boot_id: str
     description: str
     presence_address: str = ""
-    worker_port: int = 0
-    lease_ttl_s: float = 0.0
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    worker_port: Port = 0
+    lease_ttl_s: Seconds = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeaderRecord:
+class LeaderRecord(Record, frozen=True, kw_only=True):
     """The leader, and where the others keep a connection to it. It lies on the leader's member lease."""
 
     member_id: str
     node_name: str
     presence_address: str = ""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spares:
+class Spares(Record, frozen=True, kw_only=True):
     """The members of the roster without ranks, and why. Many have the same reason, which is stored once.
 
     `reason_places`: for each member, in the same order, the index of its reason in `reasons`.
@@ -71,8 +77,7 @@ class Spares:
 
     member_ids: tuple[str, ...]
     reasons: tuple[str, ...] = ()
-    reason_places: tuple[int, ...] = ()
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    reason_places: tuple[Rank, ...] = ()
 
     @property
     def why(self) -> dict[str, str]:
@@ -81,16 +86,13 @@ class Spares:
         return {member_id: self.reasons[index] for member_id, index in pairs if 0 <= index < len(self.reasons)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drain:
+class Drain(Record, frozen=True, kw_only=True):
     """This node shall leave, and not rejoin before the key is deleted."""
 
     node_name: str
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
+class Command(Record, frozen=True, kw_only=True):
     """A person's request to the leader. `kind`: "stop", "drain", "undrain" or "takeover".
 
     `target` is a node's name or a member id; `by` names the requester, for people. The requester writes the key with an
@@ -103,25 +105,21 @@ class Command:
     target: str = ""
     by: str = ""
     answer: str = ""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundHistory:
+class RoundHistory(Record, frozen=True, kw_only=True):
     """The history of a round: why it was sealed, and once it has ended, the reason and how long it ran."""
 
-    round: int
-    world_size: int
-    node_count: int
+    round: Count
+    world_size: Count
+    node_count: Count
     coordinator: str
     reason: str
     ended: str = ""
-    ran_s: float = 0.0
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    ran_s: Seconds = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seal:
+class Seal(Record, frozen=True, kw_only=True):
     """The write that fixes a round, and the budget as it was then.
 
     `restart_count`: restarts charged to the job so far. `charge_ages_s`: how long ago each was charged, oldest first.
@@ -132,53 +130,47 @@ class Seal:
     and how long ago that rank failed there before any other.
     """
 
-    round: int
+    round: Count
     plan_token: str
-    world_size: int
+    world_size: Count
     coordinator: str
     reason: str = ""
     successors: tuple[str, ...] = ()
-    restart_count: int = 0
-    charge_ages_s: tuple[float, ...] = ()
-    short_rounds: int = 0
-    provisional_round: int = 0
-    provisional_age_s: float = 0.0
-    port_taken_rounds: int = 0
-    losses: tuple[tuple[str, float], ...] = ()
-    first_failures: tuple[tuple[str, int, float], ...] = ()
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    restart_count: Count = 0
+    charge_ages_s: tuple[Seconds, ...] = ()
+    short_rounds: Count = 0
+    provisional_round: Count = 0
+    provisional_age_s: Seconds = 0.0
+    port_taken_rounds: Count = 0
+    losses: Losses = ()
+    first_failures: FirstFailures = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(Record, frozen=True, kw_only=True):
     """The end of a round for all nodes. `mode`: "kill" after a failure or loss, "grace" when there is time to save.
 
     `ran_s`: how long the round had run, for a later leader that did not see it begin.
     """
 
-    round: int
+    round: Count
     reason: str
-    mode: str
-    ran_s: float = 0.0
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    mode: Literal["kill", "grace"]
+    ran_s: Seconds = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(Record, frozen=True, kw_only=True):
     """What one member runs in one round; `content` is the planner's text and opaque here.
 
     `node`: the member's node, by name and boot id, for a leader that starts after the member is gone.
     """
 
-    round: int
+    round: Count
     plan_token: str
     content: str
     node: str = ""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
+class Status(Record, frozen=True, kw_only=True):
     """The state of a round on one member.
 
     `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left on this
@@ -190,71 +182,46 @@ class Status:
     failure.
     """
 
-    round: int
+    round: Count
     plan_token: str = ""
-    outcome: str = ""
+    outcome: Literal["", "succeeded", "failed"] = ""
     is_stopped: bool = False
-    failed_revision: int = 0
+    failed_revision: Count = 0
     failure: str = ""
-    exit_code: int = 0
+    exit_code: ExitCode = 0
     is_peer_loss: bool = False
     leaving: str = ""
-    leaving_exit_code: int = 0
-    worker_port: int = 0
-    rank: int = -1
+    leaving_exit_code: ExitCode = 0
+    worker_port: Port = 0
+    rank: Rank = -1
     is_port_taken: bool = False
-    saved_count: int = 0
+    saved_count: Count = 0
     is_final: bool = False
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Record, frozen=True, kw_only=True):
     """How the job ended, for all members. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text.
 
     `is_first_sure`: no other node's failure was seen so close to it that it could have been the first; `others`: the
     texts of some further failures, in the order in which they were written.
     """
 
-    kind: str
-    exit_code: int
-    round: int
+    kind: Literal["success", "failure", "stopped"]
+    exit_code: ExitCode
+    round: Count
     reason: str
     failure: str = ""
     is_first_sure: bool = True
     others: tuple[str, ...] = ()
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-AnyRecord = (
-    Spec | Member | LeaderRecord | Spares | Drain | Command | RoundHistory | Seal | Stop | Assignment | Status | Verdict
-)
-if TYPE_CHECKING:
-    Record = TypeVar(
-        "Record",
-        Spec,
-        Member,
-        LeaderRecord,
-        Spares,
-        Drain,
-        Command,
-        RoundHistory,
-        Seal,
-        Stop,
-        Assignment,
-        Status,
-        Verdict,
-    )
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def _is_required(item: Field[Any]) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
-
-
-def encode(record: AnyRecord, key: str = "", secret: bytes = b"") -> bytes:
+def encode(record: Record, key: str = "", secret: bytes = b"") -> bytes:
     """Encode the record as it is stored under `key`. With a secret it ends with an HMAC."""
-    known = {item.name: getattr(record, item.name) for item in fields(record) if item.name != "unknown"}
-    body = json.dumps({**record.unknown, **known, "version": RECORD_VERSION}, separators=(",", ":")).encode()
+    known = {name: getattr(record, name) for name in record.__struct_fields__ if name != "unknown"}
+    body = codec.encode({**record.unknown, **known, "version": RECORD_VERSION})
     return _sign(body, key, secret) if secret else body
 
 
@@ -271,12 +238,7 @@ _CODE_LENGTH = len(f',"{_CODE}":""}}') + 64
 RECORD_BYTES_MAX = 1 << 20
 
 
-def _freeze(value: object) -> object:
-    """Return lists as tuples, in nested lists too."""
-    return tuple(map(_freeze, value)) if isinstance(value, list) else value
-
-
-def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> Record:
+def decode(kind: type[AnyRecord], value: bytes, key: str, secret: bytes = b"") -> AnyRecord:
     """Decode a record of `kind` that was stored under `key`. Raises RecordError with the key and the problem."""
     if len(value) > RECORD_BYTES_MAX:
         raise RecordError(f"the value of {key} has {len(value)} bytes, more than any record of meshrun")
@@ -286,12 +248,7 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
         body = value[:-_CODE_LENGTH] + b"}"
         if not hmac.compare_digest(value, _sign(body, key, secret)):
             raise RecordError(f"the value of {key} was not written by an agent that knows the job's secret")
-    try:
-        content = json.loads(value)
-    except (ValueError, RecursionError):
-        raise RecordError(f"the value of {key} is not JSON, so it was not written by meshrun") from None
-    if not isinstance(content, dict):
-        raise RecordError(f"the value of {key} is not a record")
+    content = codec.decode(dict[str, Any], value, f"the value of {key}")
     content.pop(_CODE, None)
     version = content.pop("version", None)
     if version != RECORD_VERSION:
@@ -299,99 +256,8 @@ def decode(kind: type[Record], value: bytes, key: str, secret: bytes = b"") -> R
             f"{key} has record version {version!r:.40}, this agent reads version {RECORD_VERSION}",
             "run the same meshrun version on every node, or start the job under another run id",
         )
-    known: dict[str, Any] = {}
-    for item in fields(kind):
-        if item.name == "unknown" or item.name not in content:
-            continue
-        content_value = content.pop(item.name)
-        if not has_type(str(item.type), content_value):
-            raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which is no {item.type}")
-        if not is_possible(kind.__name__, item.name, content_value):
-            raise RecordError(f"{key}: {item.name} is {content_value!r:.100}, which cannot be")
-        known[item.name] = _freeze(content_value)
-    missing = [item.name for item in fields(kind) if _is_required(item) and item.name not in known]
-    if missing:
-        raise RecordError(f"{key} lacks {', '.join(missing)}")
-    return kind(**known, unknown=content)
-
-
-# --- the allowed values of fields: types, ranges and words, named as in the annotations ---
-
-ROWS_MAX = 4096
-
-
-def _is_number(value: object) -> bool:
-    """Return whether this is a finite time in seconds: JSON can contain infinity, NaN, and 400 digits."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**53
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _make_rows_check(*checks: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Make the check of a short table whose columns pass `checks`."""
-
-    def is_row(row: object) -> bool:
-        return isinstance(row, list) and len(row) == len(checks) and all(map(_holds, checks, row))
-
-    return lambda value: isinstance(value, list) and len(value) <= ROWS_MAX and all(map(is_row, value))
-
-
-def _holds(check: Callable[[object], bool], value: object) -> bool:
-    return check(value)
-
-
-# Annotations are strings here (from __future__ import annotations), so they can name the check of a field.
-_TYPES: Mapping[str, Callable[[object], bool]] = {
-    "str": _is_text,
-    "int": _is_int,
-    "bool": lambda value: isinstance(value, bool),
-    "float": _is_number,
-    "tuple[str, ...]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-    "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_is_int, value)),
-    "tuple[float, ...]": lambda value: isinstance(value, list) and all(_is_number(item) for item in value),
-    "tuple[tuple[str, float], ...]": _make_rows_check(_is_text, _is_number),
-    "tuple[tuple[str, int, float], ...]": _make_rows_check(_is_text, _is_int, _is_number),
-}
-
-
-_COUNT = range(2**53)
-RANGES: Mapping[str, range] = {
-    "round": _COUNT,
-    "world_size": _COUNT,
-    "node_count": _COUNT,
-    "restart_count": _COUNT,
-    "short_rounds": _COUNT,
-    "provisional_round": _COUNT,
-    "port_taken_rounds": _COUNT,
-    "failed_revision": _COUNT,
-    "saved_count": _COUNT,
-    "rank": range(-1, 2**53),
-    "worker_port": range(2**16),
-    "exit_code": range(-255, 256),
-    "leaving_exit_code": range(-255, 256),
-}
-ALLOWED_VALUES: Mapping[str, tuple[str, ...]] = {
-    "Stop.mode": ("kill", "grace"),
-    "Status.outcome": ("", "succeeded", "failed"),
-    "Verdict.kind": ("success", "failure", "stopped"),
-}
-
-
-def has_type(annotation: str, value: object) -> bool:
-    """Return whether a value from JSON is of the type that a field is annotated with."""
-    return _TYPES[annotation](value)
-
-
-def is_possible(kind: str, name: str, value: object) -> bool:
-    """Return whether a value of the right type is allowed in this field of this kind of record."""
-    allowed = RANGES.get(name) or ALLOWED_VALUES.get(f"{kind}.{name}")
-    return allowed is None or value in allowed
+    known = {name: content.pop(name) for name in kind.__struct_fields__ if name != "unknown" and name in content}
+    return codec.convert(kind, {**known, "unknown": content}, f"the value of {key}")
 
 
 # --- keys ---
@@ -407,7 +273,7 @@ def make_node_number_prefix(prefix: str, run_id: str, number: int) -> str:
     return f"/{prefix}/{run_id}/numbers/{number}/"
 
 
-class Keys(NamedTuple):
+class Keys(Struct, frozen=True):
     """The keys of one job; `root` ends with the job key."""
 
     root: str

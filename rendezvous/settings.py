@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from rendezvous.errors import SettingsError
-from rendezvous.values import dataclass, fields
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 5.0
     """How long a silent member stays a member. Infinite only on a private store, where no other can take its place."""
     keep_alive_parts: int = 5
@@ -110,12 +110,12 @@ class Settings:
     """Whether an agent that finds this run id's job failed or stopped opens the next one, or ends as that one did."""
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
             if isinstance(value, str):
                 continue
             if not value >= 0:  # also refuses NaN
-                raise SettingsError(f"{item.name} is {value}, it cannot be negative")
+                raise SettingsError(f"{name} is {value}, it cannot be negative")
         if self.grow not in ("never", "delay", "checkpoint"):
             raise SettingsError(f"grow is {self.grow!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
@@ -179,3 +179,6 @@ class Settings:
             return 0.0
         doublings = min(short_rounds - 2, 60)  # beyond any limit, and still a number
         return float(min(self.backoff_first_s * 2.0**doublings, self.backoff_max_s))
+
+
+DEFAULTS = Settings()

@@ -39,7 +39,7 @@ else:
         """Return a field whose default is made anew for every object."""
         return Field(default_factory=default_factory)
 
-    # docs/internals/decisions/0032-classes-without-generated-source.md
+    # docs/internals/decisions/0032-msgspec-for-values-and-records.md
     def dataclass(*, kw_only, frozen=False, eq=True, repr=True):
         """Return a decorator that gives a class the methods of a dataclass."""
         assert kw_only

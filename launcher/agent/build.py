@@ -140,11 +140,9 @@ def _join_alone(
     asked = resolve_limits(config, mesh)
     require_feasible_alone(mesh, asked[0], slot_count)
     planner = PlannerAdapter(mesh, *asked)
+    address = config.master_addr or config.local_addr or "127.0.0.1"
     description = Description(
-        slot_count=slot_count,
-        address=config.master_addr or config.local_addr or "127.0.0.1",
-        role=config.role,
-        master_port=config.master_port or 0,
+        slot_count=slot_count, address=address, role=config.role, master_port=config.master_port or 0
     )
     machine = MemberMachine(
         settings=settings,

@@ -10,7 +10,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock, require_feasible, resolve_limits
@@ -34,24 +36,14 @@ from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Store
-from rendezvous.stores.server.listen import PortTaken
+from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
-    from launcher.hardware.tpu.slice_identity import SliceIdentity
     from rendezvous.stores.server.server import StoreServer
 
-PORT_TAKEN_LIMIT_S = 10.0
-"""How long to probe a port that is taken: the agent that took it may not answer yet."""
+PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
 _PAUSE_S = 0.1  # between two probes
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
-
-
-class SliceFields(TypedDict, total=False):
-    """The fields of a description that hosts of TPU slices have."""
-
-    index: int
-    slice_hosts: int
-    host_pattern: str
 
 
 class ClusterMembership(NodeMembership):
@@ -87,8 +79,14 @@ class ClusterMembership(NodeMembership):
             node_rank=config.node_rank,
             master_addr=config.master_addr or "",
             locality=found.path,
-            **_make_slice_fields(found.identity),
         )
+        if (identity := found.identity) is not None:  # a host of a TPU slice
+            description = replace(
+                description,
+                index=identity.worker_id,
+                slice_hosts=identity.host_count,
+                host_pattern=identity.host_pattern,
+            )
         self._startup = startup
         self._settings = settings
         self._server = self._serve(is_numbered)
@@ -101,7 +99,7 @@ class ClusterMembership(NodeMembership):
             settings=settings,
             spec=Spec(
                 mesh=str(mesh),
-                limits=f"{format_options(*asked)}{_format_agreed_options(settings)}{_format_master_options(config)}",
+                limits=f"{format_options(*asked)}{_format_agreed_options(config, settings)}",
                 digest=_hash_command(config),
                 has_secret=bool(startup.credentials.secret),
             ),
@@ -205,15 +203,11 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     return found
 
 
-def _make_slice_fields(identity: SliceIdentity | None) -> SliceFields:
-    """Return what the other nodes must know of this host of a TPU slice."""
-    if identity is None:
-        return {}
-    return {"index": identity.worker_id, "slice_hosts": identity.host_count, "host_pattern": identity.host_pattern}
+def _format_agreed_options(config: Config, settings: Settings) -> str:
+    """Format the settings on which nodes that differed would disagree later, as options; defaults are left out.
 
-
-def _format_agreed_options(settings: Settings) -> str:
-    """Format the settings on which nodes that differed would disagree later, as options; defaults are left out."""
+    Where nodes are numbered, that they are; and the port, which is the same on all.
+    """
     usual = Settings
     words = {
         f"--lease-ttl {settings.lease_ttl_s:g}": settings.lease_ttl_s != usual.lease_ttl_s,
@@ -222,13 +216,9 @@ def _format_agreed_options(settings: Settings) -> str:
         f"--grow {settings.grow}": settings.grow != usual.grow,
         "--store-outage stop": not settings.continues_without_store,
         "--presence-proof off": not settings.presence_proof,
+        f"--rdzv-backend static --master-port {config.master_port}": config.node_rank is not None,
     }
     return "".join(f" {word}" for word, is_given in words.items() if is_given)
-
-
-def _format_master_options(config: Config) -> str:
-    """Format, where nodes are numbered, that they are; and the port, which is the same on all."""
-    return "" if config.node_rank is None else f" --rdzv-backend static --master-port {config.master_port}"
 
 
 def _hash_command(config: Config) -> str:

@@ -38,7 +38,7 @@ def run(args: ParsedArgs) -> int:
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
         supervisor = Supervisor.fork(keep, startup.node_lock.group if startup else "")
         if startup is not None:
-            from launcher.agent.startup.limits import raise_descriptor_limit
+            from launcher.agent.startup.startup import raise_descriptor_limit
 
             raise_descriptor_limit()
         from launcher.agent import node_main

@@ -33,7 +33,7 @@ from launcher.supervisor.messages import (
     SupervisorLost,
     WorkerSpec,
 )
-from rendezvous.settings import Settings
+from rendezvous.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
@@ -70,7 +70,7 @@ class HealthGate:
         self._wakeup = wakeup
         self._variables = variables
         self._fork_server = fork_server
-        limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
+        limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
         self._backoff = Backoff(limit_s, read_clock())
         self._last_reason = ""
         self._check_number = 1  # rounds count from 1 upwards, checks from 0 downwards
@@ -233,12 +233,12 @@ class Backoff:
     def __init__(self, limit_s: float, now: float) -> None:
         self.limit_s = limit_s
         self._deadline = now + limit_s
-        self._next_s = Settings.backoff_first_s
+        self._next_s = DEFAULTS.backoff_first_s
 
     def take_pause(self, now: float) -> float | None:
         """Return the pause in seconds after a failed examination; None for no more. The last one is at the limit."""
         if now >= self._deadline:
             return None
         pause_s = min(self._next_s, self._deadline - now)
-        self._next_s = min(2 * self._next_s, Settings.backoff_max_s)
+        self._next_s = min(2 * self._next_s, DEFAULTS.backoff_max_s)
         return pause_s

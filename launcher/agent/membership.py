@@ -23,7 +23,7 @@ from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import Costs, Limits
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
-from rendezvous.settings import Settings
+from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.values import replace
 
 PREFIX = "meshrun"
@@ -36,13 +36,13 @@ def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
     failed; a stop that leaves time to save is another matter.
     """
     # docs/internals/decisions/agreement.md#0004-endless-lease-in-a-private-store
-    no_lease = math.inf if config.network is None else Settings.lease_ttl_s
+    no_lease = math.inf if config.network is None else DEFAULTS.lease_ttl_s
     try:
         return Settings(
             lease_ttl_s=no_lease if config.lease_ttl_s is None else config.lease_ttl_s,
             max_restarts=config.max_restarts,
             shutdown_timeout_s=config.shutdown_timeout_s,
-            restart_grace_s=min(Settings.restart_grace_s, config.shutdown_timeout_s) if handles_sigterm else 0.0,
+            restart_grace_s=min(DEFAULTS.restart_grace_s, config.shutdown_timeout_s) if handles_sigterm else 0.0,
             **config.settings,  # type: ignore[arg-type]  # the options have parsed each by its field's type
         )
     except SettingsError as error:
@@ -51,16 +51,14 @@ def make_settings(config: Config, *, handles_sigterm: bool = True) -> Settings:
 
 def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
     """The limits and costs of the placement. `levels`: the known ones. Raises UsageError for unreadable options."""
-    variables = {
-        name: config.origins[name] for name in config.placement_options if not config.origins[name].startswith("--")
-    }
+    origins = {name: config.origins[name] for name in config.placement_options}
     limits, costs = parse_limits_and_costs(
         config.placement_options,
         mesh,
         levels=levels,
         nodes_min=config.nodes_min,
         nodes_max=config.nodes_max,
-        variables=variables,
+        variables={name: origin for name, origin in origins.items() if not origin.startswith("--")},
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
         log(f"{config.origins['level-costs']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
@@ -89,9 +87,8 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
     if not isinstance(config.worker_count, int):
         return
     least = mesh.replica_size * (limits.elastic_min if mesh.elastic_axis else 1)
-    count = max(
-        limits.nodes_min, 2 * -(-least // slot_count) + 1
-    )  # a block that fits leaves less than half a node empty
+    # A block that fits leaves less than half a node empty.
+    count = max(limits.nodes_min, 2 * -(-least // slot_count) + 1)
     count = count if limits.nodes_max is None else min(count, limits.nodes_max)
     within = {axis: level for axis, level in limits.within.items() if level == HOST}
     alike = [Node(id=str(index), slot_count=slot_count) for index in range(count)]

@@ -15,11 +15,10 @@ import os
 
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
-from launcher.config.options.command_line import sanitize
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
-from launcher.model.errors import UnfitError
+from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from rendezvous.values import NamedTuple
@@ -84,8 +83,8 @@ def wait_until_ready(
     Raises UsageError for what waiting cannot fix, TemporaryError if it is not fit in time, and LeftEarly if this node
     has to leave meanwhile.
     """
-    departure = Termination(config)
-    wakeup = Wakeup([*departure.signals, "SIGCHLD"])
+    termination = Termination(config)
+    wakeup = Wakeup([*termination.signals, "SIGCHLD"])
 
     def examine() -> tuple[tuple[Slot, ...], str]:
         require_log_space(config)
@@ -96,17 +95,14 @@ def wait_until_ready(
 
     if config.health_check is None:
         try:
-            return NodeReady(*examine(), departure, wakeup)
+            return NodeReady(*examine(), termination, wakeup)
         except UnfitError:
             pass  # it is examined again
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
-    return NodeReady(
-        *HealthGate(config, supervisor, departure, wakeup, place, fork_server).wait_until_fit(examine),
-        departure,
-        wakeup,
-    )
+    gate = HealthGate(config, supervisor, termination, wakeup, place, fork_server)
+    return NodeReady(*gate.wait_until_fit(examine), termination, wakeup)
 
 
 def require_log_space(config: Config) -> None:

@@ -22,27 +22,17 @@ FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 
 
 class Termination:
-    """`signum`: the signal that workers get when this node leaves; None until it has to."""
+    """`signum`: the signal that workers get when this node leaves; None until it has to. `signals`: those that the
+    agent must handle. `wake_at`: when to check for the file again.
+    """
 
     def __init__(self, config: Config) -> None:
         self.signum: int | None = None
         self._file = config.preemption_file
-        self._file_at = 0.0 if self._file else math.inf
-        self._preemption = signal.Signals[config.preemption_signal] if config.preemption_signal else None
-        self._signal_names = [
-            *_list_forwarded_signals(config),
-            *([config.preemption_signal] if config.preemption_signal else []),
-        ]
-
-    @property
-    def signals(self) -> Sequence[str]:
-        """The signals that the agent must handle."""
-        return self._signal_names
-
-    @property
-    def wake_at(self) -> float:
-        """When to check for the file again."""
-        return self._file_at
+        self.wake_at = 0.0 if self._file else math.inf
+        name = config.preemption_signal
+        self._preemption = signal.Signals[name] if name else None
+        self.signals = [*_list_forwarded_signals(config), *([name] if name else [])]
 
     def take_signal(self, signum: int) -> LeaveRequest | None:
         """Return what a signal means; None if this node was asked to leave before."""
@@ -55,15 +45,15 @@ class Termination:
 
     def check_file(self, now: float) -> LeaveRequest | None:
         """Check for the file when it is time to; return a request if it exists."""
-        if now < self._file_at or self._file is None:
+        if now < self.wake_at or self._file is None:
             return None
-        self._file_at = now + FILE_INTERVAL_S
+        self.wake_at = now + FILE_INTERVAL_S
         if self.signum is not None or not os.path.exists(self._file):
             return None
         return self._terminate(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
 
     def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
-        self.signum, self._file_at = signum, math.inf
+        self.signum, self.wake_at = signum, math.inf
         return LeaveRequest(reason, exit_code)
 
 

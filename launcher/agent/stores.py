@@ -13,9 +13,9 @@ from launcher.config.options.network import StoreConfig
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.errors import SettingsError, StoreError, Unreachable
-from rendezvous.settings import Settings
+from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import split_address
-from rendezvous.stores.server.listen import PortTaken
+from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
     from rendezvous.stores.etcd.store import EtcdStore
@@ -25,24 +25,21 @@ SERVED_USER = "meshrun"  # the user of a served store's token
 
 
 def require_grpc() -> None:
-    """Raise UsageError if grpc is not installed: one machine does without, so it is an extra. Imports nothing."""
-    import importlib.util
-
-    if importlib.util.find_spec("grpc") is None:
-        raise UsageError(
-            "a job whose nodes meet in a store needs the package grpcio, which is not installed",
-            "pip install 'grpcio>=1.60,<2'",
-        )
+    """Raise UsageError if grpc is not installed, as after an installation without dependencies. Imports nothing."""
+    _require("grpc", "a job whose nodes meet in a store", "grpcio", ">=1.60,<2")
 
 
 def require_h2() -> None:
     """Raise UsageError if this node is to serve the store and h2 is not installed. Imports nothing."""
+    _require("h2", "the agent that serves the job's store", "h2", ">=4.4,<5")
+
+
+def _require(module: str, user: str, package: str, versions: str) -> None:
     import importlib.util
 
-    if importlib.util.find_spec("h2") is None:
+    if importlib.util.find_spec(module) is None:
         raise UsageError(
-            "the agent that serves the job's store needs the package h2, which is not installed",
-            "pip install 'h2>=4.4,<5'",
+            f"{user} needs the package {package}, which is not installed", f"pip install '{package}{versions}'"
         )
 
 
@@ -54,7 +51,7 @@ def open_store(network: StoreConfig, credentials: Credentials, limits: Settings 
     require_grpc()
     from rendezvous.stores.etcd.store import EtcdStore, Tls
 
-    read_s, write_s = Settings.write_limit_s, Settings.write_limit_s
+    read_s, write_s = DEFAULTS.write_limit_s, DEFAULTS.write_limit_s
     if limits is not None:
         read_s, write_s = limits.call_limit_s, limits.write_limit_s
     tls = Tls(network.ca_file, network.cert_file, network.key_file) if network.uses_tls else None

@@ -5,8 +5,10 @@ private directory, starts an agent (the same `meshrun` as everywhere, in a proce
 reads the call, runs it and writes its result to that directory; after the agent's success the caller reads the results
 of the last round, and removes the directory.
 
-    launch.py      the function itself            process.py    the agent's process, its output, its end
-    keywords.py    keyword options as arguments   agent.py      the entry point of that process
-    payload.py     the call and results, as files bootstrap.py  the entry point of a worker
-    pickling.py    by name or by value            failure.py    the exception
+    launch.py     the function itself, its keywords as options
+    payload.py    the call and results, as files, by name or by value
+    process.py    the agent's process, its output, its end
+    agent.py      the entry point of that process
+    bootstrap.py  the entry point of a worker
+    failure.py    the exception
 """

@@ -23,8 +23,8 @@ def main() -> int:
     import faulthandler
 
     from launcher.calls.failure import add_hint
-    from launcher.calls.payload import CALL_VARIABLE, FunctionCall
-    from launcher.calls.pickling import format_error
+    from launcher.calls.payload import FunctionCall, format_error
+    from launcher.config.scrub import CALL_VARIABLE
     from launcher.model.errors import LauncherError
 
     faulthandler.enable()  # a crash in native code prints the Python stack

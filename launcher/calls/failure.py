@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +18,6 @@ _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handlin
 _MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobFailure:
-    """How a job failed. `title`: the program. `failures`: not empty, the root cause first; the others are of any node,
-    of the job's last round. `outcome`: the launcher's decision. `is_order_known`: False if another failure came
-    so close, on another host, that it may have been first.
-    """
-
-    title: str
-    failures: tuple[WorkerFailure, ...]
-    outcome: str
-    is_order_known: bool = True
-
-
 class WorkerFailed(LauncherError):
     """A worker failed, and no restart was left: its first failure, on whichever node it was.
 
@@ -39,26 +25,29 @@ class WorkerFailed(LauncherError):
     it. `traceback` is the text of the exception that left the function, None where there was none (a signal,
     `os._exit`). If the worker ran under this call and its exception can be pickled, that is the `__cause__`.
     `failures` has all that is known of this worker and the others, `outcome` says why there was no restart.
+
+    `title`: the program. `failures`: not empty, the root cause first; the others are of any node, of the job's last
+    round. `is_order_known`: False if another failure came so close, on another host, that it may have been first.
     """
 
-    def __init__(self, failure: JobFailure) -> None:
-        root = failure.failures[0]
-        box = report.render(
-            failure.title, failure.failures, outcome=failure.outcome, is_order_known=failure.is_order_known
-        )
-        super().__init__(f"{failure.title}: rank {root.rank} on {root.host} {_describe_failure(root)}\n{box}")
-        self._failure = failure
+    def __init__(
+        self, title: str, failures: tuple[WorkerFailure, ...], outcome: str, is_order_known: bool = True
+    ) -> None:
+        root = failures[0]
+        box = report.render(title, failures, outcome=outcome, is_order_known=is_order_known)
+        super().__init__(f"{title}: rank {root.rank} on {root.host} {_describe_failure(root)}\n{box}")
+        self._arguments = title, failures, outcome, is_order_known
         self.rank = root.rank
         self.local_rank = root.local_rank
         self.host = root.host
         self.pid = root.pid
         self.exit_code = root.exit_code
         self.traceback = root.message
-        self.failures = failure.failures
-        self.outcome = failure.outcome
+        self.failures = failures
+        self.outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._failure,)
+        return type(self), self._arguments
 
 
 def _describe_failure(failure: WorkerFailure) -> str:

@@ -1,5 +1,7 @@
 """`launcher.launch`: the caller's side from the first check to the results.
 
+Keywords become a command line: `max_restarts=2, mesh={"dp": "*", "tp": 2}`. The table of options defines the format of
+each, so a keyword is an option's name with underscores and nothing is listed twice.
 The options are resolved before anything is started, by the same code as the command's, so error messages are the same.
 The agent writes the outcome (the last round, this node's ranks in it, the failures) to a file in place of its report on
 stderr: see `launcher.logs.reports.outcome`.
@@ -13,18 +15,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from msgspec.structs import replace
+
 from launcher import cli
-from launcher.calls import keywords, payload, pickling, process
-from launcher.calls.failure import JobFailure, WorkerFailed, add_hint
-from launcher.calls.keywords import OptionValue
+from launcher.calls import payload, process
+from launcher.calls.failure import WorkerFailed, add_hint
 from launcher.config import files
-from launcher.config.options.table import BY_NAME
-from launcher.config.scrub import END_FILE
+from launcher.config.options.readers import Option
+from launcher.config.options.table import BY_ALIAS, BY_NAME
+from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.logs.reports import outcome
-from launcher.model.errors import LauncherError, TemporaryError, UsageError, find_shortage_hint
+from launcher.model.errors import LauncherError, TemporaryError, UsageError, find_shortage_hint, suggest
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
@@ -34,8 +37,13 @@ if TYPE_CHECKING:
     Arguments = TypeVarTuple("Arguments")
 
 Result = TypeVar("Result")
+Scalar = str | int | float
+OptionValue = Scalar | Sequence[Scalar] | Mapping[str, Scalar] | Mapping[int, Scalar] | None
+"""The value of an option: a text or number; True or False for a flag; a sequence for several values or FIRST:LAST; a
+mapping for pairs; None for not set."""
 
 _ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_SCRIPT_MODES = ("module", "no-python", "run-path", "legacy-local-rank")
 _ERRORS: Mapping[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 # The options for log files. If none is set, the job's log directory is only this call's.
 _LOG_OPTIONS = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs")
@@ -120,7 +128,7 @@ def _launch(
 ) -> dict[int, Any]:
     if callable(fn):
         # The name is for `ps`, and for nodes to check that they run the same; it is not executed.
-        title = pickling.format_name(fn)
+        title = payload.format_name(fn)
         program = [
             word.replace("$", "$$") for word in (*_make_python_command("bootstrap"), title)
         ]  # a user's ${local_rank} is not substituted
@@ -128,10 +136,10 @@ def _launch(
         title, program = fn, [*map(_format_argument, (fn, *args))]
     else:
         raise UsageError(f"launch runs a function, or a program by its name, and not a {type(fn).__name__}")
-    environment = _make_environment(env, keywords.list_suppressed_variables(options))
+    environment = _make_environment(env, list_suppressed_variables(options))
     if callable(fn):
-        environment[payload.CALL_VARIABLE] = directory
-    job = [*keywords.format_arguments(options), "--no-python", "--", *program]
+        environment[CALL_VARIABLE] = directory
+    job = [*format_arguments(options), "--no-python", "--", *program]
     is_private = _check_job(job, environment)
     call = payload.FunctionCall(directory)
     if callable(fn):
@@ -152,9 +160,8 @@ def _launch(
     failures = end.failures
     if is_private:  # their files are about to be removed
         failures = tuple(replace(failure, error_file=None) for failure in failures)
-    raise WorkerFailed(
-        JobFailure(title=title, failures=failures, outcome=end.reason, is_order_known=end.is_order_known)
-    ) from call.read_exception(end.round, failures[0].rank)
+    cause = call.read_exception(end.round, failures[0].rank)
+    raise WorkerFailed(title, failures, end.reason, end.is_order_known) from cause
 
 
 def _check_job(job: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -205,3 +212,65 @@ def _format_argument(value: object) -> str:
     if "\0" in word:
         raise UsageError(f"a program takes words without NUL, and not {word!r}")
     return word
+
+
+def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
+    """Return the equivalent command line. Raises UsageError for what is no option of a launch."""
+    found = []
+    for keyword, value in options.items():
+        option = _find_option(keyword)
+        if value is None:
+            continue
+        if not option.takes_value:
+            if _is_set(option, value):
+                found.append(option.flag)
+        else:
+            found.append(f"{option.flag}={_format_value(option, value)}")
+    return found
+
+
+def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
+    """Return the variables to ignore: those of flags that are False, and of the script's form."""
+    flags = [name.replace("_", "-") for name, value in options.items() if value is False]
+    return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].all_variables}
+
+
+def _find_option(keyword: str) -> Option:
+    name = keyword.replace("_", "-")
+    if name in _SCRIPT_MODES:
+        raise UsageError(f"{keyword} is about scripts, and launch runs a function or a program")
+    option = BY_NAME.get(name) or BY_ALIAS.get(name)
+    if option is None or option.read is None or "-" in keyword:
+        keywords = {one.name: one.name.replace("-", "_") for one in BY_NAME.values() if one.read is not None}
+        raise UsageError(
+            f"launch has no option {keyword}",
+            suggest(name, keywords)
+            or "options are those of the command; what the function takes by name goes into functools.partial",
+        )
+    return option
+
+
+def _is_set(option: Option, value: OptionValue) -> bool:
+    if isinstance(value, int) and value in (0, 1):  # True and False are whole numbers in Python
+        return bool(value)
+    raise UsageError(f"{_format_keyword(option)}={value!r} is neither True nor False")
+
+
+def _format_value(option: Option, value: OptionValue) -> str:
+    """Format a value for the command line; the option's metavar determines the separators."""
+    if isinstance(value, Mapping):
+        if "," not in option.metavar:
+            raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")
+        between = "=" if "=" in option.metavar else ":"
+        return ",".join(f"{key}{between}{part}" for key, part in value.items())
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if not isinstance(value, Sequence) or not all(isinstance(part, (str, int, float)) for part in value):
+        raise UsageError(f"{_format_keyword(option)} takes texts and numbers, not a {type(value).__name__}")
+    if "," not in option.metavar and ":" not in option.metavar:
+        raise UsageError(f"{_format_keyword(option)} takes one value, not a {type(value).__name__}")
+    return ("," if "," in option.metavar else ":").join(map(str, value))
+
+
+def _format_keyword(option: Option) -> str:
+    return option.name.replace("-", "_")

@@ -1,28 +1,29 @@
-"""The files between the caller and its workers: the call, the results and the exceptions.
+"""What travels between the caller and its workers: the call, the results and the exceptions, pickled into files.
 
 Files and not pipes, since a result may be hundreds of megabytes and a worker must be able to end once it has written
 it. They are in a directory that only this user can open, and named by round and rank, so that a file of an earlier
-round is never read as a result.
+round is never read as a result. The two ends are the same user's program, so pickle is safe.
 
-A worker reproduces its caller's state exactly as a process of multiprocessing's `spawn` does: the same sys.path,
-sys.argv and directory, and the caller's script imported again, under another name than `__main__`.
+pickle serializes functions and classes by name, for which both sides import the same module. Objects without a module
+to import from (a notebook, a prompt, a lambda, a function inside a function) go by value, which needs cloudpickle. A
+worker reproduces its caller's state exactly as a process of multiprocessing's `spawn` does: the same sys.path, sys.argv
+and directory, and the caller's script imported again, under another name than `__main__`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import process
-from typing import Any
+from typing import IO, Any
 
-from launcher.calls.pickling import PROTOCOL, CallPickler, format_error, format_type
-from launcher.model.errors import LauncherError, find_shortage_hint
+from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
 
-CALL_VARIABLE = "LAUNCHER_CALL"  # the call's directory, for workers
 _CALL, _RESULT, _EXCEPTION = "call", "result", "exception"
 _PICKLE_ERRORS = (Exception, SystemExit)  # exceptions of user code in a pickle; an interrupt is not caught
 
@@ -41,7 +42,7 @@ class FunctionCall:
         pickler = CallPickler(has_main=bool(main))
         try:
             with open(self._make_path(_CALL), "xb", opener=_open_private) as file:
-                pickle.dump(_make_preparation({} if pickler.is_by_value else main), file, PROTOCOL)
+                pickle.dump(_make_preparation({} if pickler.is_by_value else main), file, pickle.HIGHEST_PROTOCOL)
                 pickler.dump_call(function, args, file)
         except OSError as error:
             raise LauncherError(
@@ -170,3 +171,101 @@ def _find_start_directory() -> str:
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+class CallPickler:
+    """`has_main`: whether the other side can import this one's `__main__`."""
+
+    def __init__(self, *, has_main: bool = True) -> None:
+        # At a prompt even a script's __main__ has objects that its file has not.
+        self.is_by_value = (not has_main or hasattr(sys, "ps1")) and _load_cloudpickle() is not None
+        self._pickler_class = pickle.Pickler if has_main else _NoMainPickler
+
+    def dump(self, thing: object, file: IO[bytes]) -> None:
+        """Pickle by name, if that fails by value, at a prompt by value at once. Raises the last attempt's exception."""
+        start = file.tell()
+        if not self.is_by_value:
+            try:
+                self._pickler_class(file, pickle.HIGHEST_PROTOCOL).dump(thing)
+                return
+            except OSError:
+                raise
+            except Exception:
+                if _load_cloudpickle() is None:
+                    raise
+                file.seek(start)
+                file.truncate()
+        dump_by_value = _load_cloudpickle()
+        assert dump_by_value is not None
+        dump_by_value(thing, file, pickle.HIGHEST_PROTOCOL)
+
+    def dump_call(self, function: object, args: Sequence[object], file: IO[bytes]) -> None:
+        """Raises UsageError, naming what cannot be pickled."""
+        try:
+            self.dump((function, tuple(args)), file)
+        except OSError:
+            raise
+        except Exception as error:
+            what, reason = self._find_culprit(function, args) or (f"the call of {format_name(function)}", error)
+            reason.__context__ = None  # the same, when all were tried at once
+            hint = "pass what workers need to make it, and make it there"
+            if _load_cloudpickle() is None:
+                hint = "pip install 'meshrun[functions]': with cloudpickle functions without a module travel, too"
+            raise UsageError(f"{what} cannot be handed to workers: {format_error(reason)}", hint) from reason
+
+    def _find_culprit(self, function: object, args: Sequence[object]) -> tuple[str, Exception] | None:
+        """Return the part of a call that cannot be pickled, and why."""
+        parts = {f"argument {number}, a {format_type(arg)},": arg for number, arg in enumerate(args, 1)}
+        for name, thing in {f"the function {format_name(function)}": function, **parts}.items():
+            try:
+                self.dump(thing, _NullFile())
+            except Exception as error:  # noqa: PERF203 - each is tried separately
+                return name, error
+        return None
+
+
+class _NullFile(io.BytesIO):
+    """Accepts all data and keeps none."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _NoMainPickler(pickle.Pickler):
+    """For a `__main__` that the other side cannot import: objects defined there have no name for it."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if getattr(thing, "__module__", None) == "__main__" and hasattr(thing, "__qualname__"):
+            raise pickle.PicklingError(f"{thing.__qualname__} is defined where no worker can import it")
+        return NotImplemented
+
+
+def _load_cloudpickle() -> Callable[[object, IO[bytes], int], None] | None:
+    """Return cloudpickle's `dump`, None where it is not installed; imported on demand, since that is slow."""
+    try:
+        import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        return None
+    dump: Callable[[object, IO[bytes], int], None] = cloudpickle.dump
+    return dump
+
+
+def format_name(function: object) -> str:
+    """Return the usual name: of a function, of what is inside a partial, or of an object's type."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
+
+
+def format_type(value: object) -> str:
+    """Return its type, as users would import it."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def format_error(error: BaseException) -> str:
+    """Return the last line of its traceback."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"  # as Python prints it
+    return f"{type(error).__name__}: {text}"

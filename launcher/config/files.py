@@ -10,8 +10,7 @@ import os
 import stat
 
 from launcher.config.config import Config
-from launcher.config.options.command_line import sanitize, suggest
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError, UsageError, sanitize, suggest
 
 _MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
@@ -28,9 +27,9 @@ def check(config: Config) -> None:
     elif config.launch_mode != "program":
         _check_script(config.script)
     if config.logs_specs is not None:
-        from launcher.config import logs_specs
+        from launcher.config import plugins
 
-        logs_specs.find_entry_point(config.logs_specs, config.origins["logs_specs"])
+        plugins.find_logs_specs(config.logs_specs, config.origins["logs_specs"])
     elif config.log_dir not in (None, os.devnull):
         _check_log_dir(config.log_dir)
 

@@ -36,25 +36,19 @@ def choose_environments(
 ) -> EnvironmentChoice:
     """Resolve --framework. `python`: the workers'. `can_import` is for tests."""
     tpu: tuple[str, ...] = ("tpu",) if any(device.kind == "tpu" for device in devices) else ()
-    if framework != "auto":
-        own = () if framework == "torch" else (framework,)
-        return EnvironmentChoice(
-            ("torch", *own, *tpu), f"workers get the variables of {framework}, as asked" if own else ""
-        )
     finds = can_import or (lambda name: has_package(name, python, environ))
-    if tpu:
-        if finds("torch_xla"):
-            return EnvironmentChoice(
-                ("torch", "xla", *tpu), "workers get the variables of torch_xla: there are TPU chips"
-            )
-        if finds("jax"):
-            return EnvironmentChoice(
-                ("torch", "jax", *tpu), "workers get the variables of JAX: there are TPU chips, and no torch_xla"
-            )
+    own, reason = "", ""
+    if framework != "auto":
+        own, reason = ("", "") if framework == "torch" else (framework, f"{framework}, as asked")
+    elif tpu and finds("torch_xla"):
+        own, reason = "xla", "torch_xla: there are TPU chips"
+    elif tpu and finds("jax"):
+        own, reason = "jax", "JAX: there are TPU chips, and no torch_xla"
+    elif not tpu and finds("torch") is False and finds("jax"):
+        own, reason = "jax", "JAX: Python finds jax and no torch"
+    if not own:
         return EnvironmentChoice(("torch", *tpu), "")
-    if finds("torch") is False and finds("jax"):
-        return EnvironmentChoice(("torch", "jax"), "workers get the variables of JAX: Python finds jax and no torch")
-    return EnvironmentChoice(("torch",), "")
+    return EnvironmentChoice(("torch", own, *tpu), f"workers get the variables of {reason}")
 
 
 def detect_mpi(python: str, environ: Mapping[str, str]) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.config.options.table import GROUPS, TABLE, Option
+from launcher.config.options.readers import Option
+from launcher.config.options.table import GROUPS, TABLE
 
 if TYPE_CHECKING:
     from click import HelpFormatter
@@ -43,7 +44,7 @@ def render_help(topic: str = "") -> str:
 def _write_option(formatter: HelpFormatter, option: Option) -> None:
     """Write the option as it is typed, then its effect and default, then its variables."""
     formatter.write_text(" ".join(filter(None, (f"{option.short}," * bool(option.short), option.flag, option.metavar))))
-    what = option.help + f" [default: {option.default}]" * (bool(option.default) and option.kind != "flag")
+    what = option.help + f" [default: {option.default}]" * (bool(option.default) and option.takes_value)
     variables = ", ".join(option.variables)
     formatter.indent()
     formatter.indent()

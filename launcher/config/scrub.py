@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+CALL_VARIABLE = "LAUNCHER_CALL"  # for workers that run a function: the directory of the call
 END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
 # Variables that no worker inherits.
@@ -58,11 +59,11 @@ def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
 
 def _list_process_variables(names: frozenset[str]) -> set[str]:
     """Return those of controllers that number processes. Workers may read what describes the pod itself."""
-    from launcher.config.schedulers.detection import KNOWN_BY  # only where such a variable is set
+    from launcher.config.schedulers import KNOWN_BY  # only where such a variable is set
 
     found = {
         name
-        for _, variables in KNOWN_BY
+        for *_, variables in KNOWN_BY
         if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables)
         for name in variables
     }

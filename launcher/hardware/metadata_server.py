@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from rendezvous.values import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     import ssl
+    from typing import Any
 
 LINK_LOCAL = ("169.254.169.254", 80)
 """The address in every cloud. Tests pass another one to the constructor; no variable sets it, since a variable could
@@ -30,6 +31,7 @@ LIMIT_S = 1.0
 
 SIZE_MAX = 1 << 16
 _HEAD_MAX = 1 << 16
+_FLAVOR = "Metadata-Flavor"
 
 
 class NoAnswer(Exception):
@@ -42,6 +44,12 @@ class HttpResponse(NamedTuple):
     status: int
     text: str
     headers: Mapping[str, str]
+
+    def require_status(self, *statuses: int, asked: str) -> HttpResponse:
+        """Return this response if it has one of the statuses. Raises NoAnswer."""
+        if self.status not in statuses:
+            raise NoAnswer(f"answers {self.status} to {asked}")
+        return self
 
 
 class Server:
@@ -65,15 +73,17 @@ class Server:
                 connection.sendall(self._encode_request(method, path, headers))
                 return self._read_response(connection, method, size_max)
         except TimeoutError:
-            raise NoAnswer(f"does not answer within {self._limit_s:g} s") from None
+            clause = f"does not answer within {self._limit_s:g} s"
         except ConnectionRefusedError:
-            raise NoAnswer("refuses connections") from None
+            clause = "refuses connections"
         except HTTPException:
-            raise NoAnswer("answers with something that is no HTTP") from None
-        except OSError as error:
-            raise NoAnswer(f"cannot be asked: {_describe_error(error)}") from None
+            clause = "answers with something that is no HTTP"
+        except OSError as error:  # described without the library's numbers
+            said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
+            clause = f"cannot be asked: {said}"
         except UnicodeDecodeError:
-            raise NoAnswer("answers with something that is no text") from None
+            clause = "answers with something that is no text"
+        raise NoAnswer(clause)
 
     def require_remaining_s(self) -> float:
         """Return the remaining seconds, more than 0. Raises TimeoutError."""
@@ -144,6 +154,14 @@ class _LimitedReader(io.RawIOBase):
         return count
 
 
+def ask_google(server: Server, key: str, asked: str = "", size_max: int = SIZE_MAX) -> HttpResponse:
+    """Ask Google's server, which identifies itself; an answer of another server is refused. Raises NoAnswer."""
+    answer = server.ask(f"/computeMetadata/v1/{key}", {_FLAVOR: "Google"}, size_max=size_max)
+    if answer.headers.get(_FLAVOR.lower()) != "Google":
+        raise NoAnswer("is not Google's")
+    return answer.require_status(200, 404, asked=asked or key)
+
+
 def parse_object(text: str) -> dict[str, Any]:
     """Parse a server's JSON object. Raises NoAnswer."""
     import json
@@ -162,7 +180,6 @@ def strip_text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _describe_error(error: OSError) -> str:
-    """Describe what went wrong, without the library's numbers."""
-    said: str = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
-    return said
+def is_token(text: str) -> bool:
+    """Whether it may stand in a header or an address: printable ASCII without spaces, and not empty."""
+    return text.isascii() and text.isprintable() and text != "" and " " not in text

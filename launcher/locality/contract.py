@@ -4,7 +4,6 @@ Nodes behind one leaf switch communicate faster than nodes in two zones, and ran
 other. There is no single way to learn a node's locality: a user may set it, or a cloud's metadata server, a Kubernetes
 label or a Slurm variable may have it. Each way is a source. It returns levels by name, `zone` or `leaf`, and for each
 the name of this node's domain; domains are compared by name across all nodes, so a name need not be readable.
-`gather` queries the sources and merges their results.
 
 A source returns values and a reason, also when it knows nothing; it never prints, exits, or changes the environment.
 Heavy imports stay inside `look`, and `is_likely` opens no connection and starts no process.
@@ -13,9 +12,8 @@ Heavy imports stay inside `look`, and `is_likely` opens no connection and starts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from rendezvous.values import NamedTuple
+from rendezvous.values import NamedTuple, Protocol
 
 
 class Level(NamedTuple):

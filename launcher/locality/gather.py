@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from launcher.config import plugins
 from launcher.config.config import Config
-from launcher.config.options.command_line import sanitize
+from launcher.hardware.slice_identity import SliceIdentity
+from launcher.locality.clouds import CloudSource
 from launcher.locality.contract import Hints, Level, Source
+from launcher.locality.explicit import read_explicit
+from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
+from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.merge import SourceResult, keep_usable_levels, merge
-from launcher.locality.sources.explicit import read_explicit
-from launcher.locality.sources.slice import Source as SliceSource
-from launcher.model.errors import UsageError
+from launcher.locality.slurm import Source as SlurmSource
+from launcher.model.errors import UsageError, sanitize
 from launcher.model.node import Device
 from rendezvous.values import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.hardware.tpu.slice_identity import SliceIdentity
 
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
@@ -36,13 +35,17 @@ BUILT_IN = ("slice", "nvlink", "kubernetes", "slurm", "oci", "azure", "gce", "aw
 INFORMATIONAL = ("infiniband", "firmware")
 """Their results have no effect on the plan."""
 _OUTER = ("region", "zone")  # nodes of one job are rarely in two
+_SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
+    "kubernetes": KubernetesSource,
+    "slurm": SlurmSource,
+    "infiniband": InfinibandSource,
+    "firmware": FirmwareSource,
+}
 
 
 class Locality(NamedTuple):
     """`levels`: outermost first, one domain for each. `remarks`: sentences for the user. `results`: of each source that
-    was queried.
-
-    `identity`: of the TPU slice that this node is a host of.
+    was queried. `identity`: of the TPU slice that this node is a host of.
     """
 
     levels: tuple[Level, ...]
@@ -74,64 +77,48 @@ def resolve_locality(
     asking = SourceQuery(_choose_sources(config, environ, devices, own, is_thorough), environ, limit_s)
     said = read_explicit(config, environ, names)
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
-    looked = (*said, *found)
-    levels, remarks = merge(looked)
+    levels, remarks = merge((*said, *found))
     if config.locality_sources != () and all(level.name in _OUTER for level in levels):
         remarks = (*remarks, _describe_unknown(levels, found))
-    return Locality(levels, remarks, looked, own.identity)
+    return Locality(levels, remarks, (*said, *found), own.identity)
 
 
 class SourceQuery:
     """A query of sources, each in a daemon thread of its own."""
 
     def __init__(self, sources: Iterable[Source], environ: Mapping[str, str], limit_s: float) -> None:
-        self._names: list[str] = []
-        self._limit_s = limit_s
         self._deadline = time.monotonic() + limit_s
-        self._results: dict[int, SourceResult] = {}
-        self._condition = threading.Condition()
+        self._results: list[SourceResult] = []
+        self._threads: list[threading.Thread] = []
         for number, source in enumerate(sources):
-            self._names.append(source.name)
-            threading.Thread(
-                target=self._ask, args=(number, source, environ), name=f"locality {source.name}", daemon=True
-            ).start()
+            self._results.append(SourceResult(source.name, (), f"it has not answered within {limit_s:g} s"))
+            arguments = (number, source, environ, limit_s)
+            name = f"locality {source.name}"
+            self._threads.append(threading.Thread(target=self._ask, args=arguments, name=name, daemon=True))
+            self._threads[-1].start()
 
     def wait_for_results(self) -> tuple[SourceResult, ...]:
         """Wait for all sources or until the limit; return the results in the order of the sources."""
-        with self._condition:
-            self._condition.wait_for(
-                lambda: len(self._results) == len(self._names), max(0.0, self._deadline - time.monotonic())
-            )
-            late = f"it has not answered within {self._limit_s:g} s"
-            return tuple(self._results.get(at) or SourceResult(name, (), late) for at, name in enumerate(self._names))
+        for thread in self._threads:
+            thread.join(max(0.0, self._deadline - time.monotonic()))
+        return tuple(self._results)
 
-    def _ask(self, number: int, source: Source, environ: Mapping[str, str]) -> None:
+    def _ask(self, number: int, source: Source, environ: Mapping[str, str], limit_s: float) -> None:
         try:
-            levels, reason = source.look(environ, self._limit_s)
+            levels, reason = source.look(environ, limit_s)
             hints = Hints(tuple(Level(*level) for level in levels), sanitize(str(reason)))
         except UsageError as error:
             hints = Hints((), str(error))
         except Exception as error:  # the job does not depend on a plug-in
             hints = Hints((), sanitize(f"it has failed with {type(error).__name__}: {error}"))
-        with self._condition:
-            self._results[number] = SourceResult(source.name, *hints)
-            self._condition.notify_all()
+        self._results[number] = SourceResult(source.name, *hints)
 
 
 def make_built_in(name: str, devices: Sequence[Device]) -> Source:
-    """The source of that name, one of BUILT_IN or WEAK."""
+    """The source of that name, one of BUILT_IN or INFORMATIONAL, except "slice"."""
     if name == "nvlink":
-        from launcher.locality.sources import nvlink
-
-        return nvlink.Source(devices)
-    if name in INFORMATIONAL:
-        from launcher.locality.sources import infiniband
-
-        return infiniband.InfinibandSource() if name == "infiniband" else infiniband.FirmwareSource()
-    from importlib import import_module
-
-    source: Source = import_module(f"launcher.locality.sources.{name}").Source()
-    return source
+        return NvlinkSource(devices)
+    return _SIMPLE_SOURCES[name]() if name in _SIMPLE_SOURCES else CloudSource(name)
 
 
 def _choose_sources(
@@ -141,17 +128,21 @@ def _choose_sources(
 
     The slice is always queried where there are signs of one: its chips cannot be used without.
     """
-    named = config.locality_sources
-    if named is None:
-        likely = [make_built_in(name, devices) for name in BUILT_IN[1:]]
-        found = [source for source in likely if _is_likely(source, environ)]
-    else:
-        origin = config.origins["locality_sources"]
-        found = [slice_source if name == "slice" else _make_source(name, devices, origin) for name in named]
+    found: list[Source] = []
+    if config.locality_sources is None:
+        built_in = [make_built_in(name, devices) for name in BUILT_IN[1:]]
+        found += [source for source in built_in if _is_likely(source, environ)]
+    for name in config.locality_sources or ():
+        if name == "slice":
+            found.append(slice_source)
+        elif name in BUILT_IN:
+            found.append(make_built_in(name, devices))
+        else:
+            found.append(PluginSource(name, config.origins["locality_sources"]))
     if slice_source not in found and slice_source.is_likely(environ):
         found.insert(0, slice_source)
-    weak = [make_built_in(name, devices) for name in INFORMATIONAL] if is_thorough else []
-    return [*found, *(source for source in weak if source.is_likely(environ))]
+    informational = [make_built_in(name, devices) for name in INFORMATIONAL] if is_thorough else []
+    return [*found, *(source for source in informational if source.is_likely(environ))]
 
 
 class PluginSource:
@@ -166,10 +157,6 @@ class PluginSource:
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
         return plugins.ask(self._plugin, "look", Hints, environ, limit_s)
-
-
-def _make_source(name: str, devices: Sequence[Device], asked_by: str) -> Source:
-    return make_built_in(name, devices) if name in BUILT_IN else PluginSource(name, asked_by)
 
 
 def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:

@@ -12,8 +12,7 @@ import os
 import stat
 
 READ_LIMIT = 4 * 1024 * 1024
-MESSAGE_LIMIT = 16 * 1024
-"""Characters; a failure travels to all nodes through the store."""
+MESSAGE_LIMIT = 16 * 1024  # characters; a failure travels to all nodes through the store
 
 
 def read_error_file(path: str) -> str | None:

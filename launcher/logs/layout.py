@@ -39,43 +39,31 @@ class LogLayout:
             # Absolute: a worker may change its directory before it writes its error file.
             self.root = _make_job_dir(os.path.abspath(log_dir), run_id)
 
-    def make_round_dir(self, round: int, restart_count: int) -> str:
-        """Return the directory of a round; a second round with the same restart count gets its own."""
-        if not self.keeps_files:
-            return os.devnull
-        if round not in self._round_dirs:
-            path = os.path.join(self.root, f"attempt_{restart_count}")
-            if path in self._round_dirs.values():
-                path = f"{path}.round_{round}"
-            self._round_dirs[round] = path
-            _make_dir(path)
-        return self._round_dirs[round]
-
-    def make_worker_dir(self, round: int, restart_count: int, local_rank: int) -> str:
-        """Return the directory of one worker in one round."""
-        if not self.keeps_files:
-            return os.devnull
-        path = os.path.join(self.make_round_dir(round, restart_count), str(local_rank))
-        _make_dir(path)
-        return path
-
     def make_stream_path(self, round: int, restart_count: int, local_rank: int, stream: str) -> str | None:
         """Return where `stream` ("stdout" or "stderr") of a worker is kept; None when no files are kept."""
-        if not self.keeps_files:
-            return None
-        return os.path.join(self.make_worker_dir(round, restart_count, local_rank), f"{stream}.log")
+        return self._make_path(round, restart_count, str(local_rank), f"{stream}.log") or None
 
     def make_filter_path(self, round: int, restart_count: int, stream: str) -> str | None:
         """Return the file for matching lines of `stream`, of all workers; None when no files are kept."""
-        if not self.keeps_files:
-            return None
-        return os.path.join(self.make_round_dir(round, restart_count), f"filtered_{stream}.log")
+        return self._make_path(round, restart_count, f"filtered_{stream}.log") or None
 
     def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
         """Return the value of TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
+        return self._make_path(round, restart_count, str(local_rank), "error.json")
+
+    def _make_path(self, round: int, restart_count: int, *parts: str) -> str:
         if not self.keeps_files:
             return ""
-        return os.path.join(self.make_worker_dir(round, restart_count, local_rank), "error.json")
+        if round not in self._round_dirs:
+            path = os.path.join(self.root, f"attempt_{restart_count}")
+            if path in self._round_dirs.values():  # a second round with the same restart count
+                path = f"{path}.round_{round}"
+            self._round_dirs[round] = path
+        path = os.path.join(self._round_dirs[round], *parts)
+        # No space, no inodes: the warning of the log file that cannot be opened there will name the reason.
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
 
     def remove_if_unused(self, *, has_succeeded: bool) -> None:
         """Remove the temporary directory if it contains no file, or, after success, nothing but error files."""
@@ -126,9 +114,3 @@ def _make_unique_dir(prefix: str, mode: int) -> str:
             os.mkdir(path, mode)
             return path
     raise FileExistsError
-
-
-def _make_dir(path: str) -> None:
-    # No space, no inodes: the warning of the log file that cannot be opened there will name the reason.
-    with contextlib.suppress(OSError):
-        os.makedirs(path, exist_ok=True)

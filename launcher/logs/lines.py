@@ -10,8 +10,8 @@ bytes as they came.
 
 from __future__ import annotations
 
+# Bytes. A line that grows beyond is shown in pieces of about this size; it is what one stream may hold in memory.
 LINE_LIMIT = 8 * 1024 * 1024
-"""Bytes. A line that grows beyond is shown in pieces of about this size; it is what one stream may hold in memory."""
 
 
 class LinePrefixer:
@@ -54,11 +54,8 @@ class LinePrefixer:
 
     def finish(self) -> bytes:
         """Return the line that the stream's end truncated, if any, with a line end."""
-        if self._undecided:
-            self._pending.append(b"")
-            self._undecided = b""
-            return self._release()
-        return self._release() if self._pending_size else b""
+        is_open, self._undecided = bool(self._undecided or self._pending_size), b""
+        return self._release() if is_open else b""
 
     def _release(self) -> bytes:
         body = b"".join(self._pending)

@@ -16,11 +16,10 @@ from enum import IntFlag
 from typing import Any
 
 from launcher.config.config import Config
-from launcher.config.logs_specs import find_entry_point
-from launcher.config.options.command_line import sanitize
-from launcher.config.options.worker_options import Streams
+from launcher.config.options.readers import Streams
+from launcher.config.plugins import find_logs_specs
 from launcher.logs.routes import STREAMS, Route
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, sanitize
 
 _PATHS = (*(f"{stream}s" for stream in STREAMS), *(f"tee_{stream}s" for stream in STREAMS), "error_files")
 
@@ -45,7 +44,7 @@ class PluginRoutes:
     def __init__(self, config: Config, worker_count: int, warn: Callable[[str], None]) -> None:
         assert config.logs_specs is not None
         self._label = f"{config.origins['logs_specs']}={config.logs_specs}"
-        self._entry = find_entry_point(config.logs_specs, config.origins["logs_specs"])
+        self._entry = find_logs_specs(config.logs_specs, config.origins["logs_specs"])
         self._worker_count = worker_count
         self._warn = warn
         self._warned: set[str] = set()

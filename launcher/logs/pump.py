@@ -20,27 +20,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from launcher.logs.filters import LineFilter
 from launcher.logs.lines import LINE_LIMIT, LinePrefixer, split_last_lines
-from launcher.logs.sinks import PENDING_LIMIT, Console, LogFile, enlarge_pipe
+from launcher.logs.sinks import PENDING_LIMIT, Console, LineFilter, LogFile, enlarge_pipe
 
-if TYPE_CHECKING:
-    from launcher.logs.filters import LineFilter
-
-CHUNK_SIZE = 256 * 1024
-"""Bytes read at once."""
-
-NAP_S = 0.002
-"""The time for pipes to fill. Without it, workers that print unbuffered lines wake the thread for each."""
-
-CLOSE_LIMIT_S = 2.0
-"""How long `close` waits for the thread, which a dead network file system may block."""
-
-POLL_S = 0.01
-"""Between two polls of how much a pipe still contains."""
-
+CHUNK_SIZE = 256 * 1024  # bytes read at once
+NAP_S = 0.002  # for pipes to fill: without it, workers that print unbuffered lines wake the thread for each
+CLOSE_LIMIT_S = 2.0  # for the thread to end, which a dead network file system may block
+POLL_S = 0.01  # between two polls of how much a pipe still contains
 _TAIL_SIZE = 16 * 1024
 
 StreamName = Literal["stdout", "stderr"]
@@ -143,7 +131,10 @@ class OutputPump:
     def drain(self, limit_s: float) -> bool:
         """Wait until every stream has ended and all of it is written; False if `limit_s` passed first."""
         with self._changed:
-            return self._changed.wait_for(self._is_drained, limit_s)
+            return self._changed.wait_for(
+                lambda: not self._captures and not any(console.pending_size for console in self._consoles.values()),
+                limit_s,
+            )
 
     def close(self) -> None:
         """Read what the pipes contain now, give up on a console that is still slow, and end the thread."""
@@ -152,9 +143,6 @@ class OutputPump:
                 self._is_closing = True
                 os.eventfd_write(self._wake_fd, 1)
         self._thread.join(CLOSE_LIMIT_S)
-
-    def _is_drained(self) -> bool:
-        return not self._captures and not any(console.pending_size for console in self._consoles.values())
 
     def _is_behind(self, capture: _Capture) -> bool:
         """Whether something was written that is not in the tail yet."""

@@ -33,7 +33,7 @@ class PlainRoutes:
         self._layout = layout
         self._worker_count = worker_count
         self._round = (0, 0)
-        self.captures = any(found.is_captured for found in self._list_destinations(STREAMS))
+        self.captures = any(found.to_file or found.to_console for found in self._list_destinations(STREAMS))
 
     def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
         """Begin a round. `environments`: each worker's variables by local rank; a plug-in may change them."""
@@ -81,17 +81,18 @@ class PlainRoutes:
         return sentences
 
     def _list_destinations(self, streams: Iterable[str]) -> Iterator[Destination]:
-        for stream in streams:
-            for local_rank in range(self._worker_count):
-                yield self._choose_destination(local_rank, stream)
+        return (self._choose_destination(rank, stream) for stream in streams for rank in range(self._worker_count))
 
     def _choose_destination(self, local_rank: int, stream: str) -> Destination:
         config, index = self._config, STREAMS.index(stream)
-        return choose_destination(
-            is_redirected=config.redirects.select(local_rank)[index],
-            is_teed=config.tee.select(local_rank)[index],
-            is_filtered_out=config.local_ranks_filter is not None and local_rank not in config.local_ranks_filter,
-            keeps_files=self._layout.keeps_files,
+        is_teed = config.tee.select(local_rank)[index]
+        is_silenced = config.local_ranks_filter is not None and local_rank not in config.local_ranks_filter
+        # With --log-dir /dev/null a redirected stream stays on the console, as with torchrun.
+        is_captured = is_teed or (config.redirects.select(local_rank)[index] and self._layout.keeps_files)
+        return Destination(
+            inherits=not is_captured and not is_silenced,
+            to_file=is_captured and self._layout.keeps_files,
+            to_console=is_teed and not is_silenced,
         )
 
 
@@ -101,27 +102,6 @@ class Destination(NamedTuple):
     inherits: bool
     to_file: bool
     to_console: bool
-
-    @property
-    def is_captured(self) -> bool:
-        """Whether the stream goes through a pipe to the agent."""
-        return self.to_file or self.to_console
-
-
-def choose_destination(
-    *, is_redirected: bool, is_teed: bool, is_filtered_out: bool, keeps_files: bool = True
-) -> Destination:
-    """Choose where a stream goes.
-
-    `is_filtered_out`: `--local-ranks-filter` is set and does not name this local rank. `keeps_files` is false
-    for `--log-dir /dev/null`; there a redirected stream stays on the console, as with torchrun.
-    """
-    is_captured = is_teed or (is_redirected and keeps_files)
-    return Destination(
-        inherits=not is_captured and not is_filtered_out,
-        to_file=is_captured and keeps_files,
-        to_console=is_teed and not is_filtered_out,
-    )
 
 
 def format_line_prefix(

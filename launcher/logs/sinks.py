@@ -17,16 +17,12 @@ import stat
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from launcher.model.console import open_unblocked
 
-PENDING_LIMIT = 1024 * 1024
-"""Bytes that wait for a slow console before the streams that feed it are no longer read."""
-
-PIPE_SIZE = 1024 * 1024
-"""Bytes; the kernel's default for the most that an unprivileged user may ask for."""
-
+PENDING_LIMIT = 1024 * 1024  # bytes that wait for a slow console before the streams that feed it are no longer read
+PIPE_SIZE = 1024 * 1024  # bytes; the kernel's default for the most that an unprivileged user may ask for
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LINE_END = 0x0A
 
@@ -66,11 +62,43 @@ class LogFile:
             )
 
     def close(self) -> None:
-        """Close the file."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):  # NFS reports a full server here; there is nothing left to drop
                 os.close(self._fd)
             self._fd = -1
+
+
+class LineFilter:
+    """Copies lines of all workers that contain one of `texts` to `file`: --duplicate-stdout-filters and the like.
+
+    As with torchrun 2.13 the input is what the console shows, so a stream has to be teed for it and not be silenced by
+    --local-ranks-filter; a line is copied with its prefix, which names the worker; and one file lies beside the
+    workers' directories in every round. Used in the output thread, except for `add_stream`.
+    """
+
+    def __init__(self, texts: Sequence[str], file: LogFile) -> None:
+        self._texts = [text.encode(errors="surrogateescape") for text in texts]
+        self._file = file
+        self._stream_count = 0
+
+    def add_stream(self) -> None:
+        self._stream_count += 1
+
+    def take(self, lines: bytes, prefix_size: int) -> None:
+        """Search whole lines, each after a prefix of `prefix_size` bytes, which is not searched."""
+        if not any(text in lines for text in self._texts):
+            return
+        found = [
+            line for line in lines.split(b"\n")[:-1] if any(line.find(text, prefix_size) >= 0 for text in self._texts)
+        ]
+        if found:
+            self._file.write(memoryview(b"\n".join((*found, b""))))
+
+    def remove_stream(self) -> None:
+        """Count one stream less. The file is closed with the last; a later line opens it again."""
+        self._stream_count -= 1
+        if self._stream_count <= 0:
+            self._file.close()
 
 
 class Console:

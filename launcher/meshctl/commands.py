@@ -1,21 +1,30 @@
 """The commands of `meshctl`, defined with click. There is no start-up budget, so it is plain click.
 
-The planner imports numpy, and the doctor half of meshrun, so each is imported by its own command.
+The planner imports numpy, and the doctor half of meshrun, so each is imported by its own command. Those that show a
+running job or send it a request find the store as meshrun does: by the same options, variables and files.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
-from launcher.meshctl.requests import commands as requests
-from launcher.model.console import write_stdout
+from launcher.config.options.table import BY_NAME
+from launcher.meshctl import requests
+from launcher.meshctl.job_store import JobStore, open_job_store
+from launcher.meshctl.status.follow import show_status
+from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
 from launcher.model.version import __version__
+from rendezvous.records import Command
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLAN_EXAMPLES = """\b
@@ -23,6 +32,13 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
+_STORE_OPTIONS = {
+    "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
+    "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
+    "rdzv-prefix": ("PREFIX", f"Where in the store the runs lie. Default: {BY_NAME['rdzv-prefix'].default}."),
+    "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
+}
+TIMEOUT_S = 30.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,11 +61,10 @@ def doctor(rank: int | None, nodes: int | None, as_json: bool, words: tuple[str,
 
     Options after -- count as if meshrun had got them. Nothing is written, and no worker started.
     """
-    from launcher.meshctl.doctor.document import examine
-    from launcher.meshctl.doctor.examination import ExaminationRequest
+    from launcher.meshctl.doctor.examine import examine
     from launcher.meshctl.doctor.render import render_text
 
-    found = examine(words, os.environ, ExaminationRequest(rank=rank, node_count=nodes))
+    found = examine(words, os.environ, rank=rank, node_count=nodes)
     write_stdout(json.dumps(found, indent=2) if as_json else render_text(found))
     return 0 if found["verdict"]["would_start"] else 1
 
@@ -105,4 +120,126 @@ def plan(cluster: str | None, named: str | None, **given: Any) -> int:
     return command.run(request)
 
 
-requests.add_to(meshctl)
+def _job_command(short_help: str, *, needs_run: bool = True) -> Callable[[_Function], _Function]:
+    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts."""
+
+    def decorate(function: _Function) -> _Function:
+        @wraps(function)
+        def call_with_store(**given: Any) -> Any:
+            values = {name: text for name in _STORE_OPTIONS if (text := given.pop(name.replace("-", "_"))) is not None}
+            return function(values, **given)
+
+        with_run = click.argument("run_id", required=needs_run)(call_with_store)
+        command = meshctl.command(function.__name__, short_help=short_help)(with_run)
+        for name, (metavar, help) in _STORE_OPTIONS.items():
+            option = BY_NAME[name]
+            command.params.append(click.Option([option.flag], metavar=metavar, help=f"{help} [{option.variables[0]}]"))
+        return function
+
+    return decorate
+
+
+_timeout_option = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    help="How long to wait for it to happen.",
+)  # fmt: skip
+
+
+@_job_command("Show a run: its round, its nodes, and how it came to this.")
+@click.option("--watch", is_flag=True, help="Go on until the job ends: redrawn in a terminal, else a line per change.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
+@click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
+def status(store: Mapping[str, str], run_id: str, **how: bool) -> None:
+    """Show a run: its round, its nodes, and how it came to this.
+
+    RUN_ID is what meshrun calls --rdzv-id. Only reads; the agents notice nothing of it.
+    """
+    with _open_job_store(store, run_id) as jobs:
+        show_status(jobs, run_id, **how)
+
+
+@_job_command("Stop a run on all nodes.")
+@_timeout_option
+def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
+    """Stop a run on all nodes.
+
+    Workers get the stop signal and the full grace, and every agent ends with exit code 143.
+    """
+    _submit_request("stop", store, run_id, timeout_s)
+
+
+@_job_command("Take a node out of a run, and keep it out.")
+@click.argument("node")
+@click.option("--absent", is_flag=True, help="NODE need not be there: it may not join.")
+@_timeout_option
+def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeout_s: float) -> None:
+    """Take a node out of a run, and keep it out until undrain.
+
+    Workers get the stop signal and the full grace, then the others go on without the node. NODE is its name, or its
+    member id where two nodes have one name.
+    """
+    _submit_request("drain", store, run_id, timeout_s, node, may_be_absent=absent)
+
+
+@_job_command("Let a drained node join again.")
+@click.argument("node")
+@_timeout_option
+def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> None:
+    """Let a drained node join again. Its agent has to be started anew if it has ended."""
+    _submit_request("undrain", store, run_id, timeout_s, node)
+
+
+@_job_command("Let newcomers lead a run whose nodes are all lost.")
+@_timeout_option
+def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
+    """Let newcomers lead a run whose nodes are all lost.
+
+    After an outage of the store only those lead who were in the last round: they may still be training, unseen. If
+    they are gone for good, newcomers wait for a long time to be sure. This says that it is so. Two worlds may train at
+    once if it is not.
+    """
+    _submit_request("takeover", store, run_id, timeout_s)
+
+
+@_job_command("Remove what finished jobs have left in the store.", needs_run=False)
+@click.option("--all", "every", is_flag=True, help="Of all runs under the prefix.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--insist", is_flag=True, help="Also a job of RUN_ID without a verdict and without members.")
+def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bool, insist: bool) -> None:
+    """Remove what finished jobs have left in the store.
+
+    A job with a living member is never touched.
+    """
+    if (run_id is None) != every:
+        raise UsageError("name a run, or give --all", "meshctl clean RUN_ID, or meshctl clean --all")
+    if insist and every:
+        raise UsageError("--insist is for one run, not for all of them")
+    with _open_job_store(store, run_id) as jobs:
+        write_stdout(requests.clean(jobs, run_id, dry_run=dry_run, insist=insist))
+
+
+def _submit_request(
+    kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
+) -> None:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    command = Command(kind=kind, target=target, by=f"{user}@{os.uname().nodename}")
+    waiting = requests.WaitPolicy(timeout_s)
+    with _open_job_store(store, run_id) as jobs:
+        request_id = secrets.token_hex(8)
+        done = requests.submit_request(jobs, run_id, command, request_id, waiting, may_be_absent=may_be_absent)
+        write_stdout(done)
+
+
+@contextmanager
+def _open_job_store(values: Mapping[str, str], run_id: str | None) -> Iterator[JobStore]:
+    """Open the store that the options name, for the duration of a command, and log its remarks."""
+    jobs = open_job_store(values, run_id, os.environ)
+    try:
+        for note in jobs.notes:
+            write_stderr(f"meshctl: {note}")
+        yield jobs
+    finally:
+        jobs.store.close()

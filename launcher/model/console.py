@@ -2,12 +2,10 @@
 
 stderr may be closed, a terminal that has gone, or a pipe without a reader. The agent keeps workers alive, so it
 waits a moment for room and then continues; until there is a reader, it does not wait again. Unwritten output is
-kept, up to a limit, and written before later lines or at the end.
+kept, up to a limit, and written before later lines or at the end. A test for room is not reliable, as a worker that
+shares the pipe may fill it first: every write is non-blocking, except to a file, and to a terminal of another user.
 
-A test for room is not reliable: a worker that shares the pipe may fill it first, and then a plain write would wait
-for the reader. So every write is non-blocking, except to a file, and to a terminal of another user.
-
-Names of files and nodes are foreign input. Control characters are escaped in both outputs, \\x1b for escape.
+Names of files and nodes are foreign input: control characters are escaped in both outputs, \\x1b for escape.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Errors of the command by culprit; each has its exit code."""
+"""Errors of the command by culprit, each with its exit code; and what their sentences and hints are made of."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
+_SANITIZED_MAX = 300
 _SHORTAGES = {
     errno.EMFILE: "see ulimit -n",
     errno.ENFILE: "see /proc/sys/fs/file-max",
@@ -48,3 +50,25 @@ class EarlyExitError(LauncherError):
     def __init__(self, sentence: str, exit_code: int) -> None:
         super().__init__(sentence)
         self.exit_code = exit_code
+
+
+def sanitize(text: str) -> str:
+    """Return the text as a sentence can contain it: on one line, without terminal control codes, and not too long."""
+    if len(text) > _SANITIZED_MAX:
+        return f"{sanitize(text[: _SANITIZED_MAX // 2])}... ({len(text)} characters)"
+    return repr(text) if text and (not text.isprintable() or text.isspace()) else text
+
+
+def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str:
+    """Return the question after a misspelt word, or "" if nothing is similar. `known`: candidate -> how to write it.
+
+    `similarity` runs from 0 to 1, the same word; 0.7 accepts --mehs for --mesh.
+    """
+    from difflib import get_close_matches  # only on the way to an error
+
+    close = get_close_matches(word, known, n=1, cutoff=similarity)
+    if not close:
+        # The beginning of a name is a name too, and may be misspelt: --npoc for --nproc-per-node.
+        beginnings = {name[: len(word) + 1]: name for name in known}
+        close = [beginnings[start] for start in get_close_matches(word, beginnings, n=1, cutoff=similarity)]
+    return f"did you mean {known[close[0]]}?" if close else ""

@@ -98,13 +98,10 @@ def _list_domain_keys(node: Node, depth: int) -> list[tuple[str | None, ...]]:
     return keys
 
 
-def make_default_level_costs(levels: Sequence[str]) -> dict[str, int | float]:
-    """Level costs if none are given: 1 to leave the host, 2 the innermost level, twice as much each level outwards."""
-    level_costs: dict[str, int | float] = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
-    return {**level_costs, HOST: 1}
-
-
 def resolve_level_costs(levels: Sequence[str], given: Mapping[str, int | float]) -> tuple[int | float, ...]:
-    """The cost of every level, outermost first, the host's last; what is not `given` has its usual cost."""
-    level_costs = {**make_default_level_costs(levels), **given}
-    return tuple(level_costs[level] for level in (*levels, HOST))
+    """The cost of every level, outermost first, the host's last.
+
+    What is not `given` has its usual cost: 1 to leave the host, 2 the innermost level, twice as much each one outwards.
+    """
+    usual = {level: 2 ** (len(levels) - index) for index, level in enumerate(levels)}
+    return tuple(given.get(level, usual.get(level, 1)) for level in (*levels, HOST))

@@ -1,26 +1,55 @@
 """Chooses the layout of a world: a new one, or the previous one with its holes filled.
 
 Without a previous plan, the search decides. With one, moving is expensive: a rank on another node reads its shard from
-far away and compiles again. So the first candidate moves none and only fills the holes. If that is nearly as cheap as
-possible, it is chosen at once. Else it is compared with a layout from scratch and with the same with its equal domains
-renamed: the least of J + price of a moved rank x moved ranks wins, and of equals the one that moves fewest.
+far away and compiles again. So the first candidate moves none and only fills the holes (a patch). If that is nearly as
+cheap as possible, it is chosen at once. Else it is compared with a layout from scratch and with the same with its equal
+domains renamed: the least of J + price of a moved rank x moved ranks wins, and of equals the one that moves fewest.
+
+The search works on units and items. Here they are mapped to nodes again: a slice that is used as a whole is one item
+for the search, but the hops between its hosts cost something, too, and a rank has moved when its host is another one.
 
 All comparisons are between integers, multiplied out, so that every machine decides the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
 from launcher.model.traffic import scale_to_integers
 from launcher.placement import shortage
-from launcher.placement.candidates import LayoutCandidate, LayoutCandidates
 from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import Costs, Limits
-from launcher.placement.plain import LayoutChoice
-from launcher.placement.stability import BlockRun
+from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem.hops import Ints
+from launcher.placement.problem.problem import (
+    Layout,
+    Problem,
+    find_fault,
+    make_problem,
+    relabel_domains,
+    round_weights,
+    sort_by_kind,
+)
+from launcher.placement.search.search import search
+from launcher.placement.stability import NO_ITEM, BlockRun, LayoutChoice, fill_holes, fill_holes_apart, tile
+from launcher.placement.units import compute_grid
+
+BLOCKS_MAX = 1 << 18
+"""With more, nodes are filled in order: a search takes minutes and gigabytes. 16,384 nodes of 8 have half of it."""
+PRICED_MAX = 512
+"""Holes that are priced one by one; where more is lost or new, a layout from scratch is as good."""
+HOLES_MAX = 16
+"""Holes that are each compared with all units; where more is lost, a layout from scratch is compared anyway."""
+
+GONE, NEW = -1, -2
+"""In place of the node that held a rank's coordinates: it has left; none, the coordinates are new."""
 
 
 def choose_layout(
@@ -36,6 +65,14 @@ def choose_layout(
     items = found.layout[starts].tolist()
     runs = [BlockRun(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
     return LayoutChoice(runs, found.cost, bound, scale, notes)
+
+
+class LayoutCandidate(NamedTuple):
+    """`layout`: unit -> item. `cost`: J, scaled. `moved`: ranks whose coordinates another node held before."""
+
+    layout: Layout
+    cost: int
+    moved: int
 
 
 def _choose_best(
@@ -73,3 +110,284 @@ def _choose_best(
     kept = min(fewer, key=lambda each: each.cost)
     dearer = shortage.format_amount(kept.cost, scale)
     return best, (f"if only {kept.moved:,} ranks moved, the traffic's cost would be {dearer}",)
+
+
+class LayoutCandidates:
+    """Those of one world. `owners`: rank -> node that held its coordinates, None if they are new; or None for all."""
+
+    def __init__(
+        self, world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
+    ) -> None:
+        self._world = world
+        shape = mesh.resolve_shape(world.size)
+        rooms = [item.room for item in world.items]
+        members = [item.position for item in world.items]
+        self.problem: Problem = make_problem(tree, mesh, shape, world.block_size, limits, costs, rooms, members)
+        place = {node.id: position for position, node in enumerate(tree.nodes)}
+        self._positions = np.array([[place[node.id] for node in item.nodes] for item in world.items], dtype=np.int32)
+        # Ranks that only go together: a unit, or all of a domain that is used as a whole, host by host.
+        self._group_size = world.block_size
+        self._by_host = self.problem
+        if limits.all_or_nothing:
+            self._group_size *= rooms[0]
+            # These domains all have one size, so the ranks determine how many are active.
+            count = world.size // self._group_size
+            self.problem = replace(self.problem, active_min=count, active_max=count, is_contiguous=True)
+            # J counts the hosts one by one, as if they could be used separately.
+            slots = self._group_size // self._positions.shape[1]
+            unit = next(unit for unit in range(slots, 0, -1) if slots % unit == 0 and compute_grid(shape, unit))
+            hosts = self._positions.ravel().tolist()
+            self._by_host = make_problem(tree, mesh, shape, unit, Limits(), costs, [slots // unit] * len(hosts), hosts)
+        self._owners = np.full(world.size, NEW, dtype=np.int32)
+        if owners is not None:
+            self._owners[:] = [NEW if owner is None else place.get(owner, GONE) for owner in owners]
+        self._held_items = self._find_held_items(len(tree.nodes))
+
+    def compute_bound(self) -> int:
+        """Return a lower bound of the cost of any layout of this world, scaled."""
+        found = compute_lower_bound(self.problem)
+        if self._by_host is self.problem:
+            return found
+        if self._group_size == self._world.block_size:
+            # Slices are boxes of the mesh, so their inner traffic costs the same in every layout.
+            filling = self._make_filling()
+            return found + self._compute_cost(filling) - self.problem.compute_cost(filling)
+        return max(found, compute_lower_bound(self._by_host))
+
+    def make_fresh(self) -> LayoutCandidate:
+        """Make a layout from scratch: all on one item if that is possible, else the search's result."""
+        problem = self.problem
+        able = np.flatnonzero(problem.capacity >= problem.traffic.block_count)
+        if len(able) and problem.active_min <= 1:
+            overlap = np.bincount(self._held_items[self._held_items != NO_ITEM], minlength=len(problem.capacity))
+            return self._make_candidate(np.full(len(self._held_items), able[np.argmax(overlap[able])], dtype=np.int32))
+        if problem.traffic.block_count > BLOCKS_MAX:
+            return self._make_candidate(self._make_filling())
+        in_kind_order, items = sort_by_kind(problem)
+        layout = search(in_kind_order)
+        return self._make_candidate(self._make_filling() if layout is None else items[layout])
+
+    def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
+        """Return the same with equal domains renamed, so that fewer ranks move."""
+        return self._make_candidate(relabel_domains(self.problem, other.layout, self._held_items))
+
+    def list_patches(self, factor: int, price: int) -> list[LayoutCandidate]:
+        """Return layouts in which the ranks of present nodes stay, as far as there are any, whatever they cost.
+
+        And with more moves, where these make J x factor + moved ranks x price less.
+        """
+        held, rooms = self._held_items.tolist(), self.problem.capacity.tolist()
+        if all(item == NO_ITEM for item in held):
+            return []
+        easy = round_weights(self.problem)  # arrays of 64 bits hold its prices
+        found: list[LayoutCandidate] = []
+        for way in (fill_holes, tile) if self.problem.is_contiguous else (fill_holes_apart,):
+            runs = way(held, rooms, _Prices(easy, self._held_items).pick)
+            if runs is None:
+                continue
+            items = np.array([run.item for run in runs], dtype=np.int32)
+            layout = np.repeat(items, [run.length for run in runs])
+            blocks = layout.reshape(-1, self._group_size // self._world.block_size)
+            if find_fault(self.problem, layout) is None and (blocks == blocks[:, :1]).all():
+                found.append(self._make_candidate(layout))
+                move = price * self._world.block_size
+                if easy is not self.problem:  # the price of a move in the same proportion to J as before
+                    move = move * easy.compute_cost(layout) // max(1, self.problem.compute_cost(layout))
+                better = _repair(easy, layout, self._held_items, factor, move)
+                if (better != layout).any():
+                    found.append(self._make_candidate(better))
+        return found
+
+    def _make_candidate(self, layout: Layout) -> LayoutCandidate:
+        nodes = np.repeat(
+            self._positions.ravel()[self._map_hosts(layout)], self._group_size // self._positions.shape[1]
+        )
+        moved = np.count_nonzero((self._owners != NEW) & (self._owners != nodes))
+        return LayoutCandidate(layout, self._compute_cost(layout), int(moved))
+
+    def _compute_cost(self, layout: Layout) -> int:
+        hosts = self._map_hosts(layout)
+        return self._by_host.compute_cost(np.repeat(hosts, self._by_host.traffic.block_count // len(hosts)))
+
+    def _map_hosts(self, layout: Layout) -> Layout:
+        """Return for every host of every group its place in `_positions`."""
+        items = layout[:: self._group_size // self._world.block_size]
+        hosts = self._positions.shape[1]
+        places: Layout = (items[:, None] * hosts + np.arange(hosts)).ravel().astype(np.int32)
+        return places
+
+    def _make_filling(self) -> Layout:
+        """Return the layout that proved the world possible."""
+        items, lengths = zip(*self._world.filling, strict=True)
+        # Units class by class, the outermost classes first: the order in which they were assigned.
+        order = np.arange(len(self._held_items))
+        for rule in reversed(self.problem.rules):
+            order = order[np.argsort(rule.class_of[order], kind="stable")]
+        layout = np.empty(len(order), dtype=np.int32)
+        layout[order] = np.repeat(np.array(items, dtype=np.int32), lengths)
+        return layout
+
+    def _find_held_items(self, node_count: int) -> Layout:
+        """Return for every unit the item that held all of its block, in the same order, or NO_ITEM."""
+        item_of = np.full(node_count, NO_ITEM, dtype=np.int32)
+        item_of[self._positions] = np.arange(len(self._positions), dtype=np.int32)[:, None]
+        owners = self._owners.reshape(-1, self._group_size)
+        first = np.where(owners[:, 0] >= 0, item_of[owners[:, 0]], NO_ITEM)
+        expected = np.repeat(self._positions, self._group_size // self._positions.shape[1], axis=1)[first]
+        held = np.where((first != NO_ITEM) & (owners == expected).all(axis=1), first, NO_ITEM)
+        return np.repeat(held, self._group_size // self._world.block_size).astype(np.int32)
+
+
+# The items for holes
+
+
+class _Prices:
+    """Picks the cheapest item for each hole, and records the picks. `held`: unit -> item, NO_ITEM for the holes.
+
+    When a node is lost and all others stay, its ranks need a new item. That item pays, for all their traffic with ranks
+    that have a place, the costs of the levels on the way. Near is usually cheap, but near to which ranks depends on the
+    traffic: a stage's tensor-parallel half matters more than its pipeline neighbour.
+    """
+
+    def __init__(self, problem: Problem, held: Layout) -> None:
+        self._problem = problem
+        self._layout = held.copy()
+        self._left = PRICED_MAX
+        self._partners = _find_partners(problem, held == NO_ITEM)
+        self._free = np.zeros(0, dtype=np.int64)
+        self._is_uniform = not problem.rules and int(problem.capacity.min()) == int(problem.capacity.max())
+
+    def pick(self, free: Collection[int], start: int, missing: int) -> int:
+        """The item for units from `start` on: one that can hold them all, then the cheapest, then the smallest."""
+        if not self._left:
+            return next(iter(free)) if self._is_uniform else NO_ITEM
+        self._left -= 1
+        if len(self._free) != len(free):
+            self._free = np.fromiter(free, dtype=np.int64, count=len(free))
+        items = self._free[self._find_allowed(start, self._free)] if self._problem.rules else self._free
+        if not len(items):
+            return NO_ITEM
+        rooms = self._problem.capacity[items].astype(np.int64)
+        price = self._compute_prices(items, range(start, start + missing))
+        fits = rooms >= missing
+        best = int(np.lexsort((np.where(fits, rooms, 0), price, np.where(fits, 0, -rooms), ~fits))[0])
+        taker = int(items[best])
+        self._layout[start : start + min(missing, int(rooms[best]))] = taker
+        self._free = self._free[self._free != taker]  # as the caller will do, except for items with room left
+        return taker
+
+    def _compute_prices(self, items: Ints, blocks: range) -> Ints:
+        found: dict[int, int] = {}
+        for unit in blocks:
+            for partner, weight in self._partners.get(unit, ()):
+                item = int(self._layout[partner])
+                if item != NO_ITEM and partner not in blocks:
+                    found[item] = found.get(item, 0) + weight
+        price = np.zeros(len(items), dtype=np.int64)
+        partners, weights = np.array(list(found), dtype=np.int64), list(found.values())
+        for level_cost, labels in zip(self._problem.traffic.level_costs, self._problem.labels, strict=True):
+            if level_cost and weights:
+                inside = np.zeros(len(labels), dtype=np.int64)
+                np.add.at(inside, labels[partners], weights)
+                price += level_cost * (sum(weights) - inside[labels[items]])
+        return price
+
+    def _find_allowed(self, start: int, items: Ints) -> NDArray[np.bool_]:
+        """Return items in the domains of the rest of the hole's classes."""
+        allowed = np.ones(len(items), dtype=np.bool_)
+        for rule in self._problem.rules:
+            mates = self._layout[rule.class_of == rule.class_of[start]]
+            mates = mates[mates != NO_ITEM]
+            if len(mates):
+                labels = self._problem.labels[rule.level]
+                allowed &= labels[items] == labels[mates[0]]
+        return allowed
+
+
+def _find_partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+    """Return the partners of each unit of a hole, with the traffic."""
+    partners: dict[int, list[tuple[int, int]]] = {}
+    is_hole = is_hole & (np.cumsum(is_hole) <= PRICED_MAX)
+    for hops in problem.traffic.hops:
+        for one, other in ((hops.low, hops.high), (hops.high, hops.low)):
+            touching = np.flatnonzero(is_hole[one])
+            for unit, partner in zip(one[touching].tolist(), other[touching].tolist(), strict=True):
+                partners.setdefault(unit, []).append((partner, hops.weight))
+    for exchange in problem.traffic.exchanges:
+        order = np.argsort(exchange.class_of, kind="stable").reshape(-1, exchange.size)
+        for unit in np.flatnonzero(is_hole).tolist():
+            members: Sequence[int] = order[exchange.class_of[unit]].tolist()
+            partners.setdefault(unit, []).extend((member, exchange.weight) for member in members if member != unit)
+    return partners
+
+
+# One more move where that is cheaper
+
+
+def _repair(problem: Problem, layout: Layout, held: Layout, factor: int, price: int) -> Layout:
+    """Return `layout` after one exchange per hole, where it pays. `held`: unit -> item that held it, NO_ITEM for holes.
+
+    A node is lost in the middle of a leaf, and the only spare is elsewhere: now two hops of each ring through the lost
+    place leave the leaf. If instead a node at the edge of the leaf takes the gap, and the spare takes the edge, it is
+    one hop. That moves one node's ranks more. So for each unit that was placed newly, exchanges with all other units
+    are compared, and the best is made if it pays: change of J x factor + price x units moved in addition < 0. One
+    exchange only: a lost node should not move the ranks of a third.
+    """
+    holes = np.flatnonzero(held == NO_ITEM)
+    if len(holes) > HOLES_MAX or problem.rules or int(problem.capacity.max()) > 1:
+        return layout
+    layout = layout.copy()
+    for hole in holes.tolist():
+        change = compute_exchange_costs(problem, layout, hole)
+        is_still = (held == layout) & (held != NO_ITEM)
+        # The best of the units that would move for it and of those that have moved anyway, compared in Python's
+        # integers: factor and price may be so large that an array's would overflow.
+        best_worth, best = 0, hole
+        for extra, may in ((0, ~is_still), (price, is_still)):
+            if may.any():
+                other = int(np.argmin(np.where(may, change, change.max())))
+                worth = int(change[other]) * factor + extra
+                if may[other] and worth < best_worth:
+                    best_worth, best = worth, other
+        layout[[hole, best]] = layout[[best, hole]]
+    return layout
+
+
+def compute_exchange_costs(problem: Problem, layout: Layout, block: int) -> Ints:
+    """For every other unit the change of J if it and `block` exchange their items, of which each holds one unit."""
+    change = np.zeros(len(layout), dtype=np.int64)
+    for level_cost, labels in zip(problem.traffic.level_costs, problem.labels, strict=True):
+        if not level_cost:
+            continue
+        place = labels[layout].astype(np.int64)
+        is_away = place != place[block]
+        for weight, coming, partners in _list_changes(problem, place, is_away, block):
+            # `block` in the other's place: all partners that are not there, less those that are away now. Its
+            # distance to a partner itself does not change, which both sides of the exchange counted as none.
+            there = np.bincount(place[partners], minlength=int(place.max()) + 1)
+            going = len(partners) - there[place] - np.count_nonzero(is_away[partners])
+            np.add.at(going, partners, 2 * is_away[partners])
+            change += level_cost * weight * (coming + going)
+    change[block] = 0
+    return change
+
+
+def _list_changes(
+    problem: Problem, domain_of: Ints, is_away: NDArray[np.bool_], block: int
+) -> Iterator[tuple[int, Ints, Ints]]:
+    """Per communicator: its weight, for every unit how many more of its partners would be elsewhere in the place of
+    `block`, and the partners of `block`."""
+    for hops in problem.traffic.hops:
+        was = domain_of[hops.low] != domain_of[hops.high]
+        coming = np.bincount(hops.low, is_away[hops.high].astype(np.int64) - was, len(domain_of))
+        coming += np.bincount(hops.high, is_away[hops.low].astype(np.int64) - was, len(domain_of))
+        partners = np.concatenate((hops.high[hops.low == block], hops.low[hops.high == block])).astype(np.int64)
+        yield hops.weight, coming.astype(np.int64), partners
+    for exchange in problem.traffic.exchanges:
+        classes = exchange.class_of.astype(np.int64)
+        _, spot, count = np.unique(
+            classes * (int(domain_of.max()) + 1) + domain_of, return_inverse=True, return_counts=True
+        )
+        at_home = np.bincount(classes, ~is_away, int(classes.max()) + 1).astype(np.int64)
+        partners = np.flatnonzero(classes == classes[block])
+        yield exchange.weight, count[spot] - 1 - at_home[classes] + ~is_away, partners[partners != block]

@@ -13,7 +13,7 @@ break a rule that the plan keeps; its cost is reported in any case, with the rul
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -26,8 +26,16 @@ from launcher.model.node import Node
 from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
 from launcher.placement.limits import Costs, Limits, Plan
-from launcher.placement.problem.cost import Labels
-from launcher.placement.problem.hops import Exchange, Hops, Traffic, compute_box, make_traffic
+from launcher.placement.problem.hops import (
+    Exchange,
+    Hops,
+    Labels,
+    Traffic,
+    compute_box,
+    compute_cost,
+    make_traffic,
+    sum_leaving_traffic,
+)
 from launcher.placement.shortage import pluralize
 
 Holders = NDArray[np.int32]
@@ -117,7 +125,7 @@ def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
     for index, axis in enumerate(mesh.axes):
         if plan.shape[index] == 1:
             continue
-        spreads = {name: _measure_spread(labels, index) for name, labels in rings}
+        spreads = {name: _measure_spread(labels, [index]) for name, labels in rings}
         home = next((name for name, spread in spreads.items() if spread == 1), None)
         if home is not None:
             inside.setdefault(home, []).append(axis.name)
@@ -130,9 +138,11 @@ def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
     return "; ".join(filter(None, (kept.replace(" on one", f" {verb} on one", 1), *across)))
 
 
-def _measure_spread(labels: NDArray[np.int32], axis: int) -> int:
-    """Return how many domains the widest group along an axis touches."""
-    return int((np.diff(np.sort(labels, axis=axis), axis=axis) != 0).sum(axis=axis).max()) + 1
+def _measure_spread(labels: NDArray[np.int32], along: Sequence[int]) -> int:
+    """Return how many domains the widest group along these axes touches. `labels`: in the shape of the mesh."""
+    inner = np.moveaxis(labels, along, range(labels.ndim - len(along), labels.ndim))
+    groups = np.sort(inner.reshape(-1, math.prod(labels.shape[axis] for axis in along)), axis=1)
+    return int((np.diff(groups, axis=1) != 0).sum(axis=1).max()) + 1
 
 
 class _ExplainContext:
@@ -143,8 +153,7 @@ class _ExplainContext:
         self.axes = [axis.name for axis in mesh.axes]
         self.tree = tree
         self.levels = (*tree.levels, HOST)
-        self.domains = [*(np.array(level, dtype=np.int32) for level in tree.domains)]
-        self.domains.append(np.arange(len(tree.nodes), dtype=np.int32))
+        self.domains = [np.array(level, dtype=np.int32) for level in (*tree.domains, range(len(tree.nodes)))]
         self.level_costs = resolve_level_costs(tree.levels, costs.level_costs)
         self.level_cost_scale = scale_to_integers(self.level_costs)[1]
         self.communicators = costs.traffic or make_default_traffic(mesh)
@@ -165,6 +174,9 @@ class _ExplainContext:
     def find_name(self, level: int, domain: int) -> str:
         return self.tree.nodes[domain].id if level == len(self.tree.levels) else self.tree.names[level][domain]
 
+    def measure_spread(self, axes: Sequence[str], labels: Labels, traffic: Traffic) -> int:
+        return _measure_spread(labels.reshape(traffic.grid), [self.axes.index(axis) for axis in axes])
+
 
 def _find_holders(plan: Plan, tree: Tree) -> Holders:
     holders = np.empty(plan.world_size, dtype=np.int32)
@@ -174,42 +186,29 @@ def _find_holders(plan: Plan, tree: Tree) -> Holders:
     return holders
 
 
-def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) -> list[LevelTraffic]:
-    talk = view.make_traffic(block_size)
-    scale = talk.scale // view.level_cost_scale  # of weights alone
-    found: list[LevelTraffic] = []
-    for index, (name, level_cost, labels) in enumerate(
-        zip(view.levels, talk.level_costs, view.make_labels(holders, block_size), strict=True)
-    ):
+def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) -> Iterator[LevelTraffic]:
+    traffic = view.make_traffic(block_size)
+    scale = traffic.scale // view.level_cost_scale  # of weights alone
+    for index, labels in enumerate(view.make_labels(holders, block_size)):
         domain_count = int(view.domains[index].max()) + 1
         leaving = dict.fromkeys(view.communicators, 0)
         at_edge = np.zeros(domain_count, dtype=object)  # Python's integers: weights may be large
-        for part in _list_parts(talk):
-            ends = _count_ends(part, labels, domain_count)
-            leaving[part.communicator] += int(ends.sum()) // 2 * part.weight
-            at_edge += ends.astype(object) * part.weight
+        for part, amount in zip(traffic.parts, sum_leaving_traffic(traffic, labels), strict=True):
+            leaving[part.communicator] += amount
+            at_edge += _count_ends(part, labels, domain_count).astype(object) * part.weight
         held = np.bincount(labels, minlength=domain_count)
         most = int(np.argmax(at_edge))
         busiest = BusiestDomain(
             view.find_name(index, most), Fraction(at_edge[most], scale), int(held[most]) * block_size
         )
-        found.append(
-            LevelTraffic(
-                name=name,
-                level_cost=Fraction(level_cost, view.level_cost_scale),
-                leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
-                spreads=tuple(
-                    _measure_group_spread(one.axes, labels, talk.grid, view.axes) for one in view.communicators
-                ),
-                domain_count=int(np.count_nonzero(held)),
-                busiest=busiest if at_edge[most] else None,
-            )
+        yield LevelTraffic(
+            name=view.levels[index],
+            level_cost=Fraction(traffic.level_costs[index], view.level_cost_scale),
+            leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
+            spreads=tuple(view.measure_spread(one.axes, labels, traffic) for one in view.communicators),
+            domain_count=int(np.count_nonzero(held)),
+            busiest=busiest if at_edge[most] else None,
         )
-    return found
-
-
-def _list_parts(traffic: Traffic) -> list[Hops | Exchange]:
-    return [*traffic.hops, *traffic.exchanges]
 
 
 def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDArray[np.int64]:
@@ -217,8 +216,8 @@ def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDA
     if isinstance(part, Hops):
         low, high = labels[part.low], labels[part.high]
         is_leaving = low != high
-        ends = np.bincount(low[is_leaving], minlength=domain_count)
-        return ends + np.bincount(high[is_leaving], minlength=domain_count)
+        found = np.bincount(low[is_leaving], minlength=domain_count)
+        return found + np.bincount(high[is_leaving], minlength=domain_count)
     # The units of a class in a domain, without an entry for each possible pair: that would be units squared.
     together, counts = np.unique(part.class_of.astype(np.int64) * domain_count + labels, return_counts=True)
     ends = np.zeros(domain_count, dtype=np.int64)
@@ -226,59 +225,36 @@ def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDA
     return ends
 
 
-def _measure_group_spread(along: Sequence[str], labels: Labels, grid: Sequence[int], axes: Sequence[str]) -> int:
-    """Return how many domains the widest of the groups along these axes touches."""
-    inner = [axes.index(axis) for axis in along]
-    outer = [axis for axis in range(len(grid)) if axis not in inner]
-    groups = labels.reshape(grid).transpose(*outer, *inner).reshape(-1, math.prod(grid[axis] for axis in inner))
-    return int((np.diff(np.sort(groups, axis=1), axis=1) != 0).sum(axis=1).max()) + 1
-
-
-def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -> list[Baseline]:
+def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -> Iterator[Baseline]:
     nodes = view.tree.nodes
     orders = {"join order": sorted(range(len(nodes)), key=lambda at: (nodes[at].order, nodes[at].id))}
     if any(node.address for node in nodes):
         # Nodes without an address come last, in the order of joining.
-        def make_text_key(at: int) -> tuple[bool, str, int]:
-            return not nodes[at].address, nodes[at].address, nodes[at].order
-
+        joined = sorted(range(len(nodes)), key=lambda at: (not nodes[at].address, nodes[at].order))
         numbers = {node.address: make_natural_key(node.address) for node in nodes}
-        orders["address order, as text"] = sorted(range(len(nodes)), key=make_text_key)
+        orders["address order, as text"] = sorted(joined, key=lambda at: (not nodes[at].address, nodes[at].address))
         orders["address order, as numbers"] = sorted(
-            range(len(nodes)), key=lambda at: (not nodes[at].address, numbers[nodes[at].address], nodes[at].order)
+            joined, key=lambda at: (not nodes[at].address, numbers[nodes[at].address])
         )
     orders["path order"] = list(range(len(nodes)))
-    talks: dict[int, Traffic] = {}
-    found: list[Baseline] = []
     for name, order in orders.items():
         room = [nodes[at].slot_count // block_size * block_size for at in order]
         holders = np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
         step = view.find_block_size(holders)
-        talk = talks.setdefault(step, view.make_traffic(step))
-        labels = view.make_labels(holders, step)
-        found.append(Baseline(name, _compute_cost(view, talk, labels), tuple(_find_faults(view, talk, labels, limits))))
-    return found
+        traffic, labels = view.make_traffic(step), view.make_labels(holders, step)
+        cost = Fraction(compute_cost(traffic, labels), traffic.scale)
+        yield Baseline(name, cost, tuple(_find_faults(view, traffic, labels, limits)))
 
 
-def _compute_cost(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels]) -> Fraction:
-    total = 0
-    for level_cost, level, domains in zip(traffic.level_costs, labels, view.domains, strict=True):
-        for part in _list_parts(traffic) if level_cost else ():
-            total += level_cost * part.weight * (int(_count_ends(part, level, int(domains.max()) + 1).sum()) // 2)
-    return Fraction(total, traffic.scale)
-
-
-def _find_faults(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels], limits: Limits) -> list[str]:
-    """Return the rules that an order breaks."""
-    found: list[str] = []
+def _find_faults(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels], limits: Limits) -> Iterator[str]:
+    """Yield the rules that an order breaks."""
     for axis, level in limits.within.items():
-        if _measure_group_spread((axis,), labels[view.levels.index(level)], traffic.grid, view.axes) > 1:
-            found.append(f"{axis} leaves its {level}")
+        if view.measure_spread([axis], labels[view.levels.index(level)], traffic) > 1:
+            yield f"{axis} leaves its {level}"
     used = np.unique(labels[-1])
     if limits.all_or_nothing:
         parts = np.bincount(view.domains[view.levels.index(limits.all_or_nothing.level)][used])
         if (parts[parts > 0] != limits.all_or_nothing.hosts).any():
-            found.append(f"uses parts of a {limits.all_or_nothing.level}")
+            yield f"uses parts of a {limits.all_or_nothing.level}"
     if limits.nodes_max is not None and len(used) > limits.nodes_max:
-        found.append(f"uses {len(used)} nodes")
-    return found
+        yield f"uses {len(used)} nodes"

@@ -1,25 +1,35 @@
 """The plan of a round: the largest valid world, the layout that costs least, and the reasons in words.
 
 Three steps. How large is the world (`capacity`)? Which node holds which ranks (`choice`)? And which nodes are spares,
-in which order of use? The second step is skipped if one node holds everything, or all nodes are equal and equally far
-apart: then no array is needed, and a job of one node starts without the time it takes to load numpy. It is also
-skipped where every node has a number that its ranks follow.
+in which order of use? The second step needs no search if one node holds everything, or all nodes are equal and equally
+far apart: then no array is needed, and a job of one node starts without the time it takes to load numpy. The only
+decision left is which ranks can stay on their nodes. There is none where the user has numbered the nodes: ranks follow
+the numbers at any cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
-from launcher.model.traffic import scale_to_integers
+from launcher.model.traffic import make_default_traffic, scale_to_integers
 from launcher.placement import shortage
 from launcher.placement.capacity import LargestWorld, find_largest_world
 from launcher.placement.limits import Costs, Limits, Plan
-from launcher.placement.plain import LayoutChoice, choose_by_number, choose_without_search
-from launcher.placement.stability import BlockRun, count_moved, find_owners, is_precedent
+from launcher.placement.stability import (
+    NO_ITEM,
+    BlockRun,
+    LayoutChoice,
+    count_moved,
+    fill_holes,
+    find_owners,
+    make_first_fit,
+    tile,
+)
+from launcher.placement.units import compute_grid
 
 
 def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previous: Plan | None) -> Plan:
@@ -27,26 +37,29 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
 
     Raises UsageError, naming what is missing, when no valid world exists.
     """
-    place = build_tree(nodes, limits.levels)
-    world = find_largest_world(place.nodes, mesh, limits, place)
+    tree = build_tree(nodes, limits.levels)
+    world = find_largest_world(tree.nodes, mesh, limits, tree)
     if not world.size:
         raise UsageError(world.reason, world.hint or "add nodes, or ask for fewer nodes or a smaller mesh")
     shape = mesh.resolve_shape(world.size)
-    owners = find_owners(previous, mesh, shape) if is_precedent(previous, mesh) else None
-    answer = choose_by_number(world) or choose_without_search(world, place, mesh, limits, costs, owners)
+    owners = find_owners(previous, mesh, shape)
+    answer = _choose_by_number(world) or _choose_without_search(world, tree, mesh, limits, costs, owners)
     if answer is None:
         # docs/internals/decisions/0007-numpy-in-the-planner.md
         from launcher.placement.choice import choose_layout  # it imports numpy
 
-        answer = choose_layout(world, place, mesh, limits, costs, owners)
-    ranks = _assign_ranks(world, answer.runs)
+        answer = choose_layout(world, tree, mesh, limits, costs, owners)
+    stretches = list(_list_stretches(world, answer.runs))
+    ranks: dict[str, tuple[int, ...]] = {}
+    for node, start, end in stretches:
+        ranks[node.id] = (*ranks.get(node.id, ()), *range(start, end))
     moved = 0
     if owners is not None:
-        stretches = (stretch for run in answer.runs for stretch in _list_stretches(world, run))
         moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches)
-    spares = _list_spares(world, place, costs, answer.runs)
+    spares = _list_spares(world, tree, costs, answer.runs)
+    spare = f"; {len(spares)} spare{'s' * (len(spares) > 1)}: {shortage.format_nodes(spares)}" if spares else ""
     reasons = [
-        _explain_world(world, place, limits, ranks, spares),
+        shortage.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare,
         *_describe_unused(world),
         *_describe_idle_slots(world, ranks),
         *_describe_cost(answer),
@@ -55,18 +68,17 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     if previous is not None and owners is None:
         reasons.append("the plan before was made for another mesh, so no rank has a place to keep")
     if owners is not None:
-        reasons += _describe_moves(world, place, ranks, owners, moved)
+        reasons += _describe_moves(world, tree, ranks, owners, moved)
+    unused = {node.id: each.reason for each in world.unused for node in each.nodes}
     return Plan(
         shape=shape,
         ranks=ranks,
-        spares=tuple(node.id for node in (*spares, *(node for unused in world.unused for node in unused.nodes))),
+        spares=(*(node.id for node in spares), *unused),
         moved=moved,
         reasons=tuple(reasons),
         cost=_unscale(answer.cost, answer.scale),
         lower_bound=_unscale(answer.bound, answer.scale),
-        unusable={node.id: unused.reason for unused in world.unused for node in unused.nodes}
-        if limits.all_or_nothing
-        else {},
+        unusable=unused if limits.all_or_nothing else {},
     )
 
 
@@ -74,22 +86,13 @@ def _unscale(scaled: int, scale: int) -> int | float:
     return scaled // scale if scaled % scale == 0 else scaled / scale
 
 
-# The assignment of ranks
-
-
-def _list_stretches(world: LargestWorld, run: BlockRun) -> list[tuple[Node, int, int]]:
-    """Return the nodes of a run, each with its first rank and the one after its last."""
-    nodes = world.items[run.item].nodes
-    start, length = run.start * world.block_size, run.length * world.block_size // len(nodes)
-    return [(node, start + index * length, start + (index + 1) * length) for index, node in enumerate(nodes)]
-
-
-def _assign_ranks(world: LargestWorld, runs: Sequence[BlockRun]) -> dict[str, tuple[int, ...]]:
-    ranks: dict[str, tuple[int, ...]] = {}
+def _list_stretches(world: LargestWorld, runs: Iterable[BlockRun]) -> Iterator[tuple[Node, int, int]]:
+    """Yield the nodes of the runs, each with its first rank and the one after its last."""
     for run in runs:
-        for node, start, end in _list_stretches(world, run):
-            ranks[node.id] = (*ranks.get(node.id, ()), *range(start, end))
-    return ranks
+        nodes = world.items[run.item].nodes
+        start, length = run.start * world.block_size, run.length * world.block_size // len(nodes)
+        for index, node in enumerate(nodes):
+            yield node, start + index * length, start + (index + 1) * length
 
 
 def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[BlockRun]) -> list[Node]:
@@ -118,14 +121,106 @@ def _list_spares(world: LargestWorld, tree: Tree, costs: Costs, runs: Sequence[B
     return [node for index in spare for node in world.items[index].nodes]
 
 
+# Layouts without a search
+
+
+def _choose_by_number(world: LargestWorld) -> LayoutChoice | None:
+    """Return the layout in the order of the nodes' numbers; None if they have none. Its cost is not computed."""
+    numbers = [item.nodes[0].rank for item in world.items]
+    if None in numbers:
+        return None
+    return LayoutChoice(_make_runs(sorted(world.filling, key=lambda piece: numbers[piece[0]] or 0)), 0, 0)
+
+
+def _choose_without_search(
+    world: LargestWorld, tree: Tree, mesh: Mesh, limits: Limits, costs: Costs, owners: list[str | None] | None
+) -> LayoutChoice | None:
+    """Return the layout if no search is needed; None if one is."""
+    if limits.all_or_nothing and len(tree.nodes) > 1:
+        return None
+    unit_count = world.size // world.block_size
+    held = _find_held_items(world, owners)
+    if limits.nodes_min <= 1:
+        able = [index for index, item in enumerate(world.items) if item.room >= unit_count]
+        if able:
+            best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
+            if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
+                return LayoutChoice([BlockRun(best, 0, unit_count)], 0, 0)
+    if limits.within or not limits.is_contiguous:
+        return None
+    rooms = [item.room for item in world.items]
+    level_costs = resolve_level_costs(tree.levels, costs.level_costs)
+    is_free = not any(level_costs) or not any(one.weight for one in costs.traffic or make_default_traffic(mesh))
+    cost = (0, 1) if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
+    if cost is None:
+        return None
+    pick = make_first_fit(rooms)
+    ways: tuple[Callable[[], list[BlockRun] | None], ...] = (
+        lambda: fill_holes(held, rooms, pick),
+        lambda: tile(held, rooms, pick),
+        lambda: _make_runs(world.filling),
+    )
+    for way in ways if any(item != NO_ITEM for item in held) else ways[-1:]:
+        runs = way()
+        if runs is None or not limits.nodes_min <= len(runs) <= (limits.nodes_max or len(runs)):
+            continue
+        if is_free or all(run.length == rooms[run.item] for run in runs):
+            return LayoutChoice(runs, cost[0], *cost)
+    return None
+
+
+def _compute_flat_cost(
+    world: LargestWorld, tree: Tree, mesh: Mesh, costs: Costs, level_costs: Sequence[int | float]
+) -> tuple[int, int] | None:
+    """Return J where only leaving a host costs, all are equal and full, and a host's ranks are a box; None elsewhere.
+
+    As a numerator and a denominator.
+    """
+    from fractions import Fraction  # not needed on one node, where it would delay the start
+
+    positions = [item.position for item in world.items]
+    for level_cost, level in zip(level_costs, tree.domains, strict=False):
+        if level_cost and any(level[position] != level[positions[0]] for position in positions):
+            return None
+    room = world.items[0].room
+    shape = mesh.resolve_shape(world.size)
+    counts = compute_grid(shape, room * world.block_size)
+    if counts is None or any(item.room != room for item in world.items):
+        return None
+    total = Fraction(0)
+    for one in costs.traffic or make_default_traffic(mesh):
+        size, hosts = 1, 1  # ranks of a group, and hosts that it is spread over
+        for index, axis in enumerate(mesh.axes):
+            if axis.name in one.axes:
+                size, hosts = size * shape[index], hosts * counts[index]
+        if hosts > 1:
+            hops = {
+                "ring": Fraction(hosts),
+                "line": Fraction(hosts - 1),
+                "all": Fraction(size * (size - size // hosts), size - 1),
+            }
+            total += Fraction(str(one.weight)) * world.size / size * hops[one.kind]
+    total *= Fraction(str(level_costs[-1]))
+    return total.numerator, total.denominator
+
+
+def _make_runs(filling: Iterable[tuple[int, int]]) -> list[BlockRun]:
+    runs: list[BlockRun] = []
+    for item, length in filling:
+        runs.append(BlockRun(item, runs[-1].end if runs else 0, length))
+    return runs
+
+
+def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> list[int]:
+    """Return for every unit the item that held all of its ranks. For single nodes."""
+    if owners is None:
+        return [NO_ITEM] * (world.size // world.block_size)
+    items: dict[str | None, int] = {item.nodes[0].id: index for index, item in enumerate(world.items)}
+    blocks = (owners[start : start + world.block_size] for start in range(0, world.size, world.block_size))
+    return [items.get(block[0], NO_ITEM) if block.count(block[0]) == len(block) else NO_ITEM for block in blocks]
+
+
 # Sentences
-
-
-def _explain_world(
-    world: LargestWorld, tree: Tree, limits: Limits, ranks: dict[str, tuple[int, ...]], spares: Sequence[Node]
-) -> str:
-    spare = f"; {len(spares)} spare{'s' if len(spares) > 1 else ''}: {shortage.format_nodes(spares)}" if spares else ""
-    return shortage.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare
 
 
 def _describe_unused(world: LargestWorld) -> list[str]:
@@ -162,7 +257,7 @@ def _describe_moves(
         return []
     gone = sorted(before - set(ranks), key=make_natural_key)
     joined = [node for node in tree.nodes if node.id in ranks and node.id not in before]
-    changes = [f"without {shortage.join_names(gone)}"] * bool(gone) + [f"with {shortage.format_nodes(joined)}"] * bool(
-        joined
-    )
-    return ["; ".join([f"{moved:,} of {world.size:,} ranks change their node", *changes])]
+    words = [f"{moved:,} of {world.size:,} ranks change their node"]
+    words += [f"without {shortage.join_names(gone)}"] * bool(gone)
+    words += [f"with {shortage.format_nodes(joined)}"] * bool(joined)
+    return ["; ".join(words)]

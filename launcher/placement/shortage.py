@@ -11,10 +11,16 @@ from collections.abc import Iterable, Sequence
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
-from launcher.model.topology import HOST, Tree, sort_nodes
+from launcher.model.topology import HOST, sort_nodes
 from launcher.placement.limits import Limits
-from launcher.placement.rules import Constraint, build_layers, compute_class_size
-from launcher.placement.units import Item, UnusedNodes, compute_grid, find_usual_slot_count, list_elastic_sizes
+from launcher.placement.units import (
+    Supply,
+    UnusedNodes,
+    build_layers,
+    compute_grid,
+    find_usual_slot_count,
+    list_elastic_sizes,
+)
 
 NAMES_MAX = 8  # more would make a log line too long
 
@@ -59,10 +65,6 @@ def format_amount(scaled: int, scale: int) -> str:
     return f"{scaled / scale:.4g}"
 
 
-def describe_too_small(block_size: int) -> str:
-    return f"{block_size} ranks must sit on one node"
-
-
 def describe_world(size: int, node_count: int, present_count: int, reason: str, limits: Limits) -> str:
     """Return the whole sentence about a world. `reason`: from `explain_size`."""
     ranks = "1 rank" if size == 1 else f"{size:,} ranks"
@@ -82,134 +84,101 @@ def explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_b
     return f"{name} is the largest whole number of replicas{' with ' if rules else ''}{' and '.join(rules)}"
 
 
-def describe_too_few_nodes(
-    present: Sequence[Node],
-    items: Sequence[Item],
-    unused: Sequence[UnusedNodes],
-    mesh: Mesh,
-    block_size: int,
-    limits: Limits,
-) -> str:
-    usable_count = sum(len(item.nodes) for item in items)
-    are = "is" if usable_count == 1 else "are"
+# Why there is no world
+
+
+def describe_too_few_nodes(supply: Supply) -> str:
+    limits = supply.limits
+    count = sum(len(item.nodes) for item in supply.items)
+    present = "is present" if count == 1 else "are present"
     least = f"at least {format_node_count(limits.nodes_min)} must be active"
-    if usable_count == len(present):
-        return f"{least}, {usable_count} {are} present"
+    if count == len(supply.nodes):
+        return f"{least}, {count} {present}"
     if limits.all_or_nothing:
-        return (
-            f"{least}, {usable_count} in complete {pluralize(limits.all_or_nothing.level)} {are} "
-            f"present{_describe_unused(unused)}"
-        )
-    return (
-        f"{least}, {usable_count} with the {block_size} devices that a unit of mesh {mesh} needs {are} present"
-        f"{_describe_odd_nodes(present, block_size)}"
-    )
+        slices = f"complete {pluralize(limits.all_or_nothing.level)}"
+        return f"{least}, {count} in {slices} {present}{_describe_unused(supply.unused)}"
+    devices = f"the {supply.block_size} devices that a unit of mesh {supply.mesh} needs"
+    return f"{least}, {count} with {devices} {present}{_describe_odd_nodes(supply.nodes, supply.block_size)}"
 
 
-def describe_too_few_slots(
-    present: Sequence[Node],
-    items: Sequence[Item],
-    unused: Sequence[UnusedNodes],
-    mesh: Mesh,
-    block_size: int,
-    limits: Limits,
-) -> str:
+def describe_too_few_slots(supply: Supply) -> str:
+    mesh, limits = supply.mesh, supply.limits
     least = limits.elastic_min if mesh.elastic_axis else 1
     rank_count = mesh.replica_size * least
     whose = f"mesh {mesh}"
     if mesh.elastic_axis and least > 1:
         whose += f" with {mesh.elastic_axis.name} of at least {least}"
     if limits.all_or_nothing:
-        return _describe_too_few_slices(items, unused, whose, rank_count, limits)
-    slot_count = find_usual_slot_count(present)
-    node_count = math.ceil(rank_count / max(1, slot_count // block_size * block_size))
+        return _describe_too_few_slices(supply, whose, rank_count)
+    slot_count = find_usual_slot_count(supply.nodes)
+    node_count = math.ceil(rank_count / max(1, slot_count // supply.block_size * supply.block_size))
     devices = "1 device" if slot_count == 1 else f"{slot_count} devices"
-    if len(present) == 1 or limits.nodes_max == 1:
-        most = max(node.slot_count for node in present)
+    if len(supply.nodes) == 1 or limits.nodes_max == 1:
+        most = max(node.slot_count for node in supply.nodes)
         are = "is" if most == 1 else "are"
         return f"{whose} needs {rank_count:,} devices, {most:,} {are} present on {format_node_count(1)}"
     needs = f"{whose} needs at least {format_node_count(node_count)} with {devices}"
-    alike = sum(1 for node in present if node.slot_count == slot_count)
+    alike = sum(1 for node in supply.nodes if node.slot_count == slot_count)
     if limits.nodes_max is not None and limits.nodes_max < min(node_count, alike + 1):
         return f"{needs}; at most {limits.nodes_max} may be active"
     are = "is" if alike == 1 else "are"
-    return f"{needs}; {alike} {are} present{_describe_odd_nodes(present, slot_count)}"
+    return f"{needs}; {alike} {are} present{_describe_odd_nodes(supply.nodes, slot_count)}"
 
 
-def _describe_too_few_slices(
-    items: Sequence[Item], unused: Sequence[UnusedNodes], subject: str, rank_count: int, limits: Limits
-) -> str:
+def _describe_too_few_slices(supply: Supply, subject: str, rank_count: int) -> str:
+    limits, present = supply.limits, len(supply.items)
     assert limits.all_or_nothing is not None
     level, hosts = limits.all_or_nothing.level, limits.all_or_nothing.hosts
-    are = "is" if len(items) == 1 else "are"
-    if not items:
-        return (
-            f"{subject} needs complete {pluralize(level)} of {hosts} hosts; none is present{_describe_unused(unused)}"
-        )
-    ranks = hosts * items[0].nodes[0].slot_count
-    count = math.ceil(rank_count / ranks)
+    unused = _describe_unused(supply.unused)
+    if not present:
+        return f"{subject} needs complete {pluralize(level)} of {hosts} hosts; none is present{unused}"
+    count = math.ceil(rank_count / (hosts * supply.items[0].nodes[0].slot_count))
     needs = f"{subject} needs at least {count} complete {level if count == 1 else pluralize(level)} of {hosts} hosts"
-    if len(items) >= count:
+    if present >= count:
         return f"{needs}; at most {format_node_count(limits.nodes_max or 0)} may be active"
-    return f"{needs}; {len(items)} {are} present{_describe_unused(unused)}"
+    return f"{needs}; {present} {'is' if present == 1 else 'are'} present{unused}"
 
 
-def describe_no_even_size(mesh: Mesh, block_size: int, item_ranks: int, low: int, high: int, limits: Limits) -> str:
+def describe_no_even_size(supply: Supply, low: int, high: int) -> str:
     """Explain that there are enough devices, but no world that they could form is even."""
-    what = (
-        f"whole {pluralize(limits.all_or_nothing.level)} of {item_ranks} ranks"
-        if limits.all_or_nothing
-        else f"units of {block_size} ranks"
-    )
+    mesh, domains = supply.mesh, supply.limits.all_or_nothing
+    what = f"units of {supply.block_size} ranks"
+    if domains:
+        what = f"whole {pluralize(domains.level)} of {supply.item_ranks} ranks"
     if mesh.elastic_axis is None:
         return f"mesh {mesh} does not consist of {what}"
     sizes = f"{low}" if low == high else f"{low} to {high}"
-    return (
-        f"mesh {mesh} does not consist of {what} for {mesh.elastic_axis.name} of {sizes}, which is what could be formed"
-    )
+    axis = mesh.elastic_axis.name
+    return f"mesh {mesh} does not consist of {what} for {axis} of {sizes}, which is what could be formed"
 
 
-def describe_no_room(
-    items: Sequence[Item],
-    constraints: Sequence[Constraint],
-    tree: Tree | None,
-    mesh: Mesh,
-    block_size: int,
-    low: int,
-    limits: Limits,
-) -> str:
+def describe_no_room(supply: Supply, low: int) -> str:
     """Explain that there are enough devices, but not as `within` requires: the innermost broken rule."""
-    if tree is None or not constraints:
+    mesh, tree, limits, block_size = supply.mesh, supply.tree, supply.limits, supply.block_size
+    if tree is None or not supply.constraints:
         return f"mesh {mesh} fits on no {limits.nodes_max} of the nodes present"
-    block = items[0].room * block_size if limits.all_or_nothing else 1
+    block = supply.item_ranks
     size = next(iter(list_elastic_sizes(mesh, block_size, block, low, low + block_size * block)), low)
     shape = mesh.resolve_shape(size * mesh.replica_size)
     counts = compute_grid(shape, block_size) or shape
-    levels = (*tree.levels, HOST)
-    rooms = [item.room for item in items]
+    rooms = [item.room for item in supply.items]
     domains: list[list[int]] = []
     sizes: list[int] = []
-    for rule in constraints:
+    for rule in supply.constraints:
         place = (*tree.domains, range(len(tree.nodes)))[rule.level]
-        domains.append([place[item.position] for item in items])
-        sizes.append(math.lcm(sizes[-1] if sizes else 1, compute_class_size(rule, counts)))
-        axes = "+".join(mesh.axes[axis].name for axis in rule.axes)
-        found = build_layers(rooms, domains, sizes)
-        level = levels[rule.level]
-        if max(found[-2].rooms) == 0:
-            inside = build_layers(rooms, domains, [*sizes[:-1], sizes[-2] if len(sizes) > 1 else 1])[-2].rooms
-            return (
-                f"{sizes[-1] * block_size:,} ranks of {axes} must sit in one {level} for mesh "
-                f"{format_mesh(mesh, size)}, "
-                f"the largest {level} has room for {max(inside) * block_size:,}"
-            )
-        needed, present = math.prod(counts) // sizes[-1], found[-1].rooms[0] // sizes[-1]
+        domains.append([place[item.position] for item in supply.items])
+        sizes.append(math.lcm(sizes[-1] if sizes else 1, rule.compute_class_size(counts)))
+        level, axes = (*tree.levels, HOST)[rule.level], "+".join(mesh.axes[axis].name for axis in rule.axes)
+        ranks = f"{sizes[-1] * block_size:,} ranks of {axes}"
+        layers = build_layers(rooms, domains, sizes)
+        if max(layers[-2].rooms) == 0:
+            most = max(build_layers(rooms, domains, [*sizes[:-1], sizes[-2] if len(sizes) > 1 else 1])[-2].rooms)
+            needs = f"{ranks} must sit in one {level} for mesh {format_mesh(mesh, size)}"
+            return f"{needs}, the largest {level} has room for {most * block_size:,}"
+        needed, present = math.prod(counts) // sizes[-1], layers[-1].rooms[0] // sizes[-1]
         if present < needed:
-            return (
-                f"mesh {format_mesh(mesh, size)} needs {needed:,} times {sizes[-1] * block_size:,} ranks of {axes}, "
-                "each in one "
-                f"{level}; there is room for {present:,}"
-            )
+            needs = f"mesh {format_mesh(mesh, size)} needs {needed:,} times {ranks}, each in one {level}"
+            return f"{needs}; there is room for {present:,}"
     return f"mesh {mesh} fits on no {limits.nodes_max or len(tree.nodes)} of the nodes present with these rules"
 
 

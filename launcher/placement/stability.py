@@ -36,25 +36,31 @@ class BlockRun(NamedTuple):
         return self.start + self.length
 
 
+class LayoutChoice(NamedTuple):
+    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
+
+    runs: list[BlockRun]
+    cost: int
+    bound: int
+    scale: int = 1
+    notes: tuple[str, ...] = ()
+
+
 ItemPicker = Callable[[Collection[int], int, int], int]
 """(free items in order, first unit of a hole, units missing there) -> the item that gets them, as far as it has room,
-or NOBODY."""
+or NO_ITEM."""
 
 
-def is_precedent(previous: Plan | None, mesh: Mesh) -> bool:
-    """Whether `previous` is a plan of this mesh, except perhaps for the size of the elastic axis."""
-    return (
-        previous is not None
-        and len(previous.shape) == len(mesh.axes)
-        and all(axis.size in (None, size) for size, axis in zip(previous.shape, mesh.axes, strict=True))
-    )
+def find_owners(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None] | None:
+    """Return for every rank of a world of `shape` the node that held its coordinates before; None if they are new.
 
-
-def find_owners(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None]:
-    """Return for every rank of a world of `shape` the node that held its coordinates before; None if they are new."""
+    None in place of the list without a previous plan of this mesh, except perhaps for the size of the elastic axis.
+    """
+    if previous is None or len(previous.shape) != len(mesh.axes):
+        return None
+    if any(axis.size not in (None, size) for size, axis in zip(previous.shape, mesh.axes, strict=True)):
+        return None
     owners: list[str | None] = [None] * math.prod(shape)
-    if previous is None or not is_precedent(previous, mesh):
-        return owners
     elastic = next((index for index, axis in enumerate(mesh.axes) if axis.size is None), 0)
     inner = math.prod(shape[elastic + 1 :])
     size_before, size_now = previous.shape[elastic], shape[elastic]
@@ -84,7 +90,7 @@ def count_moved(owners: Sequence[str | None], node: str, start: int, end: int) -
 def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """Return runs in which no present item's units move, and each hole is filled; None if that is impossible.
 
-    `held`: unit -> item that held it, or NOBODY; `rooms`: of the items, in units. A hole goes to the next item along
+    `held`: unit -> item that held it, or NO_ITEM; `rooms`: of the items, in units. A hole goes to the next item along
     the line if that has room, else to the free item that `pick` chooses.
     """
     runs = _find_kept_runs(held, rooms)
@@ -154,29 +160,25 @@ def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[Bl
     length = rooms[0]
     if any(room != length for room in rooms):
         return None
-    run_count = math.ceil(len(held) / length)
+    pieces = [(start, min(length, len(held) - start)) for start in range(0, len(held), length)]
     overlap: dict[tuple[int, int], int] = {}
     for unit, item in enumerate(held):
         if item != NO_ITEM:
             overlap[unit // length, item] = overlap.get((unit // length, item), 0) + 1
+    free = dict.fromkeys(range(len(rooms)))
     takers: dict[int, int] = {}
-    taken: set[int] = set()
     # `overlap` was filled along the line, so equals keep that order whatever the order of the nodes.
     for index, item in sorted(overlap, key=lambda piece: (-overlap[piece], piece[0])):
-        if index not in takers and item not in taken:
+        if index not in takers and item in free:
             takers[index] = item
-            taken.add(item)
-    free = dict.fromkeys(item for item in range(len(rooms)) if item not in taken)
-    for index in range(run_count):
+            del free[item]
+    for index, piece in enumerate(pieces):
         if index not in takers:
-            taker = pick(free, index * length, min(length, len(held) - index * length))
-            if taker == NO_ITEM:
+            takers[index] = pick(free, *piece)
+            if takers[index] == NO_ITEM:
                 return None
-            del free[taker]
-            takers[index] = taker
-    return [
-        BlockRun(takers[index], index * length, min(length, len(held) - index * length)) for index in range(run_count)
-    ]
+            del free[takers[index]]
+    return [BlockRun(takers[index], *piece) for index, piece in enumerate(pieces)]
 
 
 def make_first_fit(rooms: Sequence[int]) -> ItemPicker:

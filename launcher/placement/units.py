@@ -1,4 +1,4 @@
-"""Units: the runs of ranks that stay together on one node.
+"""Units: the runs of ranks that stay together on one node; the items that hold them; and the rules that bind them.
 
 Ranks are not assigned one by one but in units, aligned runs of `block_size` consecutive ranks, so that the innermost
 axes, which have most traffic, never leave a node. With tp=8 on nodes of 8 devices a unit is 8 ranks and a node holds
@@ -8,20 +8,28 @@ An item holds units: a node, or a whole domain of nodes where domains are used e
 such a domain. Its hosts are wired to each other in a fixed order, so a slice that lacks one host is useless, and inside
 a complete one the planner cannot choose the order of the hosts: it is the index in each host's description or, if none
 has one, that of the names. For the rest of the planner a slice is one large node.
+
+`within` says "every tp group on one host, every ep group in one NVLink domain". A group inside a domain is inside the
+enclosing domains, so these constraints nest: a domain can hold as many whole classes as its parts can, summed up and
+rounded down. `build_layers` counts that from the nodes upwards, `fill` assigns units from the top downwards. The units
+of a class need not be consecutive: with pp outermost, a pipeline's stages lie far apart. But several units on one node
+are consecutive, and so they bind classes together; see `is_in_line`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
-from launcher.model.topology import Tree
-from launcher.placement.limits import AllOrNothing
+from launcher.model.topology import HOST, Tree
+from launcher.placement.limits import AllOrNothing, Limits
 from rendezvous.values import NamedTuple
+
+_NAMES_MAX = 4  # missing hosts that a sentence names
 
 
 # docs/internals/decisions/0010-placement-units-as-mesh-boxes.md
@@ -103,34 +111,29 @@ def list_elastic_sizes(mesh: Mesh, block_size: int, multiple: int, low: int, hig
     return [*small, *large] if small else large
 
 
-def require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
+def _require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host_slots: int | None) -> None:
     """Raise UsageError for a block size that fits no node or no world of this mesh, with those that would.
 
     `host_slots`: of the hosts that must be filled entirely, if any.
     """
     most = max(node.slot_count for node in nodes)
+    fault = ""
     if block_size > most:
-        raise UsageError(
-            f"unit {block_size} fits on no node: the largest has {most} devices", _suggest_block_sizes(mesh, most)
-        )
-    if block_size < 1 or compute_elastic_part(mesh, block_size) is None:
-        raise UsageError(
-            f"unit {block_size}: {block_size} consecutive ranks are no even part of mesh {mesh}, counted from its "
-            "last axis",
-            _suggest_block_sizes(mesh, most),
-        )
+        fault = f"unit {block_size} fits on no node: the largest has {most} devices"
+    elif block_size < 1 or compute_elastic_part(mesh, block_size) is None:
+        ranks = f"{block_size} consecutive ranks"
+        fault = f"unit {block_size}: {ranks} are no even part of mesh {mesh}, counted from its last axis"
+    if fault:
+        fitting = [str(unit) for unit in range(1, most + 1) if compute_elastic_part(mesh, unit)]
+        few = [", ".join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting
+        raise UsageError(fault, f"{' or '.join(few)} would fit")
     if host_slots is not None and host_slots % block_size:
         raise UsageError(
             f"unit {block_size} does not divide the {host_slots} devices of a host, and none may stay idle"
         )
 
 
-def _suggest_block_sizes(mesh: Mesh, most: int) -> str:
-    fitting = [str(unit) for unit in range(1, most + 1) if compute_elastic_part(mesh, unit)]
-    return f"{' or '.join([', '.join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting)} would fit"
-
-
-_NAMES_MAX = 4  # missing hosts that a sentence names
+# Items: nodes, or slices of them
 
 
 class Item(NamedTuple):
@@ -151,7 +154,64 @@ class UnusedNodes(NamedTuple):
     reason: str
 
 
-def find_slices(
+class Supply(NamedTuple):
+    """What a world can be made of: nodes as items, and the constraints on them, whatever the world's size.
+
+    `unused`: nodes that can hold no unit. `tree`: of the nodes, if anything depends on their domains.
+    """
+
+    nodes: Sequence[Node]
+    mesh: Mesh
+    limits: Limits
+    tree: Tree | None
+    block_size: int
+    items: list[Item]
+    unused: list[UnusedNodes]
+    constraints: tuple[Constraint, ...]
+
+    @property
+    def hosts(self) -> int:
+        """Nodes of an item."""
+        return self.limits.all_or_nothing.hosts if self.limits.all_or_nothing else 1
+
+    @property
+    def is_in_runs(self) -> bool:
+        """Whether the units of an item are consecutive."""
+        return self.limits.is_contiguous or self.limits.all_or_nothing is not None
+
+    @property
+    def item_ranks(self) -> int:
+        """Ranks that an item takes or leaves as one; 1 if it need not be filled."""
+        return self.items[0].room * self.block_size if self.limits.all_or_nothing and self.items else 1
+
+
+def make_supply(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: Tree | None) -> Supply:
+    """Raises UsageError for a limit that is invalid for this mesh and these nodes."""
+    constraints = make_constraints(mesh, limits, tree.levels) if tree else ()
+    usual = find_usual_slot_count(nodes)
+    unused: list[UnusedNodes] = []
+    slices: list[tuple[int, tuple[Node, ...]]] = []
+    if limits.all_or_nothing and tree:
+        slices, unused = _find_slices(tree, limits.all_or_nothing)
+        usual = slices[0][1][0].slot_count if slices else usual
+    unit = choose_block_size(mesh, usual) if limits.block_size is None else limits.block_size
+    _require_block_size(unit, nodes, mesh, usual if limits.all_or_nothing else None)
+    if limits.all_or_nothing:
+        room = limits.all_or_nothing.hosts * usual // unit
+        items = [Item(members, room, position) for position, members in slices]
+    else:
+        rooms = [node.slot_count // unit for node in nodes]
+        items = [Item((nodes[position],), room, position) for position, room in enumerate(rooms) if room]
+        small = tuple(node for node, room in zip(nodes, rooms, strict=True) if not room)
+        unused = list_too_small(small, unit)
+    return Supply(nodes, mesh, limits, tree, unit, items, unused, constraints)
+
+
+def list_too_small(nodes: tuple[Node, ...], block_size: int) -> list[UnusedNodes]:
+    return [UnusedNodes(nodes, f"{block_size} ranks must sit on one node")] if nodes else []
+
+
+def _find_slices(
     tree: Tree, all_or_nothing: AllOrNothing
 ) -> tuple[list[tuple[int, tuple[Node, ...]]], list[UnusedNodes]]:
     """Return the complete domains, each as the position of its first node and its nodes in order; and the others."""
@@ -200,9 +260,116 @@ def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> st
     absent = sorted(set(range(all_or_nothing.hosts)) - {node.index for node in nodes if node.index is not None})
     if any(node.index is None for node in nodes) or not absent:
         return ""
-    pattern = nodes[0].host_pattern
-    named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]] if pattern else []
-    more = f" and {len(absent) - len(named)} more" if named and len(absent) > len(named) else ""
-    names = f" ({', '.join(named)}{more})" if named else ""
+    names = ""
+    if pattern := nodes[0].host_pattern:
+        named = [pattern.replace("{}", str(index), 1) for index in absent[:_NAMES_MAX]]
+        names = f" ({', '.join(named)}{f' and {len(absent) - _NAMES_MAX} more' if len(absent) > _NAMES_MAX else ''})"
     what = "worker" if all_or_nothing.level == "slice" else "host"  # a TPU host is identified by its worker id
     return f" and lacks {what}{'s' * (len(absent) > 1)} {format_ranges(absent)}{names}"
+
+
+# Constraints: groups inside one domain of a level
+
+
+class Constraint(NamedTuple):
+    """All units that differ only along `axes` lie in one domain of `level`, an index into levels and host."""
+
+    level: int
+    axes: tuple[int, ...]
+
+    def compute_class_size(self, grid: Sequence[int]) -> int:
+        """Return the units in a class."""
+        return math.prod(grid[axis] for axis in self.axes)
+
+    def is_in_line(self, grid: Sequence[int]) -> bool:
+        """Whether the units of a class are consecutive: its axes are the innermost of those that are not 1 long."""
+        long = [axis for axis, size in enumerate(grid) if size > 1]
+        inside = [axis for axis in long if axis in self.axes]
+        return inside == long[len(long) - len(inside) :]
+
+
+def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple[Constraint, ...]:
+    """Return the rules of `within`, innermost first, each with the axes of all rules below it.
+
+    Units inside one leaf are inside one pod as well; and units that share a domain with the same unit share it with
+    each other. So a class is the box over all axes that are bound to its level or to a deeper one.
+    Raises UsageError for an unknown axis or level, in `limits.within` or in `limits.all_or_nothing`.
+    """
+    depths = {level: index for index, level in enumerate((*levels, HOST))}
+    axes = {axis.name: index for index, axis in enumerate(mesh.axes)}
+    floor = len(levels)
+    if limits.all_or_nothing:
+        floor = depths.get(limits.all_or_nothing.level, floor)
+        if floor == len(levels):
+            known = f"the levels are {', '.join(levels)}" if levels else "no node has a locality path"
+            raise UsageError(f"whole {limits.all_or_nothing.level}: there is no such level of domains; {known}")
+    bound: dict[int, list[int]] = {}
+    for axis, level in limits.within.items():
+        if axis not in axes:
+            raise UsageError(f"within {axis}={level}: mesh {mesh} has no such axis; its axes are {', '.join(axes)}")
+        if level not in depths:
+            raise UsageError(f"within {axis}={level}: there is no such level; the levels are {', '.join(depths)}")
+        if floor < depths[level] < len(levels):
+            raise UsageError(
+                f"within {axis}={level}: a {level} lies inside a {levels[floor]}, which is used as a whole "
+                "in the order of its hosts"
+            )
+        bound.setdefault(depths[level], []).append(axes[axis])
+    found: list[Constraint] = []
+    for depth in sorted(bound, reverse=True):
+        inner = found[-1].axes if found else ()
+        found.append(Constraint(depth, tuple(sorted({*inner, *bound[depth]}))))
+    return tuple(found)
+
+
+class CapacityLayer(NamedTuple):
+    """Domains of one level: units that each has room for, and its parts as indices into the layer below.
+
+    The lowest layer is the items; it has no parts.
+    """
+
+    rooms: list[int]
+    parts: list[list[int]]
+
+
+def build_layers(rooms: Sequence[int], domains: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[CapacityLayer]:
+    """Return the room in whole classes, from the items up to one last domain that contains everything.
+
+    `rooms`: of the items. `domains[rule][item]`: the item's domain of the rule's level, innermost rule first;
+    `sizes[rule]`: units in a class of it, each a multiple of the one before.
+    """
+    found = [CapacityLayer(list(rooms), [])]
+    items = list(range(len(rooms)))  # one item for each domain of the layer so far, to find its next domain
+    for labels, size in zip(domains, sizes, strict=True):
+        parts: dict[int, list[int]] = {}
+        for index, item in enumerate(items):
+            parts.setdefault(labels[item], []).append(index)
+        below = found[-1].rooms
+        inside = [sum(below[part] for part in each) // size * size for each in parts.values()]
+        found.append(CapacityLayer(inside, list(parts.values())))
+        items = [items[each[0]] for each in parts.values()]
+    return [*found, CapacityLayer([sum(found[-1].rooms)], [list(range(len(items)))])]
+
+
+def fill(found: Sequence[CapacityLayer], amount: int, key: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
+    """Return items and the units of each, filling domain after domain; `key` of their room orders siblings.
+
+    The units are to be assigned class by class, outermost classes first.
+    """
+    taken: list[tuple[int, int]] = []
+
+    def take(depth: int, index: int, amount: int) -> None:
+        if depth == 0:
+            taken.append((index, amount))
+            return
+        rooms, parts = found[depth - 1].rooms, found[depth].parts[index]
+        for part in parts if key is None else sorted(parts, key=lambda part: key(rooms[part])):
+            share = min(rooms[part], amount)
+            if share:
+                take(depth - 1, part, share)
+                amount -= share
+            if not amount:
+                return
+
+    take(len(found) - 1, 0, amount)
+    return taken

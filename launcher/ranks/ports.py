@@ -8,7 +8,7 @@ nothing of a round is found in the next.
 
 The port is held on all local addresses, because torch's and JAX's servers will bind to all. A socket that does not
 listen accepts no connections: clients are refused until rank 0 serves there. The agent cannot keep off a server that
-binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.stores.foreign_listener` finds it.
+binds as rank 0 does, with SO_REUSEADDR, and listens first; `rendezvous.stores.listeners` finds it.
 
 If the user has set a port, it is used in every round and nothing is offered. A foreign process there is then reported,
 but does not excuse the failure: the next round would meet the same one.
@@ -25,6 +25,8 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.placement.adapter.description import NodeAssignment
 
+ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to end, ten times as long as one of JAX takes
+
 
 class ReservedPort:
     """One free port of all local addresses, held until `close`; from `ports`, FIRST and LAST, if given.
@@ -37,20 +39,15 @@ class ReservedPort:
         self._reserve(order_candidates(ports, 0))
 
     def _reserve(self, candidates: Iterable[int]) -> None:
-        failure: OSError | None = None
-        for port in candidates:
-            try:
-                self._socket = _bind(port)
-            except OSError as error:  # noqa: PERF203 - try the next one
-                failure = error
-            else:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                self.number: int = self._socket.getsockname()[1]
-                return
-        where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
-        what = failure.strerror if failure else "there is no other"
-        hint = find_shortage_hint(failure.errno if failure else None) or ("see --worker-port-range" if where else None)
-        raise TemporaryError(f"no port{where} can be had for rank 0: {what}", hint)
+        family, host = (socket.AF_INET6, "::") if _has_ipv6() else (socket.AF_INET, "0.0.0.0")
+        try:
+            self._socket = bind_first(family, host, candidates)
+        except OSError as error:
+            where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
+            hint = find_shortage_hint(error.errno) or ("see --worker-port-range" if where else None)
+            raise TemporaryError(f"no port{where} can be had for rank 0: {error.strerror}", hint) from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.number: int = self._socket.getsockname()[1]
 
     def renew(self) -> None:
         """Hold another port from now on; the same again only if there is no other."""
@@ -74,10 +71,21 @@ def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
     return (*range(start, end), *range(first, min(start, end)))
 
 
-def _bind(port: int) -> socket.socket:
-    if _has_ipv6():
-        return _bind_to(socket.AF_INET6, "::", port)
-    return _bind_to(socket.AF_INET, "0.0.0.0", port)
+def bind_first(family: socket.AddressFamily, host: str, candidates: Iterable[int]) -> socket.socket:
+    """Bind the first of these ports that is free; "::" is for IPv4 as well. Raises the last port's OSError."""
+    failure = OSError(0, "there is no other")
+    for port in candidates:
+        held = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            if host == "::":
+                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            held.bind((host, port))
+        except OSError as error:
+            held.close()
+            failure = error
+        else:
+            return held
+    raise failure
 
 
 def _has_ipv6() -> bool:
@@ -87,21 +95,6 @@ def _has_ipv6() -> bool:
     except OSError:  # a kernel without IPv6
         return False
     return True
-
-
-def _bind_to(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    held = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        if family == socket.AF_INET6:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        held.bind((host, port))
-    except OSError:
-        held.close()
-        raise
-    return held
-
-
-ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to end, ten times as long as one of JAX takes
 
 
 class MasterPort:
@@ -125,7 +118,7 @@ class MasterPort:
         if share.group_rank != 0:
             return False
         from launcher.hardware.linux import kernel
-        from rendezvous.stores.foreign_listener import UNKNOWN, find_foreign_listener
+        from rendezvous.stores.listeners import UNKNOWN, find_foreign_listener
 
         # For a worker that has just failed the kernel may not show any more what it listened on: try again.
         for _ in range(ATTEMPTS):

@@ -17,9 +17,16 @@ from launcher.config.scrub import PRIVATE, list_step_variables
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
-from launcher.ranks.commands import make_fork_server_argv
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
-from launcher.ranks.spec_builder import bind_workers, make_environments, make_thread_variables
+from launcher.ranks.spec_builder import (
+    bind_workers,
+    find_program_index,
+    make_argv,
+    make_environments,
+    make_fork_argv,
+    make_thread_variables,
+)
+from launcher.supervisor.fork_server import fork_server
 from launcher.supervisor.messages import ForkServerSpec
 
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -66,6 +73,15 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
         modules=config.preload,
         standby=config.standby * len(slots),
     )
+
+
+def make_fork_server_argv(config: Config, *, is_jax: bool) -> tuple[str, ...]:
+    """Return the command of the process that imports and forks: its own name, then a worker's mode and arguments.
+
+    It becomes that worker's command itself, so only arguments behind the script's name may differ among workers.
+    """
+    argv = make_argv(config, 0, is_jax=is_jax)
+    return (*argv[: find_program_index(config, argv)], fork_server.__file__, *make_fork_argv(config, argv))
 
 
 def _make_variables(

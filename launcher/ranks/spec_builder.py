@@ -1,4 +1,15 @@
-"""From a node's assignment to processes: command, environment and streams of every worker of a round."""
+"""From a node's assignment to processes: command, environment and streams of every worker of a round.
+
+There is a command for an exec, and one for a process that the fork server forks:
+
+    exec                             fork
+    python -u train.py --steps 9     ("script", "train.py", "--steps", "9")
+    python -u -m train.main          ("module", "train.main")
+    python -u -c TEXT train.py       ("code", TEXT, "train.py")
+
+The right column is derived from the left one, so a forked worker runs what an exec would have run, including the entry
+point of JAX workers and the function of a `launch`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +29,6 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.model.traffic import parse
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
-from launcher.ranks.commands import make_argv, make_fork_argv
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
@@ -26,11 +36,13 @@ from rendezvous.errors import RecordError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.hardware.binding.node_binding import NodeBinding
-    from launcher.logs.filters import LineFilter
+    from launcher.hardware.node_binding import NodeBinding
     from launcher.logs.plugin import PluginRoutes
     from launcher.logs.pump import OutputPump, StreamName
+    from launcher.logs.sinks import LineFilter
 
+_RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+_AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
 _LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -237,7 +249,7 @@ def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:
     """Return the CPUs of every worker; None if they are not bound. Raises UsageError if they cannot be."""
     if config.numa_binding is None:
         return None
-    from launcher.hardware.binding import node_binding
+    from launcher.hardware import node_binding
 
     return node_binding.bind_node(config.numa_binding, slots)
 
@@ -280,3 +292,42 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
 
             found.append(PluginEnvironment(name, f"--framework {name}"))
     return tuple(found)
+
+
+def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
+    """Return the command, in one of torchrun's four forms; -u, so that output before a crash is seen."""
+    python = config.python
+    arguments = tuple(_substitute_local_rank(argument, local_rank) for argument in config.script_args)
+    if config.legacy_local_rank:
+        arguments = (f"--local-rank={local_rank}", *arguments)
+    if is_jax and config.launch_mode != "program" and config.script != "-":
+        return (python, "-u", _AS_MAIN, config.launch_mode, config.script, *arguments)
+    match config.launch_mode:
+        case "script":
+            return (python, "-u", config.script, *arguments)
+        case "module":
+            return (python, "-u", "-m", config.script, *arguments)
+        case "path":
+            return (python, "-u", "-c", _RUN_PATH, config.script, *arguments)
+        case "program":
+            return (config.script, *arguments)
+
+
+def make_fork_argv(config: Config, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a fork runs in place of this command: the mode, and its arguments."""
+    first, *rest = argv[find_program_index(config, argv) :]
+    return {"-m": ("module", *rest), "-c": ("code", *rest)}.get(first, ("script", first, *rest))
+
+
+def find_program_index(config: Config, argv: tuple[str, ...]) -> int:
+    """Return the index after Python and its own options. The function of a `launch` comes with options, and as text."""
+    return argv.index("-c") if config.launch_mode == "program" else 2
+
+
+def _substitute_local_rank(argument: str, local_rank: int) -> str:
+    """Substitute torchrun's only macro, ${local_rank}, by the rules of string.Template."""
+    if "$" not in argument:
+        return argument
+    from string import Template  # rarely needed
+
+    return Template(argument).safe_substitute(local_rank=local_rank)

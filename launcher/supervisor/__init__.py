@@ -2,8 +2,8 @@
 
 Who may kill a worker:
 
-- The supervisor (loop.py), with a signal that the agent orders, and with a sweep (sweep.py) when a round ends, when the
-  watchdog runs out (watchdog.py), and when the agent or the keeper is gone.
+- The supervisor (loop.py), with a signal that the agent orders, and with a sweep when a round ends, when the watchdog
+  runs out (watchdog.py), and when the agent or the keeper is gone.
 - The kernel, when the supervisor dies: every worker asks for that (child.py, fork_server/worker.py). A timer of the
   supervisor's own (watchdog.py) kills it where it is frozen when the watchdog runs out.
 - The keeper (keeper.py), what is left when the supervisor or the agent has ended.

@@ -1,112 +1,137 @@
-"""Whole messages, with descriptors, over the socket between the agent and its supervisor.
+"""Whole messages, with descriptors, over a socket: between agent, supervisor, fork server and forked workers.
 
-A stream socket splits its bytes anywhere and blocks when the peer does not read; two processes that both block in
-send deadlock. So a channel never blocks: what does not fit waits in a queue, and an incomplete message waits in a
-buffer. A message is JSON (text may contain surrogate escapes, which JSON keeps exactly) after a header with its length.
-The descriptors of a message travel with its first byte, and the kernel never joins the bytes of two such messages in
-one read, so each message gets its own.
+A message is JSON (text may contain surrogate escapes, which JSON keeps exactly) after a header: the length of the JSON,
+four bytes in big-endian order, and the number of descriptors, one byte. The descriptors travel with the first byte, and
+the kernel never joins the bytes of two such messages in one read, so each message gets its own.
+
+Agent and supervisor must not block: two processes that both block in send deadlock. So what does not fit waits in a
+queue, and an incomplete message waits in a buffer. Fork server and worker have nothing else to do, and may block. They
+run in the workers' Python, so this module imports little of the library and nothing of this project.
 """
 
 from __future__ import annotations
 
 import json
-import socket
-import struct
+from _socket import (
+    CMSG_SPACE,
+    MSG_CMSG_CLOEXEC,
+    MSG_CTRUNC,
+    MSG_DONTWAIT,
+    SCM_RIGHTS,
+    SHUT_RDWR,
+    SHUT_WR,
+    SOL_SOCKET,
+    socket,
+)
 from array import array
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
-_HEAD = struct.Struct("!IB")  # length of the JSON, number of descriptors
+_HEAD_SIZE = 5
 _READ_SIZE = 1 << 16
-_DESCRIPTOR_LIMIT = 8  # per message; a worker has two
+DESCRIPTORS_MAX = 8  # per message; a worker has two
 
 
 class Channel:
-    """One end. `has_ended` once the other side closed or shut down its writing half."""
+    """One end, owner of the socket. `has_ended` once the other side closed or shut down its writing half."""
 
-    def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
+    def __init__(self, end: socket, *, blocks: bool = False) -> None:
+        end.setblocking(blocks)
         self._socket = end
-        self._outbound: deque[tuple[memoryview, tuple[int, ...]]] = deque()
-        self._inbound = bytearray()
+        self._outbound: list[tuple[memoryview, Sequence[int]]] = []
+        self._inbound = b""
         self._descriptors: list[int] = []
         self._is_broken = False
         self.has_ended = False
 
+    @classmethod
+    def open(cls, descriptor: int) -> Channel:
+        """Take over this descriptor, an end that blocks."""
+        return cls(socket(fileno=descriptor), blocks=True)
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: Sequence[object], descriptors: tuple[int, ...] = ()) -> bool:
+    def send(self, message: Sequence[object], descriptors: Sequence[int] = ()) -> bool:
         """Queue a message, write what fits, return flush()'s answer. Descriptors must stay open until it is True."""
         text = json.dumps(message).encode("ascii")
-        self._outbound.append((memoryview(_HEAD.pack(len(text), len(descriptors)) + text), descriptors))
+        head = len(text).to_bytes(4, "big") + bytes([len(descriptors)])
+        self._outbound.append((memoryview(head + text), descriptors))
         return self.flush()
 
     def flush(self) -> bool:
         """Write what fits; True when nothing is left to write, also because the peer has closed."""
         while self._outbound and not self._is_broken:
             data, descriptors = self._outbound[0]
+            rights = [(SOL_SOCKET, SCM_RIGHTS, array("i", descriptors))] if descriptors else []
             try:
-                sent = socket.send_fds(self._socket, [data], descriptors) if descriptors else self._socket.send(data)
+                sent = self._socket.sendmsg([data], rights)
             except BlockingIOError:
                 return False
             except (BrokenPipeError, ConnectionResetError):
                 self._is_broken = True
             else:
-                if sent == len(data):
-                    self._outbound.popleft()
-                else:
-                    self._outbound[0] = (data[sent:], ())
+                self._outbound[:1] = [(data[sent:], ())] if sent < len(data) else []
         self._outbound.clear()
         return True
 
-    def receive(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
-        """Yield each complete message, with its descriptors (close-on-exec, the caller's from now on)."""
-        space = socket.CMSG_SPACE(_DESCRIPTOR_LIMIT * array("i").itemsize)
-        while not self.has_ended:
-            try:
-                data, ancillary, flags, _ = self._socket.recvmsg(_READ_SIZE, space, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:  # closed with something of ours unread
-                data, ancillary, flags = b"", [], 0
-            if flags & socket.MSG_CTRUNC:
-                raise OSError("descriptors were lost on the way: too many files are open (ulimit -n)")
-            for _level, _kind, packed in ancillary:
-                numbers = array("i")
-                numbers.frombytes(packed)
-                self._descriptors.extend(numbers)
-            self.has_ended = not data
-            self._inbound += data
-            yield from self._split_messages()
+    def receive(self, *, wait: bool = False) -> Iterator[tuple[list[Any], list[int]]]:
+        """Yield each complete message, with its descriptors (close-on-exec, the caller's from now on).
 
-    def _split_messages(self) -> Iterator[tuple[list[Any], tuple[int, ...]]]:
-        while len(self._inbound) >= _HEAD.size:
-            length, descriptor_count = _HEAD.unpack_from(self._inbound)
-            end = _HEAD.size + length
+        `wait`, for an end that blocks: wait for more, until the other side has ended.
+        """
+        while True:
+            yield from self._split_messages()
+            if self.has_ended or not self._read(wait):
+                return
+
+    def _split_messages(self) -> Iterator[tuple[list[Any], list[int]]]:
+        while len(self._inbound) >= _HEAD_SIZE:
+            end = _HEAD_SIZE + int.from_bytes(self._inbound[:4], "big")
             if len(self._inbound) < end:
                 return
-            message = json.loads(self._inbound[_HEAD.size : end])
-            del self._inbound[:end]
-            descriptors = tuple(self._descriptors[:descriptor_count])
-            del self._descriptors[:descriptor_count]
-            yield message, descriptors
+            count, text, self._inbound = self._inbound[4], self._inbound[_HEAD_SIZE:end], self._inbound[end:]
+            descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+            yield json.loads(text), descriptors
+
+    def _read(self, wait: bool) -> bool:
+        """Whether anything came."""
+        numbers = array("i")
+        flags = MSG_CMSG_CLOEXEC | (0 if wait else MSG_DONTWAIT)
+        try:
+            data, ancillary, found, _ = self._socket.recvmsg(
+                _READ_SIZE, CMSG_SPACE(DESCRIPTORS_MAX * numbers.itemsize), flags
+            )
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:  # closed with something of ours unread
+            data, ancillary, found = b"", [], 0
+        if found & MSG_CTRUNC:
+            raise OSError("descriptors were lost on the way: too many files are open (ulimit -n)")
+        for _level, _kind, packed in ancillary:
+            numbers.frombytes(packed)
+        self._descriptors.extend(numbers)
+        self._inbound += data
+        self.has_ended = not data
+        return bool(data)
 
     def finish(self) -> None:
         """Announce that nothing more will be sent; the other side's `has_ended` becomes true. Reading goes on."""
-        with suppress(OSError):  # the other side has gone already
-            self._socket.shutdown(socket.SHUT_WR)
+        self._shut_down(SHUT_WR)
 
     def abandon(self) -> None:
         """Stop sending and receiving; the descriptor stays, and is readable, until close()."""
         self._is_broken = self.has_ended = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut_down(SHUT_RDWR)
+
+    def _shut_down(self, how: int) -> None:
+        try:  # noqa: SIM105 - as little of Python's library as possible
+            self._socket.shutdown(how)
+        except OSError:  # the other side has gone already
+            pass
 
     def close(self) -> None:
         self._is_broken = self.has_ended = True

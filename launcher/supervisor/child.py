@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EINVAL, ENOENT
 
 from launcher.hardware.linux import kernel
-from launcher.supervisor.messages import InternalReport, Report, WorkerSpec
-from rendezvous.values import Protocol
+from launcher.supervisor.messages import Report, Spawned, SpawnFailed, WorkerSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,131 +40,158 @@ class Worker:
         return f"the worker of local rank {self.local_rank}"
 
 
-class ProcessHost(Protocol):
-    """The interface of the supervisor's loop for code that starts processes: the fork server and its workers."""
+class ProcessHost:
+    """The process that all others are started from: its descriptors and environment, the events it waits for, and its
+    workers. `keep`: descriptors that every child inherits. `report` tells the agent.
 
-    pid: int
-    environment: dict[bytes, bytes]
-    kept_descriptors: tuple[int, ...]
-    workers: dict[int, Worker]
+    Make one once the signals have been set up: a child resets all that have no default action.
+    """
 
-    def watch(self, descriptor: int, callback: Callable[[], object], *, until_writable: bool = False) -> None: ...
-    def unwatch(self, descriptor: int) -> None: ...
-    def note_descriptors(self, *descriptors: int) -> None: ...
-    def report(self, report: Report | InternalReport) -> None: ...
+    def __init__(self, keep: tuple[int, ...], report: Callable[[Report], None]) -> None:
+        self.pid = os.getpid()
+        self.kept_descriptors = keep
+        self.environment = dict(os.environb)
+        self.workers: dict[int, Worker] = {}  # by pid, until reaped
+        self.report = report
+        self._poll = select.poll()
+        self._callbacks: dict[int, Callable[[], object]] = {}
+        self._highest_descriptor = 2
+        fixed = (signal.SIGKILL, signal.SIGSTOP)
+        catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
+        self._changed_signals = [signum for signum in catchable if signal.getsignal(signum) is not signal.SIG_DFL]
+
+    # Events
+
+    def watch(self, descriptor: int, callback: Callable[[], object], *, until_writable: bool = False) -> None:
+        """Call `callback` when the descriptor is readable, or with `until_writable` also when it is writable."""
+        self._callbacks[descriptor] = callback
+        self._poll.register(descriptor, select.POLLIN | select.POLLOUT if until_writable else select.POLLIN)
+        self.note_descriptors(descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Stop watching it; call this before it is closed."""
+        del self._callbacks[descriptor]
+        self._poll.unregister(descriptor)
+
+    def note_descriptors(self, *descriptors: int) -> None:
+        """Have a new process close these, too."""
+        self._highest_descriptor = max((self._highest_descriptor, *descriptors))
+
+    def wait(self, timeout_ms: int | None) -> None:
+        """Wait for an event, and call the callbacks."""
+        for descriptor, _ in self._poll.poll(timeout_ms):
+            if descriptor in self._callbacks:  # an earlier callback may have closed it
+                self._callbacks[descriptor]()
+
+    # Processes
+
+    def spawn_cold(self, round: int, spec: WorkerSpec) -> None:
+        """Start a worker by fork and exec; its streams are closed here."""
+        worker = Worker(round, spec.local_rank)
+
+        def handle_start(failure: list[Any]) -> None:
+            if failure:
+                self.report_spawn_failure(worker, *failure)
+            else:
+                self.report_running(worker)
+
+        try:
+            worker.pid, worker.poll_start = self.start(spec, worker.name, handle_start)
+        except OSError as error:
+            self.report_spawn_failure(worker, f"cannot start {worker.name}: {error.strerror}", error.errno or 0)
+        else:
+            self.workers[worker.pid] = worker
+        close_streams(spec)
+
+    def report_running(self, worker: Worker) -> None:
+        """Report that a worker runs its program, or its script."""
+        worker.poll_start = None
+        self.report(Spawned(worker.round, worker.local_rank, worker.pid))
+
+    def report_spawn_failure(self, worker: Worker, sentence: str, error_number: int) -> None:
+        """Report why a worker cannot run it; its end is not reported."""
+        worker.poll_start = None
+        self.workers.pop(worker.pid, None)
+        self.report(SpawnFailed(worker.round, worker.local_rank, sentence, error_number))
+
     def start(
         self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
-    ) -> tuple[int, Callable[[], None]]: ...
-    def spawn_cold(self, round: int, spec: WorkerSpec) -> None: ...
-    def report_running(self, worker: Worker) -> None: ...
-    def report_spawn_failure(self, worker: Worker, sentence: str, error_number: int) -> None: ...
-    def is_killed(self, pid: int) -> bool: ...
+    ) -> tuple[int, Callable[[], None]]:
+        """Fork a process and continue; return its pid and what to call if it ends before `on_started` was called.
 
-
-def list_signals_to_reset() -> list[int]:
-    """Return the signals that a worker resets: it starts with defaults, whatever the agent or its parents had set."""
-    fixed = (signal.SIGKILL, signal.SIGSTOP)
-    catchable = [signum for signum in signal.valid_signals() if signum not in fixed]
-    return [signum for signum in catchable if signal.getsignal(signum) is not signal.SIG_DFL]
-
-
-def fork(
-    spec: WorkerSpec,
-    name: str,
-    environment: dict[bytes, bytes],
-    *,
-    keep: tuple[int, ...],
-    inherit: tuple[int, ...],
-    supervisor_pid: int,
-    highest_descriptor: int,
-    changed_signals: Iterable[int],
-) -> tuple[int, int]:
-    """Fork the process and continue at once; return its pid and the read end of the pipe for its answer.
-
-    The pipe closes when the program runs, and carries a sentence and an error number, as JSON, if it cannot be run.
-    Raises OSError.
-    """
-    prefer_nodes: Callable[[Collection[int]], None] | None = None
-    if spec.memory:
-        from launcher.hardware.linux.memory_policy import prefer_nodes  # before the fork, for all of them
-    result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        pid = os.fork()
-    except OSError:
-        os.close(result)
+        `on_started` gets an empty list if it runs its program, or else a sentence and an error number. `inherit`:
+        descriptors for this process alone. Raises OSError.
+        """
+        result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.note_descriptors(result, answer)
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(result)
+            os.close(answer)
+            raise
+        if pid == 0:
+            self._become(spec, name, answer, inherit)
         os.close(answer)
-        raise
-    if pid == 0:
-        _become(
-            spec,
-            name,
-            environment,
-            answer=answer,
-            keep=keep,
-            inherit=inherit,
-            supervisor_pid=supervisor_pid,
-            highest_descriptor=max(highest_descriptor, result, answer),
-            changed_signals=changed_signals,
-            prefer_nodes=prefer_nodes,
-        )
-    os.close(answer)
-    return pid, result
 
+        def poll_result() -> None:
+            """The pipe closes at exec, unless it brings an error first."""
+            try:
+                text = os.read(result, 65536)
+            except BlockingIOError:
+                return
+            self.unwatch(result)
+            os.close(result)
+            on_started(json.loads(text or "[]"))
 
-def _become(
-    spec: WorkerSpec,
-    name: str,
-    environment: dict[bytes, bytes],
-    *,
-    answer: int,
-    keep: tuple[int, ...],
-    inherit: tuple[int, ...],
-    supervisor_pid: int,
-    highest_descriptor: int,
-    changed_signals: Iterable[int],
-    prefer_nodes: Callable[[Collection[int]], None] | None,
-) -> NoReturn:
-    """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit.
+        self.watch(result, poll_result)
+        return pid, poll_result
 
-    `environment` is the supervisor's own, changed in place as the spec asks. `keep` stays open, and is open over an
-    exec in the supervisor as well; `inherit` are descriptors of the supervisor for this process alone.
-    """
-    attempt = f"cannot start {name}"
-    try:
-        os.setsid()
-        kernel.signal_on_parent_death(signal.SIGKILL)
-        if os.getppid() != supervisor_pid:  # the supervisor died before the line above
+    def _become(
+        self,
+        spec: WorkerSpec,
+        name: str,
+        answer: int,
+        inherit: tuple[int, ...],
+    ) -> NoReturn:
+        """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit."""
+        environment = self.environment
+        attempt = f"cannot start {name}"
+        try:
+            os.setsid()
+            kernel.signal_on_parent_death(signal.SIGKILL)
+            if os.getppid() != self.pid:  # the supervisor died before the line above
+                os._exit(127)
+            if spec.stdout is not None:
+                os.dup2(spec.stdout, 1)
+            if spec.stderr is not None:
+                os.dup2(spec.stderr, 2)
+            # Explicitly: until the exec has succeeded, which may be slow, close-on-exec does nothing, and an open
+            # socket here would hide the supervisor's end from the agent, an open pipe another worker's from its reader.
+            close_all_but((answer, *self.kept_descriptors, *inherit), self._highest_descriptor)
+            for descriptor in inherit:
+                os.set_inheritable(descriptor, True)
+            if spec.affinity is not None:
+                attempt = f"cannot keep {name} to its CPUs"
+                os.sched_setaffinity(0, spec.affinity)
+            if spec.memory:
+                with suppress(OSError):  # the agent has tested it; a worker far from its memory is slow, not wrong
+                    kernel.prefer_nodes(spec.memory)
+            for variable in spec.unset:
+                environment.pop(os.fsencode(variable), None)
+            environment.update((os.fsencode(key), os.fsencode(value)) for key, value in spec.env.items())
+            for signum in self._changed_signals:
+                signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            attempt = f"cannot run {spec.argv[0][:200]!r}"  # the answer is one atomic write, at most 4096 bytes
+            _execute([os.fsencode(word) for word in spec.argv], environment)
+        except OSError as error:
+            number = error.errno or EINVAL
+            os.write(answer, json.dumps((f"{attempt}: {os.strerror(number)}", number)).encode())
+        except Exception as error:  # a zero byte in an argument, "=" in a variable's name, or a bug of ours
+            os.write(answer, json.dumps((f"{attempt}: {str(error)[:200]}", EINVAL)).encode())
+        finally:
             os._exit(127)
-        if spec.stdout is not None:
-            os.dup2(spec.stdout, 1)
-        if spec.stderr is not None:
-            os.dup2(spec.stderr, 2)
-        # Explicitly: until the exec has succeeded, which may be slow, close-on-exec does nothing, and an open
-        # socket here would hide the supervisor's end from the agent, an open pipe another worker's from its reader.
-        close_all_but((answer, *keep, *inherit), highest_descriptor)
-        for descriptor in inherit:
-            os.set_inheritable(descriptor, True)
-        if spec.affinity is not None:
-            attempt = f"cannot keep {name} to its CPUs"
-            os.sched_setaffinity(0, spec.affinity)
-        if prefer_nodes is not None:
-            with suppress(OSError):  # the agent has tested it; a worker far from its memory is slow, not wrong
-                prefer_nodes(spec.memory)
-        for name in spec.unset:
-            environment.pop(os.fsencode(name), None)
-        environment.update((os.fsencode(name), os.fsencode(value)) for name, value in spec.env.items())
-        for signum in changed_signals:
-            signal.signal(signum, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        attempt = f"cannot run {spec.argv[0][:200]!r}"  # the answer is one atomic write, at most 4096 bytes
-        _execute([os.fsencode(word) for word in spec.argv], environment)
-    except OSError as error:
-        number = error.errno or EINVAL
-        os.write(answer, json.dumps((f"{attempt}: {os.strerror(number)}", number)).encode())
-    except Exception as error:  # a zero byte in an argument, "=" in a variable's name, or a bug of ours
-        os.write(answer, json.dumps((f"{attempt}: {str(error)[:200]}", EINVAL)).encode())
-    finally:
-        os._exit(127)
 
 
 def close_streams(spec: WorkerSpec) -> None:

@@ -2,14 +2,10 @@
 
 The agent runs threads and network clients; forking from such a process is unsafe, and if it is killed or freezes,
 its workers would live on and disturb the next round. So, as one of its first acts, the agent has this process forked,
-which does nothing but fork, reap, signal and kill. The two communicate over a socket: orders go in, reports come out,
-and when the agent's end closes, for any reason, the supervisor kills every worker and all they left behind. It may
-also hold a watchdog: a time until which the workers may live, which the agent extends as long as it can prove that
-this node still belongs to the job. Between the two is the keeper, for what workers leave behind when agent and
-supervisor are stopped or killed together: keeper.py.
-
-The fork of the keeper is here as well. messages.py has the messages, channel.py their transport, loop.py the
-supervisor itself, and launcher/hardware/linux the kernel calls. Use the handle from one thread.
+which does nothing but fork, reap, signal and kill. When the agent's end of their socket closes, for any reason, the
+supervisor kills every worker and all they left behind. It may also hold a watchdog: a time until which the workers may
+live, which the agent extends as long as it can prove that this node still belongs to the job. Between the two is the
+keeper, for what workers leave behind when both are stopped or killed together. Use the handle from one thread.
 """
 
 from __future__ import annotations
@@ -67,7 +63,7 @@ class Supervisor:
         self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the supervisor has
         self._loss_reason: str | None = None  # why we gave the supervisor up, if we did
         self._is_over = False  # closed by us, or its loss was reported
-        self._watchdog_deadline: float | None = None
+        self._watchdog_deadline = math.inf
         self._rounds: set[int] = set()  # started and not reported as swept
         self._spared_pids: set[int] = set()  # fork server and standby workers, which a sweep spares
         self.reports_due_at = math.inf
@@ -82,7 +78,25 @@ class Supervisor:
         the same numbers, live until no process of any worker is left. `group`: a control group for both and all that
         they start.
         """
-        return cls(*fork_keeper(keep, group))
+        open_standard_streams()
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        ours, theirs = socket.socketpair()
+        agent_pid = os.getpid()
+        # No signal may reach the two before they have set up theirs; they keep most of them blocked permanently.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise TemporaryError(
+                f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
+            ) from error
+        if pid == 0:
+            _run_keeper(ours, theirs, keep, group, agent_pid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        return cls(pid, Channel(ours))
 
     @property
     def pid(self) -> int:
@@ -134,17 +148,13 @@ class Supervisor:
 
     def extend_watchdog(self, until: float | None) -> None:
         """Let the workers live until `until`, in seconds of CLOCK_BOOTTIME; None, as at the start, means no end."""
-        self._watchdog_deadline = until
+        self._watchdog_deadline = math.inf if until is None else until
         self._update_due_time()
         self._send_order("watchdog", until)
 
     def _update_due_time(self) -> None:
-        has_watchdog = self._watchdog_deadline is not None and bool(self._rounds) and not self._is_over
-        self.reports_due_at = (
-            self._watchdog_deadline + REPORT_DELAY_S
-            if has_watchdog and self._watchdog_deadline is not None
-            else math.inf
-        )
+        has_workers = bool(self._rounds) and not self._is_over
+        self.reports_due_at = self._watchdog_deadline + REPORT_DELAY_S if has_workers else math.inf
 
     def read_reports(self) -> list[Report]:
         """Return the supervisor's reports since the last call. Call it on SIGCHLD as well: the keeper may end.
@@ -165,10 +175,10 @@ class Supervisor:
             if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
                 self.reports_due_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
-            from launcher.hardware.linux import pidfds
+            from launcher.hardware.linux import kernel
 
             self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
-            pidfds.kill_descendants(self._pid or self.keeper_pid)
+            kernel.kill_descendants(self._pid or self.keeper_pid)
         return reports
 
     def reap(self) -> None:
@@ -224,12 +234,9 @@ class Supervisor:
         deadline = time.monotonic() + ORDER_LIMIT_S
         while not self._channel.flush():
             if not self._wait_for_event(select.POLLOUT, deadline):
-                self._loss_reason = (
-                    f"the supervisor (pid {self._pid}) took no order for {ORDER_LIMIT_S:g} s and was killed"
-                )
-                if (
-                    self._keeper_status is None
-                ):  # kill_orphans() will reach the supervisor, too, once that is our own child
+                who = f"the supervisor (pid {self._pid})"
+                self._loss_reason = f"{who} took no order for {ORDER_LIMIT_S:g} s and was killed"
+                if self._keeper_status is None:  # once the supervisor is our own child, kill_orphans() reaches it, too
                     os.kill(self.keeper_pid, signal.SIGKILL)
                 self._channel.abandon()
                 return
@@ -237,13 +244,14 @@ class Supervisor:
     def _receive(self) -> None:
         for (kind, *fields), _ in self._channel.receive():
             report = REPORTS[kind](*fields)
-            if isinstance(report, (Preloading, StandbyReady)):
+            if isinstance(report, SupervisorStarted):
+                self._pid = report.pid
+                continue
+            if isinstance(report, Preloading | StandbyReady):
                 self._spared_pids.add(report.pid)
             elif isinstance(report, Spawned):
                 self._spared_pids.discard(report.pid)
-            elif isinstance(report, SupervisorStarted):
-                self._pid = report.pid
-            if not isinstance(report, (StandbyReady, SupervisorStarted)):
+            if not isinstance(report, StandbyReady):
                 self._pending_reports.append(report)
 
     def _wait_for_event(self, event: int, deadline: float) -> bool:
@@ -290,10 +298,8 @@ class Supervisor:
         if exit_code < 0:
             who = f"the keeper (pid {self.keeper_pid})"
         how = describe_exit(128 - exit_code if exit_code > 128 else exit_code)
-        late = (
-            self._watchdog_deadline is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
-        )
-        return f"{who} {how}{' after its watchdog had run out' if late else ''}"
+        is_late = time.clock_gettime(time.CLOCK_BOOTTIME) >= self._watchdog_deadline
+        return f"{who} {how}{' after its watchdog had run out' if is_late else ''}"
 
 
 def _become_subreaper() -> None:
@@ -301,29 +307,6 @@ def _become_subreaper() -> None:
     from launcher.hardware.linux import kernel
 
     kernel.become_subreaper()
-
-
-def fork_keeper(keep: Collection[int], group: str) -> tuple[int, Channel]:
-    """Fork the keeper, which forks the supervisor; return its pid and the agent's end. Raises TemporaryError."""
-    open_standard_streams()
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ours, theirs = socket.socketpair()
-    agent_pid = os.getpid()
-    # No signal may reach the two before they have set up theirs; they keep most of them blocked permanently.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        pid = os.fork()
-    except OSError as error:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise TemporaryError(
-            f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
-        ) from error
-    if pid == 0:
-        _run_keeper(ours, theirs, keep, group, agent_pid)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    return pid, Channel(ours)
 
 
 def open_standard_streams() -> None:

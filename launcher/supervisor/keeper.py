@@ -34,8 +34,7 @@ from launcher.hardware.linux import kernel
 from launcher.model.errors import find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
-from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME
-from launcher.supervisor.sweep import SWEEP_INTERVAL_S
+from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME, SWEEP_INTERVAL_S
 from rendezvous.errors import EXIT_TEMPORARY
 
 # Without its agent a supervisor ends within milliseconds, or when processes that hang in a driver no longer count.
@@ -139,10 +138,9 @@ def set_title(name: str, agent_pid: int) -> None:
     room of the old one. Where /proc/self/mem cannot be written the old one stays, under the new name.
     """
     kernel.set_name(name)
-    with suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
+    found = kernel.read_stat(os.getpid())
+    start, end = found.arguments if found else (0, 0)
+    with suppress(OSError):
         if not 0 < start < end:
             return
         line = f"{name} of pid {agent_pid}".encode()[: end - start - 1]

@@ -9,70 +9,70 @@ that the fork server forks.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Collection
-from functools import partial
 
+from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
-from launcher.supervisor import child, messages
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.child import Worker
+from launcher.supervisor.child import ProcessHost, close_streams
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
+    STUCK_LIMIT_S,
+    SWEEP_INTERVAL_S,
     Exited,
-    InternalReport,
     Report,
     RoundSwept,
-    Spawned,
-    SpawnFailed,
     SupervisorLost,
+    SupervisorStarted,
     WorkersFenced,
     WorkerSpec,
     decode_worker_spec,
 )
-from launcher.supervisor.signals import configure_signals
-from launcher.supervisor.sweep import ProcessSweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
 
-# The time to wait for a slow agent to read the last reports.
-FLUSH_LIMIT_S = 1.0
+FLUSH_LIMIT_S = 1.0  # for a slow agent to read the last reports
+_WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # ends of children; the latter comes with the keeper's end
+_FAULT_SIGNALS = (
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGABRT,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+)
 
 
 class SupervisorLoop:
     """The state of the supervisor."""
 
     def __init__(self, end: socket.socket, keep: tuple[int, ...], keeper_pid: int) -> None:
-        self.pid = os.getpid()
         self._keeper_pid = keeper_pid
-        self.kept_descriptors = keep
-        self.environment = dict(os.environb)
-        self.workers: dict[int, Worker] = {}  # by pid, until reaped
+        self._has_lost_keeper = False
         self._channel = Channel(end)
         self._watchdog: Watchdog | None = None
         self._warm_pool: WarmPool | None = None
         self._rounds: set[int] = set()  # started and not yet reported as swept
         self._sweep = ProcessSweep()
         self._is_finished = False
-        self._has_lost_keeper = False
-        self._highest_descriptor = 2
-        self._wakeup_read, self._wakeup_write, self._changed_signals = configure_signals()
-        self._poll = select.poll()
-        self._callbacks: dict[int, Callable[[], object]] = {}
-        self.watch(self._wakeup_read, lambda: os.read(self._wakeup_read, 4096))
-        self.watch(self._channel.fileno(), self._receive_orders)
-        self.note_descriptors(self._wakeup_write)
-        self.report(messages.SupervisorStarted(self.pid))
+        wakeup, alarm = _wake_on_signals()
+        self._host = ProcessHost(keep, self._report)
+        # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
+        # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKEUP_SIGNALS, *_FAULT_SIGNALS))
+        self._host.watch(wakeup, lambda: os.read(wakeup, 4096))
+        self._host.watch(self._channel.fileno(), self._receive_orders)
+        self._host.note_descriptors(alarm)
+        self._report(SupervisorStarted(self._host.pid))
 
     def run(self) -> None:
         while not self._is_finished:
@@ -83,9 +83,7 @@ class SupervisorLoop:
                 break
             if self._warm_pool is not None:
                 self._warm_pool.advance(has_rounds=bool(self._rounds) and not self._sweep.is_active)
-            for descriptor, _ in self._poll.poll(self._compute_timeout_ms()):
-                if descriptor in self._callbacks:  # an earlier callback may have closed it
-                    self._callbacks[descriptor]()
+            self._host.wait(self._compute_timeout_ms())
             self._reap()
         deadline = time.monotonic() + FLUSH_LIMIT_S
         while not self._channel.flush() and time.monotonic() < deadline:
@@ -99,21 +97,6 @@ class SupervisorLoop:
             wait_s = min(wait_s, self._warm_pool.wait_s)
         return None if wait_s == math.inf else math.ceil(min(max(0.0, wait_s), POLL_LIMIT_S) * 1000)
 
-    def watch(self, descriptor: int, callback: Callable[[], object], *, until_writable: bool = False) -> None:
-        """Call `callback` when the descriptor is readable, or with `until_writable` also when it is writable."""
-        self._callbacks[descriptor] = callback
-        self._poll.register(descriptor, select.POLLIN | select.POLLOUT if until_writable else select.POLLIN)
-        self.note_descriptors(descriptor)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Stop watching it; call this before it is closed."""
-        del self._callbacks[descriptor]
-        self._poll.unregister(descriptor)
-
-    def note_descriptors(self, *descriptors: int) -> None:
-        """Have a new process close these, too."""
-        self._highest_descriptor = max((self._highest_descriptor, *descriptors))
-
     # Keeper and agent
 
     def _check_keeper(self) -> None:
@@ -122,18 +105,18 @@ class SupervisorLoop:
             self._has_lost_keeper = True  # the workers' end is then no failure of theirs
             self._start_sweep(self._rounds, is_last=True)
 
-    def report(self, report: Report | InternalReport) -> None:
+    def _report(self, report: Report) -> None:
         if self._has_lost_keeper:
             return
         if not self._channel.send((type(report).__name__, *report)) and not self._sweep.is_last:
-            self.watch(self._channel.fileno(), self._receive_orders, until_writable=True)
+            self._host.watch(self._channel.fileno(), self._receive_orders, until_writable=True)
 
     def _receive_orders(self) -> None:
         if self._channel.flush():
-            self.watch(self._channel.fileno(), self._receive_orders)
+            self._host.watch(self._channel.fileno(), self._receive_orders)
         for (verb, *fields), descriptors in self._channel.receive():
             if verb == "spawn":
-                self.note_descriptors(*descriptors)
+                self._host.note_descriptors(*descriptors)
                 self._spawn(fields[0], decode_worker_spec(fields[1], descriptors))
             elif verb == "begin" and self._warm_pool is not None:
                 self._warm_pool.begin()
@@ -146,9 +129,9 @@ class SupervisorLoop:
             elif verb == "preload":
                 from launcher.supervisor.warm import WarmPool
 
-                self._warm_pool = WarmPool(self, fields[0])
+                self._warm_pool = WarmPool(self._host, fields[0], self._sweep.has_killed)
         if self._channel.has_ended:
-            self.unwatch(self._channel.fileno())
+            self._host.unwatch(self._channel.fileno())
             self._start_sweep(self._rounds, is_last=True)
 
     # Workers
@@ -156,78 +139,19 @@ class SupervisorLoop:
     def _spawn(self, round: int, spec: WorkerSpec) -> None:
         self._rounds.add(round)
         if self._watchdog is not None and self._watchdog.is_expired:
-            child.close_streams(spec)
+            close_streams(spec)
             if round not in self._sweep.rounds:
-                self.report(WorkersFenced(round))
+                self._report(WorkersFenced(round))
                 self._start_sweep([round])
         elif spec.fork_argv and self._warm_pool is not None:
             self._warm_pool.spawn(round, spec)
         else:
-            self.spawn_cold(round, spec)
-
-    def spawn_cold(self, round: int, spec: WorkerSpec) -> None:
-        """Start a worker by fork and exec; its streams are closed here."""
-        worker = Worker(round, spec.local_rank)
-        try:
-            worker.pid, worker.poll_start = self.start(spec, worker.name, partial(self._handle_start, worker))
-        except OSError as error:
-            self.report_spawn_failure(worker, f"cannot start {worker.name}: {error.strerror}", error.errno or 0)
-        else:
-            self.workers[worker.pid] = worker
-        child.close_streams(spec)
-
-    def start(
-        self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
-    ) -> tuple[int, Callable[[], None]]:
-        """Fork a process and continue; return its pid and what to call if it ends before `on_started` was called.
-
-        `on_started` gets an empty list if it runs its program, or else a sentence and an error number. Raises OSError.
-        """
-        pid, result = child.fork(
-            spec,
-            name,
-            self.environment,
-            keep=self.kept_descriptors,
-            inherit=inherit,
-            supervisor_pid=self.pid,
-            highest_descriptor=self._highest_descriptor,
-            changed_signals=self._changed_signals,
-        )
-
-        def poll_result() -> None:
-            """The pipe closes at exec, unless it brings an error first."""
-            try:
-                text = os.read(result, 65536)
-            except BlockingIOError:
-                return
-            self.unwatch(result)
-            os.close(result)
-            on_started(json.loads(text or "[]"))
-
-        self.watch(result, poll_result)
-        return pid, poll_result
-
-    def _handle_start(self, worker: Worker, failure: list[Any]) -> None:
-        if failure:
-            self.report_spawn_failure(worker, *failure)
-        else:
-            self.report_running(worker)
-
-    def report_running(self, worker: Worker) -> None:
-        """Report that a worker runs its program, or its script."""
-        worker.poll_start = None
-        self.report(Spawned(worker.round, worker.local_rank, worker.pid))
-
-    def report_spawn_failure(self, worker: Worker, sentence: str, error_number: int) -> None:
-        """Report why a worker cannot run it; its end is not reported."""
-        worker.poll_start = None
-        self.workers.pop(worker.pid, None)
-        self.report(SpawnFailed(worker.round, worker.local_rank, sentence, error_number))
+            self._host.spawn_cold(round, spec)
 
     def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
         if self._warm_pool is not None:
             self._warm_pool.signal(round, signum, only)
-        for worker in self.workers.values():
+        for worker in self._host.workers.values():
             if worker.round == round and (only is None or worker.local_rank in only):
                 try:
                     os.killpg(worker.pid, signum)
@@ -247,13 +171,14 @@ class SupervisorLoop:
                 return True
             self._sweep.mark_reaped(pid)
             exit_code = os.waitstatus_to_exitcode(status)
-            if self._warm_pool is not None and pid not in self.workers:
+            workers = self._host.workers
+            if self._warm_pool is not None and pid not in workers:
                 self._warm_pool.handle_exit(pid, exit_code)
-            worker = self.workers.get(pid)
+            worker = workers.get(pid)
             if worker is not None and worker.poll_start is not None:
                 worker.poll_start()
-            if self.workers.pop(pid, None) is not None and worker is not None:  # a failure has removed it already
-                self.report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
+            if workers.pop(pid, None) is not None and worker is not None:  # a failure has removed it already
+                self._report(Exited(worker.round, worker.local_rank, pid, exit_code, time.time()))
 
     # The end of a round
 
@@ -273,17 +198,13 @@ class SupervisorLoop:
             self._watchdog.disarm()  # it has expired and must not end us half way
         if is_clear:
             for round in sorted(self._sweep.rounds):
-                self.report(RoundSwept(round))
+                self._report(RoundSwept(round))
             self._rounds -= self._sweep.rounds
             self._sweep.rounds.clear()
             self._is_finished = self._sweep.is_last
 
-    def is_killed(self, pid: int) -> bool:
-        """Whether a sweep has killed this child, which has not been reaped yet."""
-        return self._sweep.has_killed(pid)
-
     def _list_spared(self) -> set[int]:
-        spared = {worker.pid for worker in self.workers.values() if worker.round not in self._sweep.rounds}
+        spared = {worker.pid for worker in self._host.workers.values() if worker.round not in self._sweep.rounds}
         return spared if self._warm_pool is None else spared | self._warm_pool.list_spared()
 
     # The watchdog
@@ -295,7 +216,7 @@ class SupervisorLoop:
             try:
                 self._watchdog = make_watchdog()
             except TemporaryError as error:
-                self.report(SupervisorLost(str(error), error.exit_code))
+                self._report(SupervisorLost(str(error), error.exit_code))
                 self._start_sweep(self._rounds, is_last=True)
         if self._watchdog is not None:
             self._watchdog.extend(until)
@@ -306,9 +227,67 @@ class SupervisorLoop:
         if self._watchdog is None or not self._watchdog.take_expiry():
             return
         for round in sorted(self._rounds):
-            self.report(WorkersFenced(round))
+            self._report(WorkersFenced(round))
         if self._warm_pool is not None:
             self._warm_pool.stop("was killed when the watchdog had run out")
         self._start_sweep(self._rounds)
         self._advance_sweep()
         self._watchdog.disarm()  # all have been killed; only reaping is left
+
+
+def _wake_on_signals() -> tuple[int, int]:
+    """Have signals wake the loop: return that pipe, read and write end."""
+    wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+    for signum in _WAKEUP_SIGNALS:
+        signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
+    return wakeup, alarm
+
+
+class ProcessSweep:
+    """The end of rounds: every process that is left is killed, pass after pass, until none is.
+
+    One pass is not enough, since killing a parent makes its orphans the supervisor's children; the next pass kills
+    them. `rounds` are to be swept, and with `is_last` all processes.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: set[int] = set()
+        self.is_last = False
+        self._began_at = 0.0
+        self._next_pass_at = 0.0
+        self._killed: set[int] = set()  # by the last pass, not reaped yet
+
+    @property
+    def is_active(self) -> bool:
+        return self.is_last or bool(self.rounds)
+
+    @property
+    def wait_s(self) -> float:
+        """The seconds until the next pass."""
+        return self._next_pass_at - time.monotonic()
+
+    def begin(self, rounds: Collection[int], *, is_last: bool = False) -> None:
+        """Sweep these rounds as well."""
+        if not self.is_active:
+            self._began_at = time.monotonic()
+        self._next_pass_at = 0.0
+        self.rounds.update(rounds)
+        self.is_last = self.is_last or is_last
+
+    def has_killed(self, pid: int) -> bool:
+        """Whether a pass has killed it and it has not been reaped."""
+        return pid in self._killed
+
+    def mark_reaped(self, pid: int) -> None:
+        self._killed.discard(pid)
+
+    def run_pass(self, list_spared: Callable[[], Collection[int]]) -> bool:
+        """Kill all but the spared processes, if it is time to; whether there were none."""
+        now = time.monotonic()
+        if self._killed and now < self._next_pass_at:
+            return False
+        found = kernel.kill_children(() if self.is_last else list_spared(), now - self._began_at > STUCK_LIMIT_S)
+        self._killed = set(found)
+        self._next_pass_at = now + SWEEP_INTERVAL_S
+        return not found

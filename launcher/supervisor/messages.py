@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rendezvous.errors import EXIT_FENCED
 from rendezvous.values import NamedTuple
@@ -10,6 +10,8 @@ from rendezvous.values import NamedTuple
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # A killed process may hang in a driver. After this long it need only be unable to run its own code.
 STUCK_LIMIT_S = 3.0
+# How often a sweep checks while the processes it killed have not ended yet; each end wakes it as well.
+SWEEP_INTERVAL_S = 0.02
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -31,14 +33,14 @@ class WorkerSpec(NamedTuple):
     """
 
     local_rank: int
-    argv: tuple[str, ...]
+    argv: Sequence[str]
     env: Mapping[str, str]
-    unset: tuple[str, ...]
+    unset: Collection[str]
     stdout: int | None
     stderr: int | None
-    affinity: frozenset[int] | None = None
-    memory: tuple[int, ...] = ()
-    fork_argv: tuple[str, ...] = ()
+    affinity: Collection[int] | None = None
+    memory: Sequence[int] = ()
+    fork_argv: Sequence[str] = ()
 
 
 class ForkServerSpec(NamedTuple):
@@ -48,11 +50,11 @@ class ForkServerSpec(NamedTuple):
     since libraries read it when they are loaded. `standby`: the number of standby workers besides those of a round.
     """
 
-    argv: tuple[str, ...]
+    argv: Sequence[str]
     env: Mapping[str, str]
-    unset: tuple[str, ...]
-    affinity: frozenset[int] | None
-    modules: tuple[str, ...]
+    unset: Collection[str]
+    affinity: Collection[int] | None
+    modules: Sequence[str]
     standby: int = 0
 
 
@@ -65,7 +67,7 @@ class Spawned(NamedTuple):
 
 
 class SpawnFailed(NamedTuple):
-    """The worker could not be forked, or its program could not be run."""
+    """The worker could not be forked, or its program could not be run; `error_number` is 0 if there is none."""
 
     round: int
     local_rank: int
@@ -154,27 +156,21 @@ class SupervisorLost(NamedTuple):
     exit_code: int = EXIT_FENCED
 
 
-InternalReport = SupervisorStarted | StandbyReady
-PreloadReport = Preloading | Preloaded | PreloadRefused | ForkServerLost
-Report = Spawned | SpawnFailed | Exited | RoundSwept | WorkersFenced | PreloadReport | SupervisorLost
-
-REPORTS: dict[str, type[Report | InternalReport]] = {
-    kind.__name__: kind
-    for kind in (
-        SupervisorStarted,
-        Spawned,
-        SpawnFailed,
-        Exited,
-        RoundSwept,
-        WorkersFenced,
-        Preloading,
-        Preloaded,
-        PreloadRefused,
-        StandbyReady,
-        ForkServerLost,
-        SupervisorLost,
-    )
-}
+Report = (
+    SupervisorStarted
+    | Spawned
+    | SpawnFailed
+    | Exited
+    | RoundSwept
+    | WorkersFenced
+    | Preloading
+    | Preloaded
+    | PreloadRefused
+    | StandbyReady
+    | ForkServerLost
+    | SupervisorLost
+)
+REPORTS: dict[str, type[Report]] = {kind.__name__: kind for kind in Report.__args__}
 
 
 def describe_exit(exit_code: int) -> str:
@@ -189,29 +185,21 @@ def describe_exit(exit_code: int) -> str:
 
 def encode_worker_spec(spec: WorkerSpec) -> list[object]:
     """Encode a spec; each descriptor, which travels separately, is replaced by whether there is one."""
-    affinity = None if spec.affinity is None else sorted(spec.affinity)
-    streams = (spec.stdout is not None, spec.stderr is not None)
-    return [spec.local_rank, spec.argv, dict(spec.env), spec.unset, *streams, affinity, spec.memory, spec.fork_argv]
+    fields = {**spec._asdict(), "env": dict(spec.env), "affinity": _encode_affinity(spec)}
+    return [*(fields | {"stdout": spec.stdout is not None, "stderr": spec.stderr is not None}).values()]
 
 
-def decode_worker_spec(fields: list[Any], descriptors: tuple[int, ...]) -> WorkerSpec:
+def decode_worker_spec(fields: list[Any], descriptors: Iterable[int]) -> WorkerSpec:
     """Decode the spec, with the descriptors as this process numbers them."""
-    local_rank, argv, env, unset, has_stdout, has_stderr, cpus, memory, warm = fields
-    given = iter(descriptors)
-    stdout = next(given) if has_stdout else None
-    stderr = next(given) if has_stderr else None
-    affinity = None if cpus is None else frozenset(cpus)
-    return WorkerSpec(local_rank, argv, env, unset, stdout, stderr, affinity, tuple(memory), tuple(warm))
+    spec, given = WorkerSpec(*fields), iter(descriptors)
+    stdout = next(given) if spec.stdout else None
+    return spec._replace(stdout=stdout, stderr=next(given) if spec.stderr else None)
 
 
 def encode_fork_server_spec(spec: ForkServerSpec) -> list[object]:
-    """Encode the spec of a fork server."""
-    affinity = None if spec.affinity is None else sorted(spec.affinity)
-    return [spec.argv, dict(spec.env), spec.unset, affinity, spec.modules, spec.standby]
+    """Encode the spec of a fork server, for `ForkServerSpec` to be called with."""
+    return [*{**spec._asdict(), "env": dict(spec.env), "affinity": _encode_affinity(spec)}.values()]
 
 
-def decode_fork_server_spec(fields: list[Any]) -> ForkServerSpec:
-    """Decode what `encode_fork_server_spec` returned."""
-    argv, env, unset, cpus, modules, standby = fields
-    affinity = None if cpus is None else frozenset(cpus)
-    return ForkServerSpec(tuple(argv), env, tuple(unset), affinity, tuple(modules), standby)
+def _encode_affinity(spec: WorkerSpec | ForkServerSpec) -> list[int] | None:
+    return None if spec.affinity is None else sorted(spec.affinity)

@@ -1,11 +1,19 @@
-"""The pool of warm workers: those that the fork server forks, instead of an exec.
+"""Warm workers: those that a fork server forks, with everything imported, instead of an exec.
 
     batched --begin--> waiting --the fork server is ready--> ordered --ready--> standby --spec--> runs
                           |                                     |
                           '------ the fork server is lost ------'--> started cold, by an exec
 
 Workers beyond those that rounds need stay on standby, over the end of a round, so that the next one need not even fork.
-spawn.py follows one that has been ordered; fork_server_client.py the process that forks.
+
+The fork server is started like a worker, by an exec, and may import for minutes. It communicates over a socket whose
+number is in its environment, and each worker that it forks over a socket of its own: one end travels to the fork server
+with the order, and the worker that is forked for it reports there that it is ready. By then it is the supervisor's own
+child, like a cold one. It waits for its spec, and closes its end as it begins to run. So at any point before that,
+closing our end is enough: a worker without a spec ends by itself and has run nothing.
+
+Both run foreign code, so everything that they send is validated, the supervisor never waits for them, and it kills a
+fork server that is useless.
 """
 
 from __future__ import annotations
@@ -15,54 +23,68 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
-from launcher.supervisor.child import ProcessHost, close_streams
-from launcher.supervisor.fork_server_client import ForkServer
+from launcher.hardware.linux import kernel
+from launcher.supervisor.channel import DESCRIPTORS_MAX, Channel
+from launcher.supervisor.child import ProcessHost, Worker, close_streams
 from launcher.supervisor.messages import (
     Exited,
     ForkServerLost,
+    ForkServerSpec,
     Preloaded,
     Preloading,
     PreloadRefused,
+    StandbyReady,
     WorkerSpec,
-    decode_fork_server_spec,
+    describe_exit,
+    encode_worker_spec,
 )
-from launcher.supervisor.warm_fork import (
-    FORK_LIMIT_S,
-    SpawnContext,
-    SpawnRequest,
-    WarmFork,
-    fail_request,
-    format_os_error,
-)
+from rendezvous.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-
+SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"
+# A ready fork server forks in milliseconds. One that has not within this time is stopped or stuck.
+FORK_LIMIT_S = 10.0
+# A worker that is lost before it is ready was lost with its fork server, if that is reaped within this time: its socket
+# closes a moment before.
+LOST_LIMIT_S = 1.0
 # Fork servers in a row that died, or whose children did, before one worker was ready: the next would fail, too.
 _FAILURES_MAX = 2
 # By default these do nothing to a program, or stop or continue it.
 _NON_FATAL_SIGNALS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT, signal.SIGSTOP, signal.SIGTSTP}
 
 
-class WarmPool:
-    """The warm workers of a node and their fork server."""
+class SpawnRequest(NamedTuple):
+    """A worker of a round. Its streams are open here until its spec has been sent."""
 
-    def __init__(self, loop: ProcessHost, encoded_spec: list[Any]) -> None:
-        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in loop.environment.items()}
-        self._loop = loop
-        self._server_spec = decode_fork_server_spec(encoded_spec)
+    round: int
+    spec: WorkerSpec
+
+
+class WarmPool:
+    """The warm workers of a node and their fork server. `is_killed`: whether a sweep has killed a child, which has not
+    been reaped yet.
+    """
+
+    def __init__(self, host: ProcessHost, encoded_spec: list[Any], is_killed: Callable[[int], bool]) -> None:
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in host.environment.items()}
+        self._host = host
+        self._server_spec = ForkServerSpec(*encoded_spec)
         self._server: ForkServer | None = None
         self._failure_count = 0
         self._is_refused = self._is_ended = False
         self._batch: list[SpawnRequest] = []
         self._waiting: list[SpawnRequest] = []
         self._forks: list[WarmFork] = []
-        self._context = SpawnContext(loop, environment, self._forks, self._reset_failures, self._waiting.append)
+        self._context = SpawnContext(
+            host, environment, self._forks, is_killed, self._reset_failures, self._waiting.append
+        )
         self._lacks_standby = False
         self._start_server()
 
@@ -92,7 +114,7 @@ class WarmPool:
         """Do what has become due."""
         now = time.monotonic()
         if self._server is not None and now >= self._server.lost_at:
-            self._server.handle_timeout()
+            self._server.give_up("closed its socket")
         late = [fork for fork in self._forks if not fork.pid and now >= fork.deadline]
         if late and self._server is not None:
             is_lost = any(fork.is_lost for fork in late)
@@ -113,7 +135,7 @@ class WarmPool:
         if signum in _NON_FATAL_SIGNALS:
             return
         for one in self._cancel(lambda one: one.round == round and (only is None or one.spec.local_rank in only)):
-            self._loop.report(Exited(round, one.spec.local_rank, 0, -signum, time.time()))
+            self._host.report(Exited(round, one.spec.local_rank, 0, -signum, time.time()))
 
     def sweep(self, rounds: Collection[int]) -> None:
         """Cancel the workers of these rounds that have no spec yet."""
@@ -137,7 +159,7 @@ class WarmPool:
         if self._server is not None:
             self._server.kill()
             if reason:
-                self._loop.report(ForkServerLost(f"the fork server (pid {self._server.pid}) {reason}"))
+                self._host.report(ForkServerLost(f"the fork server (pid {self._server.pid}) {reason}"))
             self._server = None
             self._is_ended = True
 
@@ -164,21 +186,15 @@ class WarmPool:
 
     def _start_server(self) -> None:
         try:
-            self._server = ForkServer(self._loop, self._server_spec, self)
+            self._server = ForkServer(self._host, self._server_spec, self._handle_refusal, self._handle_loss)
         except OSError as error:
-            self.on_lost(f"the fork server could not be started: {format_os_error(error)}")
+            self._handle_loss(f"the fork server could not be started: {format_os_error(error)}")
 
-    def on_started(self, pid: int) -> None:
-        self._loop.report(Preloading(pid))
-
-    def on_ready(self, pid: int, seconds: float, remarks: tuple[str, ...]) -> None:
-        self._loop.report(Preloaded(pid, seconds, remarks))
-
-    def on_refused(self, sentence: str, hint: str) -> None:
+    def _handle_refusal(self, sentence: str, hint: str) -> None:
         self._server, self._is_refused = None, True
-        self._loop.report(PreloadRefused(sentence, hint))
+        self._host.report(PreloadRefused(sentence, hint))
 
-    def on_lost(self, sentence: str) -> None:
+    def _handle_loss(self, sentence: str) -> None:
         """Drop the fork server and the workers that are not ready. Standby workers stay."""
         self._server = None
         self._failure_count += 1
@@ -195,7 +211,7 @@ class WarmPool:
             then = "it is started once more"
         else:
             then = "the next round starts it once more"
-        self._loop.report(ForkServerLost(f"{sentence}; {then}"))
+        self._host.report(ForkServerLost(f"{sentence}; {then}"))
         self._start_cold(requests)
 
     # Workers on their way
@@ -209,10 +225,10 @@ class WarmPool:
                 ours, theirs = socket.socketpair()
             except OSError as error:
                 if request is not None:
-                    fail_request(self._loop, request, format_os_error(error), error.errno or 0)
+                    fail_request(self._host, request, format_os_error(error), error.errno or 0)
                 continue
             WarmFork(self._context, ours, request)
-            self._loop.note_descriptors(theirs.fileno())
+            self._host.note_descriptors(theirs.fileno())
             ends.append(theirs)
         try:
             self._server.request_forks(ends)
@@ -252,4 +268,304 @@ class WarmPool:
 
     def _start_cold(self, requests: Sequence[SpawnRequest]) -> None:
         for request in requests:
-            self._loop.spawn_cold(request.round, request.spec)
+            self._host.spawn_cold(request.round, request.spec)
+
+
+# docs/internals/decisions/0034-fork-server-beside-the-supervisor.md
+class ForkServer:
+    """One process, from its fork to its end. Raises OSError if it cannot be forked."""
+
+    def __init__(
+        self,
+        host: ProcessHost,
+        server_spec: ForkServerSpec,
+        on_refused: Callable[[str, str], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._server_spec = server_spec
+        self._on_refused = on_refused
+        self._on_lost = on_lost
+        self.is_ready = False
+        self._is_started = self._is_over = False
+        self.lost_at = math.inf
+        """When to give it up: its socket is closed, and it should have been reaped by then."""
+        ours, theirs = socket.socketpair()
+        try:
+            env = {**server_spec.env, SOCKET_VARIABLE: str(theirs.fileno())}
+            # Its stdout is the agent's stderr, since stdout belongs to the workers.
+            spec = WorkerSpec(-1, server_spec.argv, env, server_spec.unset, 2, None, server_spec.affinity)
+            self._host.note_descriptors(ours.fileno(), theirs.fileno())
+            self.pid, self._poll_start = host.start(
+                spec, "the fork server", self._handle_start, inherit=(theirs.fileno(),)
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self._unsent: list[socket.socket] = []  # ends of workers in orders that the socket has not accepted yet
+        host.watch(self._channel.fileno(), self._receive)
+        self._channel.send(["preload", server_spec.modules, host.pid, host.kept_descriptors])
+
+    def _handle_start(self, failure: list[Any]) -> None:
+        if self._is_over:
+            return
+        self._is_started = True
+        if failure:
+            self._handle_loss(f"the fork server could not be started: {failure[0]}")
+        else:
+            self._host.report(Preloading(self.pid))
+
+    def request_forks(self, ends: Collection[socket.socket]) -> None:
+        """Have a worker forked for each of these sockets, which are closed here. Raises OSError."""
+        waiting, is_sent = list(ends), True
+        self._unsent += waiting
+        while waiting:
+            batch, waiting = waiting[:DESCRIPTORS_MAX], waiting[DESCRIPTORS_MAX:]
+            is_sent = self._channel.send(["fork"], tuple(end.fileno() for end in batch))
+        if is_sent:
+            self._close_unsent()
+        else:
+            self._host.watch(self._channel.fileno(), self._receive, until_writable=True)
+
+    def _close_unsent(self) -> None:
+        for end in self._unsent:
+            end.close()
+        self._unsent.clear()
+
+    def _receive(self) -> None:
+        try:
+            if self._channel.flush() and self._unsent:
+                self._close_unsent()
+                self._host.watch(self._channel.fileno(), self._receive)
+            for (verb, *words), descriptors in self._channel.receive():
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                self._take(verb, *words)
+        except (ValueError, TypeError, OSError) as error:
+            self.give_up(f"could not be understood ({error})")
+        if self._channel.has_ended and not self._is_over:
+            self._stop_listening()
+            if kernel.is_past_user_code(self.pid):
+                self.lost_at = time.monotonic() + LOST_LIMIT_S
+            else:  # an import has restarted Python, by an exec: kill it at once, before it runs the script
+                self.give_up("closed its socket")
+
+    def _take(self, verb: str, *words: Any) -> None:
+        if self._is_over:  # sent after its last message
+            return
+        if verb == "ready" and not self.is_ready:
+            seconds, remarks = words
+            self.is_ready = True
+            self._host.report(Preloaded(self.pid, float(seconds), tuple(map(str, remarks))))
+        elif verb == "refused" and not self.is_ready:
+            sentence, hint = map(str, words)
+            self.kill()
+            self._on_refused(sentence, hint)
+        else:
+            raise ValueError(f"{verb!r}"[:80])
+
+    def handle_exit(self, exit_code: int) -> None:
+        """Handle its end, once it has been reaped."""
+        if not self._is_started:
+            self._poll_start()
+        if not self._is_over:
+            self._handle_loss(f"the fork server (pid {self.pid}) {describe_exit(exit_code)}{self._describe_phase()}")
+
+    def give_up(self, reason: str) -> None:
+        """Kill it: `reason` continues the sentence that `on_lost` gets."""
+        during = self._describe_phase()
+        self.kill()
+        self._on_lost(f"the fork server (pid {self.pid}) {reason}{during} and was killed")
+
+    def kill(self) -> None:
+        """Kill it and its intermediate processes, and ignore further events."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):  # forked, and not yet the leader of its group
+            os.killpg(self.pid, signal.SIGKILL)
+        self._is_over = True
+        self._stop_listening()
+
+    def _handle_loss(self, sentence: str) -> None:
+        self._is_over = True
+        self._stop_listening()
+        self._on_lost(sentence)
+
+    def _stop_listening(self) -> None:
+        if self._channel.fileno() != -1:
+            self._host.unwatch(self._channel.fileno())
+            self._channel.close()
+        self._close_unsent()
+        self.lost_at = math.inf
+
+    def _describe_phase(self) -> str:
+        return "" if self.is_ready else f" while it imported {', '.join(self._server_spec.modules)}"
+
+
+class SpawnContext(NamedTuple):
+    """What all forks in progress have in common."""
+
+    host: ProcessHost
+    environment: Mapping[str, str]
+    """The agent's, on which every worker's own is based."""
+    forks: list[WarmFork]
+    is_killed: Callable[[int], bool]
+    on_ready: Callable[[], None]
+    retry: Callable[[SpawnRequest], None]
+    """For a request whose worker was lost to a sweep, which is not its failure."""
+
+
+class WarmFork:
+    """One forked worker. Without a request it is on standby when it is ready, until it gets one."""
+
+    def __init__(self, context: SpawnContext, end: socket.socket, request: SpawnRequest | None) -> None:
+        self.deadline = time.monotonic() + FORK_LIMIT_S
+        self.request = request
+        self.pid = 0  # set once it is ready
+        self.is_lost = False  # it will not become ready; the cause is determined at the deadline
+        self.was_swept = False  # a pass of a sweep may have killed it while its pid was unknown
+        self._context = context
+        self._channel = Channel(end)
+        self._worker: Worker | None = None
+        self._is_sent = False
+        context.forks.append(self)
+        context.host.watch(end.fileno(), self.receive)
+
+    @property
+    def has_spec(self) -> bool:
+        """Whether its spec is being sent, so that it may run."""
+        return self._worker is not None
+
+    def assign(self, request: SpawnRequest) -> None:
+        """Let it run this request, as soon as it is ready."""
+        self.request = request
+        if not self.pid:
+            return
+        host, spec = self._context.host, request.spec
+        self._worker = worker = Worker(request.round, spec.local_rank)
+        worker.pid, worker.poll_start = self.pid, partial(self.receive, self.pid)
+        host.workers[worker.pid] = worker
+        environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
+        environment.update(spec.env)
+        streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
+        full_spec = spec._replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
+        try:
+            self._channel.send(encode_worker_spec(full_spec), streams)
+            self._flush()
+        except OSError as error:  # too many descriptors are in flight
+            self._handle_failure(f"cannot start {worker.name}: {format_os_error(error)}", error.errno or 0)
+
+    def _flush(self) -> None:
+        """Send what the socket accepts of a spec; its streams stay open until all of it has been sent."""
+        if self._worker is None or self._is_sent:
+            return
+        is_sent = self._channel.flush()
+        if is_sent:
+            self._mark_sent()
+        self._context.host.watch(self._channel.fileno(), self.receive, until_writable=not is_sent)
+
+    def _mark_sent(self) -> None:
+        if self.request is not None and not self._is_sent:
+            self._is_sent = True
+            close_streams(self.request.spec)
+
+    def receive(self, reaped: int = 0) -> None:
+        """Read its messages. `reaped`: the pid of a child that was just reaped; if it is this one, no more follow."""
+        failure: tuple[str, int] | None = None
+        try:
+            self._flush()
+            for (verb, *words), descriptors in self._channel.receive():
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if verb == "born" and not self.pid:
+                    self._handle_ready(int(words[0]), reaped)
+                elif verb == "failed":
+                    failure = str(words[0]), int(words[1])
+                else:
+                    raise ValueError(f"{verb!r}"[:80])
+        except (ValueError, TypeError, IndexError, OSError) as error:
+            failure = f"it could not be understood ({error})", 0
+        if self.is_lost or self not in self._context.forks:
+            return
+        if failure is not None:
+            self._handle_failure(*failure)
+        elif self._channel.has_ended or (self.pid and self.pid == reaped):
+            self._handle_close()
+
+    def _handle_ready(self, pid: int, reaped: int) -> None:
+        if pid != reaped and not _is_child(pid):  # of another pid namespace: it cannot be signalled or spared
+            self._mark_lost()
+            return
+        if self.was_swept and (pid == reaped or self._context.is_killed(pid)):  # before it reported
+            self._retry()
+            return
+        self.pid = pid
+        self._context.on_ready()
+        if self.request is not None:
+            self.assign(self.request)
+        else:
+            self._context.host.report(StandbyReady(pid))
+
+    def _handle_failure(self, sentence: str, error_number: int) -> None:
+        """Handle the reason, from it or from the fork server, why it cannot run."""
+        self.drop()
+        if self._worker is not None:
+            self._context.host.report_spawn_failure(self._worker, sentence, error_number)
+        elif self.request is not None:
+            fail_request(
+                self._context.host, self.request, os.strerror(error_number) if error_number else sentence, error_number
+            )
+
+    def _handle_close(self) -> None:
+        """Handle that its end is closed: it runs, or it has ended."""
+        if self._worker is not None:
+            self.drop()
+            self._context.host.report_running(self._worker)
+        elif self.pid:
+            self.drop()
+        elif self.was_swept:
+            self._retry()
+        else:
+            self._mark_lost()
+
+    def _retry(self) -> None:
+        """Return its request after a sweep of another round has killed it."""
+        self.drop()
+        if self.request is not None:
+            self._context.retry(self.request)
+
+    def _mark_lost(self) -> None:
+        self.is_lost = True
+        self.deadline = min(self.deadline, time.monotonic() + LOST_LIMIT_S)
+        self._context.host.unwatch(self._channel.fileno())
+
+    def drop(self) -> None:
+        """Close its connection: without a spec it ends by itself. A request that was not sent is left to the caller."""
+        self._context.forks.remove(self)
+        if self._worker is not None:
+            self._mark_sent()
+        if not self.is_lost:
+            self._context.host.unwatch(self._channel.fileno())
+        self._channel.close()
+
+
+def fail_request(host: ProcessHost, request: SpawnRequest, reason: str, error_number: int) -> None:
+    """Report that a request's worker cannot be started."""
+    close_streams(request.spec)
+    worker = Worker(request.round, request.spec.local_rank)
+    host.report_spawn_failure(worker, f"cannot start {worker.name}: {reason}", error_number)
+
+
+def format_os_error(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True

@@ -7,7 +7,7 @@ agreed upon in etcd. torch finds this package by its entry point (group `torchru
 imports torchrun's library, so nothing is imported here before somebody asks for this backend by name.
 
 `options` reads what torchrun was told, `member` takes part in the agreement in a thread of torchrun's agent,
-`tcp_store` is the store in which the agents and workers of one round meet, and `handler` is what torchrun calls.
+`round_store` is the store in which the agents and workers of one round meet, and `handler` is what torchrun calls.
 """
 
 from __future__ import annotations

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
+from collections.abc import MutableMapping
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not marked
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -26,22 +29,30 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from launcher.agent import stores
+from launcher.agent.startup.addresses import find_own_address
+from launcher.agent.startup.stale_agents import NodeLock
+from launcher.agent.startup.startup import Startup, listen, read_boot_id, wait_for_store
+from launcher.config import credentials, scrub
+from launcher.logs.error_file import read_error_file
+from launcher.logs.reports.outcome import report_failure
+from launcher.logs.reports.report import WorkerFailure
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.torchrun_plugin.failure import find_root_cause, report
 from launcher.torchrun_plugin.member import TorchrunMember
-from launcher.torchrun_plugin.options import BACKEND, Parameters, read_options
-from launcher.torchrun_plugin.round_store import RoundStore
-from launcher.torchrun_plugin.startup import start_up
-from launcher.torchrun_plugin.tcp_store import meet
+from launcher.torchrun_plugin.options import BACKEND, Parameters, TorchrunOptions, read_options
+from launcher.torchrun_plugin.round_store import RoundStore, meet
+from rendezvous import codec
 from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 from rendezvous.events import Exit
+from rendezvous.settings import DEFAULTS
 
 LEAVE_LIMIT_S = 10.0  # to inform the others
 VERDICT_LIMIT_S = 90.0  # for the job to fail: other agents give their workers half a minute to stop
 EXIT_LIMIT_S = 3.0  # of a process that a signal ends
 BARRIER_LIMIT_S = 300.0  # torchrun's own, if it did not reach its barrier
+_secrets: dict[str, str] = {}  # secrets, for the next job of this process: notebooks start several
 
 
 def open_handler(parameters: Parameters) -> Handler:
@@ -55,6 +66,35 @@ def open_handler(parameters: Parameters) -> Handler:
     except MeshrunError as error:
         raise ValueError(_format_error(error)) from None
     return Handler(member, parameters.run_id, arrival.address, told.slot_count if told.knows_workers else None)
+
+
+def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Startup:
+    """Find the store, and this node's address and listener, as `launcher.agent.startup` does.
+
+    torchrun's workers hold neither the listener of this node's presence nor a lock, so its closing proves that the
+    agent has ended, and nothing about the workers. And since they inherit all of torchrun's environment, the secrets
+    are removed from `environ`.
+
+    Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time.
+    """
+    config, network = options.config, options.network
+    for note in config.notes:
+        log(note)
+    stores.require_grpc()
+    _secrets.update({name: environ.pop(name) for name in scrub.PRIVATE if name in environ})
+    found = credentials.read(network, _secrets)
+    wait_for_store(network, float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s)))
+    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    return Startup(
+        network=network,
+        credentials=found,
+        name=config.node_name or os.uname().nodename,
+        boot_id=read_boot_id(),
+        address=address,
+        node_lock=NodeLock("", -1, {}),
+        listener=listen(config, address),
+        serves_at=(),
+    )
 
 
 class Handler(RendezvousHandler):
@@ -107,7 +147,7 @@ class Handler(RendezvousHandler):
         if _is_success(end):
             log(_format_reason(self._run_id, end.reason))
             raise SystemExit(0)
-        report(end)
+        _report_others(end)
         raise _make_error(self._run_id, end)
 
     def _make_info(self, store: Store, assignment: NodeAssignment) -> RendezvousInfo:
@@ -159,7 +199,7 @@ class Handler(RendezvousHandler):
             member.leave("torchrun has ended")
             member.wait_for_end(LEAVE_LIMIT_S)
         else:
-            member.give_up(*find_root_cause(error))
+            member.give_up(*_find_root_cause(error))
             member.wait_for_end(VERDICT_LIMIT_S)
 
     def _try_to_wait(self) -> None:
@@ -206,3 +246,31 @@ def _format_reason(run_id: str, reason: str) -> str:
 
 def _format_error(error: MeshrunError) -> str:
     return f"{error}\nhint: {error.hint}" if error.hint else str(error)
+
+
+def _find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
+    """Return the first failure among the workers here: the job's exit code, the text for the verdict, the rank.
+
+    torchrun raises it as an exception at the end of the job, and does not pass it to its rendezvous. But it closes the
+    rendezvous while that exception is being handled.
+    """
+    if not isinstance(error, ChildFailedError):
+        return 1, "", -1
+    rank, found = error.get_first_failure()
+    failure = WorkerFailure(
+        rank=rank,
+        local_rank=found.local_rank,
+        pid=found.pid,
+        exit_code=found.exitcode,
+        time=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found.timestamp)),
+        host=os.uname().nodename,
+        message=read_error_file(found.error_file),
+    )
+    exit_code = found.exitcode if found.exitcode > 0 else 128 - found.exitcode
+    return exit_code, codec.encode(failure).decode(), rank
+
+
+def _report_others(end: Exit) -> None:
+    """Show the failure of another node, if the verdict carries one; torchrun shows those of its own workers."""
+    if end.verdict is not None and end.verdict.kind == "failure" and end.verdict.failure:
+        report_failure(end.verdict, (), os.uname().nodename, "torchrun")

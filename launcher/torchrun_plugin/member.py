@@ -12,6 +12,7 @@ torchrun's own means, which take it up to half a minute, and not by the kernel.
 from __future__ import annotations
 
 import math
+import socket
 import threading
 
 from launcher.agent.cluster import ClusterMembership
@@ -21,8 +22,8 @@ from launcher.logs.reports.round_log import RoundLog
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
+from launcher.ranks.ports import bind_first, order_candidates
 from launcher.torchrun_plugin.options import TorchrunOptions, adjust_settings
-from launcher.torchrun_plugin.port import OfferedPort
 from rendezvous import events
 from rendezvous.errors import EXIT_STOPPED
 from rendezvous.events import Exit, StartRound
@@ -266,3 +267,42 @@ class TorchrunMember:
         """Summarize the round. Where the number of workers of a node is unknown, the plan's ranks are nodes."""
         count = assignment.group_world_size
         return assignment.summary if self._knows_workers else f"{count} node{'s' * (count > 1)}"
+
+
+class OfferedPort:
+    """A port for the store of the next round, in case this node has rank 0; from `ports`, FIRST and LAST, if given.
+
+    torch's server takes over the bound socket itself, so no other process can take the port, and it is bound to the one
+    `address` that the others get. Raises TemporaryError when there is none.
+    """
+
+    def __init__(self, address: str, ports: tuple[int, int] | None) -> None:
+        self._address, self._ports = address, ports
+        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket: socket.socket | None = None
+        self.number = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Offer another port from now on. Raises TemporaryError."""
+        self.close()
+        try:
+            self._socket = bind_first(self._family, self._address, order_candidates(self._ports, self.number))
+        except OSError as error:
+            where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
+            raise TemporaryError(
+                f"no port of {self._address}{where} can be had for the store of a round: {error}",
+                "LAUNCHER_WORKER_PORT_RANGE names others" if where else None,
+            ) from None
+        self.number = self._socket.getsockname()[1]
+
+    def hand_over(self) -> int:
+        """Return the descriptor, which the caller owns from now on."""
+        assert self._socket is not None
+        descriptor, self._socket = self._socket.detach(), None
+        return descriptor
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from msgspec import structs
+
 from launcher.config.config import Config, resolve
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.network import StoreConfig
@@ -104,7 +106,7 @@ def adjust_settings(settings: Settings) -> Settings:
     a node for workers' failures that were perhaps another's: torchrun does not report what failed. torchrun also
     decides how long stopping takes.
     """
-    return replace(
+    return structs.replace(
         settings,
         max_restarts=UNLIMITED,
         no_progress_rounds=UNLIMITED,

@@ -14,17 +14,15 @@ from collections.abc import Callable
 
 from rendezvous import events
 from rendezvous.driver.store_health import StoreHealthLog
-from rendezvous.errors import LeaseExists, OutcomeUnknown, StoreError
+from rendezvous.errors import OutcomeUnknown, StoreError
 from rendezvous.events import (
     Action,
-    Answer,
     ConnectTo,
     Event,
     Log,
     MakePlan,
     PlanReady,
     PlanRefused,
-    Request,
     SendToPeer,
     SetIdentity,
     StartWatch,
@@ -36,10 +34,11 @@ from rendezvous.events import (
     Tick,
     WatchLost,
     WatchUpdate,
+    execute_request,
     get_request_kind,
 )
 from rendezvous.machine import MemberMachine
-from rendezvous.stores.contract import Batch, Lease, Store, Watch
+from rendezvous.stores.contract import Batch, Store, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -273,20 +272,3 @@ class _Subscription:
 def _cancel(subscriptions: list[_Subscription]) -> None:
     for subscription in subscriptions:
         subscription.cancel()
-
-
-def execute_request(store: Store, request: Request) -> Answer:
-    """Execute a request on the store and return its answer. Raises StoreError as the store does."""
-    match request:
-        case events.Grant(ttl_s, lease_id):
-            try:
-                return store.lease_grant(ttl_s, id=lease_id)
-            except LeaseExists:
-                return Lease(lease_id, ttl_s)
-        case events.KeepAlive(lease, key):
-            return store.lease_renew(lease, key)
-        case events.Revoke(lease):
-            store.lease_revoke(lease)
-            return None
-        case events.Txn(compares, success, failure):
-            return store.txn(compares, success, failure)

@@ -58,7 +58,7 @@ def guard_unchanged(state: MemberState, *names: str) -> tuple[Compare, ...]:
     return tuple(Compare(key, "mod", "=", state.cache.keys.get_revision(key)) for key in names)
 
 
-def make_put(state: MemberState, key: str, record: records.AnyRecord, lease: int = 0) -> Put:
+def make_put(state: MemberState, key: str, record: records.Record, lease: int = 0) -> Put:
     """Make the write of this record, signed if the job has a secret."""
     return Put(key, state.cache.encode(record, key), lease)
 

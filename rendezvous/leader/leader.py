@@ -7,6 +7,8 @@ close together are observed together, and the cost of a round stays linear in me
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rendezvous import events, records
 from rendezvous.errors import EXIT_TEMPORARY
 from rendezvous.events import Answer, PlanReady, PlanRefused, Txn
@@ -19,7 +21,6 @@ from rendezvous.policy.view import View
 from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
 from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Delete, Get, Operation, Put, TxnResult
-from rendezvous.values import replace
 
 FENCED_PER_TXN = 60
 

@@ -6,6 +6,8 @@ processes of the last are gone. What happens is kept as a status, which is writt
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rendezvous import records
 from rendezvous.events import (
     Answer,
@@ -21,7 +23,6 @@ from rendezvous.records import Assignment, Seal, Status, Stop
 from rendezvous.state.intents import SuspectRemoval
 from rendezvous.state.state import MemberState, RoundState
 from rendezvous.stores.contract import Compare, Get, Put, TxnResult
-from rendezvous.values import replace
 
 # --- events of the workers ---
 

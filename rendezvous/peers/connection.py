@@ -10,8 +10,9 @@ import json
 import socket
 from contextlib import suppress
 
+from msgspec import Struct
+
 from rendezvous.peers.handshake import Handshake, PeerIdentity
-from rendezvous.values import NamedTuple
 
 HANDSHAKE_BYTES_MAX = 1 << 14  # two ids and an address
 LINE_BYTES_MAX = 1 << 18  # ten thousand member ids
@@ -23,7 +24,7 @@ BYE: list[object] = ["bye"]
 _HEARTBEAT_LINE = b'["beat"]'  # most of the traffic; the leader of a thousand members receives a thousand per second
 
 
-class ConnectionEnd(NamedTuple):
+class ConnectionEnd(Struct, frozen=True):
     """Why a connection has ended. `is_by_peer`: the peer's kernel ended it by FIN or RST; else this side did."""
 
     is_by_peer: bool

@@ -17,14 +17,15 @@ from __future__ import annotations
 import hmac
 import json
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
+from msgspec.structs import astuple
 
 WIRE_VERSION = 2
 TEXT_CHARACTERS_MAX = 2048
 NONCE_BYTES = 16
 
 
-class PeerIdentity(NamedTuple):
+class PeerIdentity(Struct, frozen=True):
     """The identity that one side claims. `address`: HOST:PORT where its presence listener is."""
 
     job: str
@@ -102,8 +103,8 @@ class Handshake:
         return isinstance(code, str) and hmac.compare_digest(code.encode(errors="replace"), own)
 
     def _make_code(self, side: str) -> str:
-        first = (self._own, self._nonce)
-        second = (self.peer, self._peer_nonce)
+        first = (astuple(self._own), self._nonce)
+        second = (astuple(self.peer), self._peer_nonce)
         if not self._is_dialler:
             first, second = second, first
         signed = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()

@@ -7,72 +7,57 @@ message is dropped silently, as a message can be lost on its way anyhow.
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
+from typing import Annotated
 
-from rendezvous.values import NamedTuple
+from msgspec import Meta, Struct
+
+from rendezvous import codec
+from rendezvous.errors import RecordError
 
 TEXT_MAX = 512
-TOKEN_MAX = 64
-NUMBER_MAX = 2**62
+Number = Annotated[int, Meta(ge=0, lt=2**62)]
+Token = Annotated[str, Meta(max_length=64)]
 
 
-class OutageProbe(NamedTuple):
+class OutageProbe(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="IsStoreAway"):
     """The leader cannot reach the store, and asks with number `probe` whether the receiver can."""
 
-    probe: int
-    plan_token: str
+    probe: Number
+    plan_token: Token
 
 
-class OutageAck(NamedTuple):
+class OutageAck(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="StoreIsAway"):
     """The reply: the sender cannot reach the store either, and knows no newer round than this plan's."""
 
-    probe: int
-    plan_token: str
+    probe: Number
+    plan_token: Token
 
 
-class OutageConfirmed(NamedTuple):
+class OutageConfirmed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="HoldOn"):
     """All have acknowledged `probe`: each may count a lease's time from its own acknowledgement."""
 
-    probe: int
-    plan_token: str
+    probe: Number
+    plan_token: Token
 
 
-class KnownRevision(NamedTuple):
+class KnownRevision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Known"):
     """The leader knows the control keys up to `revision`, and whether the receiver is a member."""
 
-    revision: int
+    revision: Number
     is_member: bool
 
 
 Message = OutageProbe | OutageAck | OutageConfirmed | KnownRevision
-_NAMES: dict[type[Message], str] = {
-    OutageProbe: "IsStoreAway",
-    OutageAck: "StoreIsAway",
-    OutageConfirmed: "HoldOn",
-    KnownRevision: "Known",
-}
-"""The name of each on the wire, where agents of other versions read it."""
-_OUTAGE_KINDS = {_NAMES[kind]: kind for kind in (OutageProbe, OutageAck, OutageConfirmed)}
 
 
 def encode_message(message: Message) -> str:
-    """Encode the message as text."""
-    return json.dumps([_NAMES[type(message)], *message], separators=(",", ":"))
+    """Encode the message as text: a list of its tag, where agents of other versions read what it is, and its fields."""
+    return codec.encode(message).decode()
 
 
 def decode_message(text: str) -> Message | None:
     """Decode a text; None if it is not a message."""
-    if len(text) > TEXT_MAX:
-        return None
-    try:
-        name, number, value = json.loads(text)
-        kind = _OUTAGE_KINDS[name] if name != _NAMES[KnownRevision] else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NUMBER_MAX:
-        return None
-    if kind is None:
-        return KnownRevision(number, value) if isinstance(value, bool) else None
-    if not isinstance(value, str) or len(value) > TOKEN_MAX:
-        return None
-    return kind(number, value)
+    with suppress(RecordError):
+        return codec.decode(Message, text, "a message") if len(text) <= TEXT_MAX else None  # type: ignore[arg-type]
+    return None

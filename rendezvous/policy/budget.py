@@ -12,15 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rendezvous.policy import quarantine
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
-from rendezvous.values import dataclass, replace
 
 
-@dataclass(frozen=True, kw_only=True)
-class RestartBudget:
+class RestartBudget(Struct, frozen=True, kw_only=True):
     """The restart budget, with times on the leader's own clock. `charged_at`: a time per charged failure, oldest first.
 
     `losses` and `first_failures` are the strikes for which nodes are quarantined, oldest first.

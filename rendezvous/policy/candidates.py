@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decisions import EndRound, Wait
 from rendezvous.policy.quarantine import Quarantine
 from rendezvous.policy.view import MemberView, Size, Sizer, View
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
-from rendezvous.values import NamedTuple
 
 
-class MemberChoice(NamedTuple):
+class MemberChoice(Struct, frozen=True):
     """The members to plan with, in the order in which they joined, their size, and the quarantined ones."""
 
     members: list[MemberView]

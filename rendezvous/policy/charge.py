@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from rendezvous.errors import EXIT_FAILURE
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decisions import EndJob, Wait
@@ -18,7 +20,6 @@ from rendezvous.policy.quarantine import Strike
 from rendezvous.policy.view import View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
-from rendezvous.values import replace
 
 OTHERS_MAX = 4  # further failures that a verdict carries
 OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large job reads the verdict

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from msgspec.structs import replace
+
 from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
@@ -47,7 +49,7 @@ def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision
     if isinstance(decision, Wait):
         isolated_at = [since + settings.isolation_s for m, since in view.unreachable_since.items() if m in view.members]
         until = min((at for at in isolated_at if at > now), default=math.inf)
-        return decision if decision.until <= until else decision._replace(until=until, is_limit=False)
+        return decision if decision.until <= until else replace(decision, until=until, is_limit=False)
     return decision
 
 

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from msgspec import Struct
+
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.records import Verdict
-from rendezvous.values import NamedTuple
 
 
-class Wait(NamedTuple):
+class Wait(Struct, frozen=True):
     """Do nothing before `until`, unless something changes. `is_limit`: the leader gives up waiting then."""
 
     until: float
@@ -19,15 +22,15 @@ class Wait(NamedTuple):
     rule: str = ""
 
 
-class EndRound(NamedTuple):
+class EndRound(Struct, frozen=True):
     """Stop the round on all nodes; `mode` as in the Stop record."""
 
-    mode: str
+    mode: Literal["kill", "grace"]
     reason: str
     rule: str = ""
 
 
-class SealRound(NamedTuple):
+class SealRound(Struct, frozen=True):
     """Request a plan for these members and seal it, with the budget as it will be then."""
 
     roster: tuple[str, ...]
@@ -35,7 +38,7 @@ class SealRound(NamedTuple):
     reason: str
 
 
-class Fence(NamedTuple):
+class Fence(Struct, frozen=True):
     """Delete the keys of these members. `is_confirmed_gone`: presence has proven that no process of them is left."""
 
     member_ids: tuple[str, ...]
@@ -44,20 +47,20 @@ class Fence(NamedTuple):
     rule: str = ""
 
 
-class QuitJob(NamedTuple):
+class QuitJob(Struct, frozen=True):
     """Give up leadership by deleting the leader's key with the own member key: this leader leaves and others stay."""
 
     reason: str
 
 
-class EndJob(NamedTuple):
+class EndJob(Struct, frozen=True):
     """End the job, and delete the command `token` if one asked for that."""
 
     verdict: Verdict
     token: str = ""
 
 
-class ApplyCommand(NamedTuple):
+class ApplyCommand(Struct, frozen=True):
     """Delete the command `token` and drain or undrain this name, or refuse it with `answer`."""
 
     token: str

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from rendezvous.settings import Settings
-from rendezvous.values import NamedTuple
 
 STRIKES_MAX = 1000  # the newest are kept: some 50 kB in a seal that every member reads
 
 
-class Strike(NamedTuple):
+class Strike(Struct, frozen=True):
     """A node was lost, or `rank` failed there before any other, at `at` on the leader's clock."""
 
     node: str
@@ -26,7 +27,7 @@ class Strike(NamedTuple):
     rank: int = -1
 
 
-class Quarantine(NamedTuple):
+class Quarantine(Struct, frozen=True):
     """Until when a node is not used, and why."""
 
     until: float

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from msgspec import Struct, field
+
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.records import Command, Member, Seal, Status, Stop
-from rendezvous.values import NamedTuple, dataclass, field
 
 
-class Size(NamedTuple):
+class Size(Struct, frozen=True):
     """The largest world that some members could form; 0 if none. `is_full`: more members could not enlarge it."""
 
     world_size: int
@@ -22,7 +23,7 @@ class Size(NamedTuple):
     is_complete: bool = False  # all nodes that can join have joined: if no world is possible now, none ever will be
 
 
-class MemberView(NamedTuple):
+class MemberView(Struct, frozen=True):
     """A live member as the leader sees it. `seen_at`: when the leader first saw it, on its own clock."""
 
     member: Member
@@ -36,7 +37,7 @@ class MemberView(NamedTuple):
         return f"{self.member.node_name} {self.member.boot_id}"
 
 
-class StatusView(NamedTuple):
+class StatusView(Struct, frozen=True):
     """A member's last status. `failed_revision` orders first failures; `leaving_at`, when the leader saw it, or inf."""
 
     status: Status
@@ -48,8 +49,7 @@ class StatusView(NamedTuple):
 Sizer = Callable[[Sequence[MemberView]], Size]
 
 
-@dataclass(frozen=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """All that the leader knows. Times are on its own clock; `opened_at` is when it began to lead or the job began.
 
     `active`: the members with ranks in the sealed round, lost ones included. `lost_at`: when the leader noticed the

@@ -8,45 +8,46 @@ the agent at once, with its workers and whatever it leads; Finish ends its membe
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.records import Verdict
 from rendezvous.stores.contract import KeyValue
-from rendezvous.values import NamedTuple
 
 
-class BecomeMember(NamedTuple):
+class BecomeMember(Struct, frozen=True):
     """The own key is in the store, and all control keys are known as of `revision`."""
 
     own: KeyValue
     revision: int
 
 
-class NoteRegistration(NamedTuple):
+class NoteRegistration(Struct, frozen=True):
     """The own key is in the store again, on a new lease, with this create revision."""
 
     create_revision: int
 
 
-class LoseMembership(NamedTuple):
+class LoseMembership(Struct, frozen=True):
     """Others may have taken this node's place: kill the workers at once, then join again as a new member."""
 
     reason: str
 
 
-class SuspectRemoval(NamedTuple):
+class SuspectRemoval(Struct, frozen=True):
     """The others have continued without this node, or `loss_reason` says why no member can continue."""
 
     loss_reason: str = ""
 
 
-class StopWorkers(NamedTuple):
+class StopWorkers(Struct, frozen=True):
     """End the round on this node; `mode` as in StopRound."""
 
     mode: str
     reason: str
 
 
-class Finish(NamedTuple):
+class Finish(Struct, frozen=True):
     """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does."""
 
     exit_code: int
@@ -54,17 +55,17 @@ class Finish(NamedTuple):
     verdict: Verdict | None = None
 
 
-class ExitNow(NamedTuple):
+class ExitNow(Struct, frozen=True):
     """Exit as decided: this agent no longer has to stay for the others."""
 
 
-class HoldMembership(NamedTuple):
+class HoldMembership(Struct, frozen=True):
     """The roster agrees that no node takes this member's place before `until`."""
 
     until: float
 
 
-class NoteResync(NamedTuple):
+class NoteResync(Struct, frozen=True):
     """Every key that this member follows was read, by a request sent at `sent_at`."""
 
     sent_at: float

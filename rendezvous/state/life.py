@@ -7,10 +7,10 @@ what is compared in every step (see `machine`). The diagrams in docs/images are 
 
 from __future__ import annotations
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
 
 
-class Transition(NamedTuple):
+class Transition(Struct, frozen=True):
     """The phase after an event, and a description of the action taken."""
 
     phase: str

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from rendezvous.events import (
     Action,
     Answer,
@@ -23,10 +25,9 @@ from rendezvous.events import (
     get_request_kind,
 )
 from rendezvous.settings import Settings
-from rendezvous.values import NamedTuple
 
 
-class _PendingRequest(NamedTuple):
+class _PendingRequest(Struct, frozen=True):
     """A request in progress: its callbacks, and when it was sent."""
 
     purpose: str

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Set
 
+from msgspec import Struct
+
 from rendezvous import records
 from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefused
 from rendezvous.peers.liveness import PeerLiveness
@@ -22,10 +24,9 @@ from rendezvous.state.intents import Intent
 from rendezvous.state.request_queue import RequestQueue
 from rendezvous.state.watch_cache import WatchCache
 from rendezvous.stores.contract import KeyValue, Lease, Put
-from rendezvous.values import NamedTuple
 
 
-class Setup(NamedTuple):
+class Setup(Struct, frozen=True):
     """What an agent is started with; it never changes.
 
     `node`: this agent's own member record, without member id and worker port. `attempt`: the number of this attempt if
@@ -231,7 +232,7 @@ class ElectionState:
         self.takeover: TakeoverState | None = None  # while there is no leader, and this member is not in the roster
 
 
-class CachedView(NamedTuple):
+class CachedView(Struct, frozen=True):
     """A part of the leader's view, and the key from which it was made."""
 
     item: KeyValue
@@ -261,7 +262,7 @@ class Observations:
         self.saved_at = -math.inf
 
 
-class Draft(NamedTuple):
+class Draft(Struct, frozen=True):
     """A plan with its token, its assignments, and the writes that store them."""
 
     plan: PlanReady

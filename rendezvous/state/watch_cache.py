@@ -46,7 +46,7 @@ class WatchCache:
 
     # --- records ---
 
-    def read(self, kind: type[records.Record], key: str) -> records.Record | None:
+    def read(self, kind: type[records.AnyRecord], key: str) -> records.AnyRecord | None:
         """Return the record under `key` as this member knows it, decoded once per revision; None if there is none.
 
         An unreadable value reads as the record that it replaced, if that is known: an invalid value has not ended a
@@ -64,11 +64,11 @@ class WatchCache:
             known = self._decoded[key] = (item.mod_revision, record)
         return known[1] if isinstance(known[1], kind) else None
 
-    def is_readable(self, kind: type[records.Record], key: str) -> bool:
+    def is_readable(self, kind: type[records.AnyRecord], key: str) -> bool:
         """Return whether `key` is absent, or its value or the one before can be read."""
         return self.keys.get(key) is None or self.read(kind, key) is not None
 
-    def decode(self, kind: type[records.Record], item: KeyValue) -> records.Record | None:
+    def decode(self, kind: type[records.AnyRecord], item: KeyValue) -> records.AnyRecord | None:
         """Decode a key's value; None, and a logged sentence, if it is not such a record."""
         try:
             return records.decode(kind, item.value, item.key, self.secret)
@@ -78,7 +78,7 @@ class WatchCache:
                 self._requests.log(f"{error}; it is ignored")
             return None
 
-    def encode(self, record: records.AnyRecord, key: str) -> bytes:
+    def encode(self, record: records.Record, key: str) -> bytes:
         """Encode the record as it is written under `key`, signed if this job has a secret."""
         return records.encode(record, key, self.secret)
 

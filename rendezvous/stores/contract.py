@@ -11,7 +11,7 @@ be known. Any implementation passes the conformance suite in tests/store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rendezvous.errors import StoreError
 from rendezvous.values import NamedTuple, Protocol
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted separately against the same number
 REQUEST_BYTES_MAX = 1_572_864  # etcd's --max-request-bytes, 1.5 MiB
+CALLBACK_LIMIT_S = 10.0  # how long the end of a watch waits for a callback that is running
 
 
 class KeyValue(NamedTuple):
@@ -121,7 +122,11 @@ class Batch(NamedTuple):
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """Stop. After it returns no further callback of this watch starts."""
+        """Stop. After it returns no further callback of this watch starts.
+
+        Waits for a callback that runs on another thread, so hold no lock that it needs; raises StoreError when that has
+        not ended in CALLBACK_LIMIT_S.
+        """
 
 
 class Store(Protocol):
@@ -132,7 +137,7 @@ class Store(Protocol):
         """Write unconditionally; return the new revision. Raises LeaseNotFound for a lease that is gone."""
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete a key, or all keys that start with it; return how many were deleted."""
+        """Delete a key, or all keys that start with it, in one revision; return how many were deleted."""
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
@@ -180,3 +185,64 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Cancel the watches and free the client's resources. Leases live on until they expire."""
+
+
+# What every store refuses before it reads any key, as etcd does.
+
+
+def check_key(key: str, prefix: bool = False) -> int:
+    """Return the length of the key in bytes. Raises StoreError if it is empty (but as a prefix) or not text."""
+    if not key and not prefix:
+        raise StoreError("a key cannot be empty")
+    try:
+        return len(key.encode())
+    except UnicodeEncodeError:
+        raise StoreError(f"the key {key!r} is not valid text") from None
+
+
+def check_watch(key: str, prefix: bool, start_revision: int) -> None:
+    """Raise StoreError for a key or a revision at which no watch can start."""
+    check_key(key, prefix)
+    if start_revision < 1:
+        raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
+
+
+def is_covered(name: str, key: str, prefix: bool) -> bool:
+    """Return whether a request for `key` concerns the key `name`."""
+    return name.startswith(key) if prefix else name == key
+
+
+def check_request(compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> None:
+    """Raise StoreError for a transaction that etcd would refuse. Both branches count, whichever would run."""
+    for name, items in (("compares", compares), ("operations", success), ("operations", failure)):
+        if len(items) > TXN_OPERATIONS_MAX:
+            raise StoreError(f"a transaction has {len(items)} {name}, at most {TXN_OPERATIONS_MAX} are allowed")
+    size = 0
+    for compare in compares:
+        size += check_key(compare.key)
+        if isinstance(compare.operand, bytes) != (compare.target == "value"):
+            raise StoreError(f"the {compare.target} of {compare.key!r} cannot be compared with {compare.operand!r}")
+        size += len(compare.operand) if isinstance(compare.operand, bytes) else 0
+    for branch in (success, failure):
+        size += sum(_measure(operation) for operation in branch)
+        _check_written_once(branch)
+    if size > REQUEST_BYTES_MAX:
+        raise StoreError(f"a request has {size} bytes, at most {REQUEST_BYTES_MAX} are allowed")
+
+
+def _measure(operation: Operation) -> int:
+    if isinstance(operation, Put):
+        return check_key(operation.key) + len(operation.value)
+    return check_key(operation.key, operation.prefix)
+
+
+def _check_written_once(branch: Iterable[Operation]) -> None:
+    """Raise StoreError if the branch puts a key twice, or puts and deletes it. To delete it twice is allowed."""
+    deletions = [operation for operation in branch if isinstance(operation, Delete)]
+    written: set[str] = set()
+    for operation in branch:
+        if not isinstance(operation, Put):
+            continue
+        if operation.key in written or any(is_covered(operation.key, *deletion) for deletion in deletions):
+            raise StoreError(f"a transaction writes the key {operation.key!r} twice")
+        written.add(operation.key)

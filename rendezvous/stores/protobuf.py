@@ -9,8 +9,9 @@ The annotations of a message carry its field numbers, so the class shows what is
         kvs: Annotated[tuple[KeyValue, ...], 2] = ()         # repeated
         version: Annotated[int | None, 4] = None             # of a oneof: written when not None, even if 0 or empty
 
-Unknown fields are skipped when read, as protobuf requires, so a newer server may send more. Deliberately absent:
-floats, maps, repeated numbers (etcd has none in use here), and unsigned numbers: those above 2^63 read as negative.
+Unknown fields are skipped when read, as protobuf requires, so a newer server may send more; a server that must not
+misread a request has them refused (`is_strict`). Deliberately absent: floats, maps, repeated numbers (etcd has none in
+use here), and unsigned numbers: those above 2^63 read as negative.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def encode(message: tuple[Any, ...]) -> bytes:
     return bytes(encoded)
 
 
-def decode(message: type[Message], data: bytes) -> Message:
-    """Decode a message of this type. Raises WireError for anything else."""
-    _, readers, defaults = _find_layout(message)
+def decode(message: type[Message], data: bytes, *, is_strict: bool = False) -> Message:
+    """Decode a message of this type. Raises WireError for anything else, if `is_strict` also for unknown fields."""
+    _, readers, defaults = _find_layout(message, is_strict)
     values = list(defaults)
     repeated: dict[int, list[Any]] = {}
     position, end = 0, len(data)
@@ -69,6 +70,8 @@ def decode(message: type[Message], data: bytes) -> Message:
             content, position = _read_content(data, position, tag & 7)
         reader = readers.get(tag)
         if reader is None:
+            if is_strict:
+                raise WireError(f"field {tag >> 3} of {message.__name__} is not supported")
             continue
         index, is_repeated, read = reader
         if is_repeated:
@@ -81,19 +84,23 @@ def decode(message: type[Message], data: bytes) -> Message:
 
 
 @cache
-def _find_layout(message: type[tuple[Any, ...]]) -> tuple[tuple[_Writer, ...], dict[int, _Reader], tuple[Any, ...]]:
+def _find_layout(
+    message: type[tuple[Any, ...]], is_strict: bool = False
+) -> tuple[tuple[_Writer, ...], dict[int, _Reader], tuple[Any, ...]]:
     """Return how the fields of a type are written, in order of their numbers, and read, by tag; and its defaults."""
     defaults: dict[str, Any] = getattr(message, "_field_defaults", {})
     writers: dict[int, _Writer] = {}
     readers: dict[int, _Reader] = {}
     for index, (name, default) in enumerate(defaults.items()):
-        tag, is_repeated, write, read = _find_field(message, message.__annotations__[name])
+        tag, is_repeated, write, read = _find_field(message, message.__annotations__[name], is_strict)
         writers[tag] = (index, _encode_varint(tag), default, is_repeated, write)
         readers[tag] = (index, is_repeated, read)
     return tuple(writers[tag] for tag in sorted(writers)), readers, tuple(defaults.values())
 
 
-def _find_field(message: type, annotation: Any) -> tuple[int, bool, Callable[[Any], bytes], Callable[[Any], Any]]:
+def _find_field(
+    message: type, annotation: Any, is_strict: bool
+) -> tuple[int, bool, Callable[[Any], bytes], Callable[[Any], Any]]:
     """Return the tag of a field, whether it is repeated, and how one is written and read.
 
     Annotations are read as text: evaluating them takes 10 ms for the messages that an agent uses at its start.
@@ -105,7 +112,7 @@ def _find_field(message: type, annotation: Any) -> tuple[int, bool, Callable[[An
         wire_type, write, read = _KINDS[name]
     else:
         nested = getattr(sys.modules[message.__module__], name)
-        wire_type, write, read = _BYTES, _write_message, lambda data: decode(nested, data)
+        wire_type, write, read = _BYTES, _write_message, lambda data: decode(nested, data, is_strict=is_strict)
     return int(number) << 3 | wire_type, kind != name and kind.startswith("tuple["), write, read
 
 

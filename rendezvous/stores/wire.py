@@ -2,7 +2,8 @@
 
 A message is a named tuple whose annotations carry the field numbers of etcd's rpc.proto, kv.proto and auth.proto;
 `protobuf.encode` and `protobuf.decode` turn it into bytes and back. Only the fields that are used are declared. That
-defaults are never written matters: an empty `range_end` on the wire would mean "every key from here on".
+defaults are never written matters: an empty `range_end` on the wire would mean "every key from here on". The served
+store refuses requests with any other field: docs/guides/without-etcd.md says what it answers.
 
 The methods are at the end: the path of each, and the types of its request and response.
 """
@@ -14,8 +15,19 @@ from typing import Annotated, Any, Generic, TypeVar
 from rendezvous.values import NamedTuple
 
 EQUAL, GREATER, LESS, NOT_EQUAL = range(4)  # Compare.result
-VERSION, CREATE, MOD, VALUE, LEASE = range(5)  # Compare.target
+VERSION, CREATE, MOD, VALUE = range(4)  # Compare.target
 PUT, DELETE = range(2)  # Event.type
+EVERYTHING = b"\0"  # as key and end of a range
+
+
+def encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:
+    """Return key and range end on the wire: no end is the one key; a prefix ends at its last byte raised by one."""
+    start = key.encode()
+    if not prefix:
+        return start, b""
+    if not start:
+        return EVERYTHING, EVERYTHING
+    return start, start[:-1] + bytes((start[-1] + 1,))  # the last byte of text in UTF-8 is never 255
 
 
 class WireKeyValue(NamedTuple):
@@ -30,7 +42,6 @@ class WireKeyValue(NamedTuple):
 class WireEvent(NamedTuple):
     type: Annotated[int, 1] = PUT
     kv: Annotated[WireKeyValue, 2] = WireKeyValue()
-    prev_kv: Annotated[WireKeyValue | None, 3] = None
 
 
 class Header(NamedTuple):
@@ -40,6 +51,16 @@ class Header(NamedTuple):
     raft_term: Annotated[int, 4] = 0
 
 
+class Empty(NamedTuple):
+    """Of requests that say no more than their method."""
+
+
+class HeaderResponse(NamedTuple):
+    """Of responses in which only the header is read or written."""
+
+    header: Annotated[Header, 1] = Header()
+
+
 # Keys
 
 
@@ -47,16 +68,9 @@ class RangeRequest(NamedTuple):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
     limit: Annotated[int, 3] = 0
-    revision: Annotated[int, 4] = 0
-    sort_order: Annotated[int, 5] = 0
-    sort_target: Annotated[int, 6] = 0
     serializable: Annotated[bool, 7] = False
     keys_only: Annotated[bool, 8] = False
     count_only: Annotated[bool, 9] = False
-    min_mod_revision: Annotated[int, 10] = 0
-    max_mod_revision: Annotated[int, 11] = 0
-    min_create_revision: Annotated[int, 12] = 0
-    max_create_revision: Annotated[int, 13] = 0
 
 
 class RangeResponse(NamedTuple):
@@ -70,26 +84,16 @@ class PutRequest(NamedTuple):
     key: Annotated[bytes, 1] = b""
     value: Annotated[bytes, 2] = b""
     lease: Annotated[int, 3] = 0
-    prev_kv: Annotated[bool, 4] = False
-    ignore_value: Annotated[bool, 5] = False
-    ignore_lease: Annotated[bool, 6] = False
-
-
-class PutResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
-    prev_kv: Annotated[WireKeyValue | None, 2] = None
 
 
 class DeleteRangeRequest(NamedTuple):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
-    prev_kv: Annotated[bool, 3] = False
 
 
 class DeleteRangeResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
     deleted: Annotated[int, 2] = 0
-    prev_kvs: Annotated[tuple[WireKeyValue, ...], 3] = ()
 
 
 class WireCompare(NamedTuple):
@@ -100,8 +104,6 @@ class WireCompare(NamedTuple):
     create_revision: Annotated[int | None, 5] = None
     mod_revision: Annotated[int | None, 6] = None
     value: Annotated[bytes | None, 7] = None
-    lease: Annotated[int | None, 8] = None
-    range_end: Annotated[bytes, 64] = b""
 
 
 class RequestOp(NamedTuple):
@@ -112,7 +114,7 @@ class RequestOp(NamedTuple):
 
 class ResponseOp(NamedTuple):
     response_range: Annotated[RangeResponse | None, 1] = None
-    response_put: Annotated[PutResponse | None, 2] = None
+    response_put: Annotated[HeaderResponse | None, 2] = None
     response_delete_range: Annotated[DeleteRangeResponse | None, 3] = None
 
 
@@ -128,15 +130,6 @@ class TxnResponse(NamedTuple):
     responses: Annotated[tuple[ResponseOp, ...], 3] = ()
 
 
-class CompactionRequest(NamedTuple):
-    revision: Annotated[int, 1] = 0
-    physical: Annotated[bool, 2] = False
-
-
-class CompactionResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
-
-
 # Watches
 
 
@@ -145,24 +138,16 @@ class WatchCreateRequest(NamedTuple):
     range_end: Annotated[bytes, 2] = b""
     start_revision: Annotated[int, 3] = 0
     progress_notify: Annotated[bool, 4] = False
-    prev_kv: Annotated[bool, 6] = False
     watch_id: Annotated[int, 7] = 0
-    fragment: Annotated[bool, 8] = False
-    filters: Annotated[bytes, 5] = b""  # one byte each: events left out, 0 puts, 1 deletions (a packed enumeration)
 
 
 class WatchCancelRequest(NamedTuple):
     watch_id: Annotated[int, 1] = 0
 
 
-class WatchProgressRequest(NamedTuple):
-    pass
-
-
 class WatchRequest(NamedTuple):
     create_request: Annotated[WatchCreateRequest | None, 1] = None
     cancel_request: Annotated[WatchCancelRequest | None, 2] = None
-    progress_request: Annotated[WatchProgressRequest | None, 3] = None
 
 
 class WatchResponse(NamedTuple):
@@ -172,7 +157,6 @@ class WatchResponse(NamedTuple):
     canceled: Annotated[bool, 4] = False
     compact_revision: Annotated[int, 5] = 0
     cancel_reason: Annotated[str, 6] = ""
-    fragment: Annotated[bool, 7] = False
     events: Annotated[tuple[WireEvent, ...], 11] = ()
 
 
@@ -184,29 +168,18 @@ class LeaseGrantRequest(NamedTuple):
     id: Annotated[int, 2] = 0
 
 
-class LeaseGrantResponse(NamedTuple):
+class LeaseId(NamedTuple):
+    """The request of a revocation and of a renewal, and an entry in the list of leases."""
+
+    id: Annotated[int, 1] = 0
+
+
+class LeaseTtl(NamedTuple):
+    """The response to a grant and to a renewal; `ttl` 0 or less: the lease is gone."""
+
     header: Annotated[Header, 1] = Header()
     id: Annotated[int, 2] = 0
     ttl: Annotated[int, 3] = 0
-    error: Annotated[str, 4] = ""
-
-
-class LeaseRevokeRequest(NamedTuple):
-    id: Annotated[int, 1] = 0
-
-
-class LeaseRevokeResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
-
-
-class LeaseKeepAliveRequest(NamedTuple):
-    id: Annotated[int, 1] = 0
-
-
-class LeaseKeepAliveResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
-    id: Annotated[int, 2] = 0
-    ttl: Annotated[int, 3] = 0  # 0 or less: the lease is gone
 
 
 class LeaseTimeToLiveRequest(NamedTuple):
@@ -222,17 +195,9 @@ class LeaseTimeToLiveResponse(NamedTuple):
     keys: Annotated[tuple[bytes, ...], 5] = ()
 
 
-class LeaseLeasesRequest(NamedTuple):
-    pass
-
-
-class LeaseStatus(NamedTuple):
-    id: Annotated[int, 1] = 0
-
-
 class LeaseLeasesResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
-    leases: Annotated[tuple[LeaseStatus, ...], 2] = ()
+    leases: Annotated[tuple[LeaseId, ...], 2] = ()
 
 
 # Users and the server itself
@@ -248,10 +213,6 @@ class AuthenticateResponse(NamedTuple):
     token: Annotated[str, 2] = ""
 
 
-class StatusRequest(NamedTuple):
-    pass
-
-
 class StatusResponse(NamedTuple):
     header: Annotated[Header, 1] = Header()
     version: Annotated[str, 2] = ""
@@ -259,30 +220,6 @@ class StatusResponse(NamedTuple):
     leader: Annotated[int, 4] = 0
     raft_index: Annotated[int, 5] = 0
     raft_term: Annotated[int, 6] = 0
-
-
-class AlarmRequest(NamedTuple):
-    action: Annotated[int, 1] = 0  # 0 lists the alarms
-
-
-class AlarmResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
-
-
-class MemberListRequest(NamedTuple):
-    pass
-
-
-class WireMember(NamedTuple):
-    id: Annotated[int, 1] = 0
-    name: Annotated[str, 2] = ""
-    peer_urls: Annotated[tuple[str, ...], 3] = ()
-    client_urls: Annotated[tuple[str, ...], 4] = ()
-
-
-class MemberListResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
-    members: Annotated[tuple[WireMember, ...], 2] = ()
 
 
 Request = TypeVar("Request", bound=tuple[Any, ...])
@@ -301,17 +238,15 @@ class Method(Generic[Request, Response]):
 
 
 RANGE = Method("KV", "Range", RangeRequest, RangeResponse)
-PUT_KEY = Method("KV", "Put", PutRequest, PutResponse)
+PUT_KEY = Method("KV", "Put", PutRequest, HeaderResponse)
 DELETE_RANGE = Method("KV", "DeleteRange", DeleteRangeRequest, DeleteRangeResponse)
 TXN = Method("KV", "Txn", TxnRequest, TxnResponse)
-COMPACT = Method("KV", "Compact", CompactionRequest, CompactionResponse)
 WATCH = Method("Watch", "Watch", WatchRequest, WatchResponse)  # streams of both
-LEASE_GRANT = Method("Lease", "LeaseGrant", LeaseGrantRequest, LeaseGrantResponse)
-LEASE_REVOKE = Method("Lease", "LeaseRevoke", LeaseRevokeRequest, LeaseRevokeResponse)
-LEASE_KEEP_ALIVE = Method("Lease", "LeaseKeepAlive", LeaseKeepAliveRequest, LeaseKeepAliveResponse)  # streams of both
+LEASE_GRANT = Method("Lease", "LeaseGrant", LeaseGrantRequest, LeaseTtl)
+LEASE_REVOKE = Method("Lease", "LeaseRevoke", LeaseId, HeaderResponse)
+LEASE_KEEP_ALIVE = Method("Lease", "LeaseKeepAlive", LeaseId, LeaseTtl)  # streams of both
 LEASE_TIME_TO_LIVE = Method("Lease", "LeaseTimeToLive", LeaseTimeToLiveRequest, LeaseTimeToLiveResponse)
-LEASE_LEASES = Method("Lease", "LeaseLeases", LeaseLeasesRequest, LeaseLeasesResponse)
+LEASE_LEASES = Method("Lease", "LeaseLeases", Empty, LeaseLeasesResponse)
 AUTHENTICATE = Method("Auth", "Authenticate", AuthenticateRequest, AuthenticateResponse)
-STATUS = Method("Maintenance", "Status", StatusRequest, StatusResponse)
-ALARM = Method("Maintenance", "Alarm", AlarmRequest, AlarmResponse)
-MEMBER_LIST = Method("Cluster", "MemberList", MemberListRequest, MemberListResponse)
+STATUS = Method("Maintenance", "Status", Empty, StatusResponse)
+ALARM = Method("Maintenance", "Alarm", Empty, HeaderResponse)  # lists the alarms

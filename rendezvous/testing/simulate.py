@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from rendezvous.settings import Settings
 from rendezvous.testing.faults import THEMES, FaultInjector
@@ -29,8 +30,7 @@ CHILDREN_LATE_S = 0.8  # how long processes of killed workers stay alive after t
 __all__ = ["SeedResult", "Violation", "attempt", "make_replay_command", "run"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedResult:
+class SeedResult(Struct, frozen=True, kw_only=True):
     """The result of one seed, for statistics: the verdict, rounds sealed, and how often each fault and rule was met."""
 
     seed: int

@@ -42,9 +42,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from random import Random
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.checker import Checker, Violation

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report, runs
-from benchmarks.budget import Step
-from benchmarks.report import Outcome, Stopped
+from benchmarks.report import Outcome, Step, Stopped
 from tests.support.documents.pages import ROOT
 
 pytest.importorskip("matplotlib", reason="the pictures are drawn by matplotlib: pip install '.[report]'")
@@ -39,7 +38,7 @@ def pinned() -> str:
 
 @pytest.fixture(scope="module")
 def made() -> tuple[str, dict[str, str]]:
-    return page.made(page.PAGE.read_text(), page.history())
+    return page.make(page.PAGE.read_text(), runs.load(page.RECORDS))
 
 
 def test_the_page_is_what_its_records_say(made: tuple[str, dict[str, str]]) -> None:
@@ -64,21 +63,21 @@ def test_every_picture_is_told_in_words_and_names_its_axes(made: tuple[str, dict
 
 
 def test_what_people_wrote_has_no_figures_that_a_new_run_would_change() -> None:
-    assert page.stray(page.PAGE.read_text()) == []
+    assert page.find_figures(page.PAGE.read_text()) == []
 
 
 @pytest.mark.parametrize(
     "sentence", ["It takes 0.35 s.", "about 17 MiB", "a ratio of 0.066", "3 times as many", "some 40 %", "1,230 ms"]
 )
 def test_a_figure_that_somebody_writes_is_noticed(sentence: str) -> None:
-    assert page.stray(f"# Performance\n\n{sentence}\n")
+    assert page.find_figures(f"# Performance\n\n{sentence}\n")
 
 
 @pytest.mark.parametrize(
     "sentence", ["a lease of 5 s", "8 workers, `--pairs 2.5`", "torchrun 2.13", "N = 1,024 agents"]
 )
 def test_settings_and_sizes_are_no_figures(sentence: str) -> None:
-    assert not page.stray(sentence)
+    assert not page.find_figures(sentence)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +92,12 @@ def test_settings_and_sizes_are_no_figures(sentence: str) -> None:
 def test_a_mark_that_is_amiss_is_one_sentence(before: str, after: str, words: str) -> None:
     text = page.PAGE.read_text().replace(before, after, 1)
     with pytest.raises(page.PageError) as refused:
-        page.made(text, runs.History([]))
+        page.make(text, runs.History([]))
     assert words in str(refused.value)
 
 
 def test_a_page_without_any_record_says_that_nothing_was_measured() -> None:
-    text, files = page.made(page.PAGE.read_text(), runs.History([]))
+    text, files = page.make(page.PAGE.read_text(), runs.History([]))
     assert "not measured" in text
     assert not files
 
@@ -108,10 +107,10 @@ def test_a_broken_record_is_one_sentence_and_nothing_is_written(
 ) -> None:
     (tmp_path / "startup.jsonl").write_text("Segmentation fault\n")
     monkeypatch.setattr(page, "RECORDS", tmp_path)
-    monkeypatch.setattr(page.history, "__defaults__", (tmp_path,))
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
     (tmp_path / "page.md").write_text("as it was")
-    assert report.main(["--from-records"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--from-records"])
     assert capfd.readouterr().err == "startup.jsonl, line 1: no JSON: 'Segmentation fault'\n"
     assert (tmp_path / "page.md").read_text() == "as it was"
 

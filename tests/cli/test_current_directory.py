@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 import launcher
@@ -28,7 +29,7 @@ BEFORE_US = (
 )
 NEEDED_BY_US = (
     "queue", "rendezvous", "click", "dataclasses", "inspect", "typing", "signal", "socket", "select", "struct", "json",
-    "difflib", "textwrap", "threading", "traceback", "math", "ast", "weakref", "copy",
+    "difflib", "msgspec", "textwrap", "threading", "traceback", "math", "ast", "weakref", "copy",
 )  # fmt: skip
 
 
@@ -109,8 +110,9 @@ def test_the_current_directory_goes_and_the_rest_of_the_path_stays(tmp_path: Pat
 
 
 def test_a_source_checkout_runs_from_its_own_directory() -> None:
-    # -S: nothing is installed; the package can only come from the current directory.
-    outcome = run("python", "-S", "-m", "launcher", "nosuch.nowhere", cwd=REPOSITORY)
+    # -S: no .pth file is read, so the package can only come from the current directory.
+    libraries = {"PYTHONPATH": sysconfig.get_path("platlib")}
+    outcome = run("python", "-S", "-m", "launcher", "nosuch.nowhere", cwd=REPOSITORY, environ=libraries)
     assert outcome.err.startswith(EXPECTED)
     path = path_after(REPOSITORY, str(REPOSITORY))
     assert path.index(str(REPOSITORY)) > path.index(os.path.dirname(os.__file__))

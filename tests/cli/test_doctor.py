@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.config.options import table
-from launcher.meshctl.doctor.document import examine
-from launcher.meshctl.doctor.examination import ExaminationRequest
+from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.doctor.render import render_text
 from tests.cli.running import Outcome, run
 
@@ -40,7 +39,7 @@ def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
     assert ["role", "trainer", "PET_ROLE"] in found
     assert ["nnodes", "1:1"] in found
     shown = {row[0] for row in found if row}
-    assert shown.issuperset(option.name for option in table.TABLE if option.kind != "ask")
+    assert shown.issuperset(option.name for option in table.TABLE if option.read is not None)
 
 
 def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:
@@ -159,7 +158,7 @@ def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several() -> N
     served = ("--nproc-per-node=1", "--mesh=dp=*,tp=8", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1")
     found = examine(served, NO_GPU)["findings"]
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["note"]
-    found = examine(served, NO_GPU, ExaminationRequest(node_count=3))["findings"]
+    found = examine(served, NO_GPU, node_count=3)["findings"]
     assert [finding["level"] for finding in found if finding["check"] == "placement"] == ["stop"]
 
 
@@ -219,7 +218,7 @@ def test_doctor_repeats_the_remarks_of_a_run() -> None:
 
 
 def test_doctor_imports_no_framework() -> None:
-    code = "import sys; from launcher.meshctl.doctor.document import examine; "
+    code = "import sys; from launcher.meshctl.doctor.examine import examine; "
     code += "from launcher.meshctl.doctor.render import render_text; render_text(examine([], {})); "
     code += "print(sorted(sys.modules))"
     loaded = run("python", "-c", code).out
@@ -239,7 +238,7 @@ def test_a_detector_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def shown(*given: str, environ: dict[str, str], rank: int, nodes: int | None = None) -> dict[str, Any]:
-    found = examine(given, environ, ExaminationRequest(rank=rank, node_count=nodes))["environment"]
+    found = examine(given, environ, rank=rank, node_count=nodes)["environment"]
     assert isinstance(found, dict)
     return found
 
@@ -304,7 +303,7 @@ def test_the_slice_of_a_tpu_host_is_shown_and_its_worlds_are_whole_slices() -> N
         "--devices=tpu:4", "--visible-env=TPU_VISIBLE_CHIPS", "--devices-per-worker=all", "--framework=jax",
         "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-conf=is_host=0", "--nnodes=4:8",
     )  # fmt: skip
-    found = examine(given, SLICE, ExaminationRequest(rank=5))
+    found = examine(given, SLICE, rank=5)
     assert (found["tpu_slice"]["name"], found["tpu_slice"]["worker_id"]) == ("t-0.x", 1)
     assert (found["tpu_slice"]["host_count"], found["tpu_slice"]["hostnames"][3]) == (4, "t-3.x")
     assert {"name": "slice", "domain": "t-0.x", "origin": "TPU_WORKER_HOSTNAMES"} in found["locality"]["levels"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from launcher.meshctl.doctor import store
-from launcher.meshctl.doctor.document import examine
+from launcher.meshctl.doctor import network
+from launcher.meshctl.doctor.examine import examine
 from rendezvous.stores.server.server import StoreServer
 from tests.cli.running import run
 from tests.support.stores.certificates import Certificates
@@ -106,12 +106,12 @@ def test_a_store_that_is_not_there_would_stop_a_job() -> None:
 
 
 def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_check_store", lambda *_: threading.Event().wait(60))
+    monkeypatch.setattr(network, "_check_store", lambda *_: threading.Event().wait(60))
     from launcher import cli
 
     config = cli.parse([*place("127.0.0.1:1"), "train.py"], {})
     assert config.network is not None
-    found = store.check_store(config, config.network, {}, limit_s=0.05)
+    found = network.check_store(config, config.network, {}, limit_s=0.05)
     assert found.sentence == "127.0.0.1:1 did not answer within 0.05 s"
     assert [finding.level for finding in found.findings] == ["stop"]
 

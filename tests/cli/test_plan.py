@@ -264,7 +264,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 
 
 def test_a_picture_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
-    pytest.importorskip("launcher.meshctl.plan.drawing.page")
     outcome = run(
         *("meshctl", "plan", "dgx:2x2x8", "--svg", "nowhere/plan.svg", "--html", "plan.html", "--json"), cwd=tmp_path
     )

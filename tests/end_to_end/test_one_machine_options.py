@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.logs_specs import GROUP
-from launcher.hardware.binding import cpu_topology
+from launcher.config.plugins import LOGS_SPECS
+from launcher.hardware import node_binding
 from tests.support.distributions import install
 from tests.support.jobs.single_node import Job
 from tests.support.processes.tree import REPOSITORY
@@ -78,7 +78,7 @@ class Specs:
         return found
 """
     offered = install(
-        tmp_path / "fancy", group=GROUP, offers={"fancy": "fancy_logs:Specs"}, modules={"fancy_logs": source}
+        tmp_path / "fancy", group=LOGS_SPECS, offers={"fancy": "fancy_logs:Specs"}, modules={"fancy_logs": source}
     )
     script = """
 print("hello", RANK, os.environ["FROM_PLUGIN"], flush=True)
@@ -110,7 +110,7 @@ wait_for("never")
 def test_a_plugin_made_of_torchs_own_class_and_a_handler_that_torch_knows(tmp_path: Path) -> None:
     offered = install(
         tmp_path / "mine",
-        group=GROUP,
+        group=LOGS_SPECS,
         offers={"mine": "mine_logs:Specs"},
         modules={
             "mine_logs": """
@@ -150,7 +150,7 @@ def load():
 
 def test_workers_run_on_their_own_cpus_out_of_those_of_the_agent(tmp_path: Path) -> None:
     allowed = sorted(os.sched_getaffinity(0))
-    cores = set(cpu_topology.read_topology(frozenset(allowed)).core.values()) & set(allowed)
+    cores = set(node_binding.read_topology(frozenset(allowed)).core.values()) & set(allowed)
     count = min(2, len(cores))
     with Job(tmp_path, "--nproc-per-node", str(count), "--numa-binding", "exclusive", script=AFFINITY) as job:
         ended = job.wait()

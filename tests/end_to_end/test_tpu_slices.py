@@ -12,8 +12,8 @@ from tests.support.jobs.multi_node import Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
-from tests.unit.launcher.hardware.tpu.test_slice_identity import GKE
-from tests.unit.launcher.placement.adapter.test_tpu_slices import host, plan, shares
+from tests.unit.launcher.hardware.test_slice_identity import GKE
+from tests.unit.launcher.placement.adapter.test_numbering_slices import host, plan, shares
 from tests.unit.launcher.ranks.environments.test_torch import PLACE
 from tests.unit.launcher.ranks.environments.test_tpu import chips
 

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
+from tests.support.documents.variables import VARIABLES
 from tests.support.jobs.single_node import Job
 from tests.support.processes.tree import TOKEN_VARIABLE
 
@@ -29,5 +29,5 @@ def test_a_real_worker_gets_no_variable_without_a_row(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.stderr
     ours = {re.sub("_(DP|TP)_", "_<AXIS>_", name) for name in environ.keys() - os.environ.keys() - {TOKEN_VARIABLE}}
     ours -= {"PYTHONPATH", "TORCHELASTIC_ENABLE_FILE_TIMER", "LC_CTYPE"}  # of this test and of Python
-    assert ours <= {meaning.variable for meaning in VARIABLE_DESCRIPTIONS}
+    assert ours <= {row.name for row in VARIABLES}
     assert {"LAUNCHER_ROUND", "LAUNCHER_BOARD", "OMP_NUM_THREADS", "MESH_<AXIS>_RANK"} <= ours

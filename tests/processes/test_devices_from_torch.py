@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.hardware.accelerators.contract import format_visible_variable
-from launcher.hardware.accelerators.from_torch import Detector
+from launcher.hardware.accelerators.named import TorchDetector
 from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UsageError
 
@@ -28,7 +28,7 @@ print("a library that greets")
 
 
 def workers(kind: str, python: str = sys.executable, **options: Any) -> tuple[Sequence[Any], str]:
-    detector = Detector(kind, python, **options)
+    detector = TorchDetector(kind, python, **options)
     return assign_devices(kind, 1, dict(os.environ), accelerators=(detector,))
 
 

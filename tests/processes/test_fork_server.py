@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hardware.linux import kernel, memory_policy
+from launcher.hardware.linux import kernel
 from launcher.supervisor.fork_server import fork_server, linux
 from tests.support.processes.small_supervisor import SmallSupervisor
 from tests.support.processes.tree import children, descriptors, is_alive, parent, state
@@ -214,5 +214,5 @@ def test_a_child_of_the_fork_server_s_python_before_the_hook_is_left_alone(super
 
 def test_what_both_rooms_know_of_linux_agrees() -> None:
     assert linux.PR_SET_PDEATHSIG == kernel._PR_SET_PDEATHSIG
-    assert (linux.PREFERRED, linux.PREFERRED_MANY) == (memory_policy.PREFERRED, memory_policy.PREFERRED_MANY)
-    assert {name: calls[1] for name, calls in memory_policy._CALLS.items()} == linux.SET_MEMPOLICY
+    assert (linux.PREFERRED, linux.PREFERRED_MANY) == (kernel.POLICY_PREFERRED, kernel.POLICY_PREFERRED_MANY)
+    assert {name: calls[1] for name, calls in kernel._POLICY_CALLS.items()} == linux.SET_MEMPOLICY

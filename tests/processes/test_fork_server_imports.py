@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
 from launcher.supervisor.fork_server import fork_safety
-from launcher.supervisor.fork_server.env_reads import WORKER_VARIABLES
+from launcher.supervisor.fork_server.importing import WORKER_VARIABLES
+from tests.support.documents.variables import VARIABLES
 from tests.support.processes.small_supervisor import SmallSupervisor
 
 
@@ -220,10 +220,8 @@ def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> 
         "OMPI_MCA_orte_hnp_uri", "ALLOW_MULTIPLE_LIBTPU_LOAD", "PJRT_DEVICE",
         "CUDA_VISIBLE_DEVICES",  # or not given at all
     }  # fmt: skip
-    watched = {
-        row.variable for row in VARIABLE_DESCRIPTIONS if WORKER_VARIABLES.match(row.variable.replace("<AXIS>", "TP"))
-    }
-    assert watched | same == {row.variable for row in VARIABLE_DESCRIPTIONS}
+    watched = {row.name for row in VARIABLES if WORKER_VARIABLES.match(row.name.replace("<AXIS>", "TP"))}
+    assert watched | same == {row.name for row in VARIABLES}
     assert not watched & same
 
 

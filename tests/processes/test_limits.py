@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.processes.tree import Agent
 
-RAISE = "__import__('launcher.agent.startup.limits', fromlist=['x']).raise_descriptor_limit({})"
+RAISE = "__import__('launcher.agent.startup.startup', fromlist=['x']).raise_descriptor_limit({})"
 LOW = "import resource; h = resource.getrlimit(7)[1]; resource.setrlimit(7, (256, h))"
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.hardware.metadata_server import NoAnswer, Server
-from launcher.locality.contract import Hints, Source
-from launcher.locality.sources import aws, azure, cloud, gce, oci
+from launcher.locality import clouds
+from launcher.locality.clouds import CLOUDS, CloudSource
+from launcher.locality.contract import Hints
 from tests.support.network.metadata_servers import Answering, Request, dripping, pages, reply, serving, silence
 
-CLOUDS: dict[str, Callable[..., Source]] = {
-    "aws": aws.Source, "azure": azure.Source, "gce": gce.Source, "oci": oci.Source,
-}  # fmt: skip
 LIMIT_S = 20.0  # for servers that answer
 SHORT_S = 0.15  # for those that do not
 
@@ -24,7 +21,7 @@ SHORT_S = 0.15  # for those that do not
 @pytest.fixture(autouse=True)
 def on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that answer have all the time they need."""
-    monkeypatch.setattr(cloud, "LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(clouds, "LIMIT_S", LIMIT_S)
 
 
 def levels(hints: Hints) -> dict[str, str]:
@@ -33,7 +30,7 @@ def levels(hints: Hints) -> dict[str, str]:
 
 def look(cloud: str, answer: Answering, **words: Any) -> tuple[Hints, list[Request]]:
     with serving(answer) as server:
-        return CLOUDS[cloud](address=server.address, **words).look({}, LIMIT_S), server.requests
+        return CloudSource(cloud, address=server.address, **words).look({}, LIMIT_S), server.requests
 
 
 # What every server may do
@@ -100,7 +97,7 @@ def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_server_that_is_silent_gives_a_reason_and_no_levels(cloud: str) -> None:
     with silence() as address:
-        hints = CLOUDS[cloud](address=address, root="/nowhere").look({}, SHORT_S)
+        hints = CloudSource(cloud, address=address, root="/nowhere").look({}, SHORT_S)
     assert not hints.levels
     assert hints.reason.startswith("the metadata server does not answer within 0.15 s")
 
@@ -112,7 +109,7 @@ def test_a_server_that_is_silent_gives_a_reason_and_no_levels(cloud: str) -> Non
         lambda _: reply("<html>a portal of a hotel</html>", Metadata_Flavor="Google"),
         lambda _: reply("[" * 50_000, Metadata_Flavor="Google"),
         lambda _: reply("[1]", Metadata_Flavor="Google"),
-        lambda _: reply({name: ["x"] for name in ("location", "zone", "tagsList", "block", *oci._RDMA)},
+        lambda _: reply({name: ["x"] for name in ("location", "zone", "tagsList", "block", *clouds._OCI_RDMA)},
                         Metadata_Flavor="Google"),
         lambda _: reply("\0\1", Metadata_Flavor="Google"),
         lambda _: reply("", Metadata_Flavor="Google"),
@@ -134,7 +131,7 @@ def test_nonsense_gives_a_reason_and_nothing_else(cloud: str, answer: Answering)
 def test_nobody_there_gives_a_reason(cloud: str) -> None:
     with silence() as address:
         pass
-    hints = CLOUDS[cloud](address=address, root="/nowhere").look({}, LIMIT_S)
+    hints = CloudSource(cloud, address=address, root="/nowhere").look({}, LIMIT_S)
     assert not hints.levels
     assert hints.reason.startswith("the metadata server refuses connections")
 
@@ -192,12 +189,12 @@ def test_amazon_s_server_refuses_or_rambles(answer: Answering, reason: str) -> N
 
 def test_silence_at_amazon_names_the_hop_limit() -> None:
     with silence() as address:
-        assert "hop limit must be 2" in aws.Source(address=address).look({}, SHORT_S).reason
+        assert "hop limit must be 2" in CloudSource("aws", address=address).look({}, SHORT_S).reason
 
 
 def test_amazon_s_own_switch_turns_the_questions_off() -> None:
     with serving(imds(PLACES)) as server:
-        hints = aws.Source(address=server.address).look({"AWS_EC2_METADATA_DISABLED": "true"}, LIMIT_S)
+        hints = CloudSource("aws", address=server.address).look({"AWS_EC2_METADATA_DISABLED": "true"}, LIMIT_S)
         assert not server.requests
     assert hints == Hints((), "AWS_EC2_METADATA_DISABLED is set")
 
@@ -287,7 +284,7 @@ def test_the_name_of_the_physical_host_is_shown(tmp_path: Path) -> None:
     assert hints.reason.endswith("its physical host is BN4PEPF000012A7")
     for rubbish in (b"", b"PhysicalHostName", b"\xff" * 9999, struct.pack("512s2048s", b"PhysicalHostName", b"\x01")):
         pool.write_bytes(rubbish)
-        assert not azure.read_physical_host(str(pool))
+        assert not clouds.read_physical_host(str(tmp_path))
 
 
 # Oracle

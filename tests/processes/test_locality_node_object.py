@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from launcher.locality import kubernetes
 from launcher.locality.contract import Hints
-from launcher.locality.sources import cloud_detection, node_object
-from launcher.locality.sources.kubernetes import Source as KubernetesSource
 from tests.support.network.metadata_servers import Answering, Request, Serving, reply, serving, silence
 from tests.support.stores.certificates import Certificates
 
@@ -22,7 +21,7 @@ SHORT_S = 0.15  # for those that do not
 @pytest.fixture(autouse=True)
 def on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers has all the time it needs."""
-    monkeypatch.setattr(node_object, "LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(kubernetes, "LIMIT_S", LIMIT_S)
 
 
 def levels(hints: Hints) -> dict[str, str]:
@@ -40,7 +39,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.certificates = Certificates(directory / "certificates", is_sparse=True)
         self.root = directory / "pod"
-        self.account = self.root / cloud_detection.ACCOUNT
+        self.account = self.root / kubernetes.ACCOUNT.lstrip("/")
         self.account.mkdir(parents=True)
         self.reset()
 
@@ -61,7 +60,7 @@ class Cluster:
     def look(self, server: Serving, limit_s: float = LIMIT_S, **environ: str) -> Hints:
         host, port = server.address
         said = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port), "NODE_NAME": "gpu-7", **environ}
-        return KubernetesSource(root=str(self.root)).look(said, limit_s)
+        return kubernetes.Source(root=str(self.root)).look(said, limit_s)
 
 
 @pytest.fixture(scope="module")

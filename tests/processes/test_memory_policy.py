@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(not HAS_NUMA, reason="this kernel knows no NUMA"
 # Two nodes, of which this machine has the first; every CPU of it is there.
 BOUND = """
 import os
-from launcher.hardware.binding import node_binding
-from launcher.hardware.binding.cpu_binding import CpuTopology
+from launcher.hardware import node_binding
+from launcher.hardware.cpu_binding import CpuTopology
 from launcher.model.node import Device, Slot
-from launcher.hardware.linux import memory_policy
+from launcher.hardware.linux import kernel
 cpus = frozenset(os.sched_getaffinity(0))
 two = CpuTopology(nodes={0: cpus}, socket={}, core={}, cache={}, memory=frozenset({0, 1}))
-node_binding.cpu_topology.read_topology = lambda allowed: two
+node_binding.read_topology = lambda allowed: two
 device = Device(kind="nvidia", index=0, id="a", visible="0", numa_node=0)
 found = node_binding.bind_node("node", [Slot(index=0, devices=(device,))])
 print(found.bindings[0].memory, len(found.remarks), found.remarks[-1])
@@ -69,14 +69,14 @@ def bound(before: str) -> str:
 
 
 def test_a_policy_is_tried_before_workers_are_told_of_it() -> None:
-    at_exit = "atexit.register(lambda: print(memory_policy.read_policy()[0]))"
-    words = bound("") + bound(f"import atexit\nfrom launcher.hardware.linux import memory_policy\n{at_exit}\n")
+    at_exit = "atexit.register(lambda: print(kernel.read_policy()))"
+    words = bound("") + bound(f"import atexit\nfrom launcher.hardware.linux import kernel\n{at_exit}\n")
     assert words.count("(0,) 1 --numa-binding node keeps local rank 0 to CPUs") == 2
     assert words.endswith("\n0"), "this process has its own policy back"
 
 
 def test_a_policy_that_the_agent_was_started_with_stays() -> None:
-    assert bound("from launcher.hardware.linux import memory_policy\nmemory_policy.prefer_nodes([0])\n") == (
+    assert bound("from launcher.hardware.linux import kernel\nkernel.prefer_nodes([0])\n") == (
         "() 2 --numa-binding: workers take memory as Linux does by default: "
         "the agent has a memory policy of its own, which they inherit"
     )

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.hardware.linux import kernel, pidfds
+from launcher.hardware.linux import kernel
 from tests.support.processes.syscalls import WITHOUT_PIDFDS
 from tests.support.processes.tree import REPOSITORY, is_alive
 from tests.support.waiting import wait_until
 
 KILL = """
 import sys
-from launcher.hardware.linux.pidfds import kill_exactly
+from launcher.hardware.linux.kernel import kill_exactly
 kill_exactly(int(sys.argv[1]), lambda: sys.argv[2] == "it")
 """
 
@@ -56,21 +56,21 @@ def test_a_pid_that_was_given_anew_meanwhile_is_left_alone(
 ) -> None:
     """The kernel has no pidfds here, and every look finds a process that began later."""
     monkeypatch.delattr(os, "pidfd_open")
-    monkeypatch.setattr(pidfds, "_PIDFD_OPEN", 100_000)
+    monkeypatch.setattr(kernel, "_PIDFD_OPEN", 100_000)
     starts = iter(range(1, 10))
-    monkeypatch.setattr(pidfds.kernel, "read_start_time", lambda pid: next(starts))
-    pidfds.kill_exactly(sleeper.pid, lambda: True)
+    monkeypatch.setattr(kernel, "read_start_time", lambda pid: next(starts))
+    kernel.kill_exactly(sleeper.pid, lambda: True)
     assert sleeper.poll() is None
 
 
 def test_the_numbers_are_those_of_pidfds(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    monkeypatch.delattr(pidfds.signal, "pidfd_send_signal")
-    process = pidfds._open(sleeper.pid)
+    monkeypatch.delattr(kernel.signal, "pidfd_send_signal")
+    process = kernel._open_pidfd(sleeper.pid)
     assert process is not None
     assert os.readlink(f"/proc/self/fd/{process}") == "anon_inode:[pidfd]"
     assert not os.get_inheritable(process)
-    pidfds._send(process, 9)
+    kernel._send(process, 9)
     os.close(process)
     assert sleeper.wait(60) == -9
 
@@ -82,7 +82,7 @@ def test_descendants_are_killed_by_one_look_at_all_of_them(monkeypatch: pytest.M
     with subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000 & wait"]) as shell:
         try:
             family = wait_until(lambda: len(found(shell.pid)) == 2 and found(shell.pid))
-            pidfds.kill_descendants(shell.pid)
+            kernel.kill_descendants(shell.pid)
             assert shell.wait(10.0) == 0
             assert not any(map(is_alive, family))
         finally:

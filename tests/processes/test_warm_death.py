@@ -222,7 +222,7 @@ def test_a_workers_end_is_reported_though_a_frozen_fork_holds_its_socket(tmp_pat
 
 
 def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path, setup="from launcher.supervisor import warm_fork; warm_fork.FORK_LIMIT_S = 0.3") as agent:
+    with WarmAgent(tmp_path, setup="from launcher.supervisor import warm; warm.FORK_LIMIT_S = 0.3") as agent:
         server = agent.is_preloaded()
         os.kill(server, signal.SIGSTOP)
         agent.spawn(1, SLEEP)
@@ -234,9 +234,7 @@ def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_pa
 
 @pytest.mark.parametrize("how", ["stray", "lie"])
 def test_a_fork_server_that_loses_its_forks_is_no_longer_used(tmp_path: Path, how: str) -> None:
-    with WarmAgent(
-        tmp_path, how, setup="from launcher.supervisor import warm_fork; warm_fork.LOST_LIMIT_S = 0.2"
-    ) as agent:
+    with WarmAgent(tmp_path, how, setup="from launcher.supervisor import warm; warm.LOST_LIMIT_S = 0.2") as agent:
         for round, then in ((1, "1 worker is started without it"), (2, "workers are started without it from here on")):
             agent.spawn(round, SLEEP)
             server = agent.is_preloaded()
@@ -299,7 +297,7 @@ def test_a_process_that_an_import_started_is_killed_without_the_supervisor(tmp_p
 
 def test_a_fork_server_that_closes_its_socket_is_killed_at_once(tmp_path: Path) -> None:
     # As an import does that runs Python anew, by an exec: that one would come to the script, without a rank.
-    setup = "from launcher.supervisor import fork_server_client; fork_server_client._REAP_LIMIT_S = 1e6"
+    setup = "from launcher.supervisor import warm; warm.LOST_LIMIT_S = 1e6"
     argv = ["sh", "-c", 'eval "exec $LAUNCHER_FORK_SERVER>&-"; exec sleep 1000']
     with WarmAgent(tmp_path, argv=argv, setup=setup) as agent:
         server = agent.is_preloading()

@@ -245,7 +245,7 @@ def test_a_standby_worker_that_has_just_been_killed_gets_no_work(tmp_path: Path)
 
 def test_what_a_worker_said_is_read_though_it_has_been_reaped(tmp_path: Path) -> None:
     deaf = """
-from launcher.supervisor.warm_fork import WarmFork
+from launcher.supervisor.warm import WarmFork
 real = WarmFork.receive
 WarmFork.receive = lambda self, reaped=0: real(self, reaped) if reaped else None
 """

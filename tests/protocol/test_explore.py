@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.testing.explore import search, snapshot
 from rendezvous.testing.explore.scopes import SCOPES, Scope

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous import records
 from rendezvous.events import PlanReady
@@ -57,7 +57,7 @@ class Job:
         assert protocol is not None
         return protocol.member_id
 
-    def read(self, kind: type[records.Record], key: str) -> records.Record:
+    def read(self, kind: type[records.AnyRecord], key: str) -> records.AnyRecord:
         item = self.cluster.storage.store.get(key).first
         assert item is not None
         return records.decode(kind, item.value, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from rendezvous.stores.contract import Store
 from tests.store.real import RealUnderTest, close_shared_servers
 from tests.store.served import ServedUnderTest
 from tests.store.under_test import MemoryUnderTest, StoreUnderTest
+from tests.support.stores.etcd import VERSIONS, EtcdServer
 from tests.support.stores.raw_etcd import RawClient
 
 KINDS: dict[str, Callable[[], StoreUnderTest]] = {
@@ -33,6 +35,13 @@ def store_under_test(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]
     under_test = KINDS[request.param]()
     yield under_test
     under_test.close()
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
+    """An etcd of its own, for a test that kills, freezes or counts."""
+    with EtcdServer(request.param, tmp_path) as server:
+        yield server
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.stores import wire
 from rendezvous.stores.contract import Lease
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import StoreUnderTest
 from tests.support.stores.etcd import EtcdServer, Version
+from tests.support.stores.raw_etcd import COMPACT, CompactionRequest
 
 ROOTS = itertools.count()
 SHARED: dict[Version, EtcdServer] = {}
@@ -49,7 +49,7 @@ class Client(EtcdStore):
 
     def compact(self, revision: int) -> None:
         try:
-            self._call(wire.COMPACT, wire.CompactionRequest(revision), "the history")
+            self._call(COMPACT, CompactionRequest(revision), "the history")
         except StoreError as error:
             raise Compacted(revision) if "has been compacted" in str(error) else error from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import itertools
 import os
 import socket
 import socketserver
@@ -17,16 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
+from rendezvous.errors import SettingsError, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Renewal
 from rendezvous.stores.etcd.store import EtcdStore, Tls
 from rendezvous.stores.protobuf import decode, encode
-from tests.store.under_test import Recorder, StoreUnderTest
+from tests.store.under_test import watch
 from tests.support.processes.tree import REPOSITORY
 from tests.support.stores.certificates import Certificates
 from tests.support.stores.etcd import VERSIONS, EtcdServer
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -70,7 +68,7 @@ def test_both_sides_show_a_certificate(version: str, usage: str, tmp_path: Path)
             store = EtcdStore([f"{name}:{server.client_port}"], tls=tls, call_limit_s=10)
             assert store.connect().startswith(version)
             revision = store.put("a", b"1")
-            Recorder(StoreUnderTest(), store, "a", False, revision).wait_for_revision(revision)
+            watch(store, "a", revision).wait_for_revision(revision)
             store.close()
 
 
@@ -228,7 +226,7 @@ def test_an_etcd_that_is_too_old_and_another_kind_of_server_are_recognised() -> 
 
 @pytest.mark.parametrize(("renewed_in", "read_in"), [(3, 3), (3, 4), (4, 3)])
 def test_a_renewal_is_confirmed_by_a_read_of_the_same_term(renewed_in: int, read_in: int) -> None:
-    kept = encode(wire.LeaseKeepAliveResponse(wire.Header(raft_term=renewed_in), 7, 5))
+    kept = encode(wire.LeaseTtl(wire.Header(raft_term=renewed_in), 7, 5))
     read = encode(wire.RangeResponse(wire.Header(revision=9, raft_term=read_in), (wire.WireKeyValue(b"a", 4, 6),)))
     asked: list[wire.RangeRequest] = []
 
@@ -272,40 +270,6 @@ def test_clients_that_begin_at_once_change_the_environment_in_turn(monkeypatch: 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: EtcdStore(["127.0.0.1:1"]), range(2)))
     assert not has_company.is_set()
-
-
-# A full one
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_full_database_is_reported_and_a_rejected_write_is_not_made(version: str, tmp_path: Path) -> None:
-    with EtcdServer(version, tmp_path, quota_bytes=1 << 20) as server:  # type: ignore[arg-type]
-        store = EtcdStore([server.endpoint], call_limit_s=10)
-        lease = store.lease_grant(60)
-        numbers = itertools.count()
-        errors: list[StoreError] = []
-
-        def is_refused() -> bool:
-            number = next(numbers)
-            try:
-                store.put(f"a{number}", b"x" * 100_000)
-            except OutcomeUnknown as error:
-                errors.append(error)  # the write that took the last space: etcd may have applied it
-            except StoreError as error:
-                errors.append(error)
-                assert store.get(f"a{number}").first is None
-                return True
-            return False
-
-        wait_until(is_refused, 30, "a refusal")
-        sentence = f"the store at {server.endpoint} has no space left in its database"
-        assert {str(error) for error in errors} == {sentence}
-        assert {error.hint for error in errors} == {
-            "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`"
-        }
-        assert store.lease_keep_alive(lease.id) == 60, "who holds a lease keeps it"
-        assert store.delete("a", prefix=True) > 0
-        store.close()
 
 
 # Manners

@@ -15,80 +15,53 @@ from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, clas
 CONNECT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "kind", "phrase"),
-    [
-        (
-            "UNAVAILABLE",
-            CONNECT + "Failed to connect to remote host: Connection refused",
-            ErrorKind.ELSEWHERE,
-            "refused",
-        ),
-        ("UNAVAILABLE", "errors resolving x:1: [field:hostname ...]", ErrorKind.ELSEWHERE, "its name is not known"),
-        (
-            "UNAVAILABLE",
-            CONNECT + "connection attempt timed out before receiving SETTINGS frame",
-            ErrorKind.ELSEWHERE,
-            "not",
-        ),
-        ("UNAVAILABLE", CONNECT + "something new", ErrorKind.ELSEWHERE, "closes every connection at once"),
-        ("UNAVAILABLE", "Socket closed", ErrorKind.UNKNOWN, "broke off before its answer came: Socket closed"),
-        ("UNAVAILABLE", "recvmsg:Connection refused", ErrorKind.UNKNOWN, "broke off before its answer came"),
-        ("UNAVAILABLE", "etcdserver: no leader", ErrorKind.ELSEWHERE, "has no leader"),
-        ("UNAVAILABLE", "etcdserver: leader changed", ErrorKind.UNKNOWN, "broke off"),
-        ("UNAVAILABLE", "etcdserver: request timed out", ErrorKind.UNKNOWN, "no majority of its cluster"),
-        (
-            "UNAVAILABLE",
-            "etcdserver: request timed out, possibly due to connection lost",
-            ErrorKind.UNKNOWN,
-            "no majority",
-        ),
-        ("DEADLINE_EXCEEDED", "Deadline Exceeded", ErrorKind.UNKNOWN, "did not answer within 1.5 s"),
-        ("CANCELLED", "Channel closed!", ErrorKind.UNKNOWN, "broke off"),
-        ("INTERNAL", "Received RST_STREAM with error code 2", ErrorKind.UNKNOWN, "broke off"),
-        ("UNKNOWN", "", ErrorKind.UNKNOWN, "broke off before its answer came: UNKNOWN"),
-        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", ErrorKind.FULL, "no space left"),
-        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", ErrorKind.ELSEWHERE, "too much to do"),
-        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max", ErrorKind.REFUSED, "a request of this size"),
-        ("INVALID_ARGUMENT", "etcdserver: request is too large", ErrorKind.REFUSED, "a request of this size"),
-        (
-            "INVALID_ARGUMENT",
-            "etcdserver: duplicate key given in txn request",
-            ErrorKind.REFUSED,
-            "refused a request: dup",
-        ),
-        ("INVALID_ARGUMENT", "etcdserver: user name is empty", ErrorKind.LOG_IN, "wants a user and a password"),
-        (
-            "INVALID_ARGUMENT",
-            "etcdserver: revision of auth store is old",
-            ErrorKind.LOG_IN,
-            "does not accept the token",
-        ),
-        ("UNAUTHENTICATED", "etcdserver: invalid auth token", ErrorKind.LOG_IN, "does not accept the token"),
-        ("UNAUTHENTICATED", "who are you", ErrorKind.LOG_IN, "wants a user and a password (who are you)"),
-        ("PERMISSION_DENIED", "etcdserver: permission denied", ErrorKind.REFUSED, "denies this user"),
-        (
-            "",
-            "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
-            ErrorKind.REFUSED,
-            "denies this user",
-        ),
-        ("NOT_FOUND", "etcdserver: requested lease not found", ErrorKind.REFUSED, "does not know the lease"),
-        (
-            "UNIMPLEMENTED",
-            "unknown service etcdserverpb.KV",
-            ErrorKind.REFUSED,
-            "is not etcd, or older than its version 3",
-        ),
-        (
-            "UNIMPLEMENTED",
-            "Received http2 header with status: 404",
-            ErrorKind.REFUSED,
-            "is not etcd: it answers as a web",
-        ),
+UNAVAILABLE, INVALID, EXHAUSTED = "UNAVAILABLE", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"
+TIMED_OUT = "etcdserver: request timed out"
+DENIED_WATCH = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
+STATUSES = {
+    ErrorKind.ELSEWHERE: [
+        (UNAVAILABLE, CONNECT + "Failed to connect to remote host: Connection refused", "refused"),
+        (UNAVAILABLE, "errors resolving x:1: [field:hostname ...]", "its name is not known"),
+        (UNAVAILABLE, CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
+        (UNAVAILABLE, CONNECT + "something new", "closes every connection at once"),
+        (UNAVAILABLE, "etcdserver: no leader", "has no leader"),
+        (EXHAUSTED, "etcdserver: too many requests", "too much to do"),
     ],
+    ErrorKind.UNKNOWN: [
+        (UNAVAILABLE, "Socket closed", "broke off before its answer came: Socket closed"),
+        (UNAVAILABLE, "recvmsg:Connection refused", "broke off before its answer came"),
+        (UNAVAILABLE, "etcdserver: leader changed", "broke off"),
+        (UNAVAILABLE, TIMED_OUT, "no majority of its cluster"),
+        (UNAVAILABLE, TIMED_OUT + ", possibly due to connection lost", "no majority"),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", "did not answer within 1.5 s"),
+        ("CANCELLED", "Channel closed!", "broke off"),
+        ("INTERNAL", "Received RST_STREAM with error code 2", "broke off"),
+        ("UNKNOWN", "", "broke off before its answer came: UNKNOWN"),
+    ],
+    ErrorKind.FULL: [(EXHAUSTED, "etcdserver: mvcc: database space exceeded", "no space left")],
+    ErrorKind.REFUSED: [
+        (EXHAUSTED, "grpc: received message larger than max", "a request of this size"),
+        (INVALID, "etcdserver: request is too large", "a request of this size"),
+        (INVALID, "etcdserver: duplicate key given in txn request", "refused a request: dup"),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", "denies this user"),
+        ("", DENIED_WATCH, "denies this user"),
+        ("NOT_FOUND", "etcdserver: requested lease not found", "does not know the lease"),
+        ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", "is not etcd, or older than its version 3"),
+        ("UNIMPLEMENTED", "Received http2 header with status: 404", "is not etcd: it answers as a web"),
+    ],
+    ErrorKind.LOG_IN: [
+        (INVALID, "etcdserver: user name is empty", "wants a user and a password"),
+        (INVALID, "etcdserver: revision of auth store is old", "does not accept the token"),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", "does not accept the token"),
+        ("UNAUTHENTICATED", "who are you", "wants a user and a password (who are you)"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "text", "phrase"), [(kind, *row) for kind, rows in STATUSES.items() for row in rows]
 )
-def test_a_status_is_read_as_what_it_proves_and_no_more(code: str, text: str, kind: ErrorKind, phrase: str) -> None:
+def test_a_status_is_read_as_what_it_proves_and_no_more(kind: ErrorKind, code: str, text: str, phrase: str) -> None:
     refusal = classify(code, text, 1.5)
     assert refusal.kind is kind
     assert phrase in refusal.phrase

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from rendezvous.errors import Compacted, OutcomeUnknown, StoreError, Unreachable
 from rendezvous.stores.contract import Compare, Put
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.store.under_test import Recorder, StoreUnderTest
+from tests.store.under_test import watch
 from tests.support.network.proxy import Proxy
 from tests.support.stores.etcd import VERSIONS, EtcdCluster, EtcdServer
 from tests.support.waiting import wait_until
@@ -20,16 +19,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.server
 
 LIMIT_S = 30.0
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
-    with EtcdServer(request.param, tmp_path) as server:
-        yield server
-
-
-def watch(store: EtcdStore, key: str, start_revision: int) -> Recorder:
-    return Recorder(StoreUnderTest(), store, key, key.endswith("/"), start_revision)
 
 
 def put_when_possible(store: EtcdStore, key: str, value: bytes) -> int:

@@ -10,10 +10,10 @@ import pytest
 from rendezvous.errors import StoreError
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Compare, Get, Put
-from rendezvous.stores.etcd.channel import Endpoint
+from rendezvous.stores.etcd.client import Endpoint
 from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
-from tests.store.under_test import Recorder, StoreUnderTest
+from tests.store.under_test import watch
 from tests.support.stores.certificates import signing_keys
 from tests.support.stores.etcd import VERSIONS, EtcdServer
 from tests.support.waiting import wait_until
@@ -49,10 +49,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServe
 
 def ann(server: EtcdServer, password: str = "secret") -> EtcdStore:
     return EtcdStore([server.endpoint], user="ann", password=password, call_limit_s=10)
-
-
-def watch(store: EtcdStore, key: str, start_revision: int) -> Recorder:
-    return Recorder(StoreUnderTest(), store, key, key.endswith("/"), start_revision)
 
 
 def wait_until_refused(endpoint: Endpoint, token: str) -> None:

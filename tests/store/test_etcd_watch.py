@@ -17,11 +17,11 @@ import pytest
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, Watch
-from rendezvous.stores.etcd import watch_loop
+from rendezvous.stores.etcd import watch as watching
 from rendezvous.stores.etcd.errors import CallFailed
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.etcd.watch import EtcdWatch
-from tests.store.under_test import Recorder, StoreUnderTest
+from tests.store.under_test import Recorder, watch
 from tests.support.network.proxy import Proxy
 from tests.support.stores.certificates import signing_keys
 from tests.support.stores.etcd import VERSIONS, EtcdServer, Port, Version, binary
@@ -30,16 +30,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.server
 
 LIMIT_S = 30.0
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
-    with EtcdServer(request.param, tmp_path) as server:
-        yield server
-
-
-def watch(store: EtcdStore, key: str, start_revision: int) -> Recorder:
-    return Recorder(StoreUnderTest(), store, key, key.endswith("/"), start_revision)
 
 
 def revisions(watched: Recorder) -> list[int]:
@@ -179,7 +169,7 @@ def test_a_check_during_a_new_request_does_not_take_it_for_an_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: Any = OneOfTwo()
-    stream = watch_loop._WatchStream(calls, calls, "", [a_watch()])
+    stream = watching._WatchStream(calls, calls, "", [a_watch()])
     stream.find_watch(wire.WatchResponse(watch_id=0, created=True))
     begun_at = time.monotonic()
     hour_later = calls.heard_at = begun_at + 3600.0
@@ -190,7 +180,7 @@ def test_a_check_during_a_new_request_does_not_take_it_for_an_old_one(
             stream._check(looks.pop())
         return hour_later
 
-    monkeypatch.setattr(watch_loop, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=clock))
     stream.add(a_watch())
     assert (calls.given_up, stream.is_cut) == ([], False)
 
@@ -221,32 +211,6 @@ def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(
 
 def ignore(_: object) -> None:
     pass
-
-
-def test_a_callback_that_raises_is_shown_and_loses_its_own_watch_only(
-    server: EtcdServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", shown.append)
-    store = EtcdStore([server.endpoint])
-    first = store.put("a", b"1")
-    other = watch(store, "a", first)
-    lost: list[StoreError] = []
-
-    def fail(batch: Batch) -> None:
-        raise ValueError("a bug")
-
-    def fail_again(error: StoreError) -> None:
-        lost.append(error)
-        raise ValueError("another bug")
-
-    store.watch("a", start_revision=first, on_batch=fail, on_lost=fail_again)
-    wait_until(lambda: len(shown) == 2, LIMIT_S, "both bugs to be shown")
-    other.wait_for_revision(store.put("a", b"2"))
-    assert [str(error) for error in lost] == ["a callback of the watch raised ValueError('a bug')"]
-    assert [str(each.exc_value) for each in shown] == ["a bug", "another bug"]
-    assert (len(other.batches), streams_begun(server)) == (2, 1)
-    store.close()
 
 
 def test_a_callback_may_cancel_another_watch_and_close_the_client(server: EtcdServer) -> None:

@@ -1,4 +1,4 @@
-"""What only the memory store has: its own thread or none, a clock that can be given, endless leases, fault switches."""
+"""What only the memory store has: its own thread or none, a clock that can be given, endless leases."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rendezvous.errors import Compacted, LeaseNotFound, OutcomeUnknown, StoreError
-from rendezvous.stores.contract import Batch, Compare, Get, Put, Store
-from rendezvous.stores.memory import leases, watch
+from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.stores.contract import Batch
+from rendezvous.stores.memory import keyspace, watch
 from rendezvous.stores.memory.store import MemoryStore
 from tests.store.under_test import FakeClock
 from tests.support.waiting import wait_until
@@ -86,7 +86,7 @@ def test_callbacks_run_on_the_store_s_thread_in_order_over_all_watches(store: Me
 def test_a_lease_ends_by_itself_when_it_is_due_and_not_before(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "LEASE_TTL_MIN_S", 0.2)
+    monkeypatch.setattr(keyspace, "LEASE_TTL_MIN_S", 0.2)
     ended_at: list[float] = []
     long = store.lease_grant(3600)
     granted_at = time.monotonic()
@@ -152,30 +152,6 @@ def test_a_callback_may_close_the_store(store: MemoryStore) -> None:
     wait_until(lambda: delivery_thread() is None, what="the thread to end")
     with pytest.raises(StoreError, match="closed"):
         store.get("a")
-
-
-def test_a_callback_that_raises_is_shown_and_loses_its_own_watch_only(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", shown.append)
-    lost: list[StoreError] = []
-    told: list[Batch] = []
-
-    def on_batch(batch: Batch) -> None:
-        raise ValueError(f"a bug at revision {batch.revision}")
-
-    def on_lost(error: StoreError) -> None:
-        lost.append(error)
-        raise ValueError("another bug")
-
-    store.watch("a", start_revision=1, on_batch=on_batch, on_lost=on_lost)
-    store.watch("a", start_revision=1, on_batch=told.append, on_lost=ignore)
-    store.put("a", b"1")
-    store.put("a", b"2")
-    wait_until(lambda: len(told) == 2)
-    assert [str(each.exc_value) for each in shown] == ["a bug at revision 2", "another bug"]
-    assert [str(error) for error in lost] == ["a callback of the watch raised ValueError('a bug at revision 2')"]
 
 
 # Without a thread
@@ -319,88 +295,6 @@ def test_compaction_of_what_is_gone_or_still_to_come_is_refused(still: MemorySto
         with pytest.raises(Compacted) as caught:
             still.compact(revision)
         assert caught.value.revision == 5
-
-
-# Faults
-
-WRITING_CALLS: dict[str, Callable[[Store, int], object]] = {
-    "put": lambda store, lease: store.put("a", b"2"),
-    "delete": lambda store, lease: store.delete("a"),
-    "txn": lambda store, lease: store.txn([], [Put("a", b"2")]),
-    "txn whose guard fails": lambda store, lease: store.txn([Compare("a", "mod", "=", 0)], [Put("a", b"2")]),
-    "lease_grant": lambda store, lease: store.lease_grant(10),
-    "lease_keep_alive": lambda store, lease: store.lease_keep_alive(lease),
-    "lease_revoke": lambda store, lease: store.lease_revoke(lease),
-}
-READING_CALLS: dict[str, Callable[[Store, int], object]] = {
-    "get": lambda store, lease: store.get("a"),
-    "txn that only reads": lambda store, lease: store.txn([], [Get("a")]),
-    "watch": lambda store, lease: store.watch("a", start_revision=1, on_batch=ignore, on_lost=ignore),
-}
-
-
-@pytest.mark.parametrize("name", [*WRITING_CALLS, *READING_CALLS])
-def test_a_store_told_to_refuse_fails_every_call_and_does_nothing(still: MemoryStore, name: str) -> None:
-    lease = still.lease_grant(10).id
-    still.put("a", b"1", lease=lease)
-    before = still.get("", prefix=True)
-    still.faults.refuse = "the store is away for lunch"
-    for _ in range(2):
-        with pytest.raises(StoreError, match="away for lunch") as caught:
-            {**WRITING_CALLS, **READING_CALLS}[name](still, lease)
-        assert not isinstance(caught.value, OutcomeUnknown)
-    still.faults.refuse = None
-    assert still.get("", prefix=True) == before
-    still.lease_keep_alive(lease)
-
-
-@pytest.mark.parametrize("name", WRITING_CALLS)
-def test_a_lost_request_changes_nothing_and_its_outcome_is_unknown(
-    still: MemoryStore, clock: FakeClock, name: str
-) -> None:
-    lease = still.lease_grant(10).id
-    still.put("a", b"1", lease=lease)
-    before = still.get("", prefix=True)
-    clock.now += 5
-    deadline = still.find_next_deadline()
-    still.faults.lose_requests = 2
-    for call in READING_CALLS.values():
-        call(still, lease)
-    for _ in range(2):
-        with pytest.raises(OutcomeUnknown):
-            WRITING_CALLS[name](still, lease)
-    assert still.get("", prefix=True) == before
-    assert still.find_next_deadline() == deadline
-    WRITING_CALLS[name](still, lease)
-
-
-@pytest.mark.parametrize("name", WRITING_CALLS)
-def test_a_lost_answer_leaves_the_outcome_unknown_though_the_store_acted(
-    still: MemoryStore, clock: FakeClock, name: str
-) -> None:
-    twin = MemoryStore(clock=clock, threaded=False)
-    for store in (still, twin):
-        store.put("a", b"1", lease=store.lease_grant(10).id)
-    clock.now += 5
-    still.faults.lose_answers = 1
-    for call in READING_CALLS.values():
-        call(still, 1)
-    with pytest.raises(OutcomeUnknown):
-        WRITING_CALLS[name](still, 1)
-    WRITING_CALLS[name](twin, 1)
-    assert still.get("", prefix=True) == twin.get("", prefix=True)
-    assert still.find_next_deadline() == twin.find_next_deadline()
-    assert still.lease_grant(10) == twin.lease_grant(10)
-    assert still.faults.lose_answers == 0
-
-
-def test_a_refusal_is_an_answer_that_no_fault_hides(still: MemoryStore) -> None:
-    still.faults.lose_answers = 1
-    with pytest.raises(LeaseNotFound):
-        still.lease_revoke(7)
-    with pytest.raises(LeaseNotFound):
-        still.put("a", b"1", lease=7)
-    assert still.faults.lose_answers == 1
 
 
 def test_a_lease_that_is_granted_again_under_its_id_ends_once(still: MemoryStore, clock: FakeClock) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.errors import Compacted, StoreError
+from rendezvous.errors import Compacted, OutcomeUnknown, StoreError
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Compare, Put
 from rendezvous.stores.etcd.store import EtcdStore
@@ -40,29 +40,36 @@ def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_full_store_refuses_to_grow_as_etcd_does_and_renews_and_deletes(full: str) -> None:
+    store = EtcdStore([full], call_limit_s=10)
+    lease = store.lease_grant(60)
+    numbers = itertools.count()
+    errors: list[StoreError] = []
+
+    def is_refused() -> bool:
+        number = next(numbers)
+        try:
+            store.put(f"a{number}", VALUE)
+        except OutcomeUnknown as error:
+            errors.append(error)  # the write that took the last space: etcd may have applied it
+        except StoreError as error:
+            errors.append(error)
+            assert store.get(f"a{number}").first is None
+            return True
+        return False
+
+    wait_until(is_refused, 30, "a refusal")
+    hint = "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`"
+    assert {(str(error), error.hint) for error in errors} == {
+        (f"the store at {full} has no space left in its database", hint)
+    }
     with RawClient(full) as client:
-        client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(60, 7))
-        numbers = itertools.count()
-
-        def put() -> wire.PutRequest:
-            return wire.PutRequest(b"a%d" % next(numbers), VALUE)
-
-        def is_full() -> bool:
-            try:
-                client.ask(wire.PUT_KEY, put())
-            except Exception:
-                return client.refusal(wire.PUT_KEY, put()) == NO_SPACE
-            return False
-
-        wait_until(is_full, 30, "a refusal")
-        operation = wire.RequestOp(request_put=put())
-        assert client.refusal(wire.TXN, wire.TxnRequest((), (operation,))) == NO_SPACE
-        stream = client.stream(wire.LEASE_KEEP_ALIVE)
-        stream.say(wire.LeaseKeepAliveRequest(7))
-        assert stream.hear().ttl == 60, "who holds a lease keeps it"
-        stream.cancel()
-        assert client.ask(wire.RANGE, wire.RangeRequest(b"a0")).count == 1
-        assert client.ask(wire.DELETE_RANGE, wire.DeleteRangeRequest(b"a", b"b")).deleted >= 5
+        put = wire.PutRequest(b"b", VALUE)
+        assert client.refusal(wire.PUT_KEY, put) == NO_SPACE
+        assert client.refusal(wire.TXN, wire.TxnRequest((), (wire.RequestOp(request_put=put),))) == NO_SPACE
+    assert store.lease_keep_alive(lease.id) == 60, "who holds a lease keeps it"
+    assert store.get("a0").first is not None
+    assert store.delete("a", prefix=True) >= 5
+    store.close()
 
 
 @pytest.fixture
@@ -141,6 +148,7 @@ def test_large_values_shorten_the_history(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(lost[0], Compacted)
     assert told == [last - 3, last - 2, last - 1, last]
     keyspace = store._keyspace
-    assert keyspace._history_bytes == sum(page.bytes for page in keyspace._history) <= 1_000_000
+    kept = [event.item for batch in keyspace._history for event in batch.events]
+    assert keyspace._history_bytes == sum(keyspace_module.measure(item.key, item.value) for item in kept) <= 1_000_000
     store.put("a", bytes(1_100_000))  # alone it is more than there is room for
     assert len(keyspace._history) == 1

@@ -17,7 +17,7 @@ import pytest
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
-from rendezvous.stores.server.listen import PortTaken
+from rendezvous.stores.listeners import PortTaken
 from rendezvous.stores.server.server import StoreServer
 from tests.store.served import ServedUnderTest
 from tests.support.processes.tree import freeze
@@ -37,7 +37,7 @@ def test_with_a_token_only_its_holders_are_answered() -> None:
     served = ServedUnderTest(token="sesame")
     try:
         served.new_client().put("a", b"1")
-        status = wire.StatusRequest()
+        status = wire.Empty()
         with RawClient(served.endpoint) as nobody, RawClient(served.endpoint, token="guess") as guesser:
             for method, question in ((wire.RANGE, wire.RangeRequest(b"a")), (wire.STATUS, status)):
                 assert nobody.refusal(method, question) == ("INVALID_ARGUMENT", "etcdserver: user name is empty")
@@ -116,7 +116,7 @@ def test_close_ends_running_streams_and_leaves_no_thread_or_descriptor() -> None
         lease = client.ask(wire.LEASE_GRANT, wire.LeaseGrantRequest(10)).id
         watches = [watch(client, b"a") for _ in range(3)]
         keeper = client.stream(wire.LEASE_KEEP_ALIVE)
-        keeper.say(wire.LeaseKeepAliveRequest(lease))
+        keeper.say(wire.LeaseId(lease))
         assert keeper.hear().ttl == 10
         server.close(grace_s=5.0)
         server.close()  # a second time is no matter

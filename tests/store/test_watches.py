@@ -183,6 +183,33 @@ def test_a_callback_may_use_the_store_and_cancel_its_own_watch(store_under_test:
     assert [batch.revision for batch in told] == [before + 1]
 
 
+def test_a_callback_that_raises_is_shown_and_loses_its_own_watch_only(
+    store_under_test: StoreUnderTest, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not store_under_test.has_thread:
+        pytest.skip("it has no thread: the exception is raised in the caller")
+    shown: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    store = store_under_test.new_client()
+    first = store.put(key("a"), b"1")
+    other = store_under_test.watch(store, key("a"), start_revision=first)
+    lost: list[StoreError] = []
+
+    def fail(batch: Batch) -> None:
+        raise ValueError(f"a bug {batch.revision - first}")
+
+    def fail_again(error: StoreError) -> None:
+        lost.append(error)
+        raise ValueError("another bug")
+
+    store.watch(key("a"), start_revision=first, on_batch=fail, on_lost=fail_again)
+    store_under_test.wait_until(lambda: len(shown) == 2, "both bugs to be shown")
+    other.wait_for_revision(store.put(key("a"), b"2"))
+    assert [str(each.exc_value) for each in shown] == ["a bug 0", "another bug"]
+    assert [str(error) for error in lost] == ["a callback of the watch raised ValueError('a bug 0')"]
+    assert (len(other.batches), other.losses) == (2, [])
+
+
 def test_a_closed_client_is_told_nothing_more_and_refuses_every_call(
     store_under_test: StoreUnderTest, key: Key
 ) -> None:

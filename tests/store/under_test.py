@@ -24,6 +24,9 @@ class StoreUnderTest:
     advances_at_once = True
     """Whether `advance` costs no real time; if it does, the random steps leave time out."""
 
+    has_thread = True
+    """Whether callbacks run by themselves."""
+
     limit_s = 20.0
     """How long a test waits for what must come."""
 
@@ -101,6 +104,11 @@ class Recorder:
                 raise AssertionError(f"the watch was told {self.batches} {self.losses}")
 
 
+def watch(store: Store, key: str, start_revision: int) -> Recorder:
+    """A recorder of this key, or of all below it if it ends with a slash."""
+    return Recorder(StoreUnderTest(), store, key, key.endswith("/"), start_revision)
+
+
 def words(events: Sequence[KeyEvent]) -> list[str]:
     """Events as one reads them: "put t/a=1", "delete t/a"."""
     return [
@@ -122,7 +130,7 @@ class MemoryUnderTest(StoreUnderTest):
 
     def __init__(self, threaded: bool) -> None:
         self.clock = FakeClock()
-        self.threaded = threaded
+        self.threaded = self.has_thread = threaded
         self.limit_s = 20.0 if threaded else 0.0  # what the test does not make happen never will
         self.store = MemoryStore(clock=self.clock, threaded=threaded)
 

@@ -12,10 +12,11 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unittest import mock
 
 from launcher.agent.startup import stale_agents
@@ -23,8 +24,8 @@ from launcher.config import config
 from launcher.config.options import command_line
 from launcher.hardware.linux import control_group, shared_page
 from launcher.logs.reports.events import EventRecorder
-from launcher.meshctl.doctor import document as doctor
-from launcher.meshctl.status.document import encode_overview
+from launcher.meshctl.doctor.examine import examine
+from launcher.meshctl.status.render import encode_overview
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
@@ -47,7 +48,6 @@ from rendezvous.events import Exit, StartRound, StopRound
 from rendezvous.peers import messages
 from rendezvous.peers.handshake import Handshake, PeerIdentity
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.values import fields
 from tests.support.documents.pages import ROOT
 from tests.support.stores.stored_job import StoredJob
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus, variables
@@ -68,26 +68,29 @@ def renames(section: str) -> dict[str, str]:
     return found.get(section, {})
 
 
-def value(kind: str, number: int) -> object:
-    """A value of an annotated type, one that is nobody's default."""
-    if kind.startswith("tuple["):
-        inner = kind[len("tuple[") : -1]
-        kinds = [inner.removesuffix(", ...")] * 2 if inner.endswith(", ...") else inner.split(", ")
-        return tuple(value(one, number + at) for at, one in enumerate(kinds))
-    simple = {"str": f"text {number}", "int": number, "float": number + 0.5, "bool": True}
-    return {"later": [number]} if kind.startswith("Mapping") else simple[kind.removesuffix(" | None")]
+def value(kind: Any, number: int) -> object:
+    """A value of a type, one that is nobody's default."""
+    kinds = [one for one in get_args(kind) if one is not type(None)]
+    if get_origin(kind) is tuple:
+        items = kinds[:1] * 2 if kinds[-1] is ... else kinds
+        return tuple(value(one, number + at) for at, one in enumerate(items))
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return value(kinds[0], number)
+    if get_origin(kind) in (Literal, Mapping):
+        return f"text {number}" if get_origin(kind) is Literal else {"later": [number]}
+    return {str: f"text {number}", int: number, float: number + 0.5, bool: True}[kind]
 
 
 def sample(kind: Any) -> Any:
-    """A dataclass or named tuple with every field set."""
-    if hasattr(kind, "_fields"):
-        return kind(*(value(kind.__annotations__[name], at) for at, name in enumerate(kind._fields, 1)))
-    return kind(**{item.name: value(str(item.type), at) for at, item in enumerate(fields(kind), 1)})
+    """A value of this class with every field set; what only a later version knows comes last."""
+    kinds = {name: one for name, one in get_type_hints(kind, include_extras=True).items() if not name.startswith("_")}
+    names = sorted(kinds, key=lambda name: name == "unknown")
+    return kind(**{name: value(kinds[name], at) for at, name in enumerate(names, 1)})
 
 
 def stored_records() -> Iterator[str]:
     """Each record as it lies in the store, without and with a secret."""
-    for kind in get_args(records.AnyRecord):
+    for kind in records.Record.__subclasses__():
         yield f"{kind.__name__} {records.encode(sample(kind), 'key').decode()}"
         yield f"{kind.__name__} {records.encode(sample(kind), 'key', SECRET).decode()}"
 
@@ -182,7 +185,8 @@ def names() -> Iterator[str]:
     ):
         yield f"{group}: {re.findall(r'(?m)^[a-z]+(?= =)', entries)}"
     texts = (path.read_text() for path in (ROOT / "launcher").rglob("*.py"))
-    yield from sorted(f"plug-ins {found}" for text in texts for found in re.findall(r'(?m)^GROUP = "(.*)"', text))
+    groups = (re.findall(r'(?m)^(?:GROUP|LOGS_SPECS) = "(.*)"', text) for text in texts)
+    yield from sorted(f"plug-ins {group}" for found in groups for group in found)
 
 
 def lock(folder: Path) -> Iterator[str]:
@@ -231,7 +235,7 @@ def plan() -> Iterator[str]:
 
 def doctor_fields() -> Iterator[str]:
     """The fields of `meshctl doctor --json`; their values are this machine's."""
-    found = doctor.examine(["--nproc-per-node", "2"], {"PATH": "/usr/bin:/bin"})
+    found = examine(["--nproc-per-node", "2"], {"PATH": "/usr/bin:/bin"})
     yield from (f"{name}: {' '.join(one) if isinstance(one, dict) else ''}".strip() for name, one in found.items())
 
 

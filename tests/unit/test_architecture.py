@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 # Each package may import those before it. "" is the package's own __init__.
 ORDER = {
     "rendezvous": (
-        "", "values", "errors", "settings", "records", "stores", "events", "peers", "policy", "state", "member",
-        "leader", "machine", "driver", "testing",
+        "", "values", "errors", "codec", "settings", "records", "stores", "events", "peers", "policy", "state",
+        "member", "leader", "machine", "driver", "testing",
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "supervisor", "logs", "ranks", "agent", "cli",
@@ -38,18 +38,16 @@ BORDERS = {
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
     "launcher.agent.worker_channel": 1,
-    "launcher.config.config": 3, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
-    "launcher.config.schedulers.detection": 2, "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
+    "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
+    "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.planner_adapter": 4,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 4, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 2,
-    # One of several kinds, by its name.
-    "launcher.hardware.accelerators.built_in": 1, "launcher.locality.gather": 1,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
-    "launcher.supervisor.child": 1, "launcher.supervisor.handle": 6, "launcher.supervisor.keeper": 1,
+    "launcher.supervisor.handle": 6, "launcher.supervisor.keeper": 1,
     "launcher.supervisor.loop": 2,
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
@@ -63,14 +61,12 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
-    "launcher.config.schedulers.*", "launcher.hardware.binding.cpu_binding", "launcher.locality.contract",
-    "launcher.locality.keys", "launcher.locality.labels", "launcher.locality.levels_from_keys",
-    "launcher.locality.merge", "launcher.locality.order", "launcher.logs.reports.report",
-    "launcher.meshctl.doctor.findings", "launcher.meshctl.doctor.machine", "launcher.meshctl.doctor.resources",
-    "launcher.meshctl.doctor.sidecars", "launcher.meshctl.status.state", "launcher.model.[!c]*",
-    "launcher.placement.*", "rendezvous.errors", "rendezvous.events", "rendezvous.leader*", "rendezvous.machine",
-    "rendezvous.member*", "rendezvous.policy*", "rendezvous.records", "rendezvous.settings", "rendezvous.state*",
-    "rendezvous.values",
+    "launcher.config.schedulers", "launcher.hardware.cpu_binding", "launcher.locality.contract",
+    "launcher.locality.keys", "launcher.locality.merge", "launcher.logs.reports.report",
+    "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state", "launcher.model.[!c]*",
+    "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events", "rendezvous.leader*",
+    "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records", "rendezvous.settings",
+    "rendezvous.state*", "rendezvous.values",
 )  # fmt: skip
 IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
 
@@ -295,4 +291,4 @@ def test_a_circle_is_found() -> None:
 
 def test_an_import_downwards_is_allowed() -> None:
     source = "import threading\nfrom rendezvous import errors\nfrom launcher.model.node import Node"
-    assert find_upward_imports({"launcher.hardware.accelerators.cpu": ast.parse(source)}) == []
+    assert find_upward_imports({"launcher.hardware.accelerators.amd": ast.parse(source)}) == []

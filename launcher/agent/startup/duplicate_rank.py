@@ -91,9 +91,9 @@ class _RankClaims:
     def __init__(self, store: Store, startup: Startup, run_id: str, node_rank: int) -> None:
         self._store = store
         self._startup = startup
-        self._prefix, self._run_id = startup.network.prefix, run_id
+        self._run_id = run_id
         self._node_rank = node_rank
-        self._claim_prefix = records.make_node_number_prefix(self._prefix, run_id, node_rank)
+        self._claim_prefix = records.make_node_number_prefix(startup.network.prefix, run_id, node_rank)
         self._claim_revision = 0  # the revision of this node's claim
         self._lease = 0
 
@@ -115,7 +115,7 @@ class _RankClaims:
 
     def find_holder(self) -> _RankHolder | None:
         """Return another node with the number; None if there is none or the store does not answer."""
-        prefix, run_id = self._prefix, self._run_id
+        prefix, run_id = self._startup.network.prefix, self._run_id
         try:
             reads = (Get(records.make_current_key(prefix, run_id)), Get(self._claim_prefix, prefix=True))
             current, claims = self._store.txn((), reads).found
@@ -127,15 +127,10 @@ class _RankClaims:
                 is_begun, members = current_round.first is not None, found.items
         except StoreError:
             return None
-        for item in members:
-            member = self._decode_other(item)
-            if member is not None and self._has_rank(member):
-                return _RankHolder(member.node_name, is_begun)
-        for item in claims.items:
-            member = self._decode_other(item)
-            if member is not None and item.create_revision < self._claim_revision:
-                return _RankHolder(member.node_name, is_begun)
-        return None
+        earlier = [item for item in claims.items if item.create_revision < self._claim_revision]
+        others = [other for item in members if (other := self._decode_other(item)) and self._has_rank(other)]
+        others += [other for item in earlier if (other := self._decode_other(item))]
+        return _RankHolder(others[0].node_name, is_begun) if others else None
 
     def _decode_other(self, item: KeyValue) -> Member | None:
         """Return another node, from its record."""

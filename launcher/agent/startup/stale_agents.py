@@ -25,11 +25,11 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.hardware.linux import control_group
-from launcher.hardware.linux.pidfds import kill_exactly
+from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_stat
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.supervisor.messages import KEEPER_NAME
@@ -83,7 +83,7 @@ def take_node_lock(
     """
     name = _hash_text("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE_DEVICES))))
     path = _find_lock_path(f"{name}.lock", [folder] if folder else _list_lock_dirs())
-    spared = _list_ancestors(os.getpid())
+    spared = {os.getpid(), *list_ancestors(os.getpid())}
     began = time.monotonic()
     deadline, agentless_since, has_logged = began + limit_s, math.inf, False
     refused: dict[int, str] = {}
@@ -220,7 +220,8 @@ def _lock(path: str) -> int | None:
             os.close(lock)
             raise
     except OSError as error:
-        raise _make_lock_error(path, error) from None
+        sentence = f"cannot lock this node's place in the run with {path}: {error.strerror}"
+        raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
     os.close(lock)
     return None
 
@@ -231,12 +232,6 @@ def _is_at(path: str, lock: int) -> bool:
         return os.path.samestat(os.fstat(lock), os.lstat(path))
     except FileNotFoundError:
         return False
-
-
-def _make_lock_error(path: str, error: OSError) -> MeshrunError:
-    return TemporaryError(
-        f"cannot lock this node's place in the run with {path}: {error.strerror}", find_shortage_hint(error.errno)
-    )
 
 
 def _read_agent_pid(path: str) -> str:
@@ -250,8 +245,8 @@ def _read_agent_pid(path: str) -> str:
 
 def _read_start_time(pid: int) -> str:
     """Return the start time of a process, in the kernel's ticks; "" if it has ended. It detects a reused pid."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return fields[19].decode() if fields and fields[0] not in (b"Z", b"X") else ""
+    found = read_stat(pid)
+    return str(found.start_ticks) if found and found.state not in "ZX" else ""
 
 
 # --- processes that are left ---
@@ -259,7 +254,12 @@ def _read_start_time(pid: int) -> str:
 
 def _list_leftovers(name: str, path: str, spared: set[int]) -> list[int]:
     """This user's processes that have this lock's marker, or that have the locked file open (if `path` is set)."""
-    return [pid for pid in _list_own_processes() if pid not in spared and _is_leftover(pid, name, path)]
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == os.geteuid() and pid not in spared and _is_leftover(pid, name, path):
+                found.append(pid)
+    return found
 
 
 def _is_leftover(pid: int, name: str, path: str) -> bool:
@@ -273,29 +273,12 @@ def _is_keeper(pid: int) -> bool:
     return _read(f"/proc/{pid}/comm").strip() == KEEPER_NAME.encode()
 
 
-def _list_own_processes() -> Iterator[int]:
-    for number in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            if os.stat(f"/proc/{number}").st_uid == os.geteuid():
-                yield int(number)
-
-
 def _has_open(pid: int, path: str) -> bool:
     with suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             if os.readlink(f"/proc/{pid}/fd/{number}") == path:
                 return True
     return False
-
-
-def _list_ancestors(pid: int) -> set[int]:
-    """Return a process and all its ancestors: an agent may have been started by a process with the marker."""
-    line: set[int] = set()
-    while pid > 0 and pid not in line:
-        line.add(pid)
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        pid = int(fields[1]) if fields else 0
-    return line
 
 
 def _kill(pid: int, name: str, path: str) -> str:

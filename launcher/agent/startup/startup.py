@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from launcher.agent import stores
 from launcher.agent.startup.addresses import (
@@ -25,26 +25,26 @@ from launcher.agent.startup.addresses import (
     is_numeric,
     is_resolvable,
 )
-from launcher.agent.startup.limits import require_timer
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
 from launcher.config import credentials
 from launcher.config.config import Config
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
-from launcher.locality.sources.explicit import read_file
+from launcher.locality.explicit import read_file
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.supervisor.handle import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
-from rendezvous.settings import Settings
+from rendezvous.settings import DEFAULTS
 from rendezvous.stores.addresses import join_address, split_address
-from rendezvous.stores.foreign_listener import find_foreign_listener
+from rendezvous.stores.listeners import find_foreign_listener
 from rendezvous.values import NamedTuple, replace
 
 PAUSE_S = 0.25  # between two probes of a store that does not answer yet
 STALE_S = 30.0  # a name may resolve to its previous machine for this long: the usual lifetime of a DNS answer
+DESCRIPTORS_WANTED = 65536  # presence takes one for each member, the pump two for each worker: no job is that large
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -88,7 +88,7 @@ def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) 
     found = credentials.read(network, environ)
     if config.locality_file is not None:  # whether this node is in it is checked later, with its address
         read_file(config.locality_file)
-    limit_s = float(config.settings.get("start_timeout_s", Settings.start_timeout_s))
+    limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
     serves_at = _find_store(config, network, limit_s)
     if serves_at:
         stores.require_h2()
@@ -98,8 +98,8 @@ def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) 
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     name = config.node_name or os.uname().nodename
     run = config.run_id or "none"
-    # Runs in a store that agents serve rarely have names of their own: there the store distinguishes them.
-    run = f"{run} at {network.endpoints[0]}" if network.backend == "served" else run
+    if network.backend == "served":  # runs there rarely have names of their own: the store distinguishes them
+        run = f"{run} at {network.endpoints[0]}"
     place = take_node_lock(run, name, environ)
     try:
         require_master_port(config)
@@ -280,3 +280,33 @@ def read_boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int:
+    """Raise the soft limit on open files to `wanted`, or as far as the hard one allows; return it.
+
+    For the agent alone: a leader has a connection to every node. The usual limit of 1,024 exists for programs that use
+    select(). Call it after the supervisor's fork, so that the workers keep what the user had set.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < possible:
+        with suppress(OSError, ValueError):  # a sandbox may forbid what the limits allow
+            resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def require_timer() -> None:
+    """Raise TemporaryError if the supervisor could not create its timer: a timer counts as a pending signal.
+
+    All of the user's on this machine count together, so another process may still take the last one.
+    """
+    with suppress(OSError), open("/proc/self/status") as file:
+        used, limit = next((line.split()[1].split("/") for line in file if line.startswith("SigQ:")), ("0", "1"))
+        if int(used) >= int(limit):
+            raise TemporaryError(
+                f"the kernel refuses another timer: {used} of {limit} pending signals of this user are taken",
+                "see ulimit -i",
+            )

@@ -1,19 +1,174 @@
-"""Parses an option's text: numbers, times, addresses, ports and names; an invalid one is refused in one sentence."""
+"""What an option is, what a value of it is, and the readers: from a value's text to what it means.
+
+A reader refuses an invalid text in one sentence, a UsageError that names the flag or the variable, and knows only its
+own option. What options mean together is in `launcher.config.config` and `rendezvous`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import keyword
+import signal
+from collections.abc import Callable, Mapping
 
-from launcher.config.options.command_line import Value
-from launcher.model.errors import UsageError
+from launcher.model import mesh as meshes
+from launcher.model.errors import UsageError, sanitize, suggest
+from launcher.model.locality_path import parse_path
+from launcher.model.mesh import Mesh
+from rendezvous.values import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeVar
+
+    NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
+    OptionSource = Literal["torchrun", "torchrun without variable", "ours"]
+    _Answer = TypeVar("_Answer")
 
 # Characters of a node's description (launcher/placement/adapter/description.py); a host's name has fewer.
 SHORT_TEXT_MAX = 255
 _SECONDS_MAX = 1e9  # the kernel's timers count further, a typing error is more likely
+_WORKERS_MAX = 10_000  # so that a wrong number does not make this machine unusable
+_STANDBY_MAX = 16  # sets: each costs as many processes as there are workers, and a restart needs one
+_WORKER_KEYWORDS = {"auto": "auto", "gpu": "gpu", "cpu": "cpu", "xpu": "xpu", "cuda": "gpu"}
+_UNHANDLEABLE = {
+    **dict.fromkeys(("SIGKILL", "SIGSTOP"), "no process can handle it"),
+    **dict.fromkeys(("SIGCHLD", "SIGCLD"), "it tells the agent that a worker has ended"),
+}
+# Keys of --rdzv-conf: those that set fields of the agreement's Settings; those of a store; and those that torchrun
+# reads for one backend or another, and that have no effect here.
+TIME_FIELDS = {
+    "timeout": "start_timeout_s",
+    "join_timeout": "start_timeout_s",
+    "last_call_timeout": "join_grace_s",
+    "close_timeout": "farewell_s",
+}
+STORE_KEYS = (
+    "is_host", "protocol", "etcd_prefix", "user", "password_file",
+    "cert", "key", "cacert", "ssl_cert", "ssl_cert_key", "ca_cert",
+)  # fmt: skip
+HEARTBEAT_KEYS = ("heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt")
+IGNORED_KEYS = (*HEARTBEAT_KEYS, "read_timeout", "store_type", "use_libuv", "rank")
+KNOWN_KEYS = (*TIME_FIELDS, *STORE_KEYS, *IGNORED_KEYS)
+_NUMBER_KEYS = (*TIME_FIELDS, *HEARTBEAT_KEYS, "read_timeout")
+PASSWORD_HINT = "put it into a file and name that by password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
+
+
+class Option(NamedTuple):
+    """One row of the table (`table.TABLE`).
+
+    `source`: the origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except
+    two that torchrun reads from none. `group`: of the help. `metavar`: how a value is written, "" for a flag.
+    `read`: the reader of a value; None for -h and --version. `default`: the value of an option that is not set, as a
+    user would write it, or what happens then in words, which only a reader made by `make_optional` accepts.
+
+    `field`: the field of the Config, by default the name, with _s for seconds; "" for options that are none, but have
+    a part in others. `part`: the mapping of the Config that holds the value instead. `last_variable`: one more, outside
+    both families, that is read last. `alias`: its name in earlier versions, which no help shows: of the two flags the
+    last one counts, as for any flag that is repeated; of the two variables the one of `name`.
+    """
+
+    source: OptionSource
+    name: str
+    group: str
+    metavar: str
+    read: Callable[[Value], Any] | None
+    default: str
+    help: str
+    field: str | None = None
+    part: Literal["", "settings", "placement_options"] = ""
+    short: str = ""
+    last_variable: str = ""
+    alias: str = ""
+
+    @property
+    def takes_value(self) -> bool:
+        return self.read is not None and bool(self.metavar)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an empty value counts as not set; for a number or a flag it is an error."""
+        return self.metavar not in ("", "N", "PORT", "SECONDS", "SETS")
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All spellings: the short form, with dashes, with underscores."""
+        return tuple(dict.fromkeys(filter(None, (self.short, self.flag, "--" + self.name.replace("-", "_")))))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that set it and are shown, highest precedence first."""
+        if self.read is None:
+            return ()
+        suffix = self.name.replace("-", "_").upper()
+        pet = f"PET_{suffix}" if self.source == "torchrun" else ""
+        return tuple(filter(None, (f"LAUNCHER_{suffix}", pet, self.last_variable)))
+
+    @property
+    def all_variables(self) -> tuple[str, ...]:
+        """The same, followed by that of the alias."""
+        return (*self.variables, *([f"LAUNCHER_{self.alias.replace('-', '_').upper()}"] if self.alias else []))
+
+    @property
+    def field_name(self) -> str:
+        """The field of the Config, or of the part of it."""
+        if self.field is not None:
+            return self.field
+        return self.name.replace("-", "_") + ("_s" if self.metavar == "SECONDS" else "")
+
+
+class Value(NamedTuple):
+    """An option's text and where it was found: its flag, a variable, or "default".
+
+    `is_detected`: not set by the user, but read from a scheduler's variable, `origin`.
+    """
+
+    option: Option
+    text: str
+    origin: str
+    is_detected: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        return self.origin == "default"
+
+    @property
+    def is_flag(self) -> bool:
+        return self.origin.startswith("--")
+
+    def read(self) -> Any:
+        """Return what the text means. Raises UsageError if it means nothing."""
+        assert self.option.read is not None
+        return self.option.read(self)
+
+    def __str__(self) -> str:
+        """The spelling of the user, for messages."""
+        text = sanitize(self.text)
+        if self.is_detected:
+            return f"{self.option.flag} {text} (from {self.origin})"
+        if self.is_flag:
+            return f"{self.origin} {text}" if self.option.takes_value else self.origin
+        return f"{self.origin}={text}"
+
+
+def make_optional(read: Callable[[Value], _Answer]) -> Callable[[Value], _Answer | None]:
+    """Return a reader whose result is None where the option is not set."""
+    return lambda value: None if value.is_default else read(value)
+
+
+def parse_integer(text: str) -> int | None:
+    """Return the number in `text`, None if it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def parse_count(value: Value) -> int:
-    """A whole number of at least 0. Raises UsageError."""
+    """A whole number of at least 0."""
     number = parse_integer(value.text)
     if number is None or number < 0:
         raise UsageError(f"{value} is not a whole number of at least 0")
@@ -21,7 +176,7 @@ def parse_count(value: Value) -> int:
 
 
 def parse_seconds(value: Value) -> float:
-    """A time of at least 0 and less than thirty years. Raises UsageError."""
+    """A time of at least 0 and less than thirty years."""
     return parse_seconds_text(value.text, str(value))
 
 
@@ -38,55 +193,146 @@ def parse_seconds_text(text: str, label: str) -> float:
     return number
 
 
+def parse_timeout(value: Value) -> float | None:
+    """A time; None if it is not set, or 0."""
+    return None if value.is_default else parse_seconds(value) or None
+
+
+def parse_lease_ttl(value: Value) -> float:
+    """How long an unreachable node stays a member."""
+    ttl_s = parse_seconds(value)
+    if ttl_s == 0:
+        raise UsageError(f"{value}: a lease of no length cannot be kept", "leave it out to run without")
+    return ttl_s
+
+
+def parse_choice(value: Value, hint: str | None = None) -> str:
+    """One of the words that the metavar lists."""
+    words = value.option.metavar.split("|")
+    if value.text not in words:
+        listed = " nor ".join(words) if len(words) < 4 else f"{', '.join(words[:-1])} nor {words[-1]}"
+        raise UsageError(f"{value} is neither {listed}", hint)
+    return value.text
+
+
+def parse_switch(value: Value) -> bool:
+    """One of two words, the first of which is True."""
+    return value.option.metavar.startswith(parse_choice(value))
+
+
 def parse_flag(value: Value) -> bool:
-    """0 or 1. Raises UsageError."""
+    """0 or 1."""
     if value.text not in ("0", "1"):
         raise UsageError(f"{value} is neither 0 nor 1")
     return value.text == "1"
 
 
-def make_choice_parser(*words: str) -> Callable[[Value], str]:
-    """Return a parser of options that accept one of these words."""
-
-    def parse(value: Value) -> str:
-        if value.text not in words:
-            raise UsageError(f"{value} is neither {' nor '.join(words)}")
-        return value.text
-
-    return parse
+def parse_numa_mode(value: Value) -> str | None:
+    """One of torchrun's modes; None if not set."""
+    return None if value.is_default else parse_choice(value, "leave it out to bind nothing")
 
 
-def parse_address(value: Value, text: str) -> tuple[str, int | None]:
-    """HOST[:PORT], an IPv6 address in brackets if a port follows. Raises UsageError."""
-    text = text.strip()
+def parse_backend(value: Value) -> str:
+    """The name of a rendezvous backend."""
+    known = ("static", "c10d", "etcd", "etcd-v2")
+    if value.text not in known:
+        question = suggest(value.text, {name: name for name in known})
+        raise UsageError(f"{value}: no such rendezvous backend", question or "on one node leave it out")
+    return value.text
+
+
+def parse_text(value: Value) -> str:
+    """Any text; what it means is known later."""
+    return value.text
+
+
+def parse_printable(value: Value) -> str:
+    """A text that becomes part of messages and file names."""
+    if not value.text.isprintable():
+        raise UsageError(f"{value.origin} {value.text!r}: only printable characters will do")
+    return value.text
+
+
+def parse_short_text(value: Value) -> str:
+    """A text that goes to the other nodes."""
+    if len(parse_printable(value)) > SHORT_TEXT_MAX:
+        raise UsageError(f"{value.origin} has {len(value.text)} characters, {SHORT_TEXT_MAX} is the most")
+    return value.text
+
+
+def parse_conf(value: Value) -> dict[str, str]:
+    """Parse KEY=VALUE,... as a dictionary; also a time without effect has to be one. Passwords are not repeated."""
+    conf: dict[str, str] = {}
+    for part in () if value.is_default else value.text.split(","):
+        key, _, text = (piece.strip() for piece in part.partition("="))
+        if key == "password":
+            raise UsageError(f"{value.origin}: a password in the command line can be read by others", PASSWORD_HINT)
+        if not key or not text:
+            raise UsageError(f"{value}: {part.strip()!r} is not KEY=VALUE", "write it like timeout=600,read_timeout=60")
+        if key in _NUMBER_KEYS:
+            parse_seconds_text(text, f"{value.origin}: {key}={text}")
+        conf[key] = text
+    return conf
+
+
+def parse_name(value: Value) -> str:
+    """A text that becomes a part of keys or of a directory's name."""
+    if "/" in parse_printable(value):
+        raise UsageError(f"{value}: a name that becomes part of a path cannot hold a /")
+    return value.text
+
+
+def parse_node_name(value: Value) -> str:
+    """A text that is both a name and a short text."""
+    parse_short_text(value)
+    return parse_name(value)
+
+
+def parse_variable_name(value: Value) -> str:
+    """The name of a variable; "" if none is named."""
+    if not (value.is_default or (value.text.isascii() and value.text.isidentifier())):
+        raise UsageError(f"{value} is no name of a variable", "write it like CUDA_VISIBLE_DEVICES")
+    return "" if value.is_default else value.text
+
+
+def parse_locality_command(value: Value) -> str:
+    return parse_command(value, "it prints one line like zone=a,spine=s1,leaf=l3")
+
+
+def parse_health_check(value: Value) -> str:
+    return parse_command(value, "leave it out to check nothing of your own")
+
+
+def parse_command(value: Value, hint: str) -> str:
+    """A command of the shell."""
+    if not value.text.strip() or "\0" in value.text:
+        raise UsageError(f"{value} is no command", hint)
+    return value.text
+
+
+def parse_texts(value: Value) -> tuple[str, ...]:
+    """Texts separated by commas; two commas are one inside a text. An empty text matches all and is dropped."""
+    parts = [part.replace("\0", ",") for part in value.text.replace(",,", "\0").split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def parse_logs_specs(value: Value) -> str | None:
+    """The name of a plug-in; None for torchrun's name of the built-in logs."""
+    return None if value.text == "default" else parse_printable(value)
+
+
+def parse_address(value: Value, text: str | None = None) -> tuple[str, int | None]:
+    """HOST[:PORT], an IPv6 address in brackets if a port follows. `text`: a part of the value."""
+    text = (value.text if text is None else text).strip()
     name, colon, number = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
         name, number = text, ""
     return parse_host(value, name), parse_port(value, number) if number else None
 
 
-def parse_port(value: Value, text: str) -> int:
-    """A port, 0 for any free one. Raises UsageError."""
-    number = parse_integer(text)
-    if number is None or not 0 <= number < 65536:
-        raise UsageError(f"{value}: a port is a number from 0 (any free one) to 65535")
-    return number
-
-
-def parse_port_range(value: Value) -> tuple[int, int] | None:
-    """FIRST:LAST, both included; None if not given. Raises UsageError."""
-    if value.is_default:
-        return None
-    bounds = [parse_integer(part) for part in value.text.split(":")]
-    first, last = bounds[0], bounds[-1]
-    if len(bounds) != 2 or first is None or last is None or not 0 < first <= last < 65536:
-        raise UsageError(f"{value} is not FIRST:LAST with ports from 1 to 65535")
-    return first, last
-
-
-def parse_host(value: Value, text: str) -> str:
-    """Parse a name or an address, without the brackets of IPv6. Raises UsageError for neither."""
-    name = text.strip()
+def parse_host(value: Value, text: str | None = None) -> str:
+    """A name or an address, without the brackets of IPv6. `text`: a part of the value."""
+    name = (value.text if text is None else text).strip()
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
     if not is_host(name):
@@ -104,36 +350,207 @@ def is_host(name: str) -> bool:
     return all(letter.isalnum() or letter in "_.-" for letter in address)
 
 
-def parse_name(value: Value) -> str:
-    """Parse a text that becomes a part of keys or of a directory's name. Raises UsageError for one that cannot."""
-    if "/" in parse_printable(value):
-        raise UsageError(f"{value}: a name that becomes part of a path cannot hold a /")
+def parse_port(value: Value, text: str | None = None) -> int:
+    """A port, 0 for any free one. `text`: a part of the value."""
+    number = parse_integer(value.text if text is None else text)
+    if number is None or not 0 <= number < 65536:
+        raise UsageError(f"{value}: a port is a number from 0 (any free one) to 65535")
+    return number
+
+
+def parse_port_range(value: Value) -> tuple[int, int]:
+    """FIRST:LAST, both included."""
+    bounds = [parse_integer(part) for part in value.text.split(":")]
+    first, last = bounds[0], bounds[-1]
+    if len(bounds) != 2 or first is None or last is None or not 0 < first <= last < 65536:
+        raise UsageError(f"{value} is not FIRST:LAST with ports from 1 to 65535")
+    return first, last
+
+
+def parse_node_range(value: Value) -> tuple[int, int | None]:
+    """N, MIN:MAX, or MIN: which is open above."""
+    first, colon, last = (part.strip() for part in value.text.partition(":"))
+    least, most = parse_integer(first), parse_integer(last if colon else first)
+    if least is None or (most is None and not (colon and not last)):
+        raise UsageError(f"{value} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
+    if least < 1:
+        raise UsageError(f"{value}: at least 1 node is needed")
+    if most is not None and least > most:
+        raise UsageError(f"{value}: the least, {least}, is more than the most, {most}")
+    return least, most
+
+
+def parse_worker_count(value: Value) -> int | str:
+    """A number, or auto, gpu, cpu or a possible device type."""
+    count = parse_integer(value.text)
+    if count is not None:
+        if count < 1:
+            raise UsageError(f"{value}: at least 1 worker is needed")
+        if count > _WORKERS_MAX:
+            raise UsageError(f"{value}: more than {_WORKERS_MAX} workers on one machine")
+        return count
+    if _WORKER_KEYWORDS.get(value.text) == value.text:
+        return value.text
+    # An extension of torch may register a device type of any name, which only torch knows (accelerators/from_torch.py).
+    question = suggest(value.text, _WORKER_KEYWORDS)
+    if question or not (value.text.isascii() and value.text.isidentifier()):
+        raise UsageError(f"{value} is neither a number nor auto, gpu, cpu or a type of device", question)
     return value.text
 
 
-def parse_node_name(value: Value) -> str:
-    """Parse a text that is both a name and a short text. Raises UsageError."""
-    parse_short_text(value)
-    return parse_name(value)
-
-
-def parse_short_text(value: Value) -> str:
-    """Parse a text that goes to the other nodes. Raises UsageError if it is not printable, or too long for that."""
-    if len(parse_printable(value)) > SHORT_TEXT_MAX:
-        raise UsageError(f"{value.origin} has {len(value.text)} characters, {SHORT_TEXT_MAX} is the most")
-    return value.text
-
-
-def parse_printable(value: Value) -> str:
-    """Parse a text that becomes part of messages and file names. Raises UsageError if it is not printable."""
-    if not value.text.isprintable():
-        raise UsageError(f"{value.origin} {value.text!r}: only printable characters will do")
-    return value.text
-
-
-def parse_integer(text: str) -> int | None:
-    """Return the number in `text`, None if it is none."""
+def parse_mesh(value: Value) -> Mesh:
+    """The grid of ranks."""
     try:
-        return int(text)
-    except ValueError:
-        return None
+        return meshes.parse(value.text)
+    except UsageError as error:
+        if value.is_flag:
+            raise
+        raise UsageError(f"{value.origin}: {error}", error.hint) from None
+
+
+def parse_devices_per_worker(value: Value) -> int | Literal["all"]:
+    """A number of at least 1, or all."""
+    if value.text == "all":
+        return "all"
+    count = parse_integer(value.text)
+    if count is None or count < 1:
+        raise UsageError(f"{value} is neither a number of at least 1 nor all")
+    return count
+
+
+class DeviceRequest(NamedTuple):
+    """The request of --devices. `number` None: all present. `shape`: the type of a TPU, such as v5e-16.
+
+    `variable`: makes the devices visible, from --visible-env; nothing is detected then.
+    """
+
+    kind: str
+    number: int | None = None
+    shape: str = ""
+    variable: str = ""
+
+    def __str__(self) -> str:
+        rest = self.shape or self.number
+        return f"--devices {self.kind}" + (f":{rest}" if rest else "")
+
+
+def parse_devices(value: Value) -> DeviceRequest:
+    """KIND[:COUNT], or tpu:TYPE."""
+    kind, colon, rest = (part.strip() for part in value.text.partition(":"))
+    if not (kind.isascii() and kind.replace("-", "_").isidentifier()):
+        raise UsageError(f"{value} is no kind of device", "write it like nvidia, amd:4, tpu:v5e-16 or NAME:COUNT")
+    count = parse_integer(rest)
+    if colon and count is None and kind == "tpu" and rest:
+        return DeviceRequest(kind, shape=rest)
+    if colon and (count is None or count < 1):
+        raise UsageError(f"{value} has no number of devices behind its colon", f"--devices {kind} takes all there are")
+    if count is not None and count > _WORKERS_MAX:
+        raise UsageError(f"{value}: more than {_WORKERS_MAX} devices of one machine")
+    return DeviceRequest(kind, count)
+
+
+def parse_modules(value: Value) -> tuple[str, ...]:
+    """Names as an import statement has them, separated by commas; () if not set."""
+    names = [] if value.is_default else [name.strip() for name in value.text.split(",")]
+    for number, name in enumerate(names):
+        if not name:
+            raise UsageError(f"{value} holds an empty name", f"{value.option.flag} {value.option.metavar}")
+        if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
+            raise UsageError(f"{value}: {sanitize(name)} is no name of a module", "write it as import does: torch.nn")
+        if name in names[:number]:
+            raise UsageError(f"{value} names {sanitize(name)} twice")
+    return tuple(names)
+
+
+def parse_standby(value: Value) -> int:
+    """A number of sets of workers."""
+    number = parse_count(value)
+    if number > _STANDBY_MAX:
+        raise UsageError(
+            f"{value}: more than {_STANDBY_MAX} sets of workers that wait", "a restart needs one; they are made anew"
+        )
+    return number
+
+
+class Streams(NamedTuple):
+    """Which streams of which workers, in torchrun's code: 0 none, 1 stdout, 2 stderr, 3 both.
+
+    `by_rank` is by local rank, and a rank that it does not name has none; without it `all_ranks` applies to all.
+    """
+
+    all_ranks: int = 0
+    by_rank: Mapping[int, int] | None = None
+
+    def select(self, local_rank: int) -> tuple[bool, bool]:
+        """Whether (stdout, stderr) of this worker are selected."""
+        code = self.all_ranks if self.by_rank is None else self.by_rank.get(local_rank, 0)
+        return bool(code & 1), bool(code & 2)
+
+
+def parse_streams(value: Value) -> Streams:
+    """torchrun's 0-3, or RANK:0-3 with commas; here the rank may have several digits."""
+    if value.text in ("0", "1", "2", "3"):
+        return Streams(all_ranks=int(value.text))
+    by_rank: dict[int, int] = {}
+    for part in value.text.split(","):
+        rank, _, code = part.partition(":")
+        if not (rank.isascii() and rank.isdigit()) or code not in ("0", "1", "2", "3"):
+            raise UsageError(
+                f"{value} is neither a code nor RANK:CODE,...",
+                "codes: 0 nothing, 1 stdout, 2 stderr, 3 both; 0:3,1:2 is both of local rank 0 and stderr of 1",
+            )
+        by_rank[int(rank)] = int(code)
+    return Streams(by_rank=by_rank)
+
+
+def parse_local_ranks(value: Value) -> frozenset[int]:
+    """Numbers separated by commas."""
+    ranks = frozenset(parse_integer(part) for part in value.text.split(","))
+    valid = frozenset(rank for rank in ranks if rank is not None and rank >= 0)
+    if valid != ranks:
+        raise UsageError(f"{value} is not a list of local ranks", "write it like 0,1,2")
+    return valid
+
+
+def explain_signal(name: str) -> str:
+    """Return why no process, or not this one, can handle the signal; "" if it can."""
+    if name not in signal.Signals.__members__:
+        return ", ".join(filter(None, ("there is no such signal", _suggest_signal(name))))
+    return _UNHANDLEABLE.get(name, "")
+
+
+def _suggest_signal(name: str) -> str:
+    return suggest(name.upper().removeprefix("SIG"), {known[3:]: known for known in signal.Signals.__members__})
+
+
+def parse_signals(value: Value) -> tuple[str, ...]:
+    """Names separated by commas. As in torchrun an unknown one is a warning: it may exist elsewhere."""
+    return tuple(dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip()))
+
+
+def parse_signal(value: Value) -> str:
+    """One signal that can be handled."""
+    name = value.text.strip()
+    if explain_signal(name):
+        raise UsageError(f"{value} is no signal that can be handled", _suggest_signal(name) or "SIGUSR1 is usual")
+    return name
+
+
+def parse_locality(value: Value) -> tuple[tuple[str, str], ...]:
+    """LEVEL=DOMAIN pairs, the outermost level first; () if not set."""
+    return () if value.is_default else parse_path(value.text, str(value))
+
+
+def parse_locality_sources(value: Value) -> tuple[str, ...] | None:
+    """Names of sources; None for auto, () for none."""
+    names = tuple(name.strip() for name in parse_printable(value).split(","))
+    if names in (("auto",), ("none",)):
+        return None if names == ("auto",) else ()
+    for name in names:
+        if not name:
+            raise UsageError(f"{value} has an empty name", "write it like --locality-sources kubernetes,slurm")
+        if name in ("auto", "none"):
+            raise UsageError(f"{value}: {name} stands alone", "or name all that are to be asked")
+        if names.count(name) > 1:
+            raise UsageError(f"{value} names {name} twice")
+    return names

@@ -1,15 +1,10 @@
 """AMD GPUs: which ones a worker started here would see through ROCm, in its order.
 
 The kernel's compute driver lists processors under /sys/class/kfd; those with SIMD units are GPUs, in the order in which
-ROCm numbers them. Those that a container was not granted cannot be read, and ROCm does not number them either.
-Then two variables apply, one after the other, as their readers do it:
-
-    ROCR_VISIBLE_DEVICES   numbers or GPU ids; the first that is invalid, or there already, ends the list
-                           (ROCR-Runtime, core/runtime/amd_filter_device.cpp)
-    HIP_VISIBLE_DEVICES    numbers among those that are left, or GPU ids; if it is empty or unset, CUDA_VISIBLE_DEVICES
-                           (clr, rocclr/device/rocm/rocdevice.cpp; torch/cuda/__init__.py for what an empty list means)
-
-Workers get HIP_VISIBLE_DEVICES, which both readers of the second step read first.
+ROCm numbers them. Those that a container was not granted cannot be read, and ROCm does not number them either. Then two
+variables apply, one after the other: ROCR_VISIBLE_DEVICES, and HIP_VISIBLE_DEVICES to what that leaves, or else
+CUDA_VISIBLE_DEVICES; docs/reference/devices.md has the source of each rule. Workers get HIP_VISIBLE_DEVICES, which both
+readers of the second step read first.
 
 Graphics inside a CPU is a GPU to the driver, too. It counts only if AMD's devices were requested by name: otherwise a
 workstation with a GPU for training would have two kinds. It is recognised by its target (LLVM, "User Guide for AMDGPU
@@ -18,14 +13,13 @@ Backend", processors of type APU); MI300A, an accelerator that is such a process
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from launcher.hardware.accelerators.contract import KINDS, Inventory
-from launcher.hardware.linux.sysfs import list_numbers, may_open, read_numa_node, read_text, resolve_path
+from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
+from rendezvous.values import NamedTuple
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
@@ -57,24 +51,23 @@ class Detector:
     kind = "amd"
 
     def __init__(self, *, root: str = "/", with_integrated: bool = False) -> None:
-        self._root = root
+        self._files = FileTree(root)
         self._with_integrated = with_integrated
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        if not any(os.path.exists(resolve_path(self._root, sign)) for sign in KINDS[self.kind].driver_paths):
+        if not any(self._files.exists(sign) for sign in KINDS[self.kind].driver_paths):
             return Inventory((), "no AMD compute driver")
-        gpus = [gpu for gpu in map(self._read_gpu, list_numbers(resolve_path(self._root, _NODES), "")) if gpu]
-        gpus = [gpu._replace(ordinal=ordinal) for ordinal, gpu in enumerate(gpus)]
+        gpus = self._list_gpus()
         if not gpus:
             return Inventory((), "no GPU among the processors of AMD's compute driver")
-        if not may_open(resolve_path(self._root, "/dev/kfd")):
+        if not self._files.may_open("/dev/kfd"):
             return Inventory((), f"{len(gpus)} of AMD's are there, but /dev/kfd may not be opened here")
         reasons = [f"{len(gpus)} found by AMD's compute driver"]
-        left, mistake = _apply_rocr(environ.get(ROCR), gpus)
+        left, first_mistake = _apply_rocr(environ.get(ROCR), gpus)
         if ROCR in environ:
             reasons.append(f"{len(left)} left by {ROCR}={environ[ROCR]}")
         name = HIP if environ.get(HIP) else CUDA if environ.get(CUDA) else HIP if HIP in environ else CUDA
-        chosen, second = _apply_hip(name, environ.get(name), left)
+        chosen, second_mistake = _apply_hip(name, environ.get(name), left)
         if name in environ:
             reasons.append(f"{len(chosen)} left by {name}={environ[name]}")
         usable = [(gpu, entry) for gpu, entry in chosen if self._with_integrated or not gpu.is_integrated]
@@ -83,29 +76,34 @@ class Detector:
         open_ = [(gpu, entry) for gpu, entry in usable if gpu.may_open]
         if len(open_) < len(usable):
             reasons.append(f"{len(usable) - len(open_)} may not be opened here")
-        mistake = mistake or second
+        mistake = first_mistake or second_mistake
         reasons += filter(None, [mistake])
         return Inventory(_make_devices(open_), ", ".join(reasons), mistake)
 
-    def _read_gpu(self, node: int) -> AmdGpu | None:
-        folder = f"{resolve_path(self._root, _NODES)}/{node}"
-        fields = dict(line.split(None, 1) for line in read_text(f"{folder}/properties").splitlines() if " " in line)
-        values = {name: int(value) for name, value in fields.items() if value.isdecimal()}
-        if not values.get("simd_count"):
-            return None
+    def _list_gpus(self) -> list[AmdGpu]:
+        gpus: list[AmdGpu] = []
+        for node in self._files.list_numbers(f"{_NODES}/"):
+            text = self._files.read_text(f"{_NODES}/{node}/properties")
+            fields = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
+            values = {name: int(value) for name, value in fields.items() if value.isdecimal()}
+            if values.get("simd_count"):
+                gpus.append(self._make_gpu(len(gpus), values))
+        return gpus
+
+    def _make_gpu(self, ordinal: int, values: Mapping[str, int]) -> AmdGpu:
         place = values.get("location_id", 0)  # bus, device and function; a part of a GPU has a function of its own
         address = f"{values.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.0"
         target, unique, hive = (values.get(name, 0) for name in ("gfx_target_version", "unique_id", "hive_id"))
-        product = read_text(resolve_path(self._root, f"/sys/bus/pci/devices/{address}/product_name"))
+        product = self._files.read_text(f"{get_pci_folder(address)}/product_name")
         return AmdGpu(
-            ordinal=0,
+            ordinal=ordinal,
             uuid=f"GPU-{unique:016x}" if unique else "",
             address=address,
-            numa_node=read_numa_node(self._root, address),
+            numa_node=self._files.read_numa_node(get_pci_folder(address)),
             domain=f"{hive:016x}" if hive else "",
             model=product or f"gfx{target // 10000}{target // 100 % 100:x}{target % 100:x}",
             is_integrated=target in _INTEGRATED,
-            may_open=may_open(resolve_path(self._root, f"/dev/dri/renderD{values.get('drm_render_minor', 0)}")),
+            may_open=self._files.may_open(f"/dev/dri/renderD{values.get('drm_render_minor', 0)}"),
         )
 
 
@@ -115,11 +113,13 @@ def _make_devices(chosen: Sequence[tuple[AmdGpu, str]]) -> tuple[Device, ...]:
     ids: list[str] = []
     for gpu, entry in chosen:
         identifier = gpu.uuid or f"pci-{gpu.address}"
+        part = ids.count(identifier)
         ids.append(identifier)
-        identifier += f"/{ids.count(identifier) - 1}" if ids.count(identifier) > 1 else ""
         devices.append(
-            Device(kind=Detector.kind, index=len(devices), id=identifier, visible=entry, numa_node=gpu.numa_node,
-                   domain=gpu.domain, model=gpu.model)
+            Device(
+                kind=Detector.kind, index=len(devices), id=f"{identifier}/{part}" if part else identifier,
+                visible=entry, numa_node=gpu.numa_node, domain=gpu.domain, model=gpu.model,
+            )
         )  # fmt: skip
     return tuple(devices)
 
@@ -158,24 +158,24 @@ def _apply_hip(name: str, value: str | None, gpus: Sequence[AmdGpu]) -> tuple[li
     """Return the GPUs that the upper variable leaves, each with the entry that selects it, and what is wrong."""
     if value is None:
         return [(gpu, str(index)) for index, gpu in enumerate(gpus)], ""
-    chosen: list[tuple[AmdGpu, str]] = []
+    chosen: dict[int, str] = {}
     for entry in value.split(",") if value else ():
         places = (place for place, gpu in enumerate(gpus) if entry.startswith("GPU-") and entry in gpu.uuid)
-        index = next(places, None)
-        if index is None and _PLAIN_NUMBER.fullmatch(entry):
-            index = int(entry)
-        if index is None or index >= len(gpus):
-            return chosen, _describe_unknown(name, value, entry)
-        if any(gpu is gpus[index] for gpu, _ in chosen):
+        index = next(places, int(entry) if _PLAIN_NUMBER.fullmatch(entry) else len(gpus))
+        if index >= len(gpus):
+            return [(gpus[place], token) for place, token in chosen.items()], _describe_unknown(name, value, entry)
+        if index in chosen:
             return [], f"{name}={value} names {entry} twice, and torch then sees no GPU"
-        chosen.append((gpus[index], entry))
-    return chosen, ""
+        chosen[index] = entry
+    return [(gpus[place], token) for place, token in chosen.items()], ""
 
 
 def _describe_unknown(name: str, value: str, entry: str) -> str:
     """Describe an entry that names no GPU; "" for -1 and for words, which may end the list on purpose."""
     if entry != entry.strip():
         return f"{name}={value}: HIP reads no entry with a space, and what follows is hidden, too"
-    if not entry or not (entry.startswith("GPU-") or entry[0].isdecimal()):
-        return "" if entry else f"{name}={value} has an empty entry, and what follows is hidden"
-    return f"{name}={value}: there is no GPU {entry}, and what follows is hidden, too"
+    if not entry:
+        return f"{name}={value} has an empty entry, and what follows is hidden"
+    if entry.startswith("GPU-") or entry[0].isdecimal():
+        return f"{name}={value}: there is no GPU {entry}, and what follows is hidden, too"
+    return ""

@@ -1,4 +1,4 @@
-"""Huawei Ascend NPUs, as a plug-in: `--devices ascend`.
+"""Huawei Ascend NPUs, as a plug-in: `--devices ascend`. An example of the contract on one page.
 
 Every processor has a file /dev/davinciN (ray, accelerators/npu.py). ASCEND_RT_VISIBLE_DEVICES holds their numbers, in
 ascending order, separated by commas only; what follows an invalid entry is not read (CANN, "Environment
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from launcher.hardware.accelerators.contract import Inventory
-from launcher.hardware.linux.sysfs import list_numbers, may_open, resolve_path
+from launcher.hardware.accelerators.contract import Inventory, make_inventory
+from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
 _NUMBER = re.compile("[0-9]{1,9}")
@@ -24,33 +24,29 @@ class Detector:
     variable = "ASCEND_RT_VISIBLE_DEVICES"
 
     def __init__(self, root: str = "/") -> None:
-        self._root = root
+        self._files = FileTree(root)
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        there = list_numbers(resolve_path(self._root, "/dev"), "davinci")
-        files = [number for number in there if may_open(resolve_path(self._root, f"/dev/davinci{number}"))]
+        files = self._files.list_openable("/dev/davinci")
         if not files:
             return Inventory((), "no /dev/davinciN that may be opened here")
-        chosen, mistake = list(range(len(files))), ""
-        reason = f"{len(files)} found in /dev"
-        value = environ.get(self.variable)
-        if value is not None:
-            chosen, mistake = _apply_visible(self.variable, value, len(files))
-            reason += f", {len(chosen)} left by {self.variable}={value}" + (f", {mistake}" if mistake else "")
+        chosen, mistake = self._apply_visible(environ.get(self.variable), len(files))
         devices = tuple(
             Device(kind=self.kind, index=index, id=f"davinci{files[number]}", visible=str(number))
             for index, number in enumerate(chosen)
         )
-        return Inventory(devices, reason, mistake)
+        return make_inventory(devices, f"{len(files)} found in /dev", self.variable, environ, mistake)
 
-
-def _apply_visible(variable: str, value: str, count: int) -> tuple[list[int], str]:
-    """Return the numbers that are read, and what is wrong with the others."""
-    chosen: list[int] = []
-    for entry in value.split(",") if value else ():
-        if not _NUMBER.fullmatch(entry) or int(entry) >= count:
-            return chosen, f"{variable}={value}: {entry!r} is none of 0 to {count - 1}, and what follows is not read"
-        if chosen and int(entry) <= chosen[-1]:
-            return chosen, f"{variable}={value}: {entry} does not follow {chosen[-1]}, and must"
-        chosen.append(int(entry))
-    return chosen, ""
+    def _apply_visible(self, value: str | None, count: int) -> tuple[list[int], str]:
+        """Return the numbers that are read, and what is wrong with the others."""
+        if value is None:
+            return list(range(count)), ""
+        chosen: list[int] = []
+        for entry in value.split(",") if value else ():
+            if not _NUMBER.fullmatch(entry) or int(entry) >= count:
+                ends = f"{entry!r} is none of 0 to {count - 1}, and what follows is not read"
+                return chosen, f"{self.variable}={value}: {ends}"
+            if chosen and int(entry) <= chosen[-1]:
+                return chosen, f"{self.variable}={value}: {entry} does not follow {chosen[-1]}, and must"
+            chosen.append(int(entry))
+        return chosen, ""

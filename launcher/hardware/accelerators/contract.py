@@ -4,12 +4,13 @@ A detector returns values and a reason, also when it finds nothing; it never pri
 framework, or changes the environment. Heavy imports stay inside `detect`.
 
 Every kind of device has a variable that tells its runtime which devices a process may use. `Device.visible` is the
-entry that selects one device there. The built-in kinds are in `KINDS`; the facts about each, with sources, in `rules`.
+entry that selects one device there. The facts about each built-in kind are in docs/reference/devices.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.model.errors import UnfitError
 from launcher.model.node import Device
@@ -31,7 +32,7 @@ class Inventory(NamedTuple):
 
     @property
     def single_line(self) -> Inventory:
-        """Return the same for a sentence: values of variables may contain line breaks, and so may a plug-in's texts."""
+        """Return the same on one line: variables and plug-ins may have line breaks in their texts."""
         return self._replace(reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
 
 
@@ -39,6 +40,25 @@ class Detector(Protocol):
     kind: str
 
     def detect(self, environ: Mapping[str, str]) -> Inventory: ...
+
+
+class CpuDetector:
+    """CPUs in place of accelerators: the affinity set, which a container or batch system grants, as torchrun counts.
+
+    `affinity`: the CPUs to count, for tests.
+    """
+
+    kind = "cpu"
+
+    def __init__(self, *, affinity: Iterable[int] | None = None) -> None:
+        self._affinity = affinity
+
+    def detect(self, environ: Mapping[str, str]) -> Inventory:
+        cpus = sorted(os.sched_getaffinity(0) if self._affinity is None else self._affinity)
+        devices = tuple(
+            Device(kind=self.kind, index=index, id=f"cpu{cpu}", visible=str(cpu)) for index, cpu in enumerate(cpus)
+        )
+        return Inventory(devices, f"{len(cpus)} in this process's affinity set")
 
 
 class DeviceKind(NamedTuple):
@@ -90,6 +110,14 @@ def format_visible_variable(devices: Sequence[Device], environ: Mapping[str, str
         return None
     variable = devices[0].variable or find_visible_variable(devices[0].kind, environ)
     return (variable, ",".join(device.visible for device in devices)) if variable else None
+
+
+def make_inventory(
+    devices: tuple[Device, ...], found: str, variable: str, environ: Mapping[str, str], mistake: str
+) -> Inventory:
+    """Return an inventory whose reason is what was `found`, how many the variable left, and the mistake."""
+    left = f"{len(devices)} left by {variable}={environ[variable]}" if variable in environ else ""
+    return Inventory(devices, ", ".join(filter(None, (found, left, mistake))), mistake)
 
 
 def make_unresponsive_error(inventory: Inventory) -> UnfitError:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from rendezvous.values import NamedTuple
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDINAL = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX = 18  # more than any number of a GPU has, and Python reads no number of thousands
+_LIST_ENDS = ", and an entry that names none hides itself and all that follow"
 
 
 class NvidiaGpu(NamedTuple):
@@ -50,31 +52,21 @@ def apply_visible(value: str, gpus: Sequence[NvidiaGpu], *, isolates_workers: bo
     `isolates_workers`: every worker will be given one entry for itself, so that several MIG instances can be used.
     """
     entries = [entry.strip() for entry in value.split(",")]
-    if is_mig(entries[0]):
-        return _apply_mig_entries(entries, gpus, isolates_workers)
-    by_id = _is_id(entries[0])
+    are_migs, by_id = is_mig(entries[0]), _is_id(entries[0])
+    setting = f"{VARIABLE}={','.join(entries) if are_migs else value}"
     chosen: dict[str, CudaDevice] = {}
-    are_ids_known = any(_is_id(gpu.uuid) for gpu in gpus)
-    for entry in entries:
-        key = _parse_entry(entry)
-        if key is None or isinstance(key, str) is not by_id:
-            return CudaSelection(tuple(chosen.values()), _describe_odd_entry(value, entry, by_id))
-        if by_id and not are_ids_known:
-            found: list[NvidiaGpu | None] = [None] if len(chosen) < len(gpus) else []
+    for entry in entries if isolates_workers or not are_migs else entries[:1]:
+        if are_migs:
+            found, problem = _find_mig_device(entry, gpus)
         else:
-            found = [gpu for gpu in gpus if (gpu.ordinal == key if isinstance(key, int) else gpu.uuid.startswith(key))]
-        if len(found) != 1:
-            return CudaSelection(
-                tuple(chosen.values()), f"{_format_setting(value)}: {_describe_missing(key, entry, gpus, len(found))}"
-            )
-        identifier = found[0].uuid if found[0] else entry
-        if identifier in chosen:
-            return CudaSelection(
-                (),
-                f"{_format_setting(value)} names {_describe_repeated(chosen[identifier].entry, entry)}, "
-                "which leaves no GPU",
-            )
-        chosen[identifier] = CudaDevice(identifier, entry, found[0])
+            found, problem = _find_gpu(entry, gpus, by_id, len(chosen))
+        if found is None:
+            return CudaSelection(tuple(chosen.values()), f"{setting}{problem}{_LIST_ENDS}" if problem else "")
+        if found.id in chosen:
+            first = chosen[found.id].entry
+            twice = f"{first} twice" if first == entry else f"one GPU twice, as {first} and as {entry}"
+            return CudaSelection((), f"{setting} names {twice}, which leaves {'none' if are_migs else 'no GPU'}")
+        chosen[found.id] = found
     return CudaSelection(tuple(chosen.values()))
 
 
@@ -101,66 +93,41 @@ def _parse_entry(entry: str) -> str | int | None:
     return number if number >= 0 else None
 
 
-def _apply_mig_entries(entries: Sequence[str], gpus: Sequence[NvidiaGpu], isolates_workers: bool) -> CudaSelection:
-    """Return the MIG instances that are named; only the first where all workers see the same list."""
-    value = ",".join(entries)
-    chosen: dict[str, CudaDevice] = {}
-    for entry in entries if isolates_workers else entries[:1]:
-        found = _find_mig_device(entry, gpus) if is_mig(entry) else None
-        if found is None:
-            return CudaSelection(
-                tuple(chosen.values()), f"{_format_setting(value)}: no MIG instance is called {entry}{_LIST_ENDS}"
-            )
-        if found.id in chosen:
-            return CudaSelection(
-                (),
-                f"{_format_setting(value)} names {_describe_repeated(chosen[found.id].entry, entry)}, which leaves "
-                "none",
-            )
-        chosen[found.id] = found
-    return CudaSelection(tuple(chosen.values()))
+def _find_gpu(entry: str, gpus: Sequence[NvidiaGpu], by_id: bool, chosen_count: int) -> tuple[CudaDevice | None, str]:
+    """Return the GPU of an entry; else None and why it ends the list, "" if it may end it on purpose."""
+    key = _parse_entry(entry)
+    if key is None and not is_mig(entry):
+        return None, "" if entry else " has an empty entry"
+    if isinstance(key, str) is not by_id or key is None:
+        return None, f": {entry} is of another kind than the {'GPU ids' if by_id else 'numbers'} before it"
+    if isinstance(key, int):
+        found = [gpu for gpu in gpus if gpu.ordinal == key]
+        there = ", ".join(str(gpu.ordinal) for gpu in gpus) or "none"
+        problem = f": there is no GPU {key} (there are: {there})"
+    elif any(_is_id(gpu.uuid) for gpu in gpus):
+        found = [gpu for gpu in gpus if gpu.uuid.startswith(key)]
+        problem = f": {entry} is how {len(found)} GPU ids begin" if found else f": no GPU is called {entry}"
+    elif chosen_count < len(gpus):
+        return CudaDevice(entry, entry, None), ""  # the ids are unknown
+    else:
+        return None, f": no GPU is called {entry}"
+    return (CudaDevice(found[0].uuid, entry, found[0]), "") if len(found) == 1 else (None, problem)
 
 
-def _find_mig_device(entry: str, gpus: Sequence[NvidiaGpu]) -> CudaDevice | None:
-    """Return the instance that "MIG-<uuid>" or the older "MIG-GPU-<uuid>/<gi>/<ci>" names.
+def _find_mig_device(entry: str, gpus: Sequence[NvidiaGpu]) -> tuple[CudaDevice | None, str]:
+    """Return the instance that "MIG-<uuid>" or the older "MIG-GPU-<uuid>/<gi>/<ci>" names; else None and why.
 
     Only NVML knows instances; without it the entry is accepted unverified.
     """
+    problem = f": no MIG instance is called {entry}"
+    if not is_mig(entry):
+        return None, problem
     if entry.startswith("MIG-GPU-"):
-        owner = entry[len("MIG-") :].split("/")[0]
-        owners = [gpu for gpu in gpus if gpu.uuid == owner]
+        owner = next((gpu for gpu in gpus if gpu.uuid == entry.removeprefix("MIG-").split("/")[0]), None)
         is_known = any(_is_id(gpu.uuid) for gpu in gpus)
-        return CudaDevice(entry, entry, owners[0] if owners else None) if owners or not is_known else None
+        return (None, problem) if is_known and owner is None else (CudaDevice(entry, entry, owner), "")
     instances = [(mig, gpu) for gpu in gpus for mig in gpu.mig_ids]
     if not instances:
-        return CudaDevice(entry, entry, None)
-    matches = [(mig, gpu) for mig, gpu in instances if mig.startswith(entry)]
-    return CudaDevice(matches[0][0], entry, matches[0][1]) if len(matches) == 1 else None
-
-
-_LIST_ENDS = ", and an entry that names none hides itself and all that follow"
-
-
-def _format_setting(value: str) -> str:
-    return f"{VARIABLE}={value}"
-
-
-def _describe_odd_entry(value: str, entry: str, by_id: bool) -> str:
-    """Describe an entry that ends the list without naming anything; "" if it may end it on purpose."""
-    if entry and (is_mig(entry) or _parse_entry(entry) is not None):
-        kind = "GPU ids" if by_id else "numbers"
-        return f"{_format_setting(value)}: {entry} is of another kind than the {kind} before it{_LIST_ENDS}"
-    return "" if entry else f"{_format_setting(value)} has an empty entry{_LIST_ENDS}"
-
-
-def _describe_missing(key: str | int, entry: str, gpus: Sequence[NvidiaGpu], count: int) -> str:
-    if count > 1:
-        return f"{entry} is how {count} GPU ids begin{_LIST_ENDS}"
-    if isinstance(key, str):
-        return f"no GPU is called {entry}{_LIST_ENDS}"
-    there = ", ".join(str(gpu.ordinal) for gpu in gpus) or "none"
-    return f"there is no GPU {key} (there are: {there}){_LIST_ENDS}"
-
-
-def _describe_repeated(first: str, second: str) -> str:
-    return f"{first} twice" if first == second else f"one GPU twice, as {first} and as {second}"
+        return CudaDevice(entry, entry, None), ""
+    matches = [CudaDevice(mig, entry, gpu) for mig, gpu in instances if mig.startswith(entry)]
+    return (matches[0], "") if len(matches) == 1 else (None, problem)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.hardware.accelerators.contract import Inventory
-from launcher.hardware.linux.sysfs import list_numbers, may_open, read_number, resolve_path
+from launcher.hardware.accelerators.contract import Inventory, make_inventory
+from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
 _BOARD_SIZE = 8
+_SYSFS = "/sys/class/accel/accel"
 
 
 class Detector:
@@ -25,42 +26,31 @@ class Detector:
     variable = "HABANA_VISIBLE_MODULES"
 
     def __init__(self, root: str = "/") -> None:
-        self._root = root
+        self._files = FileTree(root)
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        there = list_numbers(resolve_path(self._root, "/dev/accel"), "accel_controlD")
-        files = [index for index in there if may_open(resolve_path(self._root, f"/dev/accel/accel{index}"))]
+        controls = self._files.list_numbers("/dev/accel/accel_controlD")
+        files = [number for number in self._files.list_openable("/dev/accel/accel") if number in controls]
         if not files:
-            reason = "no /dev/accel/accel_controlDN with an accelN that may be opened here"
-            return Inventory((), reason)
-        modules = {index: self._read_module(index) for index in files}
-        if None in modules.values():
+            return Inventory((), "no /dev/accel/accel_controlDN with an accelN that may be opened here")
+        ids = {number: self._files.read_number(f"{_SYSFS}{number}/device/module_id") for number in files}
+        modules = {module: number for number, module in ids.items() if module is not None}
+        if None in ids.values():
             if len(files) != _BOARD_SIZE:
-                reason = f"{len(files)} found in /dev/accel, but their module ids cannot be read"
-                return Inventory((), reason)
-            modules = {index: index for index in files}
-        reason = f"{len(files)} found in /dev/accel"
-        chosen = sorted(files, key=lambda index: modules[index] or 0)
-        mistake = ""
-        value = environ.get(self.variable)
+                return Inventory((), f"{len(files)} found in /dev/accel, but their module ids cannot be read")
+            modules = {number: number for number in files}
+        value, mistake = environ.get(self.variable), ""
+        chosen = sorted(modules)
         if value is not None:
             entries = [entry.strip() for entry in value.split(",")] if value else []
-            unknown = sorted(set(entries) - {str(module) for module in modules.values()})
-            chosen = [index for index in chosen if str(modules[index]) in entries]
-            reason += f", {len(chosen)} left by {self.variable}={value}"
+            unknown = sorted(set(entries) - {str(module) for module in modules})
             mistake = f"{self.variable}={value}: there is no module {', '.join(unknown)}" if unknown else ""
+            chosen = [module for module in chosen if str(module) in entries]
         devices = tuple(
             Device(
-                kind=self.kind, index=place, id=f"accel{index}", visible=str(modules[index]),
-                numa_node=self._read_numa_node(index),
+                kind=self.kind, index=index, id=f"accel{modules[module]}", visible=str(module),
+                numa_node=self._files.read_numa_node(f"{_SYSFS}{modules[module]}/device"),
             )
-            for place, index in enumerate(chosen)
+            for index, module in enumerate(chosen)
         )  # fmt: skip
-        return Inventory(devices, f"{reason}, {mistake}" if mistake else reason, mistake)
-
-    def _read_module(self, index: int) -> int | None:
-        return read_number(resolve_path(self._root, f"/sys/class/accel/accel{index}/device/module_id"))
-
-    def _read_numa_node(self, index: int) -> int | None:
-        node = read_number(resolve_path(self._root, f"/sys/class/accel/accel{index}/device/numa_node"))
-        return node if node is not None and node >= 0 else None
+        return make_inventory(devices, f"{len(files)} found in /dev/accel", self.variable, environ, mistake)

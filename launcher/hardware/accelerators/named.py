@@ -1,28 +1,53 @@
-"""The devices that the user has named: --devices nvidia, amd:4, tpu:v5e-16, ascend, or foo:3 --visible-env FOO.
+"""The detector of every kind of device, and what was asked for by name: --devices nvidia, amd:4, tpu:v5e-16, or foo:3.
 
 A kind that is built in, or that a plug-in adds, is detected as usual; the name decides between two kinds, and a number
 requires that many: more are left unused, fewer are refused. With --visible-env nothing is detected, and the number is
-accepted as given.
+accepted as given. Other types, --nproc-per-node xpu, only torch can count. Imported only where there is a sign of a
+device, or one is requested.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from importlib import import_module
 
 from launcher.config import plugins
-from launcher.config.options.command_line import sanitize
-from launcher.hardware.accelerators.built_in import make_detector
-from launcher.hardware.accelerators.contract import KINDS, Detector, Inventory, make_unresponsive_error
-from launcher.hardware.tpu import slice_identity, slice_types
-from launcher.model.errors import UnfitError, UsageError
+from launcher.config.scrub import PRIVATE
+from launcher.hardware import slice_identity, slice_types
+from launcher.hardware.accelerators.contract import (
+    KINDS,
+    CpuDetector,
+    Detector,
+    Inventory,
+    find_visible_variable,
+    make_unresponsive_error,
+)
+from launcher.model.errors import UnfitError, UsageError, sanitize
 from launcher.model.node import Device
+from rendezvous.values import replace
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.config.options.worker_options import DeviceRequest
+    from launcher.config.options.readers import DeviceRequest
 
 GROUP = "meshrun.devices"
+TORCH_LIMIT_S = 120.0  # importing torch from a network file system is slow
+
+
+def make_detector(kind: str, *, is_requested: bool = False, isolates_workers: bool = False) -> Detector:
+    """Create the detector of a built-in kind. `is_requested`: by name, so that graphics inside a CPU counts, too."""
+    if kind not in KINDS:
+        return CpuDetector()
+    options = {
+        "nvidia": {"isolates_workers": isolates_workers},
+        "amd": {"with_integrated": is_requested},
+        "intel": {"with_integrated": is_requested},
+    }
+    module = import_module(f"launcher.hardware.accelerators.{kind}")
+    detector: Detector = module.Detector(**options.get(kind, {}))
+    return detector
 
 
 def detect_requested(
@@ -50,10 +75,12 @@ def detect_requested(
         count, reason = _count_tpu_chips(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise make_unresponsive_error(found)
+    if found.mistake and not found.devices:
+        raise UsageError(found.mistake)
     if not found.devices:
         hint = "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
         hint = "`meshctl doctor` shows what was looked at" if request.kind in KINDS else hint
-        raise UsageError(found.mistake or f"{request}: none is there ({reason})", None if found.mistake else hint)
+        raise UsageError(f"{request}: none is there ({reason})", hint)
     if count is not None and count > len(found.devices):
         there = f"{len(found.devices)} {'is' if len(found.devices) == 1 else 'are'} there"
         shares = f"--devices {request.kind} --nproc-per-node={count} starts {count} workers that share them"
@@ -72,12 +99,9 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
     if "" in entries or len(set(entries)) < len(entries):
         raise UsageError(f"{request}: {setting} has an entry that is empty, or there twice")
     devices = tuple(
-        Device(
-            kind=request.kind, index=index, id=f"{request.kind}{entries[index]}", visible=entries[index],
-            variable=request.variable,
-        )
-        for index in range(count)
-    )  # fmt: skip
+        Device(kind=request.kind, index=index, id=f"{request.kind}{entry}", visible=entry, variable=request.variable)
+        for index, entry in enumerate(entries[:count])
+    )
     return Inventory(devices, f"as --devices says, by {request.variable}")
 
 
@@ -123,3 +147,77 @@ def _find_problem(found: Inventory, variable: object) -> str:
     if [device.index for device in found.devices] != list(range(len(found.devices))):
         return "devices that are not numbered from 0"
     return ""
+
+
+# Prints one line of JSON: how many devices, or why there are none. "" first on the path is the current directory, where
+# a file of the user's may have the name of a module of Python's.
+_TORCH_SCRIPT = """
+import sys
+kind, sys.path[:] = sys.argv[1], [entry for entry in sys.path if entry]
+import json
+def answer(count, reason=""):
+    print("\\n" + json.dumps([count, reason]))
+    raise SystemExit(0)
+try:
+    import torch
+except ImportError as error:
+    answer(0, f"torch, which would know, cannot be imported: {error}")
+try:
+    torch.device(kind)
+    module = getattr(torch, kind)
+except (RuntimeError, AttributeError):
+    answer(0, f"torch {torch.__version__} knows no such type of device")
+if not module.is_available():
+    answer(0, f"torch {torch.__version__} finds none")
+answer(module.device_count(), f"torch {torch.__version__}")
+"""
+
+
+class TorchDetector:
+    """Counts a type of device that an extension has registered with torch, as torchrun does.
+
+    A short process of the workers' Python imports torch, for a second or two, so that the agent need not; it has the
+    job's variables, except for secrets. `kind`: the type, as torch calls it; `python`: the interpreter of the workers.
+    """
+
+    def __init__(self, kind: str, python: str, *, script: str = _TORCH_SCRIPT, limit_s: float = TORCH_LIMIT_S) -> None:
+        self.kind = kind
+        self._command = (python, "-c", script, kind)
+        self._limit_s = limit_s
+
+    def detect(self, environ: Mapping[str, str]) -> Inventory:
+        count, reason = self._count(environ)
+        # torch counts what the kind's variable has left, if it is set: entry by entry.
+        value = environ.get(find_visible_variable(self.kind, environ) or "", "")
+        entries = [entry.strip() for entry in value.split(",")]
+        if len(entries) != count or not value:
+            entries = [str(index) for index in range(count)]
+        devices = tuple(
+            Device(kind=self.kind, index=index, id=f"{self.kind}{index}", visible=entry)
+            for index, entry in enumerate(entries)
+        )
+        return Inventory(devices, f"{count} found by {reason}" if count else reason)
+
+    def _count(self, environ: Mapping[str, str]) -> tuple[int, str]:
+        import subprocess
+
+        env = {name: value for name, value in environ.items() if name not in PRIVATE}
+        try:
+            done = subprocess.run(
+                self._command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 0, f"torch did not count them within {self._limit_s:g} s"
+        except OSError as error:
+            return 0, f"{self._command[0]} cannot be run: {os.strerror(error.errno or 0)}"
+        try:
+            count, reason = json.loads(done.stdout.decode(errors="replace").splitlines()[-1])
+            return max(0, int(count)), str(reason)
+        except (ValueError, TypeError, LookupError):
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            return 0, f"torch could not count them: {last[0] if last else f'exit code {done.returncode}'}"

@@ -13,14 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from launcher.hardware.accelerators.contract import Inventory
-from launcher.hardware.linux.sysfs import list_numbers, may_open, read_number, read_text, resolve_path
+from launcher.hardware.accelerators.contract import Inventory, make_inventory
+from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
-_SYSFS = "/sys/devices/virtual/neuron_device"
-LOGICAL = "NEURON_LOGICAL_NC_CONFIG"
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_LOGICAL_SIZES = ("1", "2")
+_LOGICAL_SIZE = "NEURON_LOGICAL_NC_CONFIG"
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_SYSFS = "/sys/devices/virtual/neuron_device/neuron"
 _PAIRED_MODELS = ("Trainium2", "Trainium3")
 
 
@@ -31,26 +30,21 @@ class Detector:
     variable = "NEURON_RT_VISIBLE_CORES"
 
     def __init__(self, root: str = "/") -> None:
-        self._root = root
+        self._files = FileTree(root)
 
     def detect(self, environ: Mapping[str, str]) -> Inventory:
-        there = list_numbers(resolve_path(self._root, "/dev"), "neuron")
-        chips = [chip for chip in there if may_open(resolve_path(self._root, f"/dev/neuron{chip}"))]
+        chips = self._files.list_openable("/dev/neuron")
         if not chips:
             return Inventory((), "no /dev/neuronN that may be opened here")
-        models = {chip: read_text(f"{self._resolve_folder(chip)}/info/architecture/device_name") for chip in chips}
-        joined = environ.get(LOGICAL, "")
-        each = int(joined) if joined in _LOGICAL_SIZES else 2 if models[chips[0]] in _PAIRED_MODELS else 1
-        cores = [(chip, core) for chip in chips for core in range(self._count_cores(chip) // each)]
+        models = {chip: self._files.read_text(f"{_SYSFS}{chip}/info/architecture/device_name") for chip in chips}
+        default = 2 if models[chips[0]] in _PAIRED_MODELS else 1
+        size = {"1": 1, "2": 2}.get(environ.get(_LOGICAL_SIZE, ""), default)
+        cores = [(chip, core) for chip in chips for core in range(self._count_cores(chip) // size)]
         reason = f"{len(chips)} chip{'s' * (len(chips) > 1)} found in /dev, {len(cores)} cores"
-        reason += f" of {each} physical ones each" if each > 1 else ""
+        reason += f" of {size} physical ones each" if size > 1 else ""
         if not cores:
             return Inventory((), f"{reason}: the driver's files do not say how many cores a chip has")
-        chosen, mistake = list(range(len(cores))), ""
-        value = environ.get(self.variable)
-        if value is not None:
-            chosen, mistake = _apply_visible(self.variable, value, len(cores))
-            reason += f", {len(chosen)} left by {self.variable}={value}" + (f", {mistake}" if mistake else "")
+        chosen, mistake = self._apply_visible(environ.get(self.variable), len(cores))
         devices = tuple(
             Device(
                 kind=self.kind, index=index, id=f"neuron{cores[core][0]}/{cores[core][1]}", visible=str(core),
@@ -58,25 +52,23 @@ class Detector:
             )
             for index, core in enumerate(chosen)
         )  # fmt: skip
-        return Inventory(devices, reason, mistake)
+        return make_inventory(devices, reason, self.variable, environ, mistake)
+
+    def _apply_visible(self, value: str | None, count: int) -> tuple[list[int], str]:
+        """Return the cores that a list of numbers and ranges names, each once, and what is wrong with it."""
+        if value is None:
+            return list(range(count)), ""
+        chosen: list[int] = []
+        for part in value.split(",") if value else ():
+            found = _RANGE.fullmatch(part.strip())
+            if found is None:
+                return chosen, f"{self.variable}={value}: {part!r} is neither a core nor a range of cores"
+            cores = range(int(found[1]), int(found[2] or found[1]) + 1)
+            if not cores or cores[-1] >= count:
+                return chosen, f"{self.variable}={value}: {part.strip()} is not within the cores, 0 to {count - 1}"
+            chosen += [core for core in cores if core not in chosen]
+        return chosen, ""
 
     def _count_cores(self, chip: int) -> int:
-        folder = self._resolve_folder(chip)
-        return read_number(f"{folder}/core_count") or len(list_numbers(folder, "neuron_core"))
-
-    def _resolve_folder(self, chip: int) -> str:
-        return resolve_path(self._root, f"{_SYSFS}/neuron{chip}")
-
-
-def _apply_visible(variable: str, value: str, count: int) -> tuple[list[int], str]:
-    """Return the cores that a list of numbers and ranges names, each once, and what is wrong with it."""
-    chosen: list[int] = []
-    for part in value.split(",") if value else ():
-        first, dash, last = part.strip().partition("-")
-        if not (_NUMBER.fullmatch(first) and (_NUMBER.fullmatch(last) or not dash)):
-            return chosen, f"{variable}={value}: {part!r} is neither a core nor a range of cores"
-        cores = range(int(first), int(last or first) + 1)
-        if not cores or cores[-1] >= count:
-            return chosen, f"{variable}={value}: {part.strip()} is not within the cores, 0 to {count - 1}"
-        chosen += [core for core in cores if core not in chosen]
-    return chosen, ""
+        count = self._files.read_number(f"{_SYSFS}{chip}/core_count")
+        return count or len(self._files.list_numbers(f"{_SYSFS}{chip}/neuron_core"))

@@ -2,10 +2,8 @@
 
 torchrun's values keep their meaning: a number is used as it is, `gpu` requires GPUs, `cpu` counts CPUs, `auto` uses
 accelerators where there are any, another word is a device type that torch counts. Without a value torchrun starts
-one worker; we start one per accelerator. `--devices` selects the accelerators (`named`).
-
-A node has one kind of accelerator. Two kinds are refused, because the job's kind is then unknown.
-Every result comes with the sentence that the start line shows.
+one worker; we start one per accelerator. `--devices` selects the accelerators (`named`). Two kinds of accelerators on
+a node are refused, because the job's kind is then unknown.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.config.config import Config
 from launcher.config.frameworks import choose_environments
-from launcher.config.options.worker_options import DeviceRequest
-from launcher.hardware.accelerators.contract import KINDS, Detector, Inventory, make_unresponsive_error
-from launcher.hardware.accelerators.cpu import Detector as CpuDetector
+from launcher.config.options.readers import DeviceRequest
+from launcher.hardware.accelerators.contract import KINDS, CpuDetector, Detector, Inventory, make_unresponsive_error
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 
@@ -58,46 +55,53 @@ def assign_devices(
     """Return the node's slots, and a sentence that explains their number.
 
     `worker_count` None: not given. `devices_per_worker` None: one, or what is usual for `framework`. `python`: the
-    workers' interpreter. `request`: --devices. `isolates_workers`: whether a worker will see its own devices only.
-    The detectors are for tests. Raises UsageError if the devices present cannot be divided like that, or are of two
-    kinds.
+    workers' interpreter. `request`: --devices. `isolates_workers`: whether a worker will see its own devices only. The
+    detectors are for tests. Raises UsageError if the devices cannot be divided like that, or are of two kinds.
     """
+    cpu = cpu or CpuDetector()
+    if request is not None and request.kind == "cpu" and not request.variable:
+        worker_count = request.number if worker_count is None else worker_count
+        return _assign_cpus(worker_count, devices_per_worker, cpu.detect(environ))
+    inventory = _find_inventory(worker_count, environ, python, request, isolates_workers, accelerators)
+    if inventory.devices:
+        width = devices_per_worker or _choose_width(inventory.devices, framework, python, environ)
+        return _assign_accelerators(worker_count, width, inventory)
+    return _assign_cpus(worker_count, devices_per_worker, cpu.detect(environ), inventory.reason)
 
-    def find_width(inventory: Inventory) -> int | Literal["all"]:
-        return devices_per_worker or _choose_width(inventory.devices, framework, python, environ)
 
+def _find_inventory(
+    worker_count: int | str | None,
+    environ: Mapping[str, str],
+    python: str,
+    request: DeviceRequest | None,
+    isolates_workers: bool,
+    detectors: Sequence[Detector] | None,
+) -> Inventory:
+    """Return the accelerators to use; none where workers run on the CPU. Raises UsageError."""
     if request is not None:
-        if request.kind == "cpu" and not request.variable:
-            worker_count = request.number if worker_count is None else worker_count
-            cpus = (cpu or CpuDetector()).detect(environ)
-            return _assign_cpus(worker_count, devices_per_worker, cpus, cpus.reason, is_requested=True)
         from launcher.hardware.accelerators import named
 
-        inventory = named.detect_requested(request, environ, isolates_workers=isolates_workers, detectors=accelerators)
-        return _assign_accelerators(worker_count, find_width(inventory), inventory)
-    if isinstance(worker_count, str) and worker_count not in ("auto", "gpu", "cpu"):
-        from launcher.hardware.accelerators.from_torch import Detector as TorchDetector
+        return named.detect_requested(request, environ, isolates_workers=isolates_workers, detectors=detectors)
+    if worker_count == "cpu":
+        return Inventory((), "not looked for")
+    if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
+        from launcher.hardware.accelerators.named import TorchDetector
 
-        inventory = find_devices(accelerators or (TorchDetector(worker_count, python),), environ)
+        inventory = find_devices(detectors or (TorchDetector(worker_count, python),), environ)
         if not inventory.devices:
             raise UsageError(f"{FLAG}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
-        return _assign_accelerators(worker_count, find_width(inventory), inventory)
-    if worker_count == "cpu":
-        inventory = Inventory((), "not looked for")
-    else:
+        return inventory
+    if detectors is None:
         kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
-        inventory = find_devices(
-            list_candidates(kinds, environ, isolates_workers) if accelerators is None else accelerators, environ
-        )
+        detectors = list_candidates(kinds, environ, isolates_workers)
+    inventory = find_devices(detectors, environ)
     if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
         raise make_unresponsive_error(inventory)
-    if inventory.devices:
-        return _assign_accelerators(worker_count, find_width(inventory), inventory)
-    if inventory.mistake and worker_count in _COUNTS_FROM_DEVICES:
+    if not inventory.devices and inventory.mistake and worker_count in _COUNTS_FROM_DEVICES:
         raise UsageError(inventory.mistake, f"{FLAG}=cpu runs on the CPU whatever it says")
-    if worker_count == "gpu":
+    if not inventory.devices and worker_count == "gpu":
         raise UsageError(f"{FLAG}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
-    return _assign_cpus(worker_count, devices_per_worker, (cpu or CpuDetector()).detect(environ), inventory.reason)
+    return inventory
 
 
 def list_candidates(
@@ -111,7 +115,7 @@ def list_candidates(
     ]
     if not likely:
         return ()
-    from launcher.hardware.accelerators.built_in import make_detector
+    from launcher.hardware.accelerators.named import make_detector
 
     return tuple(make_detector(kind, isolates_workers=isolates_workers) for kind in likely)
 
@@ -141,19 +145,17 @@ def _assign_cpus(
     worker_count: int | str | None,
     devices_per_worker: int | Literal["all"] | None,
     cpus: Inventory,
-    reason: str,
-    is_requested: bool = False,
+    absence: str | None = None,
 ) -> tuple[tuple[Slot, ...], str]:
-    """Assign CPUs. `reason`: what is known of accelerators, or, where the CPU `is_requested`, of CPUs."""
-    why = "the CPU is asked for" if is_requested else f"no accelerator was found: {reason}"
+    """Assign CPUs. `absence`: why there are no accelerators; None where the CPU was asked for."""
+    why = "the CPU is asked for" if absence is None else f"no accelerator was found: {absence}"
     if devices_per_worker not in (None, 1, "all"):
         raise UsageError(f"--devices-per-worker is {devices_per_worker}, but {why}")
     if worker_count is None:
         return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why.replace('was found', 'found')})"
     if isinstance(worker_count, int):
-        return _make_slots(
-            worker_count, cpus.devices
-        ), f"{_format_worker_count(worker_count)} on the CPU, as asked ({reason})"
+        sentence = f"{_format_worker_count(worker_count)} on the CPU, as asked"
+        return _make_slots(worker_count, cpus.devices), f"{sentence} ({cpus.reason if absence is None else absence})"
     if devices_per_worker == "all":
         return (Slot(index=0, devices=cpus.devices),), f"1 worker on {_describe_devices(cpus.devices)} ({cpus.reason})"
     found = _make_slots(len(cpus.devices), cpus.devices)
@@ -170,12 +172,8 @@ def _assign_accelerators(
         width = len(devices) // worker_count if devices_per_worker == "all" else devices_per_worker
         if width == 1 and worker_count > len(devices) and can_share:
             # torchrun starts them too; the workers decide how they share.
-            shared = _make_slots(worker_count, devices)
-            return (
-                shared,
-                f"{_format_worker_count(worker_count)} as asked, more than the {_describe_devices(devices)} they "
-                f"share ({reason})",
-            )
+            sentence = f"{_format_worker_count(worker_count)} as asked, more than the {_describe_devices(devices)}"
+            return _make_slots(worker_count, devices), f"{sentence} they share ({reason})"
     else:
         width = len(devices) if devices_per_worker == "all" else devices_per_worker
         worker_count = len(devices) // width
@@ -214,10 +212,8 @@ def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
 def _describe_kind(devices: Sequence[Device], with_vendor: bool = False) -> str:
     """Return the usual noun for one of these: "GPU", or "NVIDIA GPU" where the vendor matters."""
     kind = devices[0].kind
-    if kind not in KINDS:
-        return "CPU" if kind == "cpu" else kind
-    noun = KINDS[kind].noun
-    return noun if with_vendor else noun.replace("NVIDIA ", "").replace("AMD ", "").replace("Intel ", "")
+    noun = KINDS[kind].noun if kind in KINDS else "CPU" if kind == "cpu" else kind
+    return noun if with_vendor else noun.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("Intel ")
 
 
 def _describe_devices(devices: Sequence[Device], with_vendor: bool = False) -> str:

@@ -2,8 +2,8 @@
 
 A process can clear its environment or close the lock, but it cannot leave its group. So the next agent of the run
 kills by it what is left when keeper, supervisor and agent were all killed at once (`stale_agents`). It needs a cgroup
-of version 2 in which this user may create others: one that systemd has delegated, or the root of a container's tree
-or of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
+of version 2 in which this user may create others: one that systemd has delegated, or the root of a container's tree or
+of a machine without systemd. No controller is enabled for it, so it changes no limit and no share.
 """
 
 from __future__ import annotations
@@ -12,8 +12,24 @@ import os
 import time
 from contextlib import suppress
 
+from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
+
 _PREFIX = "meshrun-"
 _OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never returns leaves an empty one
+
+
+def find_directory(mounts: str, groups: str) -> str:
+    """Return a process's path in the hierarchy of version 2, from its /proc/PID/mountinfo and cgroup; "" if not in it.
+
+    A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that
+    moved there would escape from the limits of its container, and from its end.
+    """
+    own = parse_groups(groups).get(UNIFIED, "")
+    mount = next((mount for mount in parse_mounts(mounts) if UNIFIED in mount.controllers), None)
+    if not own or mount is None or "/../" in f"{mount.root_group}{own}/":
+        return ""
+    inside = os.path.relpath(own, mount.root_group)
+    return "" if inside.startswith("..") else os.path.normpath(os.path.join(mount.mount_point, inside))
 
 
 def make_path(name: str) -> str:
@@ -65,24 +81,6 @@ def remove(path: str) -> None:
         for folder, _, _ in os.walk(path, topdown=False):
             with suppress(OSError):
                 os.rmdir(folder)
-
-
-def find_directory(mounts: str, groups: str) -> str:
-    """Return a process's path in the hierarchy of version 2, from its /proc/PID/mountinfo and cgroup; "" if not in it.
-
-    A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that
-    moved there would escape from the limits of its container, and from its end.
-    """
-    own = next((line[3:] for line in groups.splitlines() if line.startswith("0::/")), "")
-    for line in mounts.splitlines():
-        fields, _, kind = line.partition(" - ")
-        if own and kind.startswith("cgroup2 "):
-            root, point = fields.split()[3:5]
-            if "/../" in f"{root}{own}/":
-                return ""
-            inside = os.path.relpath(own, root)
-            return "" if inside.startswith("..") else os.path.normpath(os.path.join(point, inside))
-    return ""
 
 
 def _is_delegated(path: str) -> bool:

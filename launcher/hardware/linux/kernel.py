@@ -1,4 +1,4 @@
-"""Linux kernel calls of the supervisor that Python's library lacks: prctl, a timer that kills, /proc.
+"""What Linux offers to processes and Python's library lacks: prctl, a timer that kills, pidfds, memory policies, /proc.
 
 A process that loses its parent becomes the child of the nearest ancestor that declared itself a *subreaper*. Agent and
 supervisor both do, so no process that a worker leaves behind escapes: sooner or later it becomes a child of one of
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from errno import ENOSYS
 
 from rendezvous.values import NamedTuple
@@ -31,10 +33,15 @@ _MFD_CLOEXEC = 0x1  # include/uapi/linux/memfd.h
 _PF_EXITING = 0x4  # include/linux/sched.h: inside do_exit(), never to run user code again
 _SIGKILL_PENDING = 1 << (signal.SIGKILL - 1)
 
+# include/uapi/asm-generic/unistd.h; the same number on every architecture but those that count from elsewhere.
+_PIDFD_SEND_SIGNAL = 424
+_PIDFD_OPEN = 434
+_NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
+
 _library: ctypes.CDLL | None = None
 
 
-def load_libc() -> ctypes.CDLL:
+def _load_libc() -> ctypes.CDLL:
     """Load the C library, with errno kept."""
     global _library
     if _library is None:
@@ -46,17 +53,27 @@ def load_libc() -> ctypes.CDLL:
     return _library
 
 
-def _check_result(result: int, call: str) -> None:
-    if result != 0:
+def _check_result(result: int, call: str = "") -> int:
+    """Return the result of a C function, which is negative for an error. Raises OSError."""
+    if result < 0:
         import ctypes
 
         number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}" if call else os.strerror(number))
+    return result
+
+
+def _call_kernel(number: int, *arguments: object) -> int:
+    """Make a system call by its number; whole numbers are passed as wide as the kernel reads them. Raises OSError."""
+    import ctypes
+
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in (number, *arguments)]
+    return _check_result(int(_load_libc().syscall(*words)))
 
 
 def become_subreaper() -> None:
     """Adopt, from now on, every descendant of this process that loses its parent."""
-    _check_result(load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _check_result(_load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def signal_on_parent_death(signum: int) -> None:
@@ -64,7 +81,7 @@ def signal_on_parent_death(signum: int) -> None:
 
     Not inherited by children, kept over exec except of a setuid program. The parent may have ended already: check.
     """
-    _check_result(load_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+    _check_result(_load_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
 def set_name(name: str) -> None:
@@ -72,21 +89,16 @@ def set_name(name: str) -> None:
     import ctypes
 
     text = ctypes.create_string_buffer(name.encode())
-    _check_result(load_libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
+    _check_result(_load_libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
 
 
 def make_memory_file(name: str) -> int:
     """Create a file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
-    import ctypes
-
     try:
-        create = load_libc().memfd_create
+        create = _load_libc().memfd_create
     except AttributeError:  # the C library is as old
         raise OSError(ENOSYS, os.strerror(ENOSYS)) from None
-    descriptor = int(create(name.encode(), _MFD_CLOEXEC))
-    if descriptor < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return descriptor
+    return _check_result(int(create(name.encode(), _MFD_CLOEXEC)))
 
 
 class KillTimer:
@@ -106,10 +118,9 @@ class KillTimer:
                 ("rest", ctypes.c_char * 48),
             )
 
+        libc = _load_libc()
         # Before glibc 2.34 (Debian 11, Ubuntu 20.04) the timer functions live in librt.
-        self._library = (
-            load_libc() if hasattr(load_libc(), "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
-        )
+        self._library = libc if hasattr(libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
         self._timer = ctypes.c_void_p()
         event = SignalEvent(signum=signal.SIGKILL)
         created = self._library.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
@@ -117,12 +128,6 @@ class KillTimer:
 
     def arm(self, at: float) -> None:
         """Kill at `at`, in seconds of CLOCK_BOOTTIME; replaces what was set before."""
-        self._set(at)
-
-    def disarm(self) -> None:
-        self._set(0.0)
-
-    def _set(self, at: float) -> None:
         import ctypes
 
         seconds, rest = divmod(at, 1.0)
@@ -130,33 +135,55 @@ class KillTimer:
         when = (ctypes.c_long * 4)(0, 0, int(seconds), int(rest * 1e9))
         _check_result(self._library.timer_settime(self._timer, _TIMER_ABSTIME, when, None), "timer_settime")
 
+    def disarm(self) -> None:
+        self.arm(0.0)
 
-class _ProcessStat(NamedTuple):
+
+# --- /proc ---
+
+
+class ProcessStat(NamedTuple):
+    """Fields of /proc/<pid>/stat, see proc(5). `arguments`: the memory from where to where its command line is."""
+
+    name: str
     state: str
     parent_pid: int
     flags: int
     start_ticks: int
     pending_signals: int
+    arguments: tuple[int, int]
 
 
-def _parse_stat(text: bytes) -> _ProcessStat:
-    """Parse /proc/<pid>/stat (proc(5)); the name in brackets may contain spaces and brackets itself."""
-    fields = text.rpartition(b")")[2].split()
-    return _ProcessStat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]), int(fields[28]))
+def read_stat(pid: int, thread: int | None = None) -> ProcessStat | None:
+    """Read what the kernel says of a process, or of one of its threads; None if it has ended."""
+    text = _read_file(f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat")
+    if not text:
+        return None
+    start, _, rest = text.rpartition(b")")  # the name in brackets may contain spaces and brackets itself
+    fields = rest.split()
+    return ProcessStat(
+        name=start.partition(b"(")[2].decode(errors="replace"),
+        state=fields[0].decode(),
+        parent_pid=int(fields[1]),
+        flags=int(fields[6]),
+        start_ticks=int(fields[19]),
+        pending_signals=int(fields[28]),
+        arguments=(int(fields[45]), int(fields[46])),
+    )
 
 
 def _read_file(path: str) -> bytes:
-    """Read a small file of /proc; empty if the process has ended."""
+    """Read a small file of /proc; empty if the process has ended, or is another user's and hidden (hidepid)."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
 
 
-def _list_directory(path: str) -> list[str]:
+def _list_numbers(path: str) -> list[int]:
     try:
-        return os.listdir(path)
+        return [int(name) for name in os.listdir(path) if name.isdigit()]
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
         return []
 
@@ -164,11 +191,11 @@ def _list_directory(path: str) -> list[str]:
 def list_children(pid: int) -> list[int]:
     """Return the children of a process, adopted ones and zombies included."""
     if os.path.exists("/proc/thread-self/children"):
-        files = [_read_file(f"/proc/{pid}/task/{thread}/children") for thread in _list_directory(f"/proc/{pid}/task")]
+        files = [_read_file(f"/proc/{pid}/task/{thread}/children") for thread in _list_numbers(f"/proc/{pid}/task")]
         return [int(number) for text in files for number in text.split()]
     # A kernel built without CONFIG_PROC_CHILDREN: read the parent of every process.
-    stats = ((number, _read_file(f"/proc/{number}/stat")) for number in _list_directory("/proc") if number.isdigit())
-    return [int(number) for number, text in stats if text and _parse_stat(text).parent_pid == pid]
+    stats = ((number, read_stat(number)) for number in _list_numbers("/proc"))
+    return [number for number, stat in stats if stat and stat.parent_pid == pid]
 
 
 def list_descendants(pid: int) -> set[int]:
@@ -182,33 +209,35 @@ def list_descendants(pid: int) -> set[int]:
     return found
 
 
-def read_start_time(pid: int) -> int:
-    """Return the start time of the process, in the kernel's ticks since boot; 0 if there is none."""
-    text = _read_file(f"/proc/{pid}/stat")
-    return _parse_stat(text).start_ticks if text else 0
+def list_ancestors(pid: int) -> list[int]:
+    """Return the parent of a process, its parent, and so on, as far as this pid namespace has them."""
+    found: list[int] = []
+    while (stat := read_stat(pid)) and stat.parent_pid > 0 and stat.parent_pid not in found:
+        pid = stat.parent_pid
+        found.append(pid)
+    return found
 
 
 def is_descendant(ancestor: int, pid: int) -> bool:
     """Walk upwards: to list all descendants for each of them takes seconds where workers have hundreds of processes."""
-    while pid > 1 and (text := _read_file(f"/proc/{pid}/stat")):
-        pid = _parse_stat(text).parent_pid
-        if pid == ancestor:
-            return True
-    return False
+    return ancestor in list_ancestors(pid)
+
+
+def read_start_time(pid: int) -> int:
+    """Return the start time of the process, in the kernel's ticks since boot; 0 if there is none."""
+    stat = read_stat(pid)
+    return stat.start_ticks if stat else 0
 
 
 def is_stopped(pid: int) -> bool:
-    text = _read_file(f"/proc/{pid}/stat")
-    return bool(text) and _parse_stat(text).state in "Tt"
+    stat = read_stat(pid)
+    return stat is not None and stat.state in "Tt"
 
 
 def describe_process(pid: int) -> str:
     """Describe a process for a message: "pid 12 (python, state D)"; the letter is that of ps."""
-    text = _read_file(f"/proc/{pid}/stat")
-    if not text:
-        return f"pid {pid}"
-    name = text.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
-    return f"pid {pid} ({name}, state {_parse_stat(text).state})"
+    stat = read_stat(pid)
+    return f"pid {pid} ({stat.name}, state {stat.state})" if stat else f"pid {pid}"
 
 
 def is_past_user_code(pid: int) -> bool:
@@ -217,16 +246,16 @@ def is_past_user_code(pid: int) -> bool:
     True when each has ended, is inside do_exit(), or is held by the kernel (asleep in a driver, frozen) with SIGKILL
     pending.
     """
-    for thread in _list_directory(f"/proc/{pid}/task"):
-        text = _read_file(f"/proc/{pid}/task/{thread}/stat")
-        if not text:
-            continue
-        stat = _parse_stat(text)
-        if stat.state in "ZX" or stat.flags & _PF_EXITING:
+    for thread in _list_numbers(f"/proc/{pid}/task"):
+        stat = read_stat(pid, thread)
+        if stat is None or stat.state in "ZX" or stat.flags & _PF_EXITING:
             continue
         if not (stat.pending_signals & _SIGKILL_PENDING and stat.state in "DTt"):
             return False
     return True
+
+
+# --- killing ---
 
 
 def kill_children(spare: Collection[int], accept_stuck: bool) -> list[int]:
@@ -242,13 +271,11 @@ def kill_children(spare: Collection[int], accept_stuck: bool) -> list[int]:
     for pid in list_children(os.getpid()):
         if pid in spare:
             continue
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # a zombie's group, or a setuid program
             group = os.getpgid(pid)
             if group > 1 and group != own_group and group not in spare:  # 0: in another pid namespace
                 os.killpg(group, signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # a zombie's group, or a setuid program
-            pass
         if not (accept_stuck and _is_stuck_family(pid)):
             left.append(pid)
     return left
@@ -263,9 +290,134 @@ def _is_stuck_family(pid: int) -> bool:
         return False
     stuck = True
     for child in list_children(pid):
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(child, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-        stuck = _is_stuck_family(child) and stuck
+            stuck = _is_stuck_family(child) and stuck
     return stuck
+
+
+def kill_exactly(pid: int, is_same_process: Callable[[], bool]) -> None:
+    """SIGKILL a process that is no child of this one if `is_same_process` confirms it; do nothing if it has ended.
+
+    A pidfd refers to one process permanently: opened first and verified then, it cannot hit another that has got the
+    pid since. Linux has them from 5.3 on, Python from 3.9 on if the headers that it was built with had them, which
+    those of conda's and of portable Pythons do not; there the system calls are made by number. An older kernel or
+    seccomp profile refuses them: there the start time is compared right before the kill, and the remaining risk is a
+    pid that is reused within microseconds. Raises OSError when the process could not be killed: it is a setuid
+    program, or something forbids it.
+    """
+    started = read_start_time(pid)
+    with suppress(ProcessLookupError):
+        process = _open_pidfd(pid)
+        try:
+            if started and is_same_process() and read_start_time(pid) == started:
+                _kill_by_pidfd(pid, process)
+        finally:
+            if process is not None:
+                os.close(process)
+
+
+def kill_descendants(pid: int) -> None:
+    """SIGKILL all descendants of a process that cannot do so itself, though they are no children of ours.
+
+    Their pids may be reused at any time, so the descent of each is checked once more after its pidfd is open.
+    """
+    for found in list_descendants(pid):
+        with suppress(OSError):
+            kill_exactly(found, lambda: is_descendant(pid, found))  # noqa: B023  (called at once)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """Open a pidfd; None where the system cannot. Raises ProcessLookupError when the process has ended."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call_numbered(_PIDFD_OPEN, pid, 0)
+    except ProcessLookupError:
+        raise
+    except OSError:  # ENOSYS, EPERM: the kernel or a filter is older; EMFILE
+        return None
+
+
+def _kill_by_pidfd(pid: int, process: int | None) -> None:
+    try:
+        if process is not None:
+            _send(process, signal.SIGKILL)
+            return
+    except ProcessLookupError:
+        raise
+    except OSError:  # a filter may refuse this call and not the other; kill() tells whether it is that
+        pass
+    os.kill(pid, signal.SIGKILL)
+
+
+def _send(process: int, signum: int) -> None:
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(process, signum)
+    else:
+        _call_numbered(_PIDFD_SEND_SIGNAL, process, signum, 0, 0)
+
+
+def _call_numbered(number: int, *words: int) -> int:
+    if os.uname().machine.startswith(_NUMBERED_OTHERWISE):
+        raise OSError(ENOSYS, os.strerror(ENOSYS))
+    return _call_kernel(number, *words)
+
+
+# --- memory policies ---
+#
+# A worker that is bound to the CPUs of a NUMA node gets its memory there anyway, until one of its threads touches a
+# page first from elsewhere, or the kernel's balancer moves it. A policy makes it explicit. It is a preference, never
+# strict: if the node has no memory left the kernel takes it from another, while under MPOL_BIND it would kill the
+# worker for lack of memory on a machine that has plenty. See set_mempolicy(2), and include/uapi/linux/mempolicy.h.
+
+POLICY_DEFAULT = 0
+# docs/internals/decisions/0027-preferred-numa-memory.md
+POLICY_PREFERRED = 1
+POLICY_PREFERRED_MANY = 5  # since Linux 5.15
+# The numbers of get_mempolicy and set_mempolicy, by machine; glibc has no functions for them.
+_GENERIC = (236, 237)  # include/uapi/asm-generic/unistd.h
+_POLICY_CALLS = {
+    "x86_64": (239, 238),
+    "aarch64": _GENERIC,
+    "riscv64": _GENERIC,
+    "loongarch64": _GENERIC,
+    "ppc64le": (260, 261),
+    "s390x": (269, 270),
+}
+_NODES_MAX = 1024  # CONFIG_NODES_SHIFT is 10 at most
+
+
+def prefer_nodes(nodes: Collection[int]) -> None:
+    """Take memory from these nodes while they have some, from now on and over exec. Raises OSError."""
+    _set_policy(POLICY_PREFERRED if len(nodes) == 1 else POLICY_PREFERRED_MANY, nodes)
+
+
+def reset_policy() -> None:
+    """Restore Linux's default: memory of the node whose CPU touches it first. Raises OSError."""
+    _set_policy(POLICY_DEFAULT, ())
+
+
+def read_policy() -> int:
+    """Return the mode of this thread's policy. Raises OSError."""
+    import ctypes
+
+    mode = ctypes.c_int()
+    _call_policy(0, ctypes.byref(mode), None, 0, 0, 0)
+    return mode.value
+
+
+def _set_policy(mode: int, nodes: Collection[int]) -> None:
+    import ctypes
+
+    width = 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask = (ctypes.c_ulong * (_NODES_MAX // width))()
+    for node in nodes:
+        mask[node // width] |= 1 << (node % width)
+    # The kernel counts the bits of the mask with one too many, see set_mempolicy(2), BUGS.
+    _call_policy(1, mode, mask if nodes else None, _NODES_MAX + 1 if nodes else 0)
+
+
+def _call_policy(which: int, *arguments: object) -> None:
+    numbers = _POLICY_CALLS.get(os.uname().machine)
+    if numbers is None or sys.maxsize < 1 << 32:  # a 32-bit Python on such a machine has other numbers
+        raise OSError(ENOSYS, os.strerror(ENOSYS))
+    _call_kernel(numbers[which], *arguments)

@@ -1,10 +1,9 @@
 """The shared page: memory through which this node's agent and its workers read each other's state.
 
-The agent has one message to its workers while they run: a stop is requested, save first. A signal says so too, but
-JAX swallows SIGTERM, a library may have taken it, and a worker without a handler dies before it could poll. A worker
-has two messages to its agent: a heartbeat, and that it polls for a stop itself. All of these are numbers that only
-grow, so no side waits for the other: polling costs a worker no system call and the agent one, and a training step
-wakes no process.
+The agent tells its workers that a stop is requested, save first: JAX swallows SIGTERM, a library may have taken it, and
+a worker without a handler dies before it could poll. A worker tells its agent two things: a heartbeat, and that it
+polls for a stop itself. All of these are numbers that only grow, so no side waits for the other: polling costs a worker
+no system call and the agent one, and a training step wakes no process.
 
 The page is a file without a name that is created before the supervisor's fork, so that workers inherit it; the kernel
 frees it with the last process. Its lines have 64 bytes, of which the first is the agent's: the last round that was

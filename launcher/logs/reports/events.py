@@ -22,10 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.config.config import Config
-from launcher.config.options.command_line import sanitize
 from launcher.logs.error_file import read_error_file
 from launcher.model.console import log, write_stderr
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, sanitize
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.supervisor.messages import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, StartRound, StopRound
@@ -143,11 +142,6 @@ class EventRecorder:
         )
 
 
-def write_to_console(event: dict[str, Any]) -> None:
-    """One line of JSON on stderr."""
-    write_stderr(json.dumps(event))
-
-
 class TorchHandler:
     """A handler that torch knows, fed by a thread. Raises UsageError if there is none of that name.
 
@@ -217,4 +211,6 @@ class TorchHandler:
 
 def make_writer(name: str, origin: str) -> Callable[[dict[str, Any]], None]:
     """Return the function that receives events, by the name of its handler. Raises UsageError."""
-    return write_to_console if name == "console" else TorchHandler(name, origin).write
+    if name == "console":
+        return lambda event: write_stderr(json.dumps(event))
+    return TorchHandler(name, origin).write

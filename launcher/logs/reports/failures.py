@@ -11,17 +11,19 @@ control groups are invisible, there is no count and the report names no cause.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from launcher.config.scrub import END_FILE
+from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
 from launcher.model.console import log
 from launcher.placement.adapter.description import NodeAssignment
+from rendezvous import codec
 from rendezvous.events import Exit
-from rendezvous.values import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class Failures:
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
-        text = json.dumps(replace(failure, message=_shorten(failure.message)).to_json())
+        text = codec.encode(replace(failure, message=_shorten(failure.message))).decode()
         return exit_code, text, failure.rank
 
     def settle(self) -> None:
@@ -106,14 +108,14 @@ class Failures:
         verdict, own = end.verdict, tuple(self._failures.values())
         has_failed = verdict is not None and verdict.kind == "failure"
         if has_failed or os.environ.get(END_FILE):
-            from launcher.logs.reports import final_report
+            from launcher.logs.reports import outcome
 
             is_here = verdict is not None and verdict.round == self._round
             ranks = self._assignment.ranks if is_here and self._assignment is not None else ()
-            if final_report.write_outcome(end, own, ranks, self._host):
+            if outcome.write_outcome(end, own, ranks, self._host):
                 return
             if verdict is not None and has_failed:
-                final_report.report_failure(verdict, own, self._host, script)
+                outcome.report_failure(verdict, own, self._host, script)
                 return
         if end.exit_code != 0 and end.reason != logged:
             log(end.reason)
@@ -194,33 +196,17 @@ def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> b
 
 def _find_file(proc_dir: str) -> str | None:
     """Return the file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
-    group_v1 = group_v2 = None
-    for line in _read(f"{proc_dir}/cgroup").splitlines():
-        number, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if "memory" in controllers.split(","):
-            group_v1 = path
-        elif number == "0":
-            group_v2 = path
+    groups = parse_groups(_read(f"{proc_dir}/cgroup"))
     # Where both are mounted, the memory controller belongs to one of them; version 1 has it if it names it.
-    if group_v1 is not None:
-        return _find_group_file(proc_dir, "cgroup", "memory", group_v1, "memory.oom_control")
-    if group_v2 is not None:
-        return _find_group_file(proc_dir, "cgroup2", "", group_v2, "memory.events")
-    return None
-
-
-def _find_group_file(proc_dir: str, kind: str, option: str, group: str, name: str) -> str | None:
-    for line in _read(f"{proc_dir}/mountinfo").splitlines():
-        # proc_pid_mountinfo(5): ID parent dev root mount-point options [fields ...] - kind source super-options
-        mount, _, file_system = line.partition(" - ")
-        fields, system = mount.split(), file_system.split()
-        if len(fields) < 5 or len(system) < 3 or system[0] != kind:
+    controller = "memory" if "memory" in groups else UNIFIED
+    name = "memory.oom_control" if controller else "memory.events"
+    group = groups.get(controller)
+    for mount in parse_mounts(_read(f"{proc_dir}/mountinfo")):
+        if group is None or controller not in mount.controllers:
             continue
-        if option and option not in system[2].split(","):
-            continue
-        root, point = fields[3], fields[4]
+        root, point = mount.root_group.rstrip("/"), mount.mount_point
         # A container may see its group's path as the host does, but have only the group itself mounted.
-        inside = group[len(root.rstrip("/")) :] if f"{group}/".startswith(f"{root.rstrip('/')}/") else ""
+        inside = group[len(root) :] if f"{group}/".startswith(f"{root}/") else ""
         for path in (f"{point}{inside.rstrip('/')}/{name}", f"{point}/{name}"):
             if os.path.exists(path):
                 return path

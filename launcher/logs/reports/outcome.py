@@ -1,25 +1,32 @@
-"""The run's outcome, as JSON in a file, for the program that started it and has requested that by a variable.
+"""How the run ended, said once: to the program that started it, or as the failure report on stderr.
 
-It replaces the failure report and an error's sentence on stderr: that program informs its user itself.
-`launcher.launch` is one. The file is written at every end, a success included, under another name first, so that it
-is complete or absent.
+A program that has requested the outcome by a variable gets it as JSON in a file, and informs its user itself;
+`launcher.launch` is one. The file is written at every end, a success included, under another name first, so that it is
+complete or absent. A failure of another node comes as text in the verdict, and what this node knows of its own workers
+is added to it.
 """
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
 
 from launcher.config.scrub import END_FILE
-from launcher.logs.reports.report import WorkerFailure
+from launcher.logs.error_file import copy_error_file
+from launcher.logs.reports.report import WorkerFailure, parse_failure, render
+from launcher.model.console import log, write_stderr
+from rendezvous import codec
 from rendezvous.errors import RecordError
-from rendezvous.values import dataclass
+from rendezvous.events import Exit
+from rendezvous.records import Verdict
 
-VERSION = 1
+REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, so nothing else is delayed
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True, kw_only=True):
     """`round` and `ranks`: the last round and this node's ranks in it, none if it had none. `failures`: the root cause
     first; empty if no worker's failure was the reason. `reason`: a sentence.
     """
@@ -31,6 +38,7 @@ class RunOutcome:
     ranks: tuple[int, ...] = ()
     failures: tuple[WorkerFailure, ...] = ()
     is_order_known: bool = True
+    version: Literal[1] = 1
 
 
 def write(outcome: RunOutcome) -> bool:
@@ -38,10 +46,9 @@ def write(outcome: RunOutcome) -> bool:
     path = os.environ.get(END_FILE)
     if not path:
         return False
-    content = {**vars(outcome), "failures": [failure.to_json() for failure in outcome.failures], "version": VERSION}
     try:
-        with open(f"{path}.part", "w") as file:
-            json.dump(content, file)
+        with open(f"{path}.part", "wb") as file:
+            file.write(codec.encode(outcome))
         os.rename(f"{path}.part", path)
     except OSError:
         return False
@@ -51,11 +58,67 @@ def write(outcome: RunOutcome) -> bool:
 def read(path: str) -> RunOutcome | None:
     """Read the outcome; None for nothing, and for what this version cannot read."""
     try:
-        with open(path) as file:
-            content = json.load(file)
-        if content.pop("version") != VERSION:
-            return None
-        failures = [WorkerFailure.from_json(failure) for failure in content.pop("failures")]
-        return RunOutcome(**{**content, "failures": tuple(failures), "ranks": tuple(content["ranks"])})
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, RecordError):
+        with open(path, "rb") as file:
+            return codec.decode(RunOutcome, file.read(), "the outcome")
+    except (OSError, RecordError):
         return None
+
+
+def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int], host: str) -> bool:
+    """Write the outcome to the file that the program which started this agent has named; False if it has not.
+
+    `own`: the failures of this node's workers; `ranks`: its ranks in the verdict's round.
+    """
+    verdict = end.verdict
+    failures = _sort_failures(verdict, own) if verdict is not None else []
+    is_left = write(
+        RunOutcome(
+            exit_code=end.exit_code,
+            reason=end.reason if verdict is None else verdict.reason,
+            round=verdict.round if verdict is not None else 0,
+            ranks=tuple(ranks),
+            failures=tuple(failures),
+            is_order_known=verdict is None or verdict.is_first_sure,
+        )
+    )
+    if is_left and failures:
+        _copy_error_file(failures[0], host)
+    return is_left
+
+
+def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str) -> None:
+    """Report why the job failed: the verdict's failure first, then the others it names and this node's own."""
+    failures = _sort_failures(verdict, own)
+    if not failures:
+        log(f"error: {verdict.reason}")
+        return
+    text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
+    write_stderr(text, patience_s=REPORT_LIMIT_S)
+    _copy_error_file(failures[0], host)
+
+
+def _sort_failures(verdict: Verdict, own: Sequence[WorkerFailure]) -> list[WorkerFailure]:
+    """Return the verdict's failure, then the others; none if it has none that this version can read."""
+    root = parse_failure(verdict.failure)
+    if root is None:
+        return []
+    known = {_identify(failure): failure for failure in own}  # with their last lines
+    root = known.get(_identify(root), root)
+    told = [failure for text in verdict.others if (failure := parse_failure(text)) is not None]
+    others = {_identify(failure): failure for failure in (*told, *own)} | known
+    others.pop(_identify(root), None)
+    return [root, *others.values()]
+
+
+def _copy_error_file(root: WorkerFailure, host: str) -> None:
+    """Copy the root cause's file to the launcher's own TORCHELASTIC_ERROR_FILE."""
+    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if target and root.error_file and root.host == host:
+        try:
+            copy_error_file(root.error_file, target, root.exit_code)
+        except OSError as error:
+            log(f"cannot copy the failure to {target}: {error.strerror}")
+
+
+def _identify(failure: WorkerFailure) -> tuple[str, int, int]:
+    return failure.host, failure.pid, failure.rank

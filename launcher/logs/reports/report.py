@@ -8,33 +8,26 @@ torchrun's, because log collectors search for them. This module only formats val
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
+from msgspec import Struct
+
+from rendezvous import codec
 from rendezvous.errors import RecordError
-from rendezvous.values import dataclass  # a failure is in the way of a restart: the library's takes 20 ms to import
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    Value = TypeVar("Value")
 
 WIDTH = 80
-OTHERS_LIMIT = 16
-"""Other failures that get a line of their own; with a thousand ranks the box must still fit a screen."""
-MESSAGE_LINES_LIMIT = (20, 60)
-"""Lines kept at the start and the end of a longer traceback."""
+OTHERS_LIMIT = 16  # failures that get a line of their own; with a thousand ranks the box must still fit a screen
+MESSAGE_LINES_LIMIT = (20, 60)  # kept at the start and the end of a longer traceback
 LINE_LIMIT = 400
 
 _NOT_AVAILABLE = "<N/A>"
 _FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerFailure:
+class WorkerFailure(Struct, frozen=True, kw_only=True):
     """How one worker ended. `exit_code` is negative for a signal; `time` is local time as ISO text.
 
     `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
@@ -53,28 +46,6 @@ class WorkerFailure:
     is_out_of_memory: bool = False
     sentence: str | None = None
 
-    def to_json(self) -> dict[str, object]:
-        """Return the failure as a dictionary for JSON."""
-        return {**vars(self), "tail": list(self.tail)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> WorkerFailure:
-        """Read what `to_json` returned. Fields of a later version are ignored; RecordError says what is wrong."""
-        tail = _read_field(data, "tail", list, [])
-        return cls(
-            rank=_read_field(data, "rank", int),
-            local_rank=_read_field(data, "local_rank", int),
-            pid=_read_field(data, "pid", int),
-            exit_code=_read_field(data, "exit_code", int),
-            time=_read_field(data, "time", str),
-            host=_read_field(data, "host", str),
-            error_file=_read_optional_text(data, "error_file"),
-            message=_read_optional_text(data, "message"),
-            tail=tuple(str(line) for line in tail),
-            is_out_of_memory=_read_field(data, "is_out_of_memory", bool, False),
-            sentence=_read_optional_text(data, "sentence"),
-        )
-
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
         if self.sentence and not self.pid:
@@ -90,11 +61,9 @@ class WorkerFailure:
 
 def parse_failure(text: str) -> WorkerFailure | None:
     """Parse the failure that an agent wrote; None for none, and for what this version cannot read."""
-    try:
-        content = json.loads(text) if text else None
-        return WorkerFailure.from_json(content) if isinstance(content, dict) else None
-    except (ValueError, RecursionError, RecordError):
-        return None
+    with suppress(RecordError):
+        return codec.decode(WorkerFailure, text, "a worker's failure")
+    return None
 
 
 def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True) -> str:
@@ -237,15 +206,3 @@ def _wrap(text: str) -> list[str]:
         else:
             lines[-1] = f"{lines[-1]} {word}".lstrip()
     return lines
-
-
-def _read_field(data: Mapping[str, object], name: str, kind: type[Value], default: Value | None = None) -> Value:
-    value = data.get(name, default)
-    # bool is an int in Python, and never valid here.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise RecordError(f"a worker's failure has {name} = {value!r}, expected {kind.__name__}")
-    return value
-
-
-def _read_optional_text(data: Mapping[str, object], name: str) -> str | None:
-    return None if data.get(name) is None else _read_field(data, name, str)

@@ -1,24 +1,48 @@
-"""The machine and the run as values for the checks; other modules read them.
+"""What this machine gives a job: CPUs, memory, limits, space, devices of the network, as values for the checks.
 
-A check is a pure function of these two. So every check can be tested for machines that are not at hand.
+Everything is read from the kernel, nothing is written, and no package is needed. Every file may be missing, in a
+sandbox for instance; then the value is unknown and causes no warning.
+
+Of the control groups every one on the path from this process's own upwards may have a limit, and the tightest counts.
+In a container the path is short: the kernel shows only the container's part of the tree, as the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import errno
+import os
+import re
+import resource
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
+from launcher.hardware.linux.interfaces import list_addresses
+from launcher.hardware.linux.sysfs import FileTree
+
+_CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+# A line of /proc/net/tcp: number, local address and port, remote ones, state; 0A is TCP_LISTEN (net/tcp_states.h).
+_LISTENING = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
+_IFF_UP = 1  # include/uapi/linux/if.h
+_NET = "/sys/class/net"
+_NODE = "/sys/devices/system/node/node"
+_TEMPORARY_DIRS = ("/tmp", "/var/tmp")  # the directories of logs without --log-dir and TMPDIR
 
 
-class CgroupLimit(NamedTuple):
-    """A limit of a cgroup: `most` of something, of which `used` are taken. `origin`: the file of the limit."""
+class CgroupLimit(Struct, frozen=True, order=True):
+    """A limit of a control group: `most` of something, of which `used` are taken. `origin`: the file of the limit."""
 
     most: float
     used: float
     origin: str
 
+    @property
+    def left(self) -> float:
+        return self.most - self.used
 
-class DiskSpace(NamedTuple):
+
+class DiskSpace(Struct, frozen=True):
     """A directory on a file system. `inodes_free` None: it does not count them. `amiss`: why nobody can write there."""
 
     path: str
@@ -28,17 +52,14 @@ class DiskSpace(NamedTuple):
     amiss: str = ""
 
 
-class ResourceLimit(NamedTuple):
+class ResourceLimit(Struct, frozen=True):
     """A limit of processes; None is none."""
 
-    soft: int | None
-    hard: int | None
+    soft: int | None = None
+    hard: int | None = None
 
 
-_UNLIMITED = ResourceLimit(None, None)
-
-
-class NetworkInterface(NamedTuple):
+class NetworkInterface(Struct, frozen=True):
     """A network interface. `speed_mbit` None: its driver does not say."""
 
     name: str
@@ -48,13 +69,12 @@ class NetworkInterface(NamedTuple):
     speed_mbit: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineInfo:
+class MachineInfo(Struct, frozen=True, kw_only=True):
     """What this process may use, and what is around it. None or empty: the kernel does not say.
 
     `cpu_count`: the CPUs of its affinity set; `cpu_quota`, in CPUs, `memory_limit`, in bytes, and `process_limit`: the
-    tightest of its cgroup and those above it. `oom_groups`: those of them whose processes the kernel kills together.
-    `shared_memory`: /dev/shm. `logs`: where log files would lie. `may_lock`: it may lock memory without a limit.
+    tightest of its control groups. `oom_groups`: those of them whose processes the kernel kills together, the innermost
+    first. `shared_memory`: /dev/shm. `logs`: where log files would lie. `may_lock`: it may lock memory without a limit.
     `rdma_devices`: InfiniBand and its like. `listening_ports`: TCP ports on which a process listens here. `numa_nodes`:
     node -> its CPUs, as the kernel writes them.
     """
@@ -67,29 +87,170 @@ class MachineInfo:
     process_limit: CgroupLimit | None = None
     shared_memory: DiskSpace | None = None
     logs: DiskSpace | None = None
-    open_files: ResourceLimit = _UNLIMITED
-    user_processes: ResourceLimit = _UNLIMITED
-    locked_memory: ResourceLimit = _UNLIMITED
+    open_files: ResourceLimit = ResourceLimit()
+    user_processes: ResourceLimit = ResourceLimit()
+    locked_memory: ResourceLimit = ResourceLimit()
     may_lock: bool = False
     rdma_devices: tuple[str, ...] = ()
     listening_ports: frozenset[int] = frozenset()
-    numa_nodes: Mapping[int, str] = field(default_factory=dict)
+    numa_nodes: Mapping[int, str] = {}
     balances_numa: bool = False
     interfaces: tuple[NetworkInterface, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """What would run here. `worker_count` 0: none could start. `accelerators`: kinds of device that workers get.
+def read_machine(environ: Mapping[str, str], log_dir: str | None, root: str = "/") -> MachineInfo:
+    """Read this machine. `log_dir`: the user's. `root`: the directory above /proc, /sys and /dev, for tests."""
+    files = FileTree(root)
+    total = _search_number(r"^MemTotal:\s+(\d+)", files.read_text("/proc/meminfo"))
+    memory = None if total is None else total * 1024
+    capabilities = _search_number(r"^CapEff:\s+([0-9a-f]+)", files.read_text("/proc/self/status"), 16) or 0
+    tables = "\n".join(files.read_text(f"/proc/net/{table}") for table in ("tcp", "tcp6"))
+    return MachineInfo(
+        cpu_count=len(os.sched_getaffinity(0)),
+        cpu_quota=read_cpu_quota(files),
+        memory=memory,
+        memory_limit=read_memory_limit(memory, files),
+        oom_groups=list_oom_groups(files),
+        process_limit=read_process_limit(files),
+        shared_memory=_read_space(files.resolve("/dev/shm"), "/dev/shm"),
+        logs=_find_log_space(environ, log_dir),
+        open_files=_read_limit(resource.RLIMIT_NOFILE),
+        user_processes=_read_limit(resource.RLIMIT_NPROC) if os.geteuid() else ResourceLimit(),  # root has none
+        locked_memory=_read_limit(resource.RLIMIT_MEMLOCK),
+        may_lock=bool(capabilities >> _CAP_IPC_LOCK & 1),
+        rdma_devices=tuple(files.list_names("/sys/class/infiniband")),
+        listening_ports=frozenset(int(port, 16) for port in _LISTENING.findall(tables)),
+        numa_nodes={number: files.read_text(f"{_NODE}{number}/cpulist") for number in files.list_numbers(_NODE)},
+        balances_numa=files.read_text("/proc/sys/kernel/numa_balancing") not in ("", "0"),
+        interfaces=tuple(_list_interfaces(files)),
+    )
 
-    `node_count`: how many nodes there may be, as far as that is known. `frameworks`: what workers are told about, jax
-    for instance. `environ`: what the agent inherits.
+
+def _search_number(pattern: str, text: str, base: int = 10) -> int | None:
+    found = re.search(pattern, text, re.MULTILINE)
+    return int(found[1], base) if found else None
+
+
+def _read_count(files: FileTree, path: str) -> int | None:
+    """Return the number in a file of the kernel; None if there is none, such as "max" or -1."""
+    count = files.read_number(path)
+    return count if count is not None and count >= 0 else None
+
+
+def _read_limit(resource_id: int) -> ResourceLimit:
+    limits = resource.getrlimit(resource_id)
+    return ResourceLimit(*(None if value == resource.RLIM_INFINITY else value for value in limits))
+
+
+def _list_interfaces(files: FileTree) -> Iterator[NetworkInterface]:
+    for name in files.list_names(_NET):
+        if not files.is_directory(f"{_NET}/{name}"):  # bonding_masters is a file
+            continue
+        yield NetworkInterface(
+            name=name,
+            is_up=bool((files.read_number(f"{_NET}/{name}/flags") or 0) & _IFF_UP),
+            addresses=tuple(list_addresses(name)),
+            mtu=_read_count(files, f"{_NET}/{name}/mtu"),
+            speed_mbit=_read_count(files, f"{_NET}/{name}/speed"),  # -1, or an error, where there is no carrier
+        )
+
+
+# --- space ---
+
+
+def _find_log_space(environ: Mapping[str, str], log_dir: str | None) -> DiskSpace | None:
+    """Return the space where a run would create its log directory; None if it keeps none."""
+    if log_dir == os.devnull:
+        return None
+    paths = [log_dir] if log_dir else [path for path in (environ.get("TMPDIR"), *_TEMPORARY_DIRS) if path]
+    tried = [_find_space(os.path.abspath(path)) for path in paths]
+    return next((space for space in tried if not space.amiss), tried[0])
+
+
+def _find_space(path: str) -> DiskSpace:
+    """Return the space for a directory that may not exist yet: that of its nearest existing parent."""
+    there = path
+    while not os.path.lexists(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)
+    return _read_space(there, path)
+
+
+def _read_space(path: str, label: str) -> DiskSpace:
+    """Return the space of the file system that `path` is on; `label`: what is wanted on it, for people."""
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        amiss = "it is not there" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+        return DiskSpace(label, 0, 0, None, amiss)
+    amiss = ""
+    if not os.path.isdir(path):
+        amiss = "it is not a directory" if path == label else f"{path} is not a directory"
+    elif found.f_flag & os.ST_RDONLY:
+        amiss = "its file system is read-only"
+    elif not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        amiss = f"this user may not write {path}"
+    inodes = found.f_favail if found.f_files else None  # btrfs, for instance, does not count them
+    return DiskSpace(label, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, inodes, amiss)
+
+
+# --- control groups ---
+
+
+def read_cpu_quota(files: FileTree) -> CgroupLimit | None:
+    """Return how many CPUs at once, over a period, this process and its groups may use."""
+    texts = [(f"{at}/cpu.max", files.read_text(f"{at}/cpu.max")) for at in _list_groups(files, UNIFIED)]
+    for at in _list_groups(files, "cpu"):
+        parts = (files.read_text(f"{at}/cpu.cfs_{part}_us") for part in ("quota", "period"))
+        texts.append((f"{at}/cpu.cfs_quota_us", " ".join(parts)))
+    found = []
+    for path, text in texts:
+        if match := re.fullmatch(r"(\d+) (\d*[1-9]\d*)", text):
+            found.append(CgroupLimit(int(match[1]) / int(match[2]), 0, path))
+    return min(found, default=None)
+
+
+def read_memory_limit(total_bytes: int | None, files: FileTree) -> CgroupLimit | None:
+    """The limit in bytes. `total_bytes`: the machine's; a higher limit is none, and version 1 always has one.
+
+    Memory that the kernel can reclaim at once counts as free.
     """
+    found = [
+        *_list_limits(files, UNIFIED, "memory.max", "memory.current", "inactive_file"),
+        *_list_limits(files, "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ]
+    real = [limit for limit in found if total_bytes is None or limit.most < total_bytes]
+    return min(real, key=lambda limit: limit.left, default=None)
 
-    worker_count: int = 1
-    accelerators: frozenset[str] = frozenset()
-    node_count: int = 1
-    frameworks: tuple[str, ...] = ()
-    shutdown_timeout_s: float = 30
-    is_bound: bool = False
-    environ: Mapping[str, str] = field(default_factory=dict)
+
+def read_process_limit(files: FileTree) -> CgroupLimit | None:
+    """Return the limit of processes and threads."""
+    found = [limit for kind in (UNIFIED, "pids") for limit in _list_limits(files, kind, "pids.max", "pids.current")]
+    return min(found, key=lambda limit: limit.left, default=None)
+
+
+def list_oom_groups(files: FileTree) -> tuple[str, ...]:
+    """List the groups whose processes the kernel kills together, the innermost first."""
+    return tuple(at for at in _list_groups(files, UNIFIED) if files.read_text(f"{at}/memory.oom.group") == "1")
+
+
+def _list_limits(files: FileTree, controller: str, limit: str, usage: str, cache: str = "") -> Iterator[CgroupLimit]:
+    """Yield the limits in the files of that name. `cache`: the entry of memory.stat that does not count as used."""
+    for at in _list_groups(files, controller):
+        if (most := _read_count(files, f"{at}/{limit}")) is not None:
+            used = _read_count(files, f"{at}/{usage}") or 0
+            cached = _search_number(rf"^{cache} (\d+)", files.read_text(f"{at}/memory.stat")) if cache else 0
+            yield CgroupLimit(most, max(used - (cached or 0), 0), f"{at}/{limit}")
+
+
+def _list_groups(files: FileTree, controller: str) -> list[str]:
+    """Return the directories of this process's group and its visible parents, the innermost first."""
+    group = parse_groups(files.read_text("/proc/self/cgroup")).get(controller)
+    mounts = parse_mounts(files.read_text("/proc/self/mountinfo"))
+    mount = next((mount for mount in mounts if controller in mount.controllers), None)
+    if group is None or mount is None:
+        return []
+    top, point = mount.root_group.rstrip("/"), mount.mount_point.rstrip("/")
+    # Above the visible part of the tree nothing can be read: /.. begins outside of it.
+    is_below = f"{group}/".startswith(f"{top}/") and not group.startswith("/..")
+    names = [name for name in group.removeprefix(top).split("/") if name] if is_below else []
+    return ["/".join((point, *names[:count])) for count in range(len(names), -1, -1)]

@@ -10,10 +10,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.meshctl.doctor.findings import LEVEL_LABELS
-from launcher.model.text import format_bytes, format_number
+from launcher.meshctl.doctor.checks import LEVEL_LABELS
+from launcher.model.text import WIDTH, format_bytes, format_number
 
-WIDTH = 80
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits
 _ORIGIN_COLUMN = 46  # where the origins of values begin
 
@@ -26,7 +25,8 @@ def render_text(found: Mapping[str, Any]) -> str:
     else:
         for heading, part in _format_parts(found):
             lines += ["", heading, *part]
-    lines += _format_findings(found["findings"])
+    for finding in reversed(found["findings"]):  # the worst last, where users read first
+        lines += ["", *_format_finding(finding)]
     lines += ["", f"verdict: {found['verdict']['sentence']}"]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -50,14 +50,11 @@ def format_row(name: str, value: str, origin: str = "") -> Iterator[str]:
 
 def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
     """Wrap the text to at most 80 columns; a longer word is not split, so that it can be copied."""
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=first if rest is None else rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first]
+    rest = first if rest is None else rest
+    wrapper = textwrap.TextWrapper(
+        WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.wrap(text) or [first]
 
 
 def _format_head(found: Mapping[str, Any]) -> Iterator[str]:
@@ -70,13 +67,17 @@ def _format_head(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_parts(found: Mapping[str, Any]) -> Iterator[tuple[str, Iterable[str]]]:
-    yield "options at their defaults", _format_defaults(found["options"])
-    yield "options given", _format_options(found["options"])
-    yield "secrets (their values are not shown)", _format_secrets(found["secrets"])
+    options, secrets = found["options"], found["secrets"]
+    given = {name for name, value in options.items() if value["origin"] != "default"}
+    rows = {name: (name, value["value"] or "-", value["origin"]) for name, value in options.items()}
+    yield "options at their defaults", _format_rows(rows[name][:2] for name in rows if name not in given)
+    yield "options given", [*_format_rows(rows[name] for name in rows if name in given)] or ["  none"]
+    secret_rows = ((name, f"given by {variable}") for name, variable in secrets.items())
+    yield "secrets (their values are not shown)", [*_format_rows(secret_rows)] or ["  none"]
     yield "job controller", _format_scheduler(found["controller"])
     yield "devices", _format_devices(found["devices"])
     if found["tpu_slice"] is not None:
-        yield "TPU slice", _format_pairs(found["tpu_slice"])
+        yield "TPU slice", _format_slice(found["tpu_slice"])
     yield "frameworks", _format_frameworks(found)
     yield "where this node stands", _format_locality(found["locality"])
     yield "this machine", _format_machine(found["machine"])
@@ -84,25 +85,9 @@ def _format_parts(found: Mapping[str, Any]) -> Iterator[tuple[str, Iterable[str]
     yield "store", _format_store(found["store"])
 
 
-def _format_defaults(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        if value["origin"] == "default":
-            yield from format_row(name, value["value"] or "-")
-
-
-def _format_options(options: Mapping[str, Any]) -> Iterator[str]:
-    given = {name: value for name, value in options.items() if value["origin"] != "default"}
-    for name, value in given.items():
-        yield from format_row(name, value["value"] or "-", value["origin"])
-    if not given:
-        yield "  none"
-
-
-def _format_secrets(secrets: Mapping[str, str]) -> Iterator[str]:
-    for name, variable in secrets.items():
-        yield from format_row(name, f"given by {variable}")
-    if not secrets:
-        yield "  none"
+def _format_rows(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    for row in rows:
+        yield from format_row(*row)
 
 
 def _format_scheduler(controller: Mapping[str, Any] | None) -> Iterator[str]:
@@ -118,30 +103,32 @@ def _format_scheduler(controller: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _format_devices(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    margin = " " * _VALUE_COLUMN
     for kind in devices:
         yield from format_row(kind["kind"], f"{kind['count']}: {kind['reason']}")
         if kind["kind"] == "cpu":
             continue
         for device in kind["devices"]:
-            more = [device["model"], device["domain"] and f"fabric {device['domain']}"]
-            if device["numa_node"] is not None:
-                more.append(f"NUMA node {device['numa_node']}")
-            yield from _wrap(
-                ", ".join((f"{device['index']}: {device['id']}", *filter(None, more))),
-                " " * _VALUE_COLUMN,
-                " " * (_VALUE_COLUMN + 3),
-            )
+            fabric, node = device["domain"] and f"fabric {device['domain']}", device["numa_node"]
+            more = (device["model"], fabric, "" if node is None else f"NUMA node {node}")
+            text = ", ".join((f"{device['index']}: {device['id']}", *filter(None, more)))
+            yield from _wrap(text, margin, f"{margin}   ")
         if kind["visible_by"] and kind["count"]:
-            yield from _wrap(f"a worker's own are chosen by {kind['visible_by']}", " " * _VALUE_COLUMN)
+            yield from _wrap(f"a worker's own are chosen by {kind['visible_by']}", margin)
+
+
+def _format_slice(found: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in found.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        yield from format_row(name.replace("_", " "), "-" if shown in (None, "") else str(shown))
 
 
 def _format_frameworks(found: Mapping[str, Any]) -> Iterator[str]:
     for name, framework in found["frameworks"].items():
         is_found = {True: "found", False: "not found", None: "nobody can see whether it is there"}[framework["found"]]
         yield from format_row(name, framework["version"] or is_found)
-    choice = found["framework"]
-    yield from format_row("variables are for", ", ".join(choice["names"]))
-    yield from _wrap(choice["reason"], " " * _VALUE_COLUMN)
+    yield from format_row("variables are for", ", ".join(found["framework"]["names"]))
+    yield from _wrap(found["framework"]["reason"], " " * _VALUE_COLUMN)
 
 
 def _format_locality(locality: Mapping[str, Any]) -> Iterator[str]:
@@ -158,7 +145,7 @@ def _format_locality(locality: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_machine(machine: Mapping[str, Any]) -> Iterator[str]:
-    quota, limit = machine["cpu_quota"], machine["memory_limit"]
+    quota, limit, limits = machine["cpu_quota"], machine["memory_limit"], machine["limits"]
     cpus = f"{machine['cpus']} in this process's affinity set"
     if quota:
         cpus += f", a quota of {format_number(quota['most'])} ({quota['origin']})"
@@ -170,30 +157,22 @@ def _format_machine(machine: Mapping[str, Any]) -> Iterator[str]:
         if limit:
             memory += f"; {format_bytes(limit['most'])} allowed, {format_bytes(limit['used'])} used ({limit['origin']})"
         yield from format_row("memory", memory)
-    for name in ("shared_memory", "logs"):
-        if (space := machine[name]) is not None:
-            free = space["amiss"] or f"{format_bytes(space['free'])} of {format_bytes(space['size'])} are free"
-            yield from format_row(
-                "logs would lie in" if name == "logs" else space["path"], space["path"] if name == "logs" else free
-            )
-            if name == "logs":
-                yield from format_row("", free)
-    limits = machine["limits"]
-    yield from format_row("open files", _format_limit(limits["open_files"]))
-    yield from format_row("locked memory", _format_limit(limits["locked_memory"], is_bytes=True))
-    if limits["processes"]:
-        bound = limits["processes"]
-        yield from format_row(
-            "processes", f"{format_number(bound['used'])} of {format_number(bound['most'])} ({bound['origin']})"
-        )
+    if machine["shared_memory"] is not None:
+        yield from format_row(machine["shared_memory"]["path"], _format_space(machine["shared_memory"]))
+    if machine["logs"] is not None:
+        yield from format_row("logs would lie in", machine["logs"]["path"])
+        yield from format_row("", _format_space(machine["logs"]))
+    for name, format_value in (("open_files", format_number), ("locked_memory", format_bytes)):
+        soft, hard = ("no limit" if value is None else format_value(value) for value in limits[name].values())
+        yield from format_row(name.replace("_", " "), soft if soft == hard else f"{soft}, may be raised to {hard}")
+    if count := limits["processes"]:
+        taken = f"{format_number(count['used'])} of {format_number(count['most'])}"
+        yield from format_row("processes", f"{taken} ({count['origin']})")
 
 
-def _format_limit(limit: Mapping[str, int | None], *, is_bytes: bool = False) -> str:
-    soft, hard = (
-        "no limit" if value is None else format_bytes(value) if is_bytes else format_number(value)
-        for value in (limit["soft"], limit["hard"])
-    )
-    return soft if soft == hard else f"{soft}, may be raised to {hard}"
+def _format_space(space: Mapping[str, Any]) -> str:
+    amiss: str = space["amiss"]
+    return amiss or f"{format_bytes(space['free'])} of {format_bytes(space['size'])} are free"
 
 
 def _format_network(network: Mapping[str, Any]) -> Iterator[str]:
@@ -201,12 +180,9 @@ def _format_network(network: Mapping[str, Any]) -> Iterator[str]:
         if not interface["is_up"] and not interface["addresses"]:
             continue
         words = [*interface["addresses"]] or ["no address"]
-        if not interface["is_up"]:
-            words.append("down")
-        if interface["mtu"]:
-            words.append(f"MTU {interface['mtu']}")
-        if interface["speed_mbit"]:
-            words.append(f"{format_number(interface['speed_mbit'] / 1000)} Gbit/s")
+        words += [] if interface["is_up"] else ["down"]
+        words += [f"MTU {interface['mtu']}"] if interface["mtu"] else []
+        words += [f"{format_number(interface['speed_mbit'] / 1000)} Gbit/s"] if interface["speed_mbit"] else []
         yield from format_row(interface["name"], ", ".join(words))
     for device in network["rdma_devices"]:
         yield from format_row(device, "InfiniBand, RoCE or the like")
@@ -227,41 +203,26 @@ def _format_store(store: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _format_environment(changes: Mapping[str, Any]) -> Iterator[str]:
     many = "1 node" if changes["nodes"] == 1 else f"{changes['nodes']} nodes like this one"
-    yield ""
-    yield from _wrap(
-        f"environment of rank {changes['rank']} of {changes['world_size']} on {many}: local rank "
-        f"{changes['local_rank']} "
-        f"of node {changes['node']}. Beside what is listed a worker inherits what this process has.",
-        "",
-    )
+    where = f"local rank {changes['local_rank']} of node {changes['node']}"
+    title = f"environment of rank {changes['rank']} of {changes['world_size']} on {many}: {where}."
+    yield from ("", *_wrap(f"{title} Beside what is listed a worker inherits what this process has.", ""))
     yield from ("", "added")
-    for name, value in changes["added"].items():
-        yield _escape_newlines(f"  {name}={value}")
+    yield from (_format_variable(name, value) for name, value in changes["added"].items())
     if changes["changed"]:
         yield from ("", "changed")
     for name, change in changes["changed"].items():
-        yield _escape_newlines(f"  {name}={change['to']}")
+        yield _format_variable(name, change["to"])
         yield f"    here it is {change['from']!r}"
     if changes["unset"]:
-        yield from ("", "not inherited")
-        yield from _wrap(", ".join(changes["unset"]), "  ")
+        yield from ("", "not inherited", *_wrap(", ".join(changes["unset"]), "  "))
 
 
-def _escape_newlines(text: str) -> str:
-    return text.replace("\n", "\\n")
+def _format_variable(name: str, value: str) -> str:
+    return f"  {name}={value}".replace("\n", "\\n")
 
 
-def _format_pairs(values: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in values.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        yield from format_row(name.replace("_", " "), "-" if shown in (None, "") else str(shown))
-
-
-def _format_findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The worst last, where users read first."""
-    for finding in reversed(findings):
-        yield ""
-        yield from _wrap(finding["seen"], f"{LEVEL_LABELS[finding['level']]}: ", "  ")
-        for label, key in (("why", "harm"), ("do", "remedy")):
-            if finding[key]:
-                yield from _wrap(finding[key], f"  {label}: ", "    ")
+def _format_finding(finding: Mapping[str, Any]) -> Iterator[str]:
+    yield from _wrap(finding["seen"], f"{LEVEL_LABELS[finding['level']]}: ", "  ")
+    for label, key in (("why", "harm"), ("do", "remedy")):
+        if finding[key]:
+            yield from _wrap(finding[key], f"  {label}: ", "    ")

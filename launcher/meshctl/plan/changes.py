@@ -1,4 +1,4 @@
-"""Changes of a cluster: nodes that are lost, and nodes that join.
+"""Changes of a cluster: nodes that are lost, nodes that join, and the ranks that move.
 
     h17           a node that is lost
     h40=p0/l3     a node that joins, in leaf l3 of pod p0
@@ -6,6 +6,9 @@
                   its locality is unknown
 
 A node that joins has as many devices as most of the others.
+
+What a change moves is counted by coordinates of the mesh: the worker at pp=1, dp=3 finds its checkpoint shard and its
+caches where it was, even if its rank has changed. Coordinates that are new do not move.
 """
 
 from __future__ import annotations
@@ -13,24 +16,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from launcher.config.options.command_line import suggest
-from launcher.meshctl.plan.checks import is_name
-from launcher.meshctl.plan.cluster import ClusterSpec, require_devices, require_size
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.meshctl.plan.cluster import ClusterSpec, is_name, require_size
 from launcher.meshctl.plan.generate import make_address
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, suggest
+from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.placement.limits import Plan
 
 
 def apply_changes(cluster: ClusterSpec, lost: str, joined: str) -> ClusterSpec:
     """Return the cluster after these changes, each a list with commas. Raises UsageError."""
     gone = _find_lost(cluster, _parse_list(lost, "lose"))
     gone_ids = {node.id for node in gone}
-    stays = tuple(node for node in cluster.nodes if node.id not in gone_ids)
-    newcomers = _make_newcomers(cluster, gone, _parse_list(joined, "join"))
-    require_size(len(stays) + len(newcomers), f"{cluster.name} with --join")
-    require_devices(sum(node.slot_count for node in (*stays, *newcomers)), f"{cluster.name} with --join")
-    return replace(cluster, nodes=(*stays, *newcomers))
+    stays = [node for node in cluster.nodes if node.id not in gone_ids]
+    nodes = (*stays, *_make_newcomers(cluster, gone, _parse_list(joined, "join")))
+    require_size(len(nodes), sum(node.slot_count for node in nodes), f"{cluster.name} with --join")
+    return replace(cluster, nodes=nodes)
 
 
 def _parse_list(text: str, flag: str) -> list[str]:
@@ -90,3 +96,34 @@ def _parse_path(text: str, cluster: ClusterSpec) -> tuple[str | None, ...]:
         hint = f"write it like {'/'.join(cluster.levels)}" if cluster.levels else "it has no levels, leave the path out"
         raise UsageError(f"--join: {text!r} is no path in {cluster.name}", hint)
     return tuple(path)
+
+
+class Move(NamedTuple):
+    """A number of ranks that go from one node to another."""
+
+    source: str
+    target: str
+    rank_count: int
+
+
+def list_moves(before: Plan, after: Plan, mesh: Mesh) -> list[Move]:
+    """List all moves, those of most ranks first, then in the order of ranks."""
+    ids: dict[str, int] = {}
+    held_before = _find_holders(before, ids)
+    holds = _find_holders(after, ids).reshape(after.shape)
+    common = tuple(slice(min(old, new)) for old, new in zip(before.shape, after.shape, strict=True))
+    old, new = held_before.reshape(before.shape)[common].ravel(), holds[common].ravel()
+    is_moved = old != new
+    pairs, first, counts = np.unique(
+        np.stack((old[is_moved], new[is_moved])), axis=1, return_index=True, return_counts=True
+    )
+    names = list(ids)
+    order = sorted(range(len(counts)), key=lambda index: (-int(counts[index]), int(first[index])))
+    return [Move(names[pairs[0, index]], names[pairs[1, index]], int(counts[index])) for index in order]
+
+
+def _find_holders(plan: Plan, ids: dict[str, int]) -> NDArray[np.int32]:
+    holders = np.empty(plan.world_size, dtype=np.int32)
+    for node, ranks in plan.ranks.items():
+        holders[list(ranks)] = ids.setdefault(node, len(ids))
+    return holders

@@ -1,22 +1,31 @@
-"""The cluster of a plan: its nodes, and the options in its file.
+"""The cluster of a plan: its nodes, and the options in its file, JSON or YAML from disk or from stdin.
 
 A file contains nodes and, optionally, everything that the command line can set: mesh, traffic, level costs, rules.
 Those options are converted to the texts that the flags accept, so there is one set of rules for them, in
-launcher.placement.adapter.options, and a flag overrides a text. This module only checks the structure of the file, and
-the nodes. The page on the format is docs/reference/cluster-file.md.
+launcher.placement.adapter.options, and a flag overrides a text. msgspec checks the structure of the file; what it
+finds becomes a sentence with the place in the file. The page on the format is docs/reference/cluster-file.md.
+
+A user or a script writes such a file, so a text that cannot be parsed is reported with line and column. The size is
+limited: parsed values need up to thirty times the memory of their text, and a file that was named by mistake may have
+any size. A duplicate key is refused, where both formats would silently keep the last of the two. YAML is read from its
+parser's events, not through a tree of its nodes, which would need a kilobyte per word.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from reprlib import Repr
+from typing import Annotated, Any, TypeAlias, TypeGuard
 
-from launcher.meshctl.plan.checks import describe_kind, format_value, is_count, is_name, require_known
-from launcher.meshctl.plan.options import OPTION_KEYS as WISHES
-from launcher.meshctl.plan.options import read_options
-from launcher.model.errors import UsageError
+import msgspec
+from msgspec import Meta
+
+from launcher.model.errors import UsageError, suggest
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST
@@ -25,11 +34,17 @@ from launcher.placement.limits import Plan
 NODES_MAX = 65_536  # four times the largest cluster that plans are measured on
 DEVICES_MAX = 1024  # of one node: the largest on the market has 16, but CPUs count as well
 DEVICES_MAX_ALL = 1 << 20  # a plan's arrays have an entry per rank
+# 65,536 nodes, four times the largest cluster that plans are measured on, at 256 bytes each with a previous plan.
+JSON_BYTES_MAX = 16 << 20
+# YAML takes twenty times as long to read, up to a second per MiB; this is 16,384 nodes at 256 bytes.
+YAML_BYTES_MAX = 4 << 20
 
-KEYS = ("levels", "nodes", "contiguous", "previous", *WISHES)
-NODE_KEYS = ("id", "path", "devices", "addr", "index")
+_FORMS_HINT = "meshctl plan -h shows what can be written in the place of a file"
 _AXES_MAX = 64
 _SEPARATORS = ",=:/"  # separators of names in flags
+
+_Scalar: TypeAlias = int | float | str
+_Axis: TypeAlias = tuple[Annotated[str, Meta(pattern=r"^[^\W\d]\w*\Z")], _Scalar]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,166 +64,206 @@ class ClusterSpec:
     is_generated: bool = False
 
 
+class _NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    path: list[str | None] | None = None
+    devices: Annotated[int, Meta(ge=1, le=DEVICES_MAX)]
+    addr: str | None = None
+    index: Annotated[int, Meta(ge=0, lt=NODES_MAX)] | None = None
+
+
+class _TrafficEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    axes: Annotated[list[str], Meta(min_length=1)]
+    kind: _Scalar | None = None
+    weight: _Scalar
+
+
+class _WholeEntry(msgspec.Struct, forbid_unknown_fields=True):
+    level: _Scalar
+    hosts: _Scalar | None = None
+
+
+class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """All keys of a cluster file; null means that a key is absent."""
+
+    levels: list[str] | None = None
+    nodes: Annotated[list[_NodeEntry], Meta(min_length=1)]
+    contiguous: bool | None = None
+    previous: Any = None
+    mesh: str | Annotated[list[_Axis], Meta(min_length=1)] | None = None
+    comms: list[_TrafficEntry] | None = None
+    leave_cost: dict[str, _Scalar] | None = None
+    within: dict[str, _Scalar] | None = None
+    whole: _WholeEntry | None = None
+    unit: _Scalar | None = None
+    dp_min: _Scalar | None = None
+    dp_max: _Scalar | None = None
+    move_cost: _Scalar | None = None
+    elastic_min: _Scalar | None = None
+    elastic_max: _Scalar | None = None
+    nodes_min: _Scalar | None = None
+    nodes_max: _Scalar | None = None
+
+
+class _PreviousPlan(msgspec.Struct):
+    dims: Annotated[list[Annotated[int, Meta(ge=1, le=DEVICES_MAX_ALL)]], Meta(min_length=1, max_length=_AXES_MAX)]
+    plan: dict[str, list[Any]]
+
+
+_NODE_EXAMPLE = '{"id": "h0", "devices": 8}'
+_EXAMPLE = 'like {"levels": ["leaf"], "nodes": [{"id": "h0", "path": ["l0"], "devices": 8}]}'
+_COMMS_EXAMPLE = '[{"axes": ["tp"], "kind": "ring", "weight": 100}]'
+_NUMBERS = ("unit", "dp_min", "dp_max", "move_cost", "elastic_min", "elastic_max", "nodes_min", "nodes_max")
+_NOT_A_NUMBER = ("{where} is {kind}, not a number", "")
+_FAULTS = {
+    "": ("{name} holds {kind}, not keys and values", _EXAMPLE),
+    ".nodes!": ("{name} has no key 'nodes'", _EXAMPLE),
+    ".nodes": ("{where} is {kind}, not a list with at least one node", _EXAMPLE),
+    ".nodes[]": ("{where} is {kind}, not keys and values", _NODE_EXAMPLE),
+    ".nodes[].id": ("{where} has the id {value}, which is no name", "text in quotes, e.g. 'h0'"),
+    ".nodes[].devices!": ("{where} does not say how many devices it has", _NODE_EXAMPLE),
+    ".nodes[].devices": (f"{{where}}: devices is {{value}}, not a whole number from 1 to {DEVICES_MAX}", ""),
+    ".nodes[].addr": ("{where} has the addr {value}, which is no address", ""),
+    ".nodes[].index": ("{where} has the index {value}, not a whole number from 0", ""),
+    ".nodes[].path": ("{where} has the path {value}, not a list of names", "outermost first; null where unknown"),
+    ".nodes[].path[]": ("{where} has {value} in its path, neither a name nor null", "write names in quotes"),
+    ".levels": ("{where} is {kind}, not a list of names", '["pod", "leaf"], outermost first'),
+    ".levels[]": ("{name}: level {value} is no name", f"letters and digits, none of {_SEPARATORS}"),
+    ".contiguous": ("{where} is {value}, neither true nor false", ""),
+    ".mesh": ("{where} is {kind}, not a list of axes", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
+    ".mesh[]": ("{where}: {value} is not a name and a size", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
+    ".comms": ("{where} is {kind}, not a list", _COMMS_EXAMPLE),
+    ".comms[]": ("{where} is {kind}, not keys and values", _COMMS_EXAMPLE),
+    ".comms[].axes": ("{where} has the axes {value}, not a list of names", _COMMS_EXAMPLE),
+    ".comms[].weight!": ("{where} has no weight", _COMMS_EXAMPLE),
+    ".comms[].weight": _NOT_A_NUMBER,
+    ".comms[].kind": _NOT_A_NUMBER,
+    ".leave_cost": ("{where} is {kind}, not keys and values", '{"leaf": 2, "host": 1}'),
+    ".leave_cost[...]": _NOT_A_NUMBER,
+    ".within": ("{where} is {kind}, not keys and values", '{"tp": "host"}'),
+    ".within[...]": _NOT_A_NUMBER,
+    ".whole": ("{name}: whole does not name a level", '{"level": "slice", "hosts": 4}'),
+    **dict.fromkeys((".whole.hosts", *(f".{key}" for key in _NUMBERS)), _NOT_A_NUMBER),
+}
+"""Place in the file -> sentence and hint for a wrong value; with "!" for a missing one. The nearest place counts."""
+_KEYS = {"": _ClusterFile, ".nodes[]": _NodeEntry, ".comms[]": _TrafficEntry, ".whole": _WholeEntry}
+
+
 def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -> ClusterSpec:
     """Parse the cluster of a file; `levels` override those in it. Raises UsageError."""
-    if not isinstance(values, dict):
-        raise UsageError(f"{name} holds {describe_kind(values)}, not keys and values", _EXAMPLE)
-    require_known(values, KEYS, name)
-    if "nodes" not in values:
-        raise UsageError(f"{name} has no key 'nodes'", _EXAMPLE)
-    listed = values["nodes"]
-    if not isinstance(listed, list) or not listed:
-        raise UsageError(f"{name}: nodes is {describe_kind(listed)}, not a list with at least one node", _EXAMPLE)
-    require_size(len(listed), name)
-    called = levels if levels is not None else values.get("levels")
-    names = parse_levels(called if called is not None else _number_levels(listed), name)
-    nodes = tuple(_parse_node(one, index, names, name) for index, one in enumerate(listed))
-    _require_unique_ids(nodes, name)
-    require_devices(sum(node.slot_count for node in nodes), name)
-    is_contiguous = values.get("contiguous", True)
-    if not isinstance(is_contiguous, bool):
-        raise UsageError(f"{name}: contiguous is {format_value(is_contiguous)}, neither true nor false")
+    file = _convert(values, name)
+    require_size(len(file.nodes), sum(node.devices for node in file.nodes), name)
+    # Unnamed levels are numbered; the first node shows how many there are.
+    numbered = [f"level{index + 1}" for index in range(len(file.nodes[0].path or ()))]
+    names = parse_levels(next(each for each in (levels, file.levels, numbered) if each is not None), name)
+    nodes = tuple(_make_node(one, index, names, name, values) for index, one in enumerate(file.nodes))
+    seen: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        if seen.setdefault(node.id, index) != index:
+            raise UsageError(f"{name}: the id {node.id} stands twice, at nodes {seen[node.id] + 1} and {index + 1}")
     return ClusterSpec(
         name=name,
         levels=names,
         nodes=nodes,
-        options=read_options(values, name),
-        is_contiguous=is_contiguous,
-        previous=parse_previous_plan(values["previous"], f"{name}: previous")
-        if values.get("previous") is not None
-        else None,
+        options=_format_options(file),
+        is_contiguous=file.contiguous is not False,
+        previous=None if file.previous is None else parse_previous_plan(file.previous, f"{name}: previous"),
     )
 
 
-_EXAMPLE = 'like {"levels": ["leaf"], "nodes": [{"id": "h0", "path": ["l0"], "devices": 8}]}'
-
-
-def require_size(node_count: int, name: str) -> None:
-    """Raise UsageError for more nodes than the planner accepts."""
-    if node_count > NODES_MAX:
-        raise UsageError(f"{name} has {node_count} nodes, more than the {NODES_MAX} that are planned for")
-
-
-def require_devices(device_count: int, name: str) -> None:
-    """Raise UsageError for more devices than the planner accepts."""
-    if device_count > DEVICES_MAX_ALL:
-        raise UsageError(f"{name} has {device_count} devices, more than the {DEVICES_MAX_ALL} that are planned for")
-
-
-def parse_levels(levels: Any, name: str) -> tuple[str, ...]:
-    """Parse the levels, outermost first. Raises UsageError for what is no list of different names."""
-    if not isinstance(levels, (list, tuple)):
-        raise UsageError(
-            f"{name}: levels is {describe_kind(levels)}, not a list of names", '["pod", "leaf"], outermost first'
-        )
-    for level in levels:
+def parse_levels(levels: Sequence[str], name: str) -> tuple[str, ...]:
+    """Check the names of levels, outermost first. Raises UsageError."""
+    for index, level in enumerate(levels):
         if not is_name(level) or any(letter in _SEPARATORS for letter in level):
-            raise UsageError(
-                f"{name}: level {format_value(level)} is no name", f"letters and digits, none of {_SEPARATORS}"
-            )
+            raise _make_fault(name, {"levels": levels}, f".levels[{index}]")
         if level == HOST:
             raise UsageError(f"{name}: levels names {HOST!r}, which stands for the node itself", "leave it out")
-    for level in levels:
-        if list(levels).count(level) > 1:
+        if level in levels[:index]:
             raise UsageError(f"{name}: levels names {format_value(level)} twice")
     return tuple(levels)
 
 
-def _number_levels(nodes: Sequence[Any]) -> list[str]:
-    """Return names for unnamed levels; the first node shows how many there are."""
-    path = nodes[0].get("path") if isinstance(nodes[0], dict) else None
-    return [f"level{index + 1}" for index in range(len(path) if isinstance(path, list) else 0)]
-
-
-def _parse_node(values: Any, index: int, levels: tuple[str, ...], name: str) -> Node:
-    where = f"{name}: node number {index + 1}"
-    if not isinstance(values, dict):
-        raise UsageError(f"{where} is {describe_kind(values)}, not keys and values", '{"id": "h0", "devices": 8}')
-    if not is_name(values.get("id")):
-        raise UsageError(
-            f"{where} has the id {format_value(values.get('id'))}, which is no name", "text in quotes, e.g. 'h0'"
-        )
-    where = f"{name}: node {values['id']}"
-    require_known(values, NODE_KEYS, where)
-    if values.get("devices") is None:
-        raise UsageError(f"{where} does not say how many devices it has", '{"id": "h0", "devices": 8}')
-    devices = values["devices"]
-    if not is_count(devices) or not 1 <= devices <= DEVICES_MAX:
-        raise UsageError(f"{where}: devices is {format_value(devices)}, not a whole number from 1 to {DEVICES_MAX}")
-    address = values.get("addr") or ""
-    if address and not is_name(address):
-        raise UsageError(f"{where} has the addr {format_value(address)}, which is no address")
-    place = values.get("index")
-    if place is not None and (not is_count(place) or not 0 <= place < NODES_MAX):
-        raise UsageError(f"{where} has the index {format_value(place)}, not a whole number from 0")
-    path = values.get("path")
-    return Node(
-        id=values["id"],
-        slot_count=devices,
-        path=_parse_path(path, levels, where) if path is not None else (None,) * len(levels),
-        address=address,
-        order=index,
-        index=place,
-    )
-
-
-def _parse_path(path: Any, levels: tuple[str, ...], where: str) -> tuple[str | None, ...]:
-    if not isinstance(path, list):
-        raise UsageError(
-            f"{where} has the path {format_value(path)}, not a list of names", "outermost first; null where unknown"
-        )
+def _make_node(one: _NodeEntry, index: int, levels: Sequence[str], name: str, values: Any) -> Node:
+    """`values`: of the whole file, for an error."""
+    path = [None] * len(levels) if one.path is None else one.path
+    places = {"id": one.id, "addr": one.addr or None, **{f"path[{depth}]": each for depth, each in enumerate(path)}}
+    for place, text in places.items():
+        if text is not None and not is_name(text):
+            raise _make_fault(name, values, f".nodes[{index}].{place}")
     if len(path) != len(levels):
         has = "1 entry" if len(path) == 1 else f"{len(path)} entries"
         called = f"{len(levels)} ({', '.join(levels)})" if levels else "none"
-        raise UsageError(f"{where} has a path of {has}, the levels are {called}", "write null where one is unknown")
-    for entry in path:
-        if entry is not None and not is_name(entry):
-            raise UsageError(
-                f"{where} has {format_value(entry)} in its path, neither a name nor null", "write names in quotes"
-            )
-    return tuple(path)
+        raise UsageError(
+            f"{name}: node {one.id} has a path of {has}, the levels are {called}", "write null where one is unknown"
+        )
+    return Node(
+        id=one.id, slot_count=one.devices, path=tuple(path), address=one.addr or "", order=index, index=one.index
+    )
 
 
-def _require_unique_ids(nodes: Sequence[Node], name: str) -> None:
-    seen: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        if node.id in seen:
-            raise UsageError(f"{name}: the id {node.id} stands twice, at nodes {seen[node.id] + 1} and {index + 1}")
-        seen[node.id] = index
+def _format_options(file: _ClusterFile) -> dict[str, str]:
+    """Return name of a flag -> its text, of the options in the file."""
+    mesh, whole = file.mesh, file.whole
+    texts = {
+        "mesh": mesh if isinstance(mesh, str) else _join_pairs(mesh or ()),
+        "traffic": _join_pairs(
+            ("+".join(one.axes), f"{one.weight}" if one.kind is None else f"{one.weight}:{one.kind}")
+            for one in file.comms or ()
+        ),
+        "level-costs": _join_pairs((file.leave_cost or {}).items()),
+        "within": _join_pairs((file.within or {}).items()),
+        "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
+        "elastic": _format_bounds(file.elastic_min, file.elastic_max),
+        "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
+    }
+    for key in ("unit", "dp_min", "dp_max", "move_cost"):
+        value = getattr(file, key)
+        texts[key.replace("_", "-")] = "" if value is None else str(value)
+    return {flag: text for flag, text in texts.items() if text}
 
 
-def parse_previous_plan(values: Any, where: str) -> Plan:
+def _join_pairs(pairs: Iterable[tuple[str, _Scalar]]) -> str:
+    return ",".join(f"{key}={value}" for key, value in pairs)
+
+
+def _format_bounds(low: _Scalar | None, high: _Scalar | None) -> str:
+    if low is None and high is None:
+        return ""
+    return f"{1 if low is None else low}:{'' if high is None else high}"
+
+
+def parse_previous_plan(values: Any, name: str) -> Plan:
     """Parse the plan in an answer of `meshctl plan --json`, or in a file's key `previous`. Raises UsageError."""
-    if not isinstance(values, dict) or not {"dims", "plan"} <= set(values):
-        raise UsageError(f"{where} has no keys 'dims' and 'plan'", '{"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}')
-    dims, plan = values["dims"], values["plan"]
-    if not isinstance(dims, list) or not 0 < len(dims) <= _AXES_MAX or not all(map(_is_size, dims)):
-        raise UsageError(f"{where}: dims is {format_value(dims)}, not the sizes of the mesh's axes")
-    if not isinstance(plan, dict) or not all(isinstance(ranks, list) for ranks in plan.values()):
-        raise UsageError(f"{where}: plan gives no list of ranks for every node", '{"h0": [0, 1, 2]}')
-    world_size = math.prod(dims)
-    require_devices(world_size, where)
+    try:
+        entry = msgspec.convert(values, _PreviousPlan)
+    except msgspec.ValidationError as error:
+        if "`$.dims" in str(error):
+            raise UsageError(
+                f"{name}: dims is {format_value(values['dims'])}, not the sizes of the mesh's axes"
+            ) from None
+        if "`$.plan" in str(error):
+            raise UsageError(f"{name}: plan gives no list of ranks for every node", '{"h0": [0, 1, 2]}') from None
+        hint = '{"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}'
+        raise UsageError(f"{name} has no keys 'dims' and 'plan'", hint) from None
+    world_size = math.prod(entry.dims)
+    require_size(0, world_size, name)
     holder: dict[int, str] = {}
-    for node, ranks in plan.items():
+    for node, ranks in entry.plan.items():
         if not is_name(node):
-            raise UsageError(f"{where}: plan has the node {format_value(node)}, which is no name")
+            raise UsageError(f"{name}: plan has the node {format_value(node)}, which is no name")
         for rank in ranks:
-            if not is_count(rank) or not 0 <= rank < world_size:
+            if type(rank) is not int or not 0 <= rank < world_size:
                 raise UsageError(
-                    f"{where}: node {node} has rank {format_value(rank)}, the world has ranks 0 to {world_size - 1}"
+                    f"{name}: node {node} has rank {format_value(rank)}, the world has ranks 0 to {world_size - 1}"
                 )
             if rank in holder:
-                raise UsageError(f"{where}: rank {rank} is on {holder[rank]} and on {node}")
+                raise UsageError(f"{name}: rank {rank} is on {holder[rank]} and on {node}")
             holder[rank] = node
     if len(holder) < world_size:
         missing = next(rank for rank in range(world_size) if rank not in holder)
-        raise UsageError(f"{where}: rank {missing} of {world_size} is on no node")
-    ranks_of = {node: tuple(ranks) for node, ranks in plan.items() if ranks}
-    return Plan(shape=tuple(dims), ranks=ranks_of, spares=(), moved=0, reasons=())
-
-
-def _is_size(value: object) -> bool:
-    return is_count(value) and 0 < value <= DEVICES_MAX_ALL
+        raise UsageError(f"{name}: rank {missing} of {world_size} is on no node")
+    ranks_of = {node: tuple(ranks) for node, ranks in entry.plan.items() if ranks}
+    return Plan(shape=tuple(entry.dims), ranks=ranks_of, spares=(), moved=0, reasons=())
 
 
 def require_same_mesh(previous: Plan, mesh: Mesh, name: str) -> None:
@@ -221,3 +276,245 @@ def require_same_mesh(previous: Plan, mesh: Mesh, name: str) -> None:
         raise UsageError(
             f"{name}: the previous plan is of a mesh of {shape}, not of {mesh}", "leave it out to plan afresh"
         )
+
+
+def require_size(node_count: int, device_count: int, name: str) -> None:
+    """Raise UsageError for more nodes or devices than the planner accepts."""
+    for count, most, what in ((node_count, NODES_MAX, "nodes"), (device_count, DEVICES_MAX_ALL, "devices")):
+        if count > most:
+            raise UsageError(f"{name} has {count} {what}, more than the {most} that are planned for")
+
+
+def _convert(values: Any, name: str) -> _ClusterFile:
+    try:
+        return msgspec.convert(values, _ClusterFile)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).removesuffix("`").partition(" - at `$")
+        key = what.partition(" field ")[2].strip("`")
+        if what.startswith("Object contains unknown"):
+            raise _make_fault(name, values, place, unknown=key) from None
+        raise _make_fault(name, values, f"{place}.{key}!" if what.startswith("Object missing") else place) from None
+
+
+def _make_fault(name: str, values: Any, place: str, unknown: str = "") -> UsageError:
+    """Return the error for the value at `place`, e.g. ".nodes[3].path[0]", or for an unknown key in it."""
+    steps, found = re.findall(r"[^].![]+|\.\.\.", place), [values]
+    for index, step in enumerate(steps):
+        inner: Any = found[-1]
+        if step == "...":  # msgspec does not say which key
+            steps[index] = step = next(key for key, one in inner.items() if type(one) not in (int, float, str))
+        found.append(inner[int(step)] if isinstance(inner, list) else inner.get(step))
+    where = ": ".join((name, *(step for step in steps if not step.isdigit())))
+    if noun := {"nodes": "node", "comms": "comms:"}.get(steps[0]) if len(steps) > 1 else None:
+        id = found[2].get("id") if noun == "node" and isinstance(found[2], dict) else None
+        where = f"{name}: {noun} {id if is_name(id) else f'number {int(steps[1]) + 1}'}"
+    pattern = re.sub(r"\d+(?=\])", "", place)
+    if unknown:
+        known = {key: repr(key) for key in _KEYS[pattern].__struct_fields__}
+        question = suggest(unknown[:60], known) or f"the keys are {', '.join(known)}"
+        return UsageError(f"{where}: unknown key {format_value(unknown)}", question)
+    while pattern not in _FAULTS:
+        if not pattern.endswith("!"):
+            found.pop()
+        pattern = re.sub(r"(!|\.\w+|\[[^]]*\])$", "", pattern)
+    sentence, hint = _FAULTS[pattern]
+    value = found[-1]
+    sentence = sentence.format(name=name, where=where, value=format_value(value), kind=_describe_kind(value))
+    return UsageError(sentence, hint or None)
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether it is text that a sentence and a table can contain."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable() and value.strip() == value
+
+
+_short_repr = Repr()
+_short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 60
+_short_repr.maxlist = 8
+
+
+def format_value(value: object) -> str:
+    """Format the value for a sentence: shortened where a file is not what the user meant."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]  # as the file has them, not as Python does
+    try:
+        return _short_repr.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number with thousands of digits"
+
+
+def _describe_kind(value: object) -> str:
+    """Describe the kind of a value, for a sentence: "nodes is a list"."""
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "nothing" if value is None else "keys and values" if isinstance(value, dict) else format_value(value)
+
+
+def read_file(name: str) -> Any:
+    """Read the value in a file; "-" is stdin. Raises UsageError.
+
+    The extension determines the format; without one, a text that begins with a brace or bracket is JSON.
+    """
+    if not name:
+        raise UsageError("the name of a file is empty", "is a variable of the shell empty?")
+    called = "stdin" if name == "-" else name
+    data = _read_bytes(name)
+    if len(data) > JSON_BYTES_MAX:
+        raise UsageError(f"{called} is larger than {JSON_BYTES_MAX >> 20} MiB, which is as much as is read")
+    text = _decode_text(data, called)
+    if not text.strip():
+        raise UsageError(f"{called} is empty", 'the least is {"nodes": [{"id": "h0", "devices": 8}]}')
+    ending = os.path.splitext(name)[1].lower()
+    if ending == ".json" or (ending not in (".yaml", ".yml") and text.lstrip()[0] in "{["):
+        return _parse_json(text, called)
+    if len(data) > YAML_BYTES_MAX:
+        limit, hint = f"{YAML_BYTES_MAX >> 20} MiB of YAML", f"JSON may be up to {JSON_BYTES_MAX >> 20} MiB"
+        raise UsageError(f"{called} is larger than {limit}, which is as much as is read", hint)
+    return _parse_yaml(text, called)
+
+
+def _read_bytes(name: str) -> bytes:
+    """Return all of a file, or so much that it is too much."""
+    try:
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            return file.read(JSON_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise UsageError(f"file {name} does not exist", _FORMS_HINT) from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{'stdin' if name == '-' else f'file {name!r}'} cannot be read: {why}") from None
+
+
+def _decode_text(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        at = f"line {line}, column {column}"
+        raise UsageError(f"{name} is no text: {at}: byte 0x{data[error.start]:02x} is no UTF-8") from None
+
+
+def _parse_json(text: str, name: str) -> Any:
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise UsageError(f"{name}: the key {twice!r} stands twice in one object")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=make_object)
+    except json.JSONDecodeError as error:
+        what = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
+        raise UsageError(f"{name} is no JSON: line {error.lineno}, column {error.colno}: {what}") from None
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply") from None
+    except ValueError:  # Python parses no number of more than 4,300 digits
+        raise UsageError(f"{name} holds a number with thousands of digits") from None
+
+
+def _parse_yaml(text: str, name: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(
+            f"{name} is read as YAML, for which PyYAML is missing", "pip install 'meshrun[plan]', or write it as JSON"
+        ) from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        return _YamlBuilder(yaml, loader, name).build()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _make_yaml_error(name, mark, error.problem or error.context or "not YAML") from None
+    except yaml.YAMLError as error:  # a character that YAML forbids
+        at = getattr(error, "position", 0) or 0
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        why = str(getattr(error, "reason", error))
+        raise UsageError(f"{name} is no YAML: line {line}, column {column}: {why}") from None
+    except (MemoryError, RecursionError):
+        raise UsageError(f"{name} is nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+def _make_yaml_error(name: str, mark: Any, what: str) -> UsageError:
+    at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return UsageError(f"{name} is no YAML that can be used: {at}{what}")
+
+
+_OPEN = object()
+
+
+class _YamlBuilder:
+    """Builds values from one document's events. `_anchors`: name -> value, or _OPEN while that is being filled."""
+
+    def __init__(self, yaml: Any, loader: Any, name: str) -> None:
+        self._yaml, self._loader, self._name = yaml, loader, name
+        self._anchors: dict[str, Any] = {}
+        self._scalars: dict[tuple[Any, ...], Any] = {}
+
+    def build(self) -> Any:
+        self._loader.get_event()  # of the stream
+        if self._loader.check_event(self._yaml.StreamEndEvent):
+            return None  # nothing but comments
+        self._loader.get_event()  # of the document
+        value = self._build_next()
+        self._loader.get_event()
+        if not self._loader.check_event(self._yaml.StreamEndEvent):
+            raise _make_yaml_error(self._name, self._loader.get_event().start_mark, "a second document begins")
+        return value
+
+    def _build_next(self) -> Any:
+        """Build the value that begins with the next event."""
+        yaml = self._yaml
+        event = self._loader.get_event()
+        value: Any
+        if isinstance(event, yaml.AliasEvent):
+            return self._resolve_alias(event)
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._resolve_scalar(event)
+        else:
+            self._anchors[event.anchor] = _OPEN
+            value = [] if isinstance(event, yaml.SequenceStartEvent) else {}
+            while not self._loader.check_event(yaml.SequenceEndEvent, yaml.MappingEndEvent):
+                if isinstance(value, list):
+                    value.append(self._build_next())
+                else:
+                    key = self._build_key(value)
+                    value[key] = self._build_next()
+            self._loader.get_event()
+        self._anchors[event.anchor] = value
+        return value
+
+    def _build_key(self, mapping: Mapping[str, Any]) -> str:
+        mark = self._loader.peek_event().start_mark
+        key = self._build_next()
+        if not isinstance(key, str):
+            raise _make_yaml_error(self._name, mark, "a key is no text")
+        if key in mapping:
+            raise _make_yaml_error(self._name, mark, f"the key {key!r} stands twice in one mapping")
+        return key
+
+    def _resolve_alias(self, event: Any) -> Any:
+        if event.anchor not in self._anchors:
+            raise _make_yaml_error(self._name, event.start_mark, f"*{event.anchor} names nothing before it")
+        if self._anchors[event.anchor] is _OPEN:
+            raise _make_yaml_error(self._name, event.start_mark, f"*{event.anchor} stands inside what it names")
+        return self._anchors[event.anchor]
+
+    def _resolve_scalar(self, event: Any) -> Any:
+        """Text, number, truth value or None, by YAML's rules; equal words share one value, which saves memory."""
+        known = (event.value, event.implicit, event.tag)
+        if known not in self._scalars:
+            tag = event.tag or self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
+            if tag == "tag:yaml.org,2002:merge":
+                raise _make_yaml_error(self._name, event.start_mark, "<< is not read, write the keys out")
+            node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+            try:
+                self._scalars[known] = self._loader.construct_object(node)
+            except (ValueError, LookupError, TypeError, AttributeError):  # a date with a month 99; "!!bool x"
+                raise _make_yaml_error(
+                    self._name, event.start_mark, f"{format_value(event.value)} cannot be read"
+                ) from None
+        return self._scalars[known]

@@ -7,28 +7,30 @@ cluster. The answer is printed first; pictures follow, so that one which cannot 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from launcher.meshctl.plan import document, render
-from launcher.meshctl.plan.changes import apply_changes
+from launcher.meshctl.plan import render
+from launcher.meshctl.plan.changes import apply_changes, list_moves
 from launcher.meshctl.plan.cluster import (
     ClusterSpec,
     parse_cluster,
     parse_levels,
     parse_previous_plan,
+    read_file,
     require_same_mesh,
 )
-from launcher.meshctl.plan.drawing.page import render_html
-from launcher.meshctl.plan.drawing.picture import render_svg
 from launcher.meshctl.plan.generate import generate, is_form
-from launcher.meshctl.plan.moves import list_moves
-from launcher.meshctl.plan.output_file import write_file
+from launcher.meshctl.plan.page import render_html
+from launcher.meshctl.plan.picture import render_svg
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import LauncherError, UsageError
+from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
 from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
@@ -82,9 +84,11 @@ def run(request: PlanRequest) -> int:
         if request.as_json:
             write_stdout(json.dumps({"plan": {}, "error": str(error)}))
         else:
-            write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
+            _report(error)
         return EXIT_FAILURE
-    write_stdout(_format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan))
+    write_stdout(
+        render.format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan)
+    )
     return _write_pictures(request, after, task, plan)
 
 
@@ -96,7 +100,7 @@ def _load_cluster(request: PlanRequest) -> ClusterSpec:
     levels = None if request.levels is None else [part.strip() for part in request.levels.split(",") if part.strip()]
     if not is_form(request.cluster):
         name = "stdin" if request.cluster == "-" else request.cluster
-        return parse_cluster(document.read(request.cluster), name, levels)
+        return parse_cluster(read_file(request.cluster), name, levels)
     cluster = generate(request.cluster)
     if levels is None:
         return cluster
@@ -153,25 +157,12 @@ def _parse_integer(text: str) -> int | None:
 def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Plan | None:
     if request.previous is not None:
         name = f"--previous {request.previous}"
-        found: Plan | None = parse_previous_plan(document.read(request.previous), name)
+        found: Plan | None = parse_previous_plan(read_file(request.previous), name)
     else:
         name, found = cluster.name, cluster.previous
     if found is not None:
         require_same_mesh(found, mesh, name)
     return found
-
-
-def _format_json(plan: Plan) -> str:
-    answer = {
-        "dims": list(plan.shape),
-        "plan": {node: list(ranks) for node, ranks in plan.ranks.items()},
-        "spares": list(plan.spares),
-        "J": plan.cost,
-        "moved": plan.moved,
-        "lower_bound": plan.lower_bound,
-        "reasons": list(plan.reasons),
-    }
-    return json.dumps(answer)
 
 
 def _format_text(
@@ -193,18 +184,42 @@ def _format_text(
 def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, plan: Plan) -> int:
     """Write the requested files; a failure is reported, and does not stop the other."""
     code = 0
-    for kind, path in (("svg", request.svg), ("html", request.html)):
+    for draw, path in ((render_svg, request.svg), (render_html, request.html)):
         if path is None:
             continue
         try:
-            write_file(path, _render_picture(kind, cluster, task, plan))
+            write_file(path, draw(plan, cluster.nodes, task.mesh, task.limits, task.costs))
         except LauncherError as error:
-            write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))
+            _report(error)
             code = EXIT_USAGE
     return code
 
 
-def _render_picture(kind: str, cluster: ClusterSpec, task: _Task, plan: Plan) -> str:
-    if kind == "svg":
-        return render_svg(plan, cluster.nodes, task.mesh, task.limits, task.costs)
-    return render_html(plan, cluster.nodes, task.mesh, task.limits, task.costs)
+def write_file(path: str, text: str) -> None:
+    """Write `text` to a file, replacing its content. Raises UsageError.
+
+    The file gets its name only when all of it is on the disk, so a full disk leaves the old one unchanged.
+    """
+    if path in ("", "-"):
+        raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
+    target = os.path.realpath(path)  # a link stays a link
+    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}")
+    try:
+        # A device or pipe cannot be replaced, and has no old content to lose.
+        is_replaced = not os.path.lexists(target) or stat.S_ISREG(os.stat(target).st_mode)
+        with open(temporary if is_replaced else target, "xb" if is_replaced else "wb") as file:
+            file.write(text.encode(errors="backslashreplace"))
+            file.flush()
+            if is_replaced:
+                os.fsync(file.fileno())  # some disks report only now that they are full
+                os.replace(temporary, target)
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        with contextlib.suppress(OSError, ValueError):
+            os.unlink(temporary)
+        number = error.errno if isinstance(error, OSError) else None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot write {path!r}: {why}", find_shortage_hint(number)) from None
+
+
+def _report(error: LauncherError) -> None:
+    write_stderr(f"{PROGRAM}: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""))

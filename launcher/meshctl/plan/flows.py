@@ -6,9 +6,9 @@ hosts. Amounts are in the user's own weights: a hop of dp with weight 10 carries
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,7 @@ from launcher.model.node import Node
 from launcher.model.topology import HOST, Tree, build_tree, resolve_level_costs
 from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
 from launcher.placement.limits import Costs, Limits, Plan
-from launcher.placement.problem.cost import Labels, sum_leaving_traffic
-from launcher.placement.problem.hops import Exchange, Hops, compute_box, make_traffic
+from launcher.placement.problem.hops import Exchange, Hops, Labels, make_traffic, sum_leaving_traffic
 
 DOMAINS_MAX = 128
 
@@ -30,7 +29,7 @@ class Arc(NamedTuple):
 
     low: int
     high: int
-    amount: float
+    amount: Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,8 @@ class Flow:
     """
 
     communicator: Communicator
-    leaving: tuple[float, ...]
-    cost: float
+    leaving: tuple[Fraction, ...]
+    cost: Fraction
     crossing_count: int
     group_count: int
     arcs: tuple[Arc, ...]
@@ -53,7 +52,7 @@ class Flow:
 class TrafficSummary:
     """All flows, the most expensive first. `level`: index of the drawn level in `levels`; None: none has room.
 
-    `names`: of its domains in use; `outer`: the domain around each, empty at the outermost level.
+    `names`: of its domains in use; `outer_names`: the domain around each, empty at the outermost level.
     """
 
     levels: tuple[str, ...]
@@ -63,66 +62,57 @@ class TrafficSummary:
     outer_names: tuple[str, ...]
     flows: tuple[Flow, ...]
 
+    @property
+    def crossing_flows(self) -> list[Flow]:
+        """The flows with arcs to draw."""
+        return [flow for flow in self.flows if flow.arcs]
+
 
 def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> TrafficSummary:
     """Summarize the cost of the plan's traffic, and its paths."""
-    wood = build_tree(nodes, limits.levels)
-    levels = (*wood.levels, HOST)
-    level_costs = resolve_level_costs(wood.levels, costs.level_costs)
+    tree = build_tree(nodes, limits.levels)
+    level_costs = resolve_level_costs(tree.levels, costs.level_costs)
     communicators = make_default_traffic(mesh) if costs.traffic is None else costs.traffic
-    unit = _find_block_size(plan)
-    sent = make_traffic(plan.shape, [axis.name for axis in mesh.axes], unit, communicators, level_costs)
-    domains = [np.array(level, dtype=np.int32) for level in (*wood.domains, range(len(wood.nodes)))]
-    holder = _find_holders(plan, wood, unit)
-    labels = [level[holder] for level in domains]
+    traffic = make_traffic(plan.shape, [axis.name for axis in mesh.axes], 1, communicators, level_costs)
+    whole_costs, cost_scale = scale_to_integers(level_costs)
+    scale = Fraction(cost_scale, traffic.scale)  # from scaled weights to the user's
+    holder = np.zeros(plan.world_size, dtype=np.int32)
+    for position, node in enumerate(tree.nodes):
+        holder[list(plan.ranks.get(node.id, ()))] = position
+    labels = [np.array(level, dtype=np.int32)[holder] for level in (*tree.domains, range(len(tree.nodes)))]
     level = _choose_level(labels)
-    names, outer, drawn = _list_used_domains(wood, level, labels)
-    by_level = [sum_leaving_traffic(sent, each) for each in labels]
-    one = scale_to_integers(level_costs)[1] / sent.scale  # from scaled weights to the user's
-    every: list[Hops | Exchange] = [*sent.hops, *sent.exchanges]
+    names, outer_names, drawn = _list_used_domains(tree, level, labels)
+    by_level = [sum_leaving_traffic(traffic, each) for each in labels]
+    every: list[Hops | Exchange] = [*traffic.hops, *traffic.exchanges]
     flows = []
     for communicator in communicators:
         own = [index for index, each in enumerate(every) if each.communicator is communicator]
-        left = tuple(sum(row[index] for index in own) * one for row in by_level)
-        arcs: tuple[Arc, ...] = ()
-        crossing_count = group_count = 0
-        if level is not None:
-            arcs = _make_arcs([every[index] for index in own], drawn, one)
-            crossing_count, group_count = _count_crossing(communicator, mesh, plan, np.repeat(drawn, unit))
+        leaving = tuple(sum(row[index] for index in own) * scale for row in by_level)
+        along = tuple(index for index, axis in enumerate(mesh.axes) if axis.name in communicator.axes)
+        grid = drawn.reshape(plan.shape)
+        spread = grid.max(axis=along) != grid.min(axis=along)
         flows.append(
             Flow(
                 communicator=communicator,
-                leaving=left,
-                cost=sum(cost * amount for cost, amount in zip(level_costs, left, strict=True)),
-                crossing_count=crossing_count,
-                group_count=group_count,
-                arcs=arcs,
+                leaving=leaving,
+                cost=sum(
+                    (Fraction(cost, cost_scale) * each for cost, each in zip(whole_costs, leaving, strict=True)),
+                    Fraction(0),
+                ),
+                crossing_count=int(np.count_nonzero(spread)),
+                group_count=int(np.size(spread)),
+                arcs=_make_arcs([every[index] for index in own], drawn, scale),
             )
         )
     flows.sort(key=lambda flow: (-flow.cost, -flow.communicator.weight, flow.communicator.name))
     return TrafficSummary(
-        levels=levels, level_costs=level_costs, level=level, names=names, outer_names=outer, flows=tuple(flows)
+        levels=(*tree.levels, HOST),
+        level_costs=level_costs,
+        level=level,
+        names=names,
+        outer_names=outer_names,
+        flows=tuple(flows),
     )
-
-
-def _find_block_size(plan: Plan) -> int:
-    """Return the longest aligned runs of ranks that the plan keeps on one node and that are boxes of its mesh."""
-    unit = plan.world_size
-    for ranks in plan.ranks.values():
-        start = 0
-        for index in range(1, len(ranks) + 1):
-            if index == len(ranks) or ranks[index] != ranks[index - 1] + 1:
-                unit = math.gcd(unit, ranks[start], index - start)
-                start = index
-    return next(size for size in range(unit, 0, -1) if unit % size == 0 and compute_box(plan.shape, size))
-
-
-def _find_holders(plan: Plan, tree: Tree, block_size: int) -> NDArray[np.int64]:
-    """Return for every unit the position in the tree of the node that holds it."""
-    holder = np.zeros(plan.world_size // block_size, dtype=np.int64)
-    for position, node in enumerate(tree.nodes):
-        holder[[rank // block_size for rank in plan.ranks.get(node.id, ())[::block_size]]] = position
-    return holder
 
 
 def _choose_level(labels: Sequence[Labels]) -> int | None:
@@ -136,21 +126,22 @@ def _choose_level(labels: Sequence[Labels]) -> int | None:
 def _list_used_domains(
     tree: Tree, level: int | None, labels: Sequence[Labels]
 ) -> tuple[tuple[str, ...], tuple[str, ...], NDArray[np.int64]]:
-    """For the drawn level: the names of the domains with ranks, their outer domains, and unit -> number among them."""
+    """For the drawn level: the names of the domains with ranks, their outer domains, and rank -> number among them.
+
+    Without a level all ranks are in one domain without a name.
+    """
     if level is None:
-        return (), (), np.zeros(0, dtype=np.int64)
+        return (), (), np.zeros(len(labels[-1]), dtype=np.int64)
     used, first, drawn = np.unique(labels[level], return_index=True, return_inverse=True)
-    is_host = level == len(tree.levels)
-    names = [tree.nodes[domain].id if is_host else tree.names[level][domain] for domain in used]
-    above = [tree.names[level - 1][domain] for domain in labels[level - 1][first]] if level else [""] * len(used)
-    inner = [
-        name[len(outer) + 1 :] if not is_host and outer and name.startswith(outer + "/") else name
-        for name, outer in zip(names, above, strict=True)
-    ]
-    return tuple(inner), tuple(above), drawn.reshape(-1)
+    all_names = (*tree.names, [node.id for node in tree.nodes])
+    names = [all_names[level][domain] for domain in used]
+    outer = [tree.names[level - 1][domain] for domain in labels[level - 1][first]] if level else [""] * len(used)
+    if level < len(tree.levels):
+        names = [name.removeprefix(f"{above}/") for name, above in zip(names, outer, strict=True)]
+    return tuple(names), tuple(outer), drawn.reshape(-1)
 
 
-def _make_arcs(transfers: Sequence[Hops | Exchange], domain_of: NDArray[np.int64], scale: float) -> tuple[Arc, ...]:
+def _make_arcs(transfers: Sequence[Hops | Exchange], domain_of: NDArray[np.int64], scale: Fraction) -> tuple[Arc, ...]:
     """Return the traffic between any two domains, heaviest first."""
     count = int(domain_of.max()) + 1
     between = np.zeros((count, count), dtype=np.int64)
@@ -167,13 +158,3 @@ def _make_arcs(transfers: Sequence[Hops | Exchange], domain_of: NDArray[np.int64
     low, high = np.nonzero(np.triu(between, 1))
     arcs = [Arc(int(a), int(b), int(between[a, b]) * scale) for a, b in zip(low, high, strict=True)]
     return tuple(sorted(arcs, key=lambda arc: (-arc.amount, arc.low, arc.high)))
-
-
-def _count_crossing(
-    communicator: Communicator, mesh: Mesh, plan: Plan, domain_of: NDArray[np.int64]
-) -> tuple[int, int]:
-    """Return how many groups touch several domains, and how many groups there are."""
-    along = tuple(index for index, axis in enumerate(mesh.axes) if axis.name in communicator.axes)
-    grid = domain_of.reshape(plan.shape)
-    spread = grid.max(axis=along) != grid.min(axis=along)
-    return int(np.count_nonzero(spread)), int(np.size(spread))

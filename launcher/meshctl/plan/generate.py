@@ -12,8 +12,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from launcher.hardware.tpu import slice_types
-from launcher.meshctl.plan.cluster import DEVICES_MAX, ClusterSpec, require_devices, require_size
+from launcher.hardware import slice_types
+from launcher.meshctl.plan.cluster import DEVICES_MAX, ClusterSpec, require_size
 from launcher.model.errors import UsageError
 from launcher.model.node import Node
 
@@ -72,10 +72,10 @@ def _make_cluster(name: str, levels: tuple[str, ...], counts: Sequence[int], who
     """`counts`: domains of the outermost level, of the next in each, ..., nodes in each, devices of each."""
     *domains, devices = counts
     node_count = math.prod(domains)
-    require_size(node_count, name)
+    require_size(node_count, 0, name)
     if devices > DEVICES_MAX:
         raise UsageError(f"{name}: {devices} devices per node are more than the {DEVICES_MAX} that one may have")
-    require_devices(node_count * devices, name)
+    require_size(node_count, node_count * devices, name)
     places = itertools.product(*(range(count) for count in domains))
     arrival = sorted(range(node_count), key=_make_shuffle_key)
     order = {number: position for position, number in enumerate(arrival)}

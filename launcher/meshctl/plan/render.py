@@ -6,11 +6,12 @@ the rest is counted. Only the optional table of all ranks is as long as the clus
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+from launcher.meshctl.plan.changes import Move
 from launcher.meshctl.plan.cluster import ClusterSpec
-from launcher.meshctl.plan.moves import Move
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
@@ -21,6 +22,20 @@ from launcher.placement.limits import Plan
 
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
+
+
+def format_json(plan: Plan) -> str:
+    """Format the answer for programs."""
+    answer = {
+        "dims": list(plan.shape),
+        "plan": {node: list(ranks) for node, ranks in plan.ranks.items()},
+        "spares": list(plan.spares),
+        "J": plan.cost,
+        "moved": plan.moved,
+        "lower_bound": plan.lower_bound,
+        "reasons": list(plan.reasons),
+    }
+    return json.dumps(answer)
 
 
 def format_heading(cluster: ClusterSpec, mesh: Mesh) -> str:

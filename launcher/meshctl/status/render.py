@@ -1,15 +1,22 @@
-"""Renders the status of a job as text: readable without colour, on 80 columns, at 3 nodes and at 1,000.
+"""Formats the status of a job: as text on 80 columns without colour, as JSON, and its changes as sentences.
 
 First the job and its phase, then the nodes, then the history. Up to a screenful of nodes each has a line; of more,
 those that need attention have one, and the rest are ranges in a summary by state. `--nodes` gives every node its
 line. Text from the store is cut to the width of its column, and control characters are escaped.
+
+Of the nodes' localities the common part is shown once, and the differing part in a column. Names of domains are often
+long and differ in their last letters (`nn-67ec43a6722b34afb`), so those are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from launcher.meshctl.status.places import LocalityColumn, summarize_locality
+from msgspec import to_builtins
+
+from launcher.locality.merge import order_levels
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.model import ranges
 from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
@@ -21,17 +28,31 @@ FAULTS_MAX = 5
 RANGES_MAX = 12
 _LABEL_WIDTH = 10  # width of the first column
 _NAME_MAX, _CELL_MAX, _PLACE_MAX = 22, 12, 18  # with the other columns 80 letters
+_DOMAIN_MAX = 8
+_LEVEL_NAMES_MAX = 100  # names are foreign input
+_LEVELS_MAX = 6  # the innermost ones; --json has all
 _HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that need no attention
 _EXPLAINED_ABOVE = ("spare", "quarantined")  # with their reasons, once for all who have the same
+_TOLD_STATES = ("failed", "leaving", "quarantined", "succeeded")  # states that are a change worth a line
 _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
+
+
+def encode_overview(overview: Overview) -> dict[str, Any]:
+    """Return the overview as values for JSON. Fields are added over time, never renamed; times are in seconds."""
+    content = to_builtins(overview)
+    for record in (*content["history"], *filter(None, [content["verdict"]])):
+        del record["unknown"]
+    for node in content["nodes"]:
+        node["locality"] = dict(node["locality"])
+    return {"now": format_headline(overview), **content}
 
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     """Describe the overview. `all_nodes`: a line for each node, however many there are."""
-    stand = summarize_locality(overview.nodes)
+    locality = _summarize_locality(overview.nodes)
     parts = (
-        _format_job(overview, stand.common),
-        _format_nodes(overview, all_nodes, stand),
+        _format_job(overview, locality.common),
+        _format_nodes(overview.nodes, all_nodes, locality),
         _format_history(overview.history),
         _format_faults(overview.faults),
     )
@@ -40,16 +61,15 @@ def describe(overview: Overview, *, all_nodes: bool = False) -> str:
 
 def format_headline(overview: Overview) -> str:
     """Format what the job does now, in one sentence."""
-    if overview.verdict is not None:
+    if (verdict := overview.verdict) is not None:
         ended = {"success": "succeeded", "failure": "failed", "stopped": "was stopped"}
-        how = ended.get(overview.verdict.kind, "has ended")
-        why = f": {overview.verdict.reason}" if overview.verdict.kind != "success" else ""
-        return f"{how} in round {overview.verdict.round}, exit code {overview.verdict.exit_code}{why}"
+        how = ended.get(verdict.kind, "has ended")
+        why = f": {verdict.reason}" if verdict.kind != "success" else ""
+        return f"{how} in round {verdict.round}, exit code {verdict.exit_code}{why}"
     if overview.phase == FORMING:
         return f"no round yet, {format_count(len(overview.nodes), 'node')} there"
-    world = f"{format_count(overview.world_size, 'rank')} on {format_count(len(overview.active), 'node')}"
     if overview.phase == RUNNING:
-        return f"round {overview.round} runs {world}"
+        return f"round {overview.round} runs {_format_world(overview.world_size, len(overview.active))}"
     doing = "is being stopped" if overview.phase == STOPPING else "is over, the next one is not sealed yet"
     return f"round {overview.round} {doing}: {overview.stop_reason}"
 
@@ -62,12 +82,27 @@ def format_mesh(overview: Overview) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in zip(axes, overview.shape, strict=True))
 
 
+def format_duration(seconds: float) -> str:
+    """0.4 s, 12 s, 3 min 5 s, 2 h 40 min, 3 d 4 h."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def _format_world(rank_count: int, node_count: int) -> str:
+    return f"{format_count(rank_count, 'rank')} on {format_count(node_count, 'node')}"
+
+
 def _format_job(overview: Overview, common: str) -> str:
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
     quarantined = [node for node in overview.nodes if node.state == "quarantined"]
-    restarts = format_count(overview.restart_count, "restart") + " charged" if overview.restart_count else ""
-    if overview.short_rounds > 1:
-        restarts += f"{', ' if restarts else ''}{overview.short_rounds} short rounds in a row"
+    restarts = [f"{format_count(overview.restart_count, 'restart')} charged"] if overview.restart_count else []
+    restarts += [f"{overview.short_rounds} short rounds in a row"] if overview.short_rounds > 1 else []
     rows = (
         ("run", f"{overview.run_id}, job {overview.job_key}"),
         ("now", format_headline(overview)),
@@ -76,7 +111,7 @@ def _format_job(overview: Overview, common: str) -> str:
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),
         ("place", f"all nodes are on {common}" if common else ""),
-        ("restarts", restarts),
+        ("restarts", ", ".join(restarts)),
         ("spares", _format_reasons(spares) if overview.round else ""),
         ("quarantined", _format_reasons(quarantined)),
         ("drained", _format_names(overview.drained)),
@@ -101,13 +136,11 @@ def _format_names(names: Iterable[str]) -> str:
 # --- nodes ---
 
 
-def _format_nodes(overview: Overview, all_nodes: bool, locality: LocalityColumn) -> str:
-    nodes = overview.nodes
+def _format_nodes(nodes: Sequence[NodeState], all_nodes: bool, locality: LocalityColumn) -> str:
     if not nodes:
         return ""
     if all_nodes or len(nodes) <= NODES_MAX:
         return _format_table(nodes, locality)
-    unusual = [node for node in nodes if _needs_attention(node)]
     by_state: dict[str, list[str]] = {}
     for node in nodes:
         by_state.setdefault(node.state, []).append(node.name)
@@ -115,88 +148,133 @@ def _format_nodes(overview: Overview, all_nodes: bool, locality: LocalityColumn)
         _wrap(state, f"{format_count(len(names), 'node')}: {_format_names(names)}")
         for state, names in sorted(by_state.items(), key=lambda row: (-len(row[1]), row[0]))
     )
+    unusual = [node for node in nodes if node.state not in _HEALTHY_STATES or (node.silent_s or 0.0) > _SILENCE_MAX_S]
     more = f"and {len(unusual) - NODES_MAX:,} more; --nodes shows all\n" if len(unusual) > NODES_MAX else ""
     return summary + (f"\n{_format_table(unusual[:NODES_MAX], locality)}{more}" if unusual else "")
 
 
-def _needs_attention(node: NodeState) -> bool:
-    return node.state not in _HEALTHY_STATES or (node.silent_s or 0.0) > _SILENCE_MAX_S
-
-
 def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
-    head = ("node", "state", "ranks", *([locality.header] if locality.cells else []), "last seen", "")
-    rows = [head]
-    for node in nodes:
-        place = [locality.cells[node.member_id]] if locality.cells else []
-        why = ", ".join(filter(None, ("leads" if node.is_leader else "", node.why)))
-        rows.append(
-            (
-                _truncate(node.name, _NAME_MAX),
-                node.state,
-                _format_ranks(node.ranks),
-                *(_truncate(cell, _PLACE_MAX) for cell in place),
-                _format_last_seen(node),
-                why,
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
+    rows = [("node", "state", "ranks", *([locality.header] if locality.cells else []), "last seen", "")]
+    rows += [_format_row(node, locality) for node in nodes]
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     text = ""
-    for row in rows:
-        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
-        why = escape_unprintable(row[-1])
+    for *cells, why in rows:
+        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
         if len(line) + 2 + len(why) <= WIDTH:
             text += f"{line}  {why}".rstrip() + "\n"
-        elif row[1] in _EXPLAINED_ABOVE:
-            text += line.rstrip() + "\n"
         else:
-            text += line.rstrip() + "\n" + _wrap("", _truncate(why, 2 * WIDTH))
+            text += line.rstrip() + "\n"
+            text += "" if cells[1] in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
     return text
 
 
-def _format_ranks(values: Sequence[int]) -> str:
-    return _truncate(ranges.format_ranges(values) if values else "-")
+def _format_row(node: NodeState, locality: LocalityColumn) -> tuple[str, ...]:
+    return (
+        _truncate(node.name, _NAME_MAX),
+        node.state,
+        _truncate(ranges.format_ranges(node.ranks) if node.ranks else "-"),
+        *([_truncate(locality.cells[node.member_id], _PLACE_MAX)] if locality.cells else []),
+        f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-",
+        escape_unprintable(", ".join(filter(None, ("leads" if node.is_leader else "", node.why)))),
+    )
 
 
-def _format_last_seen(node: NodeState) -> str:
-    return f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-"
+class LocalityColumn(NamedTuple):
+    """`common`: "zone a, spine s1", or empty. `header`: of the column; `cells`: by member id, empty without one."""
+
+    common: str
+    header: str
+    cells: Mapping[str, str]
+
+
+def _summarize_locality(nodes: Sequence[NodeState]) -> LocalityColumn:
+    """Return what to show of these nodes' localities."""
+    known = [dict(node.locality) for node in nodes]
+    lists = Counter(tuple(level for level, _ in node.locality) for node in nodes if node.locality)
+    levels = order_levels(lists).levels if len({name for one in lists for name in one}) <= _LEVEL_NAMES_MAX else ()
+    located = [place for node, place in zip(nodes, known, strict=True) if node.slot_count or place]  # not of the lost
+    shared = [level for level in levels if all(located) and len({place.get(level) for place in located}) == 1]
+    rest = [level for level in levels if level not in shared][-_LEVELS_MAX:]
+    common = ", ".join(f"{level} {_shorten(located[0][level])}" for level in shared)
+    if not rest:
+        return LocalityColumn(common, "", {})
+    cells = {
+        node.member_id: "/".join(_shorten(place.get(level, "?")) for level in rest) if place else "-"
+        for node, place in zip(nodes, known, strict=True)
+    }
+    header = "/".join(rest)
+    return LocalityColumn(common, header if len(header) <= _PLACE_MAX else "place", cells)
+
+
+def _shorten(domain: str) -> str:
+    return domain if len(domain) <= _DOMAIN_MAX else f"..{domain[2 - _DOMAIN_MAX :]}"
 
 
 # --- history ---
 
 
 def _format_history(history: Sequence[RoundHistory]) -> str:
-    if not history:
-        return ""
-    shown = history[-HISTORY_MAX:]
-    hidden = len(history) - len(shown)
-    text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden else ""
-    for past in shown:
-        world = f"{format_count(past.world_size, 'rank')} on {format_count(past.node_count, 'node')}"
+    hidden = len(history) - HISTORY_MAX
+    text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden > 0 else ""
+    for past in history[-HISTORY_MAX:]:
         why = past.reason.partition(";")[0]  # the planner's further reasons are in the JSON
         ran = f"; ended after {format_duration(past.ran_s)}: {past.ended}" if past.ended else ""
-        text += _wrap(f"round {past.round}", f"{world}: {why}{ran}")
+        text += _wrap(f"round {past.round}", f"{_format_world(past.world_size, past.node_count)}: {why}{ran}")
     return text
 
 
 def _format_faults(faults: Sequence[str]) -> str:
-    shown = [_truncate(escape_unprintable(fault), 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
+    shown = [_truncate(fault, 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
     more = [f"and {len(faults) - FAULTS_MAX:,} more"] if len(faults) > FAULTS_MAX else []
     return "".join(_wrap("unread" if index == 0 else "", fault) for index, fault in enumerate([*shown, *more]))
 
 
+# --- changes between two readings ---
+
+
+def describe_changes(before: Overview | None, after: Overview) -> list[str]:
+    """Return sentences, in the order of importance; empty if nothing relevant has changed."""
+    if before is None or before.job_key != after.job_key:
+        return [f"run {after.run_id}, job {after.job_key}: {format_headline(after)}"]
+    return list(_describe_changes(before, after))
+
+
+def _describe_changes(before: Overview, after: Overview) -> Iterator[str]:
+    if after.round != before.round:
+        world = f"{_format_world(after.world_size, len(after.active))}, {format_mesh(after)}"
+        yield f"round {after.round} is sealed: {world}" + (f": {after.reason}" if after.reason else "")
+    if after.stop_reason and (after.stop_reason, after.round) != (before.stop_reason, before.round):
+        yield f"round {after.round} is stopped: {after.stop_reason}"
+    if after.verdict is None:  # after it all leave
+        old, new = (
+            {node.member_id: node.name for node in one.nodes if node.state != "lost"} for one in (before, after)
+        )
+        for verb, some, others in (("joined", new, old), ("left or lost", old, new)):
+            if names := [some[member_id] for member_id in some.keys() - others.keys()]:
+                yield f"{verb}: {format_list(ranges.merge_names(names))}"
+        if after.leader != before.leader:
+            yield f"{after.leader} leads" if after.leader else f"{before.leader} does not lead any more"
+    yield from _describe_states(before, after)
+    yield from (f"{name} is drained" for name in sorted({*after.drained} - {*before.drained}))
+    yield from (f"{name} may come back" for name in sorted({*before.drained} - {*after.drained}))
+    yield from (f"asked for: {request}" for request in after.requests if request not in before.requests)
+    yield from (fault for fault in after.faults if fault not in before.faults)
+    if after.verdict is not None and before.verdict is None:
+        yield format_headline(after)
+
+
+def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
+    """Describe nodes whose state has changed to a relevant one."""
+    old = {node.member_id: node.state for node in before.nodes}
+    changed: dict[tuple[str, str], list[str]] = {}
+    for node in after.nodes:
+        if node.state in _TOLD_STATES and old.get(node.member_id) != node.state:
+            changed.setdefault((node.state, node.why), []).append(node.name)
+    for (state, why), names in sorted(changed.items()):
+        yield f"{state}: {format_list(ranges.merge_names(names))}" + (f" ({why})" if why else "")
+
+
 # --- texts ---
-
-
-def format_duration(seconds: float) -> str:
-    """0.4 s, 12 s, 3 min 5 s, 2 h 40 min, 3 d 4 h."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
-    return f"{whole} s"
 
 
 def escape_unprintable(text: str) -> str:

@@ -6,27 +6,26 @@ program may have written them. An invalid text is refused in a sentence, and nev
 
 from __future__ import annotations
 
-import json
 import math
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from rendezvous import codec
 from rendezvous.errors import RecordError
-from rendezvous.values import MISSING, dataclass, fields
+from rendezvous.records import Port
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    _Record = TypeVar("_Record", "Description", "NodeAssignment")
-
-_TEXT_MAX = 255
-_SLOTS_MAX = 10_000
-_AXES_MAX = 64
-_RANKS_MAX = 10_000_000
-_NODES_MAX = 1_000_000
+Text = Annotated[str, Meta(max_length=255)]
+SlotCount = Annotated[int, Meta(gt=0, le=10_000)]
+NodeIndex = Annotated[int, Meta(ge=0, lt=1_000_000)]
+NodeCount = Annotated[int, Meta(ge=0, le=1_000_000)]
+RankCount = Annotated[int, Meta(gt=0, le=10_000_000)]
+Ranks = Annotated[tuple[int, ...], Meta(min_length=1)]
+Shape = Annotated[tuple[RankCount, ...], Meta(min_length=1, max_length=64)]
+WorkerPort = Annotated[int, Meta(gt=0, lt=2**16)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     """The description of a node. `master_port` 0: rank 0 listens on the port offered per round.
 
     `node_rank`: its number, if the user has set it; `master_addr` is then its workers' MASTER_ADDR. `name`: the node's
@@ -36,63 +35,59 @@ class Description:
     complete slice, 0 without one; `host_pattern`: their names, see `Node`.
     """
 
-    slot_count: int
-    address: str
-    role: str
-    name: str = ""
-    machine: str = ""
+    slot_count: SlotCount
+    address: Text
+    role: Text
+    name: Text = ""
+    machine: Text = ""
     locality: tuple[tuple[str, str], ...] = ()
-    index: int | None = None
-    slice_hosts: int = 0
-    host_pattern: str = ""
-    master_port: int = 0
-    node_rank: int | None = None
-    master_addr: str = ""
+    index: NodeIndex | None = None
+    slice_hosts: NodeCount = 0
+    host_pattern: Text = ""
+    master_port: Port = 0
+    node_rank: NodeIndex | None = None
+    master_addr: Text = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeAssignment:
+class NodeAssignment(Struct, frozen=True, kw_only=True):
     """One node's part of a round: one rank per slot, in slot order, and the values common to all nodes.
 
     `summary` describes the round in a few words; empty in a job of one machine. `slice_index`: the number of the
     node's TPU slice in this round, of `slice_count`; 0 where there are none.
     """
 
-    ranks: tuple[int, ...]
-    world_size: int
-    shape: tuple[int, ...]
+    ranks: Ranks
+    world_size: RankCount
+    shape: Shape
     group_rank: int
     group_world_size: int
-    role_ranks: tuple[int, ...]
+    role_ranks: Ranks
     role_world_size: int
-    master_addr: str
-    master_port: int
+    master_addr: Text
+    master_port: WorkerPort
     summary: str = ""
     slice_index: int = 0
-    slice_count: int = 0
+    slice_count: NodeCount = 0
 
 
 def encode_description(description: Description) -> str:
-    return json.dumps(vars(description))
+    return codec.encode(description).decode()
 
 
 def encode_assignment(assignment: NodeAssignment) -> str:
-    return json.dumps(vars(assignment))
+    return codec.encode(assignment).decode()
 
 
 def decode_description(text: str) -> Description:
     """Raises RecordError, which says what is wrong, for anything that `encode_description` did not write."""
-    found = _decode(Description, text, "description")
-    _require(0 < found.slot_count <= _SLOTS_MAX, f"slot_count {found.slot_count}")
-    _require(0 <= found.master_port < 65536, f"master_port {found.master_port}")
-    _require(0 <= found.slice_hosts <= _NODES_MAX, f"slice_hosts {found.slice_hosts}")
-    _require(found.index is None or 0 <= found.index < _NODES_MAX, f"index {found.index}")
+    if "path" in codec.decode(dict[str, object], text, "its description"):  # the format before levels had names
+        raise RecordError("it is of another version of meshrun: run the same version on every node")
+    found = codec.decode(Description, text, "its description")
     if found.locality:
         _require_locality(found.locality)
-    _require(found.node_rank is None or 0 <= found.node_rank < _NODES_MAX, f"node_rank {found.node_rank}")
     texts = (found.address, found.role, found.name, found.machine, found.master_addr, found.host_pattern)
     for name in texts:
-        _require(len(name) <= _TEXT_MAX and name.isprintable(), f"the text {name[:40]!r}")
+        _require(name.isprintable(), f"the text {name[:40]!r}")
     _require(bool(found.address), "no address")
     return found
 
@@ -111,19 +106,16 @@ def _require_locality(locality: tuple[tuple[str, str], ...]) -> None:
 
 def decode_assignment(text: str) -> NodeAssignment:
     """Read what `encode_assignment` wrote. Raises RecordError."""
-    found = _decode(NodeAssignment, text, "assignment")
-    is_whole = 0 < len(found.ranks) == len(found.role_ranks) and found.world_size <= _RANKS_MAX
-    is_whole = is_whole and _are_valid_ranks(found.ranks, found.world_size)
-    _require(is_whole and _are_valid_ranks(found.role_ranks, found.role_world_size), "ranks that cannot be")
-    is_grid = 0 < len(found.shape) <= _AXES_MAX and all(0 < length <= found.world_size for length in found.shape)
-    is_right = is_grid and math.prod(found.shape) == found.world_size
-    _require(is_right, f"a grid of {found.shape[:_AXES_MAX]} for {found.world_size} ranks")
+    found = codec.decode(NodeAssignment, text, "its assignment")
+    are_ranks = len(found.ranks) == len(found.role_ranks) and _are_valid_ranks(found.ranks, found.world_size)
+    _require(are_ranks and _are_valid_ranks(found.role_ranks, found.role_world_size), "ranks that cannot be")
+    is_grid = math.prod(found.shape) == found.world_size
+    _require(is_grid, f"a grid of {found.shape} for {found.world_size} ranks")
     is_node = 0 <= found.group_rank < found.group_world_size <= found.world_size
     _require(is_node and found.role_world_size <= found.world_size, f"group_rank {found.group_rank}")
-    _require(0 < found.master_port < 65536, f"port {found.master_port}")
-    is_host = 0 < len(found.master_addr) <= _TEXT_MAX and found.master_addr.isprintable()
+    is_host = bool(found.master_addr) and found.master_addr.isprintable()
     _require(is_host, f"the address {found.master_addr[:40]!r}")
-    is_slice = 0 <= found.slice_index < max(1, found.slice_count) <= _NODES_MAX
+    is_slice = 0 <= found.slice_index < max(1, found.slice_count)
     _require(is_slice, f"slice {found.slice_index} of {found.slice_count}")
     return found
 
@@ -131,49 +123,6 @@ def decode_assignment(text: str) -> NodeAssignment:
 def _are_valid_ranks(ranks: tuple[int, ...], count: int) -> bool:
     """Whether these are different ranks below `count`."""
     return len(set(ranks)) == len(ranks) and all(0 <= rank < count for rank in ranks)
-
-
-def _decode(kind: type[_Record], text: str, what: str) -> _Record:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise RecordError(f"its {what} is not JSON") from None
-    if not isinstance(content, dict):
-        raise RecordError(f"its {what} is not an object")
-    if kind is Description and "path" in content:  # the format before levels had names
-        raise RecordError("it is of another version of meshrun: run the same version on every node")
-    known: dict[str, Any] = {}
-    for item in fields(kind):
-        if item.name not in content:
-            if item.default is MISSING:
-                raise RecordError(f"its {what} lacks {item.name}")
-            continue
-        value = content[item.name]
-        _require(_has_type(value, str(item.type)), f"{item.name} {value!r:.40}")
-        known[item.name] = _make_tuple(value)
-    return kind(**known)
-
-
-def _has_type(value: object, kind: str) -> bool:
-    """Whether JSON's value fits the annotation, which is a string here."""
-    if kind.startswith("tuple[int"):
-        return isinstance(value, list) and all(_has_type(one, "int") for one in value)
-    if kind.startswith("tuple[tuple["):
-        return isinstance(value, list) and all(isinstance(one, list) and _is_pair(one) for one in value)
-    if kind.endswith("| None") and value is None:
-        return True
-    if kind.startswith("int"):
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
-    return isinstance(value, str)
-
-
-def _is_pair(value: list[object]) -> bool:
-    return len(value) == 2 and all(isinstance(one, str) for one in value)
-
-
-def _make_tuple(value: object) -> object:
-    """Convert JSON's lists to tuples."""
-    return tuple(map(_make_tuple, value)) if isinstance(value, list) else value
 
 
 def _require(is_right: bool, what: str) -> None:

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.config.options.command_line import suggest
 from launcher.model import traffic
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, suggest
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST, build_tree

@@ -81,10 +81,8 @@ class PlannerAdapter:
             (view.member.member_id, view.member.description, view.create_revision, view.member.node_name)
             for view in members
         )
-        if sifted.missing:
-            return Size(0, False, _add_names(sifted.missing, sifted))
-        if sifted.error:
-            return Size(0, False, _add_names(sifted.error, sifted))
+        if sifted.missing or sifted.error:
+            return Size(0, False, _add_names(sifted.missing or sifted.error, sifted))
         found = assess_feasibility(sifted.nodes, self._mesh, sifted.limits)
         is_told = found.world_size or not (len(members) > 1 or _is_cluster(sifted))
         reason = found.reason if is_told else _add_names(found.reason, sifted)
@@ -167,7 +165,7 @@ class PlannerAdapter:
             if numbered.missing:
                 missing = describe_missing_ranks(numbered.missing, self._node_count)
         if any(description.slice_hosts for description, _ in read.values()):
-            from launcher.placement.adapter.tpu_slices import find_standby_hosts
+            from launcher.placement.adapter.numbering import find_standby_hosts
 
             others = find_standby_hosts(read)
             refused.update(others)
@@ -273,10 +271,9 @@ def _choose_successors(nodes: Sequence[Node], known: Mapping[str, Description]) 
     return tuple(dict.fromkeys((*apart, *others)))[:SUCCESSORS]
 
 
-def _join_names(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - NAMES_MAX} more" if len(listed) > NAMES_MAX else ""
-    return ", ".join(listed[:NAMES_MAX]) + more
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
 
 
 def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[Plan | None, list[str]]:
@@ -305,34 +302,33 @@ def make_assignments(
     Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.
     """
     numbered = sorted(planned.ranks, key=lambda name: planned.ranks[name])
-    roles = {name: known[name].role for name in numbered}
     host, world_size = known[numbered[0]], planned.world_size  # a sum over all nodes
-    shares: dict[str, NodeAssignment] = {}
-    taken: dict[str, int] = {}
-    sizes: Counter[str] = Counter()
     slices: Mapping[str, tuple[int, int]] = {}
     if host.slice_hosts:
-        from launcher.placement.adapter.tpu_slices import number_slices
+        from launcher.placement.adapter.numbering import number_slices
 
         slices = number_slices(planned.ranks, known)
+    sizes: Counter[str] = Counter()
     for name in numbered:
-        sizes[roles[name]] += len(planned.ranks[name])
+        sizes[known[name].role] += len(planned.ranks[name])
+    shares: dict[str, NodeAssignment] = {}
+    taken: Counter[str] = Counter()
     for group_rank, name in enumerate(numbered):
-        role, ranks = roles[name], planned.ranks[name]
-        start = taken.get(role, 0)
-        taken[role] = start + len(ranks)
+        role, ranks = known[name].role, planned.ranks[name]
+        slice_index, slice_count = slices.get(name, (0, 0))
         shares[name] = NodeAssignment(
             ranks=ranks,
             world_size=world_size,
             shape=planned.shape,
             group_rank=group_rank,
             group_world_size=len(numbered),
-            role_ranks=tuple(range(start, start + len(ranks))),
+            role_ranks=tuple(range(taken[role], taken[role] + len(ranks))),
             role_world_size=sizes[role],
             master_addr=known[name].master_addr or host.address,
             master_port=host.master_port or ports[numbered[0]],
             summary=summary,
-            slice_index=slices.get(name, (0, 0))[0],
-            slice_count=slices.get(name, (0, 0))[1],
+            slice_index=slice_index,
+            slice_count=slice_count,
         )
+        taken[role] += len(ranks)
     return shares

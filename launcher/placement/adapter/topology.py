@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from launcher.locality.order import order_levels
+from launcher.locality.merge import order_levels
 from launcher.model.locality_path import LEVELS
 from launcher.model.topology import HOST, make_natural_key
 from launcher.placement.adapter.description import Description
@@ -42,10 +42,9 @@ class Topology(NamedTuple):
 # docs/internals/decisions/0029-named-locality-levels.md
 def build_topology(known: Mapping[str, Description], named: Iterable[str] = ()) -> Topology:
     """The levels and paths of these nodes. `known`: name -> its description; `named`: levels that options name."""
-    lists: Counter[tuple[str, ...]] = Counter()
-    for description in known.values():
-        lists[tuple(level for level, _ in description.locality)] += 1
-    kept, remarks = _select_levels(lists)
+    kept, remarks = _select_levels(
+        Counter(tuple(level for level, _ in description.locality) for description in known.values())
+    )
     ordered = order_levels(kept)
     levels, remarks = list(ordered.levels), [*remarks, *ordered.remarks]
     places = {name: dict(description.locality) for name, description in known.items()}
@@ -100,15 +99,15 @@ def _select_levels(lists: Mapping[tuple[str, ...], int]) -> tuple[dict[tuple[str
     """Select the lists whose names stay within LEVELS_MAX: known levels, and those that most nodes have."""
     counts: Counter[str] = Counter()
     for names, count in lists.items():
-        for name in names:
-            counts[name] += count
+        counts.update(dict.fromkeys(names, count))
     ranked = sorted(counts, key=lambda name: (name not in LEVELS, -counts[name], name))
     kept, left_out = frozenset(ranked[:LEVELS_MAX]), ranked[LEVELS_MAX:]
-    shorter: Counter[tuple[str, ...]] = Counter()
+    shorter: dict[tuple[str, ...], int] = {}
     for names, count in lists.items():
-        shorter[tuple(name for name in names if name in kept)] += count
+        key = tuple(name for name in names if name in kept)
+        shorter[key] = shorter.get(key, 0) + count
     remark = f"{LEVELS_MAX} levels are the most that are used; left out: {join_names(left_out)}"
-    return dict(shorter), [remark] if left_out else []
+    return shorter, [remark] if left_out else []
 
 
 def _add_machines(
@@ -149,15 +148,13 @@ def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str,
             return [*remarks, f"{level} {torn[0]} touches {outer} {words}: a {level} is taken to be around a {outer}"]
         usual = {domain: max(found, key=lambda one: (found[one], one)) for domain, found in around.items()}
         for domain in torn:
-            here = {
-                name: place[outer]
+            strays = _sort_names(
+                name
                 for name, place in domains_by_node.items()
-                if place.get(level) == domain and outer in place
-            }
-            strays = join_names(sorted((name for name in here if here[name] != usual[domain]), key=make_natural_key))
-            remarks.append(
-                f"all on {level} {domain} are taken to be in {outer} {usual[domain]}, against the word of {strays}"
+                if place.get(level) == domain and place.get(outer, usual[domain]) != usual[domain]
             )
+            taken = f"all on {level} {domain} are taken to be in {outer} {usual[domain]}"
+            remarks.append(f"{taken}, against the word of {join_names(strays)}")
         for place in domains_by_node.values():
             if place.get(level) in usual:
                 place[outer] = usual[place[level]]
@@ -196,18 +193,21 @@ def _find_unshared_levels(
     for level in set(levels).difference(named, _OPTIONAL_LEVELS):
         here = {name: place[level] for name, place in domains_by_node.items() if level in place}
         if 2 * len(here) < len(domains_by_node) and len(set(here.values())) == len(here):
-            found[level] = tuple(sorted(here, key=make_natural_key))
+            found[level] = _sort_names(here)
     return found
+
+
+def _sort_names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=make_natural_key))
 
 
 def _describe_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[str]:
     groups: dict[tuple[str, ...], list[str]] = {}
-    for level in sorted(idle, key=make_natural_key):
+    for level in _sort_names(idle):
         groups.setdefault(idle[level], []).append(level)
     return [
         f"only {join_names(names)} know{'s its' if len(names) == 1 else ' their'} {join_names(levels)}: that is not "
-        "used, "
-        "as nobody else is there"
+        "used, as nobody else is there"
         for names, levels in groups.items()
     ]
 
@@ -218,7 +218,7 @@ def _describe_missing(levels: Iterable[str], domains_by_node: Mapping[str, Mappi
     for level in levels:
         if level in _OPTIONAL_LEVELS:
             continue
-        absent = sorted((name for name, place in domains_by_node.items() if level not in place), key=make_natural_key)
+        absent = _sort_names(name for name, place in domains_by_node.items() if level not in place)
         if absent:
             each = "it counts" if len(absent) == 1 else "each counts"
             found.append(f"the {level} of {join_names(absent)} is not known: {each} as a {level} of its own")

@@ -1,11 +1,12 @@
-"""The traffic of a mesh between units, as arrays.
+"""The traffic of a mesh between units, as arrays, and what a layout of the units costs.
 
-Ranks are assigned in units, aligned runs of ranks on one node, so what counts is the traffic between units.
-A unit is a box of the mesh: whole inner axes and perhaps a part of the next. Then all units communicate alike, and a
-communicator is either hops between pairs of units (ring, line), or an exchange among all units of a class (all).
+Ranks are assigned in units, aligned runs of ranks on one node. A unit is a box of the mesh: whole inner axes and
+perhaps a part of the next. So all units communicate alike, and a communicator is either hops between pairs of units
+(ring, line), or an exchange among all units of a class (all). A hop pays the cost of every level at which its ends lie
+in different domains. Summed by level: each level's cost times the traffic that leaves that level's domains.
 
-Weights are integers throughout: those of the user times `Traffic.scale`, which makes sums exact and the same on
-every machine.
+Weights are integers throughout: those of the user times `Traffic.scale`, so sums are exact and the same on every
+machine. The search sees the same traffic as a graph: for each unit its partners, whatever the communicator.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ from launcher.model.traffic import Communicator, scale_to_integers
 from launcher.placement.units import compute_grid
 
 BlockArray = NDArray[np.int32]
+Ints = NDArray[np.int64]
+
+Labels = NDArray[np.int32]
+"""For one level: unit -> number of the domain in which it is placed."""
+
+PAIRS_PER_BLOCK = 64
+"""An exchange with more pairs than this per unit is left out of the graph, which would be too large; the exact cost
+still counts it."""
 
 
 class Hops(NamedTuple):
@@ -68,6 +77,11 @@ class Traffic:
     def block_count(self) -> int:
         return math.prod(self.grid)
 
+    @property
+    def parts(self) -> list[Hops | Exchange]:
+        """Of each communicator that leaves units."""
+        return [*self.hops, *self.exchanges]
+
 
 def compute_box(shape: Sequence[int], block_size: int) -> tuple[int, ...] | None:
     """Return the ranks of a unit along each axis, or None if runs of `block_size` ranks are no boxes of this mesh."""
@@ -102,10 +116,13 @@ def make_traffic(
     hops: list[Hops] = []
     exchanges: list[Exchange] = []
     for one, weight, size in zip(talking, weights, sizes, strict=True):
-        inside = math.prod(sides[position[axis]] for axis in one.axes)
+        along = [position[axis] for axis in one.axes]
+        inside = math.prod(sides[axis] for axis in along)
         if inside == size:
             continue  # never leaves a unit
-        lines = _list_lines(units, [position[axis] for axis in one.axes])
+        # The units of each group as a row, in the order of its ranks.
+        across = [axis for axis in range(units.ndim) if axis not in along]
+        lines = units.transpose(*across, *along).reshape(-1, size // inside)
         # The ranks of a group in one unit are consecutive, so a group has one hop from unit to unit.
         parallel = block_size // inside
         if one.kind == "all":
@@ -114,7 +131,10 @@ def make_traffic(
             pair = 2 * parallel * inside * inside * weight * (shares // (size - 1))
             exchanges.append(Exchange(one, class_of, lines.shape[1], pair))
         else:
-            hops.append(_make_hops(one, lines, parallel * weight * shares))
+            start, end = lines[:, :-1].ravel(), lines[:, 1:].ravel()
+            if one.kind == "ring":
+                start, end = np.concatenate((start, lines[:, 0])), np.concatenate((end, lines[:, -1]))
+            hops.append(Hops(one, np.minimum(start, end), np.maximum(start, end), parallel * weight * shares))
     return Traffic(
         grid=counts,
         block_size=block_size,
@@ -125,15 +145,90 @@ def make_traffic(
     )
 
 
-def _list_lines(units: BlockArray, along: Sequence[int]) -> BlockArray:
-    """Return the units of each group as a row, in the order of its ranks."""
-    across = [axis for axis in range(units.ndim) if axis not in along]
-    size = math.prod(units.shape[axis] for axis in along)
-    return np.ascontiguousarray(units.transpose(*across, *along).reshape(-1, size))
+# The cost of a layout
 
 
-def _make_hops(one: Communicator, lines: BlockArray, weight: int) -> Hops:
-    start, end = lines[:, :-1].ravel(), lines[:, 1:].ravel()
-    if one.kind == "ring":
-        start, end = np.concatenate((start, lines[:, 0])), np.concatenate((end, lines[:, -1]))
-    return Hops(one, np.minimum(start, end), np.maximum(start, end), weight)
+def sum_leaving_traffic(traffic: Traffic, labels: Labels) -> list[int]:
+    """Return the scaled traffic that leaves the domains of one level, one number for each of `traffic.parts`."""
+    found = [hops.weight * int(np.count_nonzero(labels[hops.low] != labels[hops.high])) for hops in traffic.hops]
+    for exchange in traffic.exchanges:
+        # Pairs of units of a class in the same domain: sum of n (n - 1) / 2 over each domain's n units of it.
+        # Sorting, because a table of all classes and domains would not fit into memory for a large cluster.
+        keys = exchange.class_of.astype(np.int64) * (int(labels.max()) + 1) + labels
+        together = np.unique(keys, return_counts=True)[1]
+        pairs = len(labels) * (exchange.size - 1) // 2
+        found.append(exchange.weight * (pairs - int((together * (together - 1) // 2).sum())))
+    return found
+
+
+def compute_cost(traffic: Traffic, labels: Sequence[Labels]) -> int:
+    """Return J of a layout, scaled. `labels`: per level, outermost first, the host's last, one per level cost."""
+    return sum(
+        level_cost * sum(sum_leaving_traffic(traffic, level))
+        for level_cost, level in zip(traffic.level_costs, labels, strict=True)
+        if level_cost
+    )
+
+
+# The graph for the search
+
+
+class Graph(NamedTuple):
+    """Pairs of different blocks, each once: `low[i] < high[i]` talk with `weight[i]`.
+
+    A block is a unit, or several that stay together: the run of an item, the units of a class.
+    """
+
+    vertex_count: int
+    low: Ints
+    high: Ints
+    weight: Ints
+
+
+def build_graph(traffic: Traffic, vertex_of: NDArray[np.integer] | None = None) -> Graph:
+    """Return the graph of a mesh's units, or of blocks of them (`vertex_of[unit]`, numbered from 0)."""
+    ends: list[tuple[NDArray[np.integer], NDArray[np.integer], int]] = []
+    ends += [(hops.low, hops.high, hops.weight) for hops in traffic.hops]
+    for exchange in traffic.exchanges:
+        if exchange.size <= PAIRS_PER_BLOCK:
+            members = np.argsort(exchange.class_of, kind="stable").reshape(-1, exchange.size)
+            one, other = np.triu_indices(exchange.size, 1)
+            ends.append((members[:, one].ravel(), members[:, other].ravel(), exchange.weight))
+    empty = np.zeros(0, dtype=np.int64)
+    low = np.concatenate([empty, *(one[0] for one in ends)])
+    high = np.concatenate([empty, *(one[1] for one in ends)])
+    weight = np.concatenate([empty, *(np.full(len(one[0]), one[2]) for one in ends)])
+    count = traffic.block_count
+    if vertex_of is not None:
+        count = int(vertex_of.max()) + 1
+        low, high = vertex_of[low].astype(np.int64), vertex_of[high].astype(np.int64)
+        low, high = np.minimum(low, high), np.maximum(low, high)
+        apart = low != high
+        low, high, weight = low[apart], high[apart], weight[apart]
+    order = np.argsort(low * count + high, kind="stable")
+    low, high, weight = low[order], high[order], weight[order]
+    starts = np.flatnonzero(np.diff(low * count + high, prepend=-1))
+    return Graph(count, low[starts], high[starts], np.add.reduceat(weight, starts) if len(starts) else weight)
+
+
+def list_neighbours(graph: Graph) -> tuple[Ints, Ints]:
+    """Return for every block a row of its partners, and a row of weights; short rows end in the block itself and 0."""
+    start = np.concatenate((graph.low, graph.high))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.concatenate((graph.high, graph.low))[order]
+    weight = np.concatenate((graph.weight, graph.weight))[order]
+    degree = np.bincount(start, minlength=graph.vertex_count)
+    column = np.arange(len(start)) - np.repeat(np.cumsum(degree) - degree, degree)
+    width = int(degree.max(initial=0))
+    ends = np.repeat(np.arange(graph.vertex_count)[:, None], width, axis=1)
+    weights = np.zeros((graph.vertex_count, width), dtype=np.int64)
+    ends[start, column] = end
+    weights[start, column] = weight
+    return ends, weights
+
+
+def make_matrix(graph: Graph) -> Ints:
+    """Return the graph as a symmetric matrix; for small ones."""
+    found = np.zeros((graph.vertex_count, graph.vertex_count), dtype=np.int64)
+    found[graph.low, graph.high] = found[graph.high, graph.low] = graph.weight
+    return found

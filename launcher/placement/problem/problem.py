@@ -3,23 +3,36 @@
 An item holds units: it is a node, or a whole domain of nodes where domains are used entirely or not at all.
 Items have the canonical order of the tree, and a layout maps every unit to its item. Names, paths and devices do not
 appear here, so that the search is pure arithmetic.
+
+`round_weights`, `coarsen` and `restrict` make a simpler problem whose layouts are layouts of the given one. Symmetric
+domains have the same rooms in the same arrangement, at all levels below, and exchanging two with the same parent
+changes no cost. A search that visits domains in the order of their names may find a plan that it would miss with other
+names, so `sort_by_kind` puts them in an order that depends on their structure only. And a layout from scratch may put
+stage 0 on one leaf and stage 1 on another when the reverse would move no rank: `relabel_domains` gives each domain the
+place of the symmetric one that held most of the same units before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
-from launcher.model.topology import HOST, Tree, resolve_level_costs
+from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
 from launcher.placement.limits import Costs, Limits
-from launcher.placement.problem.cost import Labels, compute_cost
-from launcher.placement.problem.hops import Traffic, make_traffic
+from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, compute_box, make_traffic
+from launcher.placement.problem.hops import compute_cost as compute_traffic_cost
+from launcher.placement.stability import NO_ITEM
+from launcher.placement.units import Constraint, make_constraints
+
+WEIGHT_BITS, LEVEL_COST_BITS = 32, 19
+"""Sums of weights and of level costs of at most so many bits: their product is exact as a float, far from overflow."""
 
 Layout = NDArray[np.int32]
 """unit -> item that holds it."""
@@ -32,7 +45,11 @@ class ClassRule(NamedTuple):
     """
 
     level: int
-    class_of: NDArray[np.int32]
+    class_of: BlockArray
+
+    @property
+    def class_size(self) -> int:
+        return len(self.class_of) // (int(self.class_of.max()) + 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,13 +70,14 @@ class Problem:
     active_min: int = 1
     active_max: int | None = None
 
-    def make_labels(self, layout: Layout) -> list[Labels]:
-        """Return for every level: unit -> domain."""
-        return [level[layout] for level in self.labels]
-
     def compute_cost(self, layout: Layout) -> int:
         """Return J, in the traffic's scaled numbers."""
-        return compute_cost(self.traffic, self.make_labels(layout))
+        return compute_traffic_cost(self.traffic, [level[layout] for level in self.labels])
+
+    def list_levels(self) -> list[int]:
+        """Return the levels above the host that cost something or that a rule names, outermost first."""
+        level_costs, bound = self.traffic.level_costs, {rule.level for rule in self.rules}
+        return [level for level in range(len(level_costs) - 1) if level_costs[level] or level in bound]
 
 
 def find_fault(problem: Problem, layout: Layout) -> str | None:
@@ -95,55 +113,214 @@ def make_problem(
 
     `capacity`: units per item. `members[item]`: position in `tree.nodes` of the item, or of the first node of a
     domain that is used as a whole, rising; None: every node is an item. Raises ValueError if a unit is no box of the
-    mesh, and KeyError if `limits.within` names an unknown axis or level.
+    mesh, and UsageError if `limits` name an unknown axis or level.
     """
     positions = np.arange(len(tree.nodes)) if members is None else np.array(members, dtype=np.int64)
-    labels = [_renumber(np.array(level, dtype=np.int32)[positions]) for level in tree.domains]
-    labels.append(np.arange(len(positions), dtype=np.int32))
-    names = [axis.name for axis in mesh.axes]
-    talk = make_traffic(
+    traffic = make_traffic(
         shape,
-        names,
+        [axis.name for axis in mesh.axes],
         block_size,
         costs.traffic or make_default_traffic(mesh),
         resolve_level_costs(tree.levels, costs.level_costs),
     )
     hosts = limits.all_or_nothing.hosts if limits.all_or_nothing else 1
     return Problem(
-        traffic=talk,
+        traffic=traffic,
         capacity=np.array(capacity, dtype=np.int32),
-        labels=tuple(labels),
-        rules=make_class_rules(talk.grid, names, (*tree.levels, HOST), limits.within),
+        labels=(
+            *(renumber(np.array(level, dtype=np.int32)[positions]) for level in tree.domains),
+            np.arange(len(positions), dtype=np.int32),
+        ),
+        rules=_make_class_rules(traffic.grid, make_constraints(mesh, limits, tree.levels)),
         is_contiguous=limits.is_contiguous,
         active_min=-(-limits.nodes_min // hosts),
         active_max=None if limits.nodes_max is None else limits.nodes_max // hosts,
     )
 
 
-def make_class_rules(
-    grid: Sequence[int], axes: Sequence[str], levels: Sequence[str], within: Mapping[str, str]
-) -> tuple[ClassRule, ...]:
-    """Return the rules of `within` for units: one per level that it names, outermost first.
-
-    Units inside one leaf are inside one pod as well; and units that share a domain with the same unit share it with
-    each other. So a rule's class is the box over all axes that are bound to its level or to a deeper one.
-    """
-    depth = {level: index for index, level in enumerate(levels)}
-    bound = {axes.index(axis) if axis in axes else _raise_unknown(axis): depth[level] for axis, level in within.items()}
+def _make_class_rules(grid: Sequence[int], constraints: Sequence[Constraint]) -> tuple[ClassRule, ...]:
+    """Return the constraints for units, outermost first; those that bind no two units are left out."""
     rules: list[ClassRule] = []
-    for level in sorted(set(bound.values())):
-        free = [1 if bound.get(axis, -1) >= level else size for axis, size in enumerate(grid)]
+    for level, axes in reversed(constraints):
+        free = [1 if axis in axes else size for axis, size in enumerate(grid)]
         classes = np.arange(np.prod(free), dtype=np.int32).reshape(free)
         class_of = np.ascontiguousarray(np.broadcast_to(classes, grid)).ravel()
-        if int(class_of.max()) + 1 < class_of.size:  # else every unit is a class of its own
+        if int(class_of.max()) + 1 < class_of.size:
             rules.append(ClassRule(level, class_of))
     return tuple(rules)
 
 
-def _raise_unknown(axis: str) -> int:
-    raise KeyError(axis)
+def renumber(labels: BlockArray) -> BlockArray:
+    """Return the same numbers without gaps, from 0."""
+    found: BlockArray = np.unique(labels, return_inverse=True)[1].astype(np.int32).reshape(labels.shape)
+    return found
 
 
-def _renumber(labels: Labels) -> Labels:
-    """Return the same domains, numbered from 0 without gaps: some may have lost all their items."""
-    return np.unique(labels, return_inverse=True)[1].astype(np.int32).reshape(labels.shape)
+# Simpler problems
+
+
+def round_weights(problem: Problem) -> Problem:
+    """Replace numbers so large that sums could overflow by smaller ones in nearly the same proportion."""
+    traffic = problem.traffic
+    total = sum(hops.weight * len(hops.low) for hops in traffic.hops)
+    total += sum(one.weight * traffic.block_count * one.size for one in traffic.exchanges)
+    weight_shift = max(0, total.bit_length() - WEIGHT_BITS)
+    cost_shift = max(0, sum(traffic.level_costs).bit_length() - LEVEL_COST_BITS)
+    if not weight_shift and not cost_shift:
+        return problem
+
+    def shift(number: int, bits: int) -> int:
+        return max(number >> bits, min(number, 1))  # not to 0 unless it was
+
+    smaller = replace(
+        traffic,
+        hops=tuple(one._replace(weight=shift(one.weight, weight_shift)) for one in traffic.hops),
+        exchanges=tuple(one._replace(weight=shift(one.weight, weight_shift)) for one in traffic.exchanges),
+        level_costs=tuple(shift(level_cost, cost_shift) for level_cost in traffic.level_costs),
+    )
+    return replace(problem, traffic=smaller)
+
+
+def coarsen(problem: Problem) -> tuple[Problem, int]:
+    """Merge every `size` consecutive units, if all items have room for a multiple of that; return problem and `size`.
+
+    Runs of items then begin at multiples of `size`, which costs little: units are no boxes of the mesh otherwise.
+    """
+    size = math.gcd(*problem.capacity.tolist())
+    traffic = problem.traffic
+    if size == 1 or not problem.is_contiguous or traffic.block_count % size:
+        return problem, 1
+    sides = compute_box(traffic.grid, size)
+    if sides is None:
+        # It is required only where every item is either full or empty.
+        most = len(problem.capacity) if problem.active_max is None else problem.active_max
+        is_full = traffic.block_count == most * int(problem.capacity.max())
+        if not is_full or traffic.exchanges or problem.rules:
+            return problem, 1
+        grid: tuple[int, ...] = (traffic.block_count // size,)
+    else:
+        grid = tuple(count // side for count, side in zip(traffic.grid, sides, strict=True))
+    hops: list[Hops] = []
+    for one in traffic.hops:
+        low, high = one.low // size, one.high // size
+        leaves = low != high
+        if leaves.any():
+            low, high = low[leaves], high[leaves]
+            hops.append(Hops(one.communicator, np.minimum(low, high), np.maximum(low, high), one.weight))
+    exchanges: list[Exchange] = []
+    for each in traffic.exchanges:
+        # A box has as many units in each class that it touches; two boxes touch the same classes or none in common.
+        inside = int(np.count_nonzero(each.class_of[:size] == each.class_of[0]))
+        if inside < each.size:
+            weight = each.weight * inside * size
+            exchanges.append(
+                Exchange(each.communicator, _coarsen_classes(each.class_of, size), each.size // inside, weight)
+            )
+    larger = replace(
+        traffic, grid=grid, block_size=traffic.block_size * size, hops=tuple(hops), exchanges=tuple(exchanges)
+    )
+    rules = tuple(ClassRule(rule.level, _coarsen_classes(rule.class_of, size)) for rule in problem.rules)
+    return replace(problem, traffic=larger, capacity=problem.capacity // size, rules=rules), size
+
+
+def _coarsen_classes(class_of: BlockArray, size: int) -> BlockArray:
+    return renumber(class_of.reshape(-1, size).min(axis=1))
+
+
+def restrict(problem: Problem) -> Problem | None:
+    """Make any layout have as many active items as required; None if that is always so, or impossible.
+
+    With at most so many items, only the largest are kept. For at least so many, the largest are filled less, until
+    one item fewer could not hold all.
+    """
+    capacity = problem.capacity.copy()
+    count = problem.traffic.block_count
+    most = problem.active_max
+    if int(capacity.max()) == 1:
+        return None
+    if most is not None and most < len(capacity):
+        capacity[np.argsort(-capacity, kind="stable")[most:]] = 0
+    fewer = problem.active_min - 1
+    while fewer > 0 and int(np.sort(capacity)[::-1][:fewer].sum()) >= count:
+        largest = int(capacity.max())
+        if largest <= 1:
+            return None
+        # One unit less for each of the largest, as long as the others have room.
+        capacity[np.flatnonzero(capacity == largest)] -= 1
+    if int(capacity.sum()) < count or (capacity == problem.capacity).all():
+        return None
+    return replace(problem, capacity=capacity)
+
+
+# Symmetric domains
+
+
+def sort_by_kind(problem: Problem) -> tuple[Problem, Layout]:
+    """Return the problem with its items in an order that no name decides, and for each place its item.
+
+    Siblings are sorted from the largest to the smallest; only symmetric ones keep their order.
+    """
+    keys: list[Ints] = []
+    for level, kinds in zip(problem.labels, _classify_domains(problem), strict=True):
+        keys += [kinds[level], level.astype(np.int64)]
+    order = np.lexsort(keys[::-1]).astype(np.int32)
+    labels = (level[order] for level in problem.labels)
+    in_order = tuple(np.cumsum(np.diff(each, prepend=each[:1]) != 0, dtype=np.int32) for each in labels)
+    return replace(problem, capacity=problem.capacity[order], labels=in_order), order
+
+
+def relabel_domains(problem: Problem, layout: Layout, held: Layout) -> Layout:
+    """Return a layout of the same cost that keeps as many units on their items as renaming finds, greedily."""
+    known = np.flatnonzero(held != NO_ITEM)
+    goal = np.zeros(1, dtype=np.int64)  # domain of the layout -> the domain that takes its place, one level up
+    above = np.zeros(len(problem.capacity), dtype=np.int64)  # item -> its domain one level up
+    for level, kinds in zip(problem.labels, _classify_domains(problem), strict=True):
+        labels = level.astype(np.int64)
+        count = len(kinds)
+        parent = np.zeros(count, dtype=np.int64)
+        parent[labels] = above
+        new, old = labels[layout[known]], labels[held[known]]
+        may = (kinds[new] == kinds[old]) & (goal[parent[new]] == parent[old])
+        pairs, overlap = np.unique(new[may] * count + old[may], return_counts=True)
+        best_first = pairs[np.lexsort((pairs, -overlap))]
+        goal = _match_domains(best_first // count, best_first % count, goal[parent], parent, kinds)
+        above = labels
+    return goal[layout].astype(np.int32)
+
+
+def _match_domains(new: Ints, old: Ints, wanted_parent: Ints, parent: Ints, kinds: Ints) -> Ints:
+    """Map domain -> domain, one to one: the given pairs as long as both are free, then the others in order."""
+    count = len(kinds)
+    goal = np.full(count, -1, dtype=np.int64)
+    is_taken = np.zeros(count, dtype=np.bool_)
+    for one, other in zip(new.tolist(), old.tolist(), strict=True):
+        if goal[one] < 0 and not is_taken[other]:
+            goal[one] = other
+            is_taken[other] = True
+    # A domain without a pair stays if it can, and else follows in order among its equals below the same parent.
+    stays = (goal < 0) & ~is_taken & (wanted_parent == parent)
+    goal[stays] = np.flatnonzero(stays)
+    is_taken[stays] = True
+    lost, free = np.flatnonzero(goal < 0), np.flatnonzero(~is_taken)
+    lost = lost[np.lexsort((lost, kinds[lost], wanted_parent[lost]))]
+    goal[lost] = free[np.lexsort((free, kinds[free], parent[free]))]
+    return goal
+
+
+def _classify_domains(problem: Problem) -> Sequence[Ints]:
+    """Per level, outermost first: domain -> a number that symmetric ones share; of a level's, the largest are first."""
+    found: list[Ints] = []
+    keys: list[tuple[int, ...]] = [(-room,) for room in problem.capacity.tolist()]  # of the hosts: one item each
+    for inner, level in zip(problem.labels[::-1], (*problem.labels[-2::-1], None), strict=True):
+        number = {key: index for index, key in enumerate(sorted(set(keys)))}
+        kinds = [number[key] for key in keys]
+        found.append(np.array(kinds, dtype=np.int64))
+        if level is not None:
+            holder = np.zeros(len(kinds), dtype=np.int64)
+            holder[inner] = level
+            parts: list[list[int]] = [[] for _ in range(int(level.max()) + 1)]
+            for domain, kind in zip(holder.tolist(), kinds, strict=True):
+                parts[domain].append(kind)
+            rooms = np.bincount(level, weights=problem.capacity).astype(np.int64).tolist()
+            keys = [(-room, *sorted(each)) for room, each in zip(rooms, parts, strict=True)]
+    return found[::-1]

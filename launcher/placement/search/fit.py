@@ -1,8 +1,9 @@
 """Lays the domains along an order of the units, so that their borders fall where little traffic crosses.
 
-This is done from the outermost domains inwards. The units of a pod are a region of the mesh, which has an order of its
-own for the leaves of the pod: a good order for pods of 128 units, rows perhaps, is not good for leaves of 12. For every
-region all orders are tried, quickly; the best ones with more effort.
+Units form a line, and every domain gets a stretch of it, a region. The cut profile is, for each gap between two units,
+the weight of all hops that cross it. This is done from the outermost domains inwards. The units of a pod are a region
+of the mesh, which has an order of its own for the leaves of the pod: a good order for pods of 128 units, rows perhaps,
+is not good for leaves of 12. For every region all orders are tried, quickly; the best ones with more effort.
 
 A profile counts a hop at every cut that it crosses, but a hop costs the same however many domains lie between its
 ends. So a profile compares the cuts of one line; to compare lines, the traffic that leaves domains is counted.
@@ -10,31 +11,265 @@ ends. So a profile compares the cuts of one line; to compare lines, the traffic 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from launcher.placement.problem.domains import DomainNode
-from launcher.placement.problem.graph import Ints
-from launcher.placement.problem.problem import Layout
-from launcher.placement.search.context import (
-    Partitioner,
-    Region,
-    SearchContext,
-    compute_profile,
-    reorder_regions,
-    select_inner_hops,
-    sum_leaving_traffic,
+from launcher.placement.problem.hops import Graph, Ints
+from launcher.placement.problem.problem import Layout, Problem
+from launcher.placement.search.line import (
+    Partition,
+    RoomKind,
+    WalkOrder,
+    divide_runs,
+    find_only_partition,
+    partition_by_beam,
+    partition_greedily,
+    walk,
 )
-from launcher.placement.search.line_partition import partition_by_beam, partition_greedily
-from launcher.placement.search.orders import WalkOrder
-from launcher.placement.search.runs import cut_up
 
 GROUPED_LINES, GROUPED_MAX = 2, 4
 """A domain with at most so many children also tries two of them side by side in one band."""
+SPLIT_PRICE = 2
+"""The price of a cut through units that one large item could hold, in multiples of a usual unit's traffic."""
+
+Partitioner = Callable[[Sequence[RoomKind], Sequence[int], int], Partition]
+
+
+# The tree of domains
+
+
+@dataclass(kw_only=True, eq=False)
+class DomainNode:
+    """Items `start` to `end` of `DomainTree.items`, with `room` units in all.
+
+    `depth`: how far its children are from the root, an index into `DomainTree.level_costs` and `DomainTree.steps`.
+    """
+
+    start: int
+    end: int
+    room: int
+    depth: int = 0
+    children: list[DomainNode] = field(default_factory=list)
+
+
+class DomainTree:
+    """The tree of domains for the search: only what affects the cost, as ranges of items.
+
+    Levels that cost nothing are omitted unless a rule names them, and a domain with a single child is merged with it.
+    Items in the same innermost domain are equal, so there the tree ends, unless items hold several units that need not
+    be consecutive (`is_split`): then they are its leaves. `is_in_runs`: items hold runs of several units.
+
+    `items`: numbers of the problem's items, those of a domain side by side; `root`: the domain of all.
+    `levels`: those that count, outermost first; `level_costs[depth]`: of a hop between two of them and what is inside;
+    `steps[depth]`: units that a rule keeps together inside one of them, so that it takes a multiple of that many.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        level_costs = problem.traffic.level_costs
+        bound = {rule.level: rule.class_size for rule in problem.rules}
+        is_large = int(problem.capacity.max()) > 1
+        self.is_in_runs = is_large and problem.is_contiguous
+        self.is_split = is_large and not problem.is_contiguous
+        self.levels = problem.list_levels()
+        labels = [problem.labels[level] for level in self.levels]
+        items = np.flatnonzero(problem.capacity)
+        keys: list[Ints] = [items, *(label[items].astype(np.int64) for label in reversed(labels))]
+        self.items = items[np.lexsort(keys)]
+        self._cuts = [np.flatnonzero(np.diff(label[self.items], prepend=-1)).tolist() for label in labels]
+        if self.is_split:
+            self.levels.append(len(level_costs) - 1)
+            self._cuts.append(list(range(len(self.items))))
+        self.level_costs = [sum(level_costs[level:]) for level in self.levels]
+        self.steps = [max([1, *(bound[deep] for deep in bound if deep >= level)]) for level in self.levels]
+        self.capacity = problem.capacity[self.items].astype(np.int64)
+        self._ends = [0, *np.cumsum(self.capacity).tolist()]
+        self.root = self._build_domain(0, len(self.items), 0)
+
+    def _build_domain(self, start: int, end: int, depth: int) -> DomainNode:
+        outer = self.steps[depth - 1] if depth else 1
+        while depth < len(self.levels):
+            cuts = self._cuts[depth]
+            inside = cuts[bisect_left(cuts, start) : bisect_left(cuts, end)]
+            if len(inside) > 1:
+                ends = [*inside[1:], end]
+                children = [self._build_domain(low, high, depth + 1) for low, high in zip(inside, ends, strict=True)]
+                room = sum(child.room for child in children)
+                return DomainNode(start=start, end=end, room=room // outer * outer, depth=depth, children=children)
+            outer = max(outer, self.steps[depth])
+            depth += 1
+        room = (self._ends[end] - self._ends[start]) // outer * outer
+        return DomainNode(start=start, end=end, room=room)
+
+    def list_usual_rooms(self) -> list[int]:
+        """For every depth the room of the domain of a usual unit: a hundred single nodes make no usual domain."""
+        rooms: list[int] = []
+        layer = [self.root]
+        for depth in range(len(self.levels)):
+            layer = [each for one in layer for each in (one.children if one.depth == depth else [one])]
+            sizes = np.sort([one.room for one in layer])
+            rooms.append(max(1, int(sizes[np.searchsorted(np.cumsum(sizes), sizes.sum() // 2)])))
+        return rooms
+
+    def fill_in_order(self, amount: int) -> list[tuple[int, int]] | None:
+        """Fill every domain before the next: places in `items` and how much each holds; None without the room."""
+        if self.root.room < amount:
+            return None
+        found: list[tuple[int, int]] = []
+
+        def fill(domain: DomainNode, amount: int) -> None:
+            rooms = [child.room for child in domain.children] or self.capacity[domain.start : domain.end].tolist()
+            for index, room in enumerate(rooms):
+                take = min(room, amount)
+                if domain.children:
+                    fill(domain.children[index], take)
+                else:
+                    found.append((domain.start + index, take))
+                amount -= take
+
+        fill(self.root, amount)
+        return found
+
+
+# Regions on the line
+
+
+class Region(NamedTuple):
+    """The units of a domain, from `start` on."""
+
+    domain: DomainNode
+    start: int
+    amount: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.amount
+
+
+class SearchContext:
+    """The values common to all fits of a problem.
+
+    `coordinates[depth][axis][unit]`: the unit's position for the walk through regions of this depth. Units that must
+    stay together, those of a class and those that one item may hold, have the coordinates of the first of them, so they
+    are adjacent. `base_rank[unit]`: their order then.
+    """
+
+    def __init__(self, problem: Problem, tree: DomainTree, graph: Graph, firsts: Ints | None = None) -> None:
+        """`firsts`: if runs of units are laid out, the first unit of each."""
+        self.tree, self.graph = tree, graph
+        self.grid = problem.traffic.grid
+        ranks = np.arange(problem.traffic.block_count) if firsts is None else firsts
+        units = np.arange(len(ranks))
+        self.room_max = int(problem.capacity.max()) if problem.is_contiguous else 1
+        # Cutting a run is allowed, but a small item must fill the rest: worth some traffic to avoid.
+        self.split_price = SPLIT_PRICE * int(graph.weight.sum()) // len(units) if tree.is_in_runs else 0
+        coordinates = np.array(np.unravel_index(ranks, self.grid), dtype=np.int64)
+        self.coordinates: list[Ints] = []
+        for level in tree.levels:
+            first = units - units % self.room_max
+            outer = [rule.class_of for rule in problem.rules if rule.level >= level]
+            if outer:
+                first = np.unique(outer[0], return_index=True)[1][outer[0]]
+            self.coordinates.append(coordinates[:, first])
+        keys: list[Ints] = [units, *(rule.class_of.astype(np.int64) for rule in reversed(problem.rules))]
+        base = np.lexsort(keys)
+        self.base_rank = np.empty_like(base)
+        self.base_rank[base] = units
+        self._children_by_room: dict[DomainNode, tuple[list[RoomKind], list[list[DomainNode]]]] = {}
+        self._partitions: dict[tuple[object, ...], Partition] = {}  # a regular cluster repeats the same query often
+
+    def compute_cost(self, layout: Layout, problem: Problem) -> int:
+        """Return what leaves the domains, times the level costs; J without the host's share."""
+        _, low, high, weight = self.graph
+        placed = (level[layout] for level in problem.labels)
+        apart = (int(weight[label[low] != label[high]].sum()) for label in placed)
+        return sum(cost * traffic for cost, traffic in zip(problem.traffic.level_costs, apart, strict=True))
+
+    def price_splits(self, line: Ints) -> Ints:
+        """Return for each position the price of a cut before it through units that one item could hold."""
+        price = np.zeros(len(line) + 1, dtype=np.int64)
+        if self.split_price:
+            price[1:-1][(np.diff(line) == 1) & (line[1:] % self.room_max > 0)] = self.split_price
+        return price
+
+    def divide_region(self, region: Region, cut: Ints, partition: Partitioner) -> list[Region]:
+        """Divide the region among the domain's children: which lies where, and how much each holds."""
+        domain, start, amount = region
+        if domain not in self._children_by_room:
+            rooms: dict[int, list[DomainNode]] = {}
+            for child in domain.children:
+                if child.room:
+                    rooms.setdefault(child.room, []).append(child)
+            sizes = [RoomKind(room, len(rooms[room])) for room in sorted(rooms, reverse=True)]
+            self._children_by_room[domain] = sizes, [rooms[kind.room] for kind in sizes]
+        sizes, alike = self._children_by_room[domain]
+        step = self.tree.steps[domain.depth]
+        chosen = find_only_partition(sizes, amount, step)
+        if chosen is None:
+            profile = cut[start : start + amount + 1]
+            key = (partition.__name__, *sizes, profile.tobytes())
+            chosen = self._partitions.get(key)
+            if chosen is None:
+                chosen = self._partitions[key] = partition(sizes, profile.tolist(), step)
+        waiting = [iter(group) for group in alike]
+        shares: list[Region] = []
+        for index, take in chosen:
+            shares.append(Region(next(waiting[index]), start, take))
+            start += take
+        return shares
+
+    def reorder_regions(self, regions: list[Region], line: Ints, orders: Sequence[WalkOrder]) -> list[Ints]:
+        """Return lines with the units of each region in another order; regions are in the order of the line."""
+        places = np.concatenate([np.arange(region.start, region.end) for region in regions])
+        owner = np.repeat(np.arange(len(regions)), [region.amount for region in regions])
+        units = line[places]
+        units = units[np.lexsort((self.base_rank[units], owner))]
+        coordinates = self.coordinates[regions[0].domain.depth][:, units]
+        starts = np.flatnonzero(np.diff(owner, prepend=-1))
+        coordinates = coordinates - np.minimum.reduceat(coordinates, starts, axis=1)[:, owner]
+        turned: list[Ints] = []
+        for order in orders:
+            copy = line.copy()
+            copy[places] = units[walk(coordinates, self.grid, order, owner)]
+            turned.append(copy)
+        return turned
+
+
+def compute_profile(graph: Graph, line: Ints) -> Ints:
+    """Return for each position x the weight of hops with exactly one end before x; one longer than the line."""
+    place = np.empty_like(line)
+    place[line] = np.arange(len(line))
+    low, high = place[graph.low], place[graph.high]
+    # bincount adds up floats, which are exact for integers of this size.
+    opens = np.bincount(np.minimum(low, high), graph.weight, len(line))
+    closes = np.bincount(np.maximum(low, high), graph.weight, len(line))
+    return np.concatenate(([0], np.cumsum(opens - closes).astype(np.int64)))
+
+
+def _select_inner_hops(graph: Graph, line: Ints, region_at: Ints) -> Graph:
+    """Return the traffic that stays inside regions."""
+    region_of = np.empty_like(line)
+    region_of[line] = region_at
+    stays = (region_of[graph.low] == region_of[graph.high]) & (region_of[graph.low] >= 0)
+    return Graph(graph.vertex_count, graph.low[stays], graph.high[stays], graph.weight[stays])
+
+
+def _sum_between_pieces(graph: Graph, line: Ints, region_at: Ints, region_count: int, pieces: list[Region]) -> Ints:
+    """Return for each region the traffic between its pieces."""
+    piece_at = np.zeros(len(line), dtype=np.int64)
+    piece_at[[piece.start for piece in pieces]] = 1
+    piece_of, region_of = np.empty_like(line), np.empty_like(line)
+    piece_of[line] = np.cumsum(piece_at)
+    region_of[line] = region_at
+    apart = piece_of[graph.low] != piece_of[graph.high]
+    return np.bincount(region_of[graph.low[apart]], graph.weight[apart], region_count).astype(np.int64)
+
+
+# Layouts
 
 
 class Outline(NamedTuple):
@@ -48,7 +283,7 @@ class Outline(NamedTuple):
 def fill_in_path_order(context: SearchContext) -> Layout | None:
     """Fill every domain before the next, in the order of paths, as sorting would."""
     tree, count = context.tree, len(context.base_rank)
-    if not any(step > 1 for step in tree.steps):
+    if max(tree.steps, default=1) == 1:
         return np.repeat(tree.items, tree.capacity)[:count].astype(np.int32)
     shares = tree.fill_in_order(count)
     if shares is None:
@@ -76,7 +311,7 @@ def list_outlines(context: SearchContext, orders: Sequence[WalkOrder], careful: 
             rest = [region for region in regions if region not in both]
             inside, line = _divide_regions(context, both, line, orders, tries)
             regions = sorted([*rest, *inside], key=lambda region: region.start)
-        cost = int(sum_leaving_traffic(context.hops, line, region_at, 1, regions)[0])
+        cost = int(_sum_between_pieces(context.graph, line, region_at, 1, regions)[0])
         cost += int(context.price_splits(line)[[region.start for region in regions]].sum())
         owner = np.empty(len(line), dtype=np.int32)
         owner[line] = np.repeat([region.domain.start for region in regions], [region.amount for region in regions])
@@ -84,8 +319,8 @@ def list_outlines(context: SearchContext, orders: Sequence[WalkOrder], careful: 
         return cost
 
     glances: list[tuple[int, int, Ints, Ints, DomainNode]] = []
-    for line in reorder_regions(context, [everything], np.arange(everything.amount), root.depth, orders):
-        cut = compute_profile(context.hops, line) + context.price_splits(line)
+    for line in context.reorder_regions([everything], np.arange(everything.amount), orders):
+        cut = compute_profile(context.graph, line) + context.price_splits(line)
         glances.append((attempt(line, cut, root, partition_greedily, 0), len(glances), line, cut, root))
     for _, _, line, cut, _ in sorted(glances, key=lambda glance: glance[:2])[:GROUPED_LINES]:
         for domain in _list_groupings(root):
@@ -102,9 +337,8 @@ def _list_groupings(root: DomainNode) -> list[DomainNode]:
     found: list[DomainNode] = []
     for pair in combinations(root.children, 2):
         rest = [child for child in root.children if child not in pair]
-        both = DomainNode(
-            start=pair[0].start, end=pair[1].end, room=pair[0].room + pair[1].room, depth=root.depth, children=[*pair]
-        )
+        room = pair[0].room + pair[1].room
+        both = DomainNode(start=pair[0].start, end=pair[1].end, room=room, depth=root.depth, children=[*pair])
         found.append(replace(root, children=[*rest, both]))
     return found
 
@@ -136,21 +370,20 @@ def _divide_regions(
     region_at = np.full(len(line), -1, dtype=np.int64)
     for index, region in enumerate(regions):
         region_at[region.start : region.end] = index
-    lines = [line, *reorder_regions(context, regions, line, regions[0].domain.depth, orders)]
-    hops = select_inner_hops(context.hops, line, region_at)
+    lines = [line, *context.reorder_regions(regions, line, orders)]
+    graph = _select_inner_hops(context.graph, line, region_at)
     prices = [context.price_splits(each) for each in lines]
-    cuts = [compute_profile(hops, each) + price for each, price in zip(lines, prices, strict=True)]
-    best: list[tuple[int, int, list[Region]] | None] = [None] * len(regions)
+    cuts = [compute_profile(graph, each) + price for each, price in zip(lines, prices, strict=True)]
+    best: dict[int, tuple[int, int, list[Region]]] = {}
 
     def attempt(number: int, mine: Sequence[int], partition: Partitioner) -> list[int]:
         shares = [context.divide_region(regions[index], cuts[number], partition) for index in mine]
         pieces = [piece for share in shares for piece in share]
-        costs: list[int] = sum_leaving_traffic(hops, lines[number], region_at, len(regions), pieces).tolist()
+        costs: list[int] = _sum_between_pieces(graph, lines[number], region_at, len(regions), pieces).tolist()
         for index, share in zip(mine, shares, strict=True):
             if context.split_price:
                 costs[index] += int(prices[number][[piece.start for piece in share[1:]]].sum())
-            known = best[index]
-            if known is None or costs[index] < known[0]:
+            if index not in best or costs[index] < best[index][0]:
                 best[index] = (costs[index], number, share)
         return costs
 
@@ -162,10 +395,10 @@ def _divide_regions(
             attempt(number, mine, partition_by_beam)
     result = line.copy()
     shared: list[Region] = []
-    for region, choice in zip(regions, best, strict=True):
-        assert choice is not None
-        result[region.start : region.end] = lines[choice[1]][region.start : region.end]
-        shared += choice[2]
+    for index, region in enumerate(regions):
+        _, number, share = best[index]
+        result[region.start : region.end] = lines[number][region.start : region.end]
+        shared += share
     return shared, result
 
 
@@ -173,23 +406,19 @@ def _fill(context: SearchContext, regions: list[Region], line: Ints) -> Layout |
     """Assign the items of the innermost domains in order; an item of several units is a domain of its own."""
     tree = context.tree
     layout = np.empty(len(line), dtype=np.int32)
-    if not tree.is_split and not tree.is_in_runs:
-        places = np.concatenate([region.domain.start + np.arange(region.amount) for region in regions])
-        positions = np.concatenate([np.arange(region.start, region.end) for region in regions])
-        layout[line[positions]] = tree.items[places]
-        return layout
-    cut = compute_profile(context.hops, line)
-    for region in regions:
-        places = np.arange(region.domain.start, region.domain.end)
-        if not tree.is_in_runs:
-            layout[line[region.start : region.end]] = tree.items[region.domain.start]
-            continue
-        breaks = np.flatnonzero(np.diff(line[region.start : region.end]) != 1) + 1
-        bounds = [region.start, *(breaks + region.start).tolist(), region.end]
-        runs = [(low, high - low) for low, high in pairwise(bounds)]
-        taken = cut_up(tree.capacity[places].tolist(), runs, cut.tolist())
-        if taken is None:
-            return None
-        for item, start, amount in taken:
-            layout[line[start : start + amount]] = tree.items[places[item]]
+    cut = compute_profile(context.graph, line).tolist() if tree.is_in_runs else []
+    for domain, start, amount in regions:
+        units = line[start : start + amount]
+        if tree.is_split:
+            layout[units] = tree.items[domain.start]
+        elif not tree.is_in_runs:
+            layout[units] = tree.items[domain.start : domain.start + amount]
+        else:
+            breaks = (np.flatnonzero(np.diff(units) != 1) + start + 1).tolist()
+            runs = [(low, high - low) for low, high in pairwise([start, *breaks, start + amount])]
+            taken = divide_runs(tree.capacity[domain.start : domain.end].tolist(), runs, cut)
+            if taken is None:
+                return None
+            for item, first, count in taken:
+                layout[line[first : first + count]] = tree.items[domain.start + item]
     return layout

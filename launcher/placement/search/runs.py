@@ -1,55 +1,172 @@
-"""Assigns runs of consecutive units to items with room for several.
+"""Layouts of items of different sizes, each with a run of consecutive ranks.
 
-The units of a leaf form runs: stretches of consecutive ranks. Every item holds consecutive units, so a run is divided
-among items, and no item serves two runs. Short runs are served first, each by the largest items that fit into the rest
-of it; the longest gets the remaining items, cut where that is cheapest.
+Where every item holds one unit, a leaf can have any tile of the mesh. Where items hold runs, a tile has to consist of
+whole runs, and runs of 3 and 4 units rarely fill a row of 9. So, like bricks, `lay_rows` fills some adjacent rows of
+the mesh together, and each item goes to the row that is furthest behind. The items of a leaf then form a patch with
+ragged ends and without gaps. At the end of a row comes an item that fits, if the leaf or the next ones have any.
+
+    a a a a b b b c c c c c d d
+    a a b b b b c c c d d d d d     two rows; leaf a has runs of 4 and 2, leaf b of 3 and 4, ...
+
+`improve` exchanges blocks of one size. Exchanging two runs of unequal length shifts all runs between, so the gain has
+to be computed again, hop by hop: `reorder` does so for many exchanges at once, of items that are near each other, in
+clusters that are not large. Where no exchange helps any more, one that costs a little may lead to a better layout:
+`perturb` finds those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
-from launcher.placement.search.line_partition import RoomKind, partition_greedily
+import numpy as np
+from numpy.typing import NDArray
 
-Allocation = list[tuple[int, int, int]]
-"""Item, first position, how many."""
+from launcher.placement.problem.hops import Graph, Ints, build_graph
+from launcher.placement.problem.problem import Layout, Problem, find_fault
 
-
-def cut_up(rooms: Sequence[int], runs: Sequence[tuple[int, int]], cut: Sequence[int]) -> Allocation | None:
-    """Divide the runs; None if the items do not suffice. `runs`: position and length; `cut`: see `line_partition`."""
-    free: dict[int, list[int]] = {}
-    for item in range(len(rooms) - 1, -1, -1):
-        free.setdefault(rooms[item], []).append(item)
-    taken: Allocation = []
-    ordered = sorted(runs, key=lambda run: (run[1], run[0]))
-    for index, (start, length) in enumerate(ordered):
-        own = _count_remaining(free) if index == len(ordered) - 1 else _choose_for_run(free, length)
-        if sum(room * count for room, count in own.items()) < length:
-            return None
-        kinds = [RoomKind(room, own[room]) for room in sorted(own, reverse=True)]
-        # Inside a run only its own cuts count; at its end there is none.
-        profile = [0, *cut[start + 1 : start + length], 0]
-        for kind, take in partition_greedily(kinds, profile, 1):
-            taken.append((free[kinds[kind].room].pop(), start, take))
-            start += take
-    return taken
+ROWS_MAX = 16
+LOOKAHEAD = 32
+"""How many items after the next are searched for one that fits."""
+REACH = 24
+ROUNDS = 20
+CELLS_MAX = 1 << 21
+"""Exchanges times communicating pairs of units, in a round."""
+CHUNK = 128
 
 
-def _count_remaining(free: dict[int, list[int]]) -> dict[int, int]:
-    return {room: len(items) for room, items in free.items() if items}
+def lay_rows(items: NDArray[np.integer], rooms: Sequence[int], grid: Sequence[int]) -> Iterator[Layout]:
+    """Yield layouts of rows filled together, for every sensible number of them; for each end of the axes as rows.
+
+    `rooms`: of the items, in the order in which they are used.
+    """
+    seen: set[tuple[int, int]] = set()
+    for axis in range(1, len(grid)):
+        length = math.prod(grid[axis:])
+        row_count = math.prod(grid[:axis])
+        if row_count == 1 or length < max(rooms):
+            continue
+        for together in range(2, min(row_count, ROWS_MAX) + 1):
+            if (length, together) in seen or (row_count % together and together > row_count // 2 + 1):
+                continue
+            seen.add((length, together))
+            laid = _fill_rows(rooms, row_count, length, together)
+            if laid is not None:
+                yield items[laid].astype(np.int32)
 
 
-def _choose_for_run(free: dict[int, list[int]], length: int) -> dict[int, int]:
-    """Return how many items of each room for a run: the largest that fit, and for a rest the smallest that holds it."""
-    own: dict[int, int] = {}
-    left = length
-    for room in sorted(free, reverse=True):
-        count = min(len(free[room]), left // room) if room else 0
-        if count:
-            own[room] = count
-            left -= count * room
-    for room in sorted(free):
-        while left > 0 and room and own.get(room, 0) < len(free[room]):
-            own[room] = own.get(room, 0) + 1
-            left -= room
-    return own
+def _fill_rows(rooms: Sequence[int], row_count: int, length: int, together: int) -> list[int] | None:
+    """Return unit -> place in `rooms`; None if the items are used up before the rows are full."""
+    found = [0] * (row_count * length)
+    waiting = list(range(len(rooms) - 1, -1, -1))
+    slack, largest = sum(rooms) - len(found), max(rooms)
+    for first in range(0, row_count, together):
+        ends = dict.fromkeys(range(first, min(first + together, row_count)), 0)
+        while ends:
+            row = min(ends, key=lambda each: (ends[each], each))
+            left = length - ends[row]
+            if not waiting:
+                return None
+            taken = _choose_next(waiting, rooms, left, largest)
+            room = rooms[taken]
+            slack -= max(0, room - left)
+            if slack < 0:
+                return None
+            start = row * length + ends[row]
+            found[start : start + min(room, left)] = [taken] * min(room, left)
+            ends[row] += room
+            if ends[row] >= length:
+                del ends[row]
+    return found
+
+
+def _choose_next(waiting: list[int], rooms: Sequence[int], left: int, largest: int) -> int:
+    """Return the next item; at the end of a row one of the next that fills it, or as much of it as possible."""
+    best = len(waiting) - 1
+    if left <= largest:
+        ahead = range(best, max(-1, best - LOOKAHEAD), -1)
+        fitting = [index for index in ahead if rooms[waiting[index]] <= left]
+        if fitting:
+            best = max(fitting, key=lambda index: rooms[waiting[index]])
+        else:
+            best = min(ahead, key=lambda index: rooms[waiting[index]])
+    return waiting.pop(best)
+
+
+# Exchanges
+
+
+def reorder(problem: Problem, layout: Layout) -> Layout:
+    """Return a valid layout that costs no more, for contiguous runs."""
+    for _ in range(ROUNDS):
+        tried = _try_exchanges(problem, layout)
+        if tried is None:
+            return layout
+        items, lengths, pairs, costs = tried
+        now = problem.compute_cost(layout)
+        gains = now - costs
+        chosen: list[tuple[int, int]] = []
+        for index in np.argsort(-gains, kind="stable").tolist():
+            one, other = pairs[index]
+            if gains[index] <= 0:
+                break
+            # Distant exchanges hardly interact; of near ones, only the best is made.
+            if all(other + REACH < low or high + REACH < one for low, high in chosen):
+                chosen.append((one, other))
+        for count in (len(chosen), 1):
+            order = np.arange(len(items))
+            for one, other in chosen[:count]:
+                order[[one, other]] = order[[other, one]]
+            found = np.repeat(items[order], lengths[order]).astype(np.int32)
+            if problem.compute_cost(found) < now and find_fault(problem, found) is None:
+                layout = found
+                break
+        else:
+            return layout
+    return layout
+
+
+def perturb(problem: Problem, layout: Layout, count: int) -> Iterator[Layout]:
+    """Yield the `count` cheapest layouts that are one exchange away, though each may cost more than `layout`."""
+    tried = _try_exchanges(problem, layout)
+    if tried is not None:
+        items, lengths, pairs, costs = tried
+        for index in np.argsort(costs, kind="stable")[:count].tolist():
+            yield next(_apply_exchanges(items, lengths, [pairs[index]]))[0].astype(np.int32)
+
+
+def _try_exchanges(problem: Problem, layout: Layout) -> tuple[Ints, Ints, list[tuple[int, int]], Ints] | None:
+    """Return items and lengths of the runs, exchanges of unequal ones, and the cost of each; None if too many."""
+    graph = build_graph(problem.traffic)
+    starts = np.flatnonzero(np.diff(layout, prepend=-1))
+    items, lengths = layout[starts].astype(np.int64), np.diff([*starts.tolist(), len(layout)])
+    pairs = [
+        (one, other)
+        for one in range(len(items))
+        for other in range(one + 1, min(len(items), one + REACH + 1))
+        if lengths[one] != lengths[other]
+    ]
+    if not pairs or len(pairs) * len(graph.low) > CELLS_MAX:
+        return None
+    costs = np.concatenate([_compute_costs(problem, graph, each) for each in _apply_exchanges(items, lengths, pairs)])
+    return items, lengths, pairs, costs
+
+
+def _apply_exchanges(items: Ints, lengths: Ints, pairs: list[tuple[int, int]]) -> Iterator[Ints]:
+    """Yield the layouts after each exchange, some at a time."""
+    for start in range(0, len(pairs), CHUNK):
+        some = np.array(pairs[start : start + CHUNK])
+        order = np.repeat(np.arange(len(items))[None, :], len(some), axis=0)
+        rows = np.arange(len(some))
+        order[rows, some[:, 0]], order[rows, some[:, 1]] = some[:, 1], some[:, 0]
+        yield np.repeat(items[order].ravel(), lengths[order].ravel()).reshape(len(some), -1)
+
+
+def _compute_costs(problem: Problem, graph: Graph, layouts: NDArray[np.integer]) -> Ints:
+    """Return J of each layout."""
+    total = np.zeros(len(layouts), dtype=np.int64)
+    for level_cost, label in zip(problem.traffic.level_costs, problem.labels, strict=True):
+        if level_cost:
+            placed = label[layouts]
+            total += level_cost * ((placed[:, graph.low] != placed[:, graph.high]) @ graph.weight)
+    return total

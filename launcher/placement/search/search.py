@@ -5,8 +5,9 @@ compared by their exact cost:
 
 1. the units filled in the order of paths, as sorting would: no result ever costs more;
 2. the outermost domains laid out along many orders of the mesh, the promising ones with everything inside them (`fit`);
+   where nodes hold runs of several units, also rows of runs, and runs in the order of a line (`runs`);
 3. the best of those improved by swaps (`improve`), and in small clusters of unequal nodes by exchanges that shift the
-   items between, some of them uphill (`reorder`);
+   items between, some of them uphill (`runs`);
 4. in small clusters, many layouts improved in parallel by a search that also goes uphill (`explore`).
 
 A layout whose cost equals the lower bound ends the search. All limits are counts, and all numbers integers, so every
@@ -22,17 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from launcher.placement.problem.bound import compute_lower_bound
-from launcher.placement.problem.domains import DomainTree
-from launcher.placement.problem.graph import build_graph
-from launcher.placement.problem.problem import Layout, Problem, find_fault
-from launcher.placement.problem.simplify import coarsen, restrict, round_weights
-from launcher.placement.search.context import SearchContext
+from launcher.placement.problem.hops import build_graph
+from launcher.placement.problem.problem import Layout, Problem, coarsen, find_fault, restrict, round_weights
 from launcher.placement.search.explore import explore
-from launcher.placement.search.fit import fill_in_path_order, fit, list_outlines
+from launcher.placement.search.fit import DomainTree, SearchContext, fill_in_path_order, fit, list_outlines
 from launcher.placement.search.improve import improve
-from launcher.placement.search.orders import compute_loads, list_orders
-from launcher.placement.search.reorder import perturb, reorder
-from launcher.placement.search.row_layout import lay_rows
+from launcher.placement.search.line import compute_loads, list_orders
+from launcher.placement.search.runs import lay_rows, perturb, reorder
 
 
 class Effort(NamedTuple):
@@ -74,27 +71,26 @@ ORDER_BUDGET = 4_000_000
 """Orders tried times units and hops between them: it keeps meshes of many axes within a second."""
 
 
-class BestLayouts:
-    """The cheapest valid layout so far, and the others by cost."""
+class _BestLayouts:
+    """The valid layouts of a problem found so far, by cost; `target`: its lower bound."""
 
     def __init__(self, problem: Problem, target: int) -> None:
         self.problem, self.target = problem, target
         self.found: dict[bytes, tuple[int, int, Layout]] = {}
+        self.is_met = False
 
     def add(self, layout: Layout | None) -> bool:
-        """Add a layout; whether its cost equals the lower bound."""
-        if layout is not None and find_fault(self.problem, layout) is None:
-            key = layout.tobytes()
-            if key not in self.found:
-                self.found[key] = (self.problem.compute_cost(layout), len(self.found), layout)
+        """Add a layout; whether the cost of any has equalled the lower bound."""
+        if layout is not None and find_fault(self.problem, layout) is None and layout.tobytes() not in self.found:
+            cost = self.problem.compute_cost(layout)
+            self.found[layout.tobytes()] = cost, len(self.found), layout
+            self.is_met |= cost <= self.target
         return self.is_met
 
-    @property
-    def is_met(self) -> bool:
-        return bool(self.found) and self.list_layouts()[0][0] <= self.target
-
-    def list_layouts(self) -> list[tuple[int, int, Layout]]:
-        return sorted(self.found.values(), key=lambda each: each[:2])
+    def list_layouts(self, variant: Problem) -> list[Layout]:
+        """Return the layouts, the cheapest first, that are also valid for a variant of the problem."""
+        layouts = [layout for _, _, layout in sorted(self.found.values(), key=lambda each: each[:2])]
+        return [layout for layout in layouts if find_fault(variant, layout) is None]
 
 
 # docs/internals/decisions/0008-search-bounded-by-counts.md
@@ -103,69 +99,50 @@ def search(problem: Problem) -> Layout | None:
     if int(problem.capacity.sum()) < problem.traffic.block_count:
         return None
     easy = round_weights(problem)
-    best = BestLayouts(easy, compute_lower_bound(easy))
+    best = _BestLayouts(easy, compute_lower_bound(easy))
     limited = restrict(easy)
     for variant in (easy, limited) if limited else (easy,):
         _search(variant, best)
         if best.is_met:
             break
-    layouts = best.list_layouts()
-    if not layouts:
-        return None
-    if easy is problem:
-        return layouts[0][2]
     # Rounding may have hidden the best one.
-    return min((layout for _, _, layout in layouts), key=problem.compute_cost)
+    layouts = best.list_layouts(easy)
+    return min(layouts if easy is not problem else layouts[:1], key=problem.compute_cost, default=None)
 
 
-def _search(problem: Problem, best: BestLayouts) -> None:
-    large, size = coarsen(problem)
+def _search(problem: Problem, best: _BestLayouts) -> None:
+    larger, size = coarsen(problem)
     places = int(np.minimum(problem.capacity, problem.traffic.block_count).sum())
-    effort = next(each for each in EFFORTS if places // size <= each.capacity_max)
-    for layout in _generate_candidates(large, effort):
-        if best.add(np.repeat(layout, size)):
-            return
-    if size > 1 and places <= EFFORTS[1].capacity_max:
-        for layout in _generate_candidates(problem, effort):
-            if best.add(layout):
-                return
-    is_mixed = problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules
-    # The others may use more of an item than this variant of the problem allows.
-    found = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
-    for layout in found[: effort.improved]:
-        # Blocks are the runs of items, so this needs no larger units.
-        better = improve(problem, layout)
-        if is_mixed:
-            better = improve(problem, reorder(problem, better))
-        if best.add(better):
-            return
-    if is_mixed and _perturb_best(
-        problem, best, next(each.perturbations for each in EFFORTS if places <= each.capacity_max)
-    ):
+    # Blocks of `size` units for the candidates, units for what improves them.
+    effort, small = (next(each for each in EFFORTS if count <= each.capacity_max) for count in (places // size, places))
+    if any(best.add(np.repeat(layout, size)) for layout in _generate_candidates(larger, effort)):
         return
-    small = next((each for each in EFFORTS if places <= each.capacity_max and each.beam_width), None)
-    if small:
-        starts = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
-        best.add(explore(problem, starts[: small.beam_width // 2], small.beam_width, small.steps, best.target))
+    if size > 1 and places <= EFFORTS[1].capacity_max and any(map(best.add, _generate_candidates(problem, effort))):
+        return
+    is_mixed = problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules
 
+    def polish(layout: Layout) -> Layout:
+        better = improve(problem, layout)
+        return improve(problem, reorder(problem, better)) if is_mixed else better
 
-def _perturb_best(problem: Problem, best: BestLayouts, tries: int) -> bool:
-    """Try the layouts near exchanges that cost a little. Whether one meets the lower bound."""
-    found = [layout for _, _, layout in best.list_layouts() if find_fault(problem, layout) is None]
-    layout = found[0] if found and tries else None
-    left = tries * PERTURB_ROUNDS_MAX
-    while layout is not None:
-        here, layout = layout, None
+    if any(best.add(polish(layout)) for layout in best.list_layouts(problem)[: effort.improved]):
+        return
+    layouts = best.list_layouts(problem)[:1] if is_mixed and small.perturbations else []
+    left = small.perturbations * PERTURB_ROUNDS_MAX
+    while layouts:
+        here = layouts.pop()
         cost = problem.compute_cost(here)
-        for kicked in perturb(problem, here, min(tries, left)):
+        for perturbed in perturb(problem, here, min(small.perturbations, left)):
             left -= 1
-            better = improve(problem, kicked)
+            better = improve(problem, perturbed)
             if problem.compute_cost(better) < cost:
-                layout = improve(problem, reorder(problem, better))
-                if best.add(layout):
-                    return True
+                layouts = [improve(problem, reorder(problem, better))]
+                if best.add(layouts[0]):
+                    return
                 break
-    return False
+    if small.beam_width:
+        starts = best.list_layouts(problem)[: small.beam_width // 2]
+        best.add(explore(problem, starts, small.beam_width, small.steps, best.target))
 
 
 def _generate_candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
@@ -177,9 +154,9 @@ def _generate_candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
     if plain is not None:
         yield plain
     if tree.is_in_runs and not problem.rules:
-        yield from lay_rows(tree, problem.traffic.grid)
+        yield from lay_rows(tree.items, tree.capacity.tolist(), problem.traffic.grid)
         yield from _generate_sequences(problem, effort)
-    yield from _generate_fits(problem, context, effort, problem.traffic.grid)
+    yield from _generate_fits(problem, context, effort)
 
 
 def _generate_sequences(problem: Problem, effort: Effort) -> Iterator[Layout]:
@@ -196,28 +173,24 @@ def _generate_sequences(problem: Problem, effort: Effort) -> Iterator[Layout]:
     for _ in range(effort.sequences):
         run_of = np.repeat(np.arange(len(starts)), np.diff([*starts.tolist(), count]))
         context = SearchContext(alike, tree, build_graph(problem.traffic, run_of), starts)
-        best: tuple[int, Layout] | None = None
-        for order in _generate_fits(alike, context, effort, problem.traffic.grid):
-            rest = np.setdiff1d(tree.items, order)
-            items = np.concatenate((order, rest))
-            layout = np.repeat(items, capacity[items])[:count].astype(np.int32)
-            cost = problem.compute_cost(layout)
-            if best is None or cost < best[0]:
-                best = cost, layout
-            yield layout
-        if best is None:
+        found: list[Layout] = []
+        for order in _generate_fits(alike, context, effort):
+            items = np.concatenate((order, np.setdiff1d(tree.items, order)))
+            found.append(np.repeat(items, capacity[items])[:count].astype(np.int32))
+            yield found[-1]
+        if not found:
             return
-        starts = np.flatnonzero(np.diff(best[1], prepend=-1))
+        starts = np.flatnonzero(np.diff(min(found, key=problem.compute_cost), prepend=-1))
 
 
-def _generate_fits(problem: Problem, context: SearchContext, effort: Effort, grid: tuple[int, ...]) -> Iterator[Layout]:
+def _generate_fits(problem: Problem, context: SearchContext, effort: Effort) -> Iterator[Layout]:
     """Yield the layouts of `fit` for the cheapest outlines, and with more effort for the best of those."""
     tree = context.tree
     if not tree.root.children:
         return
     loads = compute_loads(problem.traffic)
-    most = ORDER_BUDGET // (len(context.base_rank) + len(context.hops.low))
-    choices = [list_orders(grid, loads, room, max(2, most)) for room in tree.list_usual_rooms()]
+    most = ORDER_BUDGET // (len(context.base_rank) + len(context.graph.low))
+    choices = [list_orders(problem.traffic.grid, loads, room, max(2, most)) for room in tree.list_usual_rooms()]
     outlines = list_outlines(context, choices[tree.root.depth], effort.careful)
     seen: list[tuple[int, int]] = []
     for index, outline in enumerate(outlines[: effort.fits]):

@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from launcher.hardware.tpu import cloud_metadata, slice_identity, slice_types
-from launcher.hardware.tpu.chips import VISIBLE
+from launcher.hardware import slice_identity, slice_types
+from launcher.hardware.accelerators.tpu import VISIBLE
+from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
 from launcher.ranks.environments.contract import WorkerAssignment
@@ -44,7 +45,7 @@ class TpuEnvironment:
 
     name = "tpu"
 
-    def __init__(self, *, metadata: tuple[str, int] = cloud_metadata.ADDRESS) -> None:
+    def __init__(self, *, metadata: tuple[str, int] = LINK_LOCAL) -> None:
         self._metadata = metadata
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
@@ -54,12 +55,12 @@ class TpuEnvironment:
         """
         if assignment.slot.devices[0].kind != "tpu":
             return {}
-        said = cloud_metadata.merge_metadata(parent, self._metadata)
+        said = slice_identity.merge_metadata(parent, self._metadata)
         return {**_make_megascale_variables(assignment, said), **_make_process_variables(assignment, parent, said)}
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Return sentences for the start, about a host that is one of several of its slice."""
-        identity = slice_identity.find_identity(cloud_metadata.merge_metadata(parent, self._metadata))
+        identity = slice_identity.find_identity(slice_identity.merge_metadata(parent, self._metadata))
         if slots[0].devices[0].kind != "tpu" or identity is None or identity.host_count == 1:
             return []
         if not has_other_nodes:
@@ -216,7 +217,6 @@ def _is_tpu7x(assignment: WorkerAssignment, environ: Mapping[str, str]) -> bool:
 def _parse_bounds(environ: Mapping[str, str], names: Sequence[str]) -> Box | None:
     """Parse three numbers with commas, from the first of these variables that has them."""
     for name in names:
-        sides = environ.get(name, "").split(",")
-        if len(sides) == 3 and all(slice_types.is_side(side) for side in sides):
-            return tuple(map(int, sides))
+        if sides := slice_types.parse_bounds(environ.get(name, "")):
+            return sides
     return None

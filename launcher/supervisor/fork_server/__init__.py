@@ -6,13 +6,13 @@ There the process stays and serves: it imports, and forks a worker for every ord
 from that module, and Python continues as usual: it runs the script as `__main__`, prints its tracebacks and ends as
 always. So a script sees the same state as under `python train.py`, because it runs under `python train.py`.
 
-    fork_server.py        what the supervisor starts: tests this Python, then becomes the worker's command
-    hook/sitecustomize.py what `site` loads in that
-    server.py             orders in, forks out               worker.py       standby, then the worker that was ordered
-    importing.py          the modules, one by one            fork_safety.py  what they leave that a fork would lose
-    env_reads.py          what they read too early           reseed.py       what each process must have of its own
-    wire.py               messages with descriptors          linux.py        what Python's library lacks
+    fork_server.py         what the supervisor starts: tests this Python, then becomes the worker's command
+    hook/sitecustomize.py  what `site` loads in that
+    server.py              orders in, forks out              worker.py       standby, then the worker that was ordered
+    importing.py           the modules, one by one           fork_safety.py  what they leave that a fork would lose
+    linux.py               what Python's library lacks
 
-All this runs in the workers' Python, which may be another than the agent's, from 3.10 on. It imports nothing else of
-this project, and leaves nothing in `sys.modules` or on `sys.path` when a script begins.
+All this runs in the workers' Python, which may be another than the agent's, from 3.10 on. Of the
+rest of this project it imports `launcher/supervisor/channel.py` alone, and it leaves nothing in `sys.modules` or on
+`sys.path` when a script begins.
 """

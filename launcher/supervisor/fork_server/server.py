@@ -31,11 +31,11 @@ from _signal import (  # type: ignore[import-not-found]
 )
 from errno import EAGAIN
 
+from launcher.supervisor.channel import Channel
 from launcher.supervisor.fork_server import linux
 from launcher.supervisor.fork_server.fork_safety import PreloadError
 from launcher.supervisor.fork_server.importing import import_all
-from launcher.supervisor.fork_server.wire import Wire
-from launcher.supervisor.fork_server.worker import StartupSnapshot, become_worker, wait_for_spec
+from launcher.supervisor.fork_server.worker import StartupSnapshot, become_worker, wait_for_order, wait_for_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,19 +48,16 @@ _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # and stay so
 def serve(number: int, launch_mode: str, argument_count: int) -> None:
     """Serve over the descriptor `number`. Returns in a worker that is to run its script, and only there."""
     os.set_inheritable(number, False)
-    wire = Wire(number)
+    channel = Channel.open(number)
     head = len(sys.orig_argv) - argument_count
     image = StartupSnapshot(launch_mode=launch_mode, arguments=sys.orig_argv[head:], environment=dict(os.environ))
-    order = wire.receive(wait=True)
-    if order is None:
-        os._exit(0)
-    (_, modules, supervisor_pid, _), _ = order
+    (_, modules, supervisor_pid, _), _ = wait_for_order(channel)
     start = time.monotonic()
     try:
         remarks = import_all(modules, _find_script_directory(image), _fork)
     except PreloadError as refused:
         linux.flush_c_streams()
-        wire.send(["refused", f"--preload: {refused.sentence}", refused.hint])
+        channel.send(["refused", f"--preload: {refused.sentence}", refused.hint])
         os._exit(0)
     # Keep shared pages shared: the garbage collector of a worker, which writes to every object that it visits, skips
     # frozen ones; measured with torch, that saves 40 MB and 0.2 s for each worker. At the end it has to visit them, or
@@ -68,8 +65,8 @@ def serve(number: int, launch_mode: str, argument_count: int) -> None:
     gc.freeze()
     atexit.register(gc.unfreeze)
     signals = _reset_signals()
-    wire.send(["ready", time.monotonic() - start, remarks])
-    end, go_between = _serve_forks(wire)
+    channel.send(["ready", time.monotonic() - start, remarks])
+    end, go_between = _serve_forks(channel)
     order = wait_for_spec(end, go_between, supervisor_pid)
     become_worker(end, image, *order, signals=signals)
 
@@ -103,16 +100,13 @@ def _reset_signals() -> tuple[dict[int, Any], set[int]]:
     return handlers, mask
 
 
-def _serve_forks(wire: Wire) -> tuple[Wire, int]:
-    """Fork for every order, until the supervisor's end closes. Returns in a worker: its wire, and its parent's pid."""
+def _serve_forks(channel: Channel) -> tuple[Channel, int]:
+    """Fork for every order, until the supervisor's end closes. Returns in a worker: its channel, its parent's pid."""
     own_pid = os.getpid()
     while True:
-        order = wire.receive(wait=True)
-        if order is None:
-            os._exit(0)
-        ends = list(order[1])
-        while (more := wire.receive(wait=False)) is not None:
-            ends += more[1]
+        ends = wait_for_order(channel)[1]
+        for _, more in channel.receive():
+            ends += more
         linux.flush_c_streams()
         try:
             pid = _fork()
@@ -124,14 +118,14 @@ def _serve_forks(wire: Wire) -> tuple[Wire, int]:
             linux.signal_on_parent_death(SIGKILL)
             if os.getppid() != own_pid:
                 os._exit(0)
-            wire.close()
+            channel.close()
             return _fork_each(ends)
         for end in ends:
             os.close(end)
         os.waitpid(pid, 0)
 
 
-def _fork_each(ends: list[int]) -> tuple[Wire, int]:
+def _fork_each(ends: list[int]) -> tuple[Channel, int]:
     """Run as the intermediate process: fork a worker for each end, and exit. Returns in the workers."""
     go_between = os.getpid()
     for place, end in enumerate(ends):
@@ -143,7 +137,7 @@ def _fork_each(ends: list[int]) -> tuple[Wire, int]:
         if pid == 0:
             for other in ends[place + 1 :]:
                 os.close(other)
-            return Wire(end), go_between
+            return Channel.open(end), go_between
         os.close(end)
     os._exit(0)
 
@@ -151,9 +145,9 @@ def _fork_each(ends: list[int]) -> tuple[Wire, int]:
 def _report_failure(ends: list[int], error: OSError) -> None:
     number = error.errno or EAGAIN
     for end in ends:
-        wire = Wire(end)
-        wire.send(["failed", f"cannot fork a worker: {os.strerror(number)}", number])
-        wire.close()
+        channel = Channel.open(end)
+        channel.send(["failed", f"cannot fork a worker: {os.strerror(number)}", number])
+        channel.close()
 
 
 def _fork() -> int:

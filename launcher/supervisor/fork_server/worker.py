@@ -18,9 +18,8 @@ import time
 from _signal import SIG_SETMASK, SIGKILL, pthread_sigmask, signal  # type: ignore[import-not-found]
 from errno import EINVAL
 
+from launcher.supervisor.channel import Channel
 from launcher.supervisor.fork_server import linux
-from launcher.supervisor.fork_server.reseed import reseed
-from launcher.supervisor.fork_server.wire import Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class StartupSnapshot:
         self.environment = environment
 
 
-def wait_for_spec(wire: Wire, intermediate_pid: int, supervisor_pid: int) -> tuple[list[Any], list[int]]:
+def wait_for_spec(channel: Channel, intermediate_pid: int, supervisor_pid: int) -> tuple[list[Any], list[int]]:
     """Wait for the worker's spec; return it and its descriptors. Exits if the supervisor closes the connection."""
     os.setsid()
     while os.getppid() == intermediate_pid:  # it still forks the others
@@ -48,16 +47,25 @@ def wait_for_spec(wire: Wire, intermediate_pid: int, supervisor_pid: int) -> tup
     linux.signal_on_parent_death(SIGKILL)
     if os.getppid() != supervisor_pid:  # the supervisor died before the line above
         os._exit(127)
-    wire.send(["born", os.getpid()])
+    channel.send(["born", os.getpid()])
     reseed()
-    order = wire.receive(wait=True)
+    try:
+        return wait_for_order(channel)
+    except OSError as error:  # its streams were lost on the way
+        channel.send(["failed", str(error), 0])
+        os._exit(127)
+
+
+def wait_for_order(channel: Channel) -> tuple[list[Any], list[int]]:
+    """Wait for a message of the supervisor; return it and its descriptors. Exits once the other end is closed."""
+    order = next(channel.receive(wait=True), None)
     if order is None:
         os._exit(0)
     return order
 
 
 def become_worker(
-    wire: Wire,
+    channel: Channel,
     startup: StartupSnapshot,
     spec: list[Any],
     descriptors: list[int],
@@ -87,13 +95,13 @@ def become_worker(
         for number, handler in handlers.items():
             signal(number, handler)
         pthread_sigmask(SIG_SETMASK, mask)
-        wire.close()
+        channel.close()
     except OSError as error:
         number = error.errno or EINVAL
-        wire.send(["failed", f"{attempt}: {os.strerror(number)}", number])
+        channel.send(["failed", f"{attempt}: {os.strerror(number)}", number])
         os._exit(127)
     except Exception as error:  # a zero byte in a variable, "=" in its name, or a bug of ours
-        wire.send(["failed", f"{attempt}: {str(error)[:200]}", EINVAL])
+        channel.send(["failed", f"{attempt}: {str(error)[:200]}", EINVAL])
         os._exit(127)
 
 
@@ -138,3 +146,30 @@ def _set_environment(startup: StartupSnapshot, variables: dict[str, str]) -> Non
     if list(now.items()) != list(given.items()):
         os.environ.clear()
         os.environ.update(given)
+
+
+def reseed() -> None:
+    """Renew what every process makes for itself when it starts, and forks would share: random numbers and secrets.
+
+    Python reseeds its own `random`. What a preloaded module has seeded explicitly is reseeded, too: it cannot be told
+    from what was not seeded. Generators that a module has created for itself are not touched; they are equal in all
+    workers.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+        process.current_process()._config.pop("tempdir", None)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        try:  # noqa: SIM105 - as little of Python's library as possible
+            numpy_random.seed()
+        except TypeError:  # another generator than numpy's own, set explicitly
+            pass
+    torch = sys.modules.get("torch")
+    generator = getattr(torch, "default_generator", None)
+    if generator is not None:
+        generator.seed()  # the CPU's only, as torch does when it is loaded; those of devices do not exist yet
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        main = threading.main_thread()
+        getattr(main, "_set_native_id", bool)()  # Python, 3.13 included, leaves the number of its parent there

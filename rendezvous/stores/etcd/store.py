@@ -1,7 +1,7 @@
 """A client of etcd v3, or of a server with its protocol, as the served store is.
 
 It implements the contract in `rendezvous/stores/contract.py` over gRPC: this file translates, `client.py` calls,
-`watch_loop.py` watches, `channel.py` holds the connections. Every call ends within its limit, whatever the servers do.
+`watch.py` watches. Every call ends within its limit, whatever the servers do.
 
 A lease is renewed by a stream of its own each time: one request, one response, a deadline. So no response can be taken
 for another's, and no stuck stream delays the next renewal; a stream over HTTP/2 costs as little as a call.
@@ -29,12 +29,12 @@ from rendezvous.stores.contract import (
     Store,
     TxnResult,
     Watch,
+    check_key,
+    check_request,
+    check_watch,
 )
-from rendezvous.stores.etcd.channel import Endpoint, Endpoints, Tls
-from rendezvous.stores.etcd.client import Effect, EtcdClient, EtcdSession
-from rendezvous.stores.etcd.watch import EtcdWatch, decode_item
-from rendezvous.stores.etcd.watch_loop import WatchLoop
-from rendezvous.stores.validation import check_key, check_request
+from rendezvous.stores.etcd.client import Effect, Endpoint, Endpoints, EtcdClient, EtcdSession, Tls
+from rendezvous.stores.etcd.watch import EtcdWatch, WatchLoop, decode_item
 from rendezvous.stores.wire import Method, Request, Response
 
 __all__ = ["EtcdStore", "Tls"]
@@ -102,7 +102,7 @@ class EtcdStore(Store):
 
         def read_status() -> wire.StatusResponse:
             limit_s = self._connect_limit_s / count
-            return self._call(wire.STATUS, wire.StatusRequest(), "", "read", limit_s=limit_s)
+            return self._call(wire.STATUS, wire.Empty(), "", "read", limit_s=limit_s)
 
         for _ in range(count - 1):
             with suppress(StoreError):
@@ -112,30 +112,23 @@ class EtcdStore(Store):
     # Keys
 
     def get(self, key: str, *, prefix: bool = False) -> GetResult:
-        """Read a key, or all keys that start with it."""
         check_key(key, prefix)
-        request = wire.RangeRequest(*_encode_range(key, prefix))
+        request = wire.RangeRequest(*wire.encode_range(key, prefix))
         return _decode_range(self._call(wire.RANGE, request, _describe(key, prefix), "read"))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """Write unconditionally; return the new revision. Raises LeaseNotFound for a lease that is gone."""
         check_request((), (Put(key, value, lease),), ())
         request = wire.PutRequest(key.encode(), value, lease)
         return self._call(wire.PUT_KEY, request, _describe(key)).header.revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete a key, or all keys that start with it; return how many were deleted."""
         check_key(key, prefix)
-        request = wire.DeleteRangeRequest(*_encode_range(key, prefix))
+        request = wire.DeleteRangeRequest(*wire.encode_range(key, prefix))
         return self._call(wire.DELETE_RANGE, request, _describe(key, prefix)).deleted
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
     ) -> TxnResult:
-        """If every compare holds, apply `success`, else `failure`, atomically.
-
-        Raises StoreError for a request that etcd would refuse, LeaseNotFound for a Put under a lease that is gone.
-        """
         check_request(compares, success, failure)
         request = wire.TxnRequest(
             tuple(_encode_compare(compare) for compare in compares),
@@ -151,7 +144,7 @@ class EtcdStore(Store):
     # Leases
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
-        """Grant a lease of at least `ttl_s` seconds, in whole seconds. Raises LeaseExists for an `id` in use."""
+        """Grant a lease of whole seconds, at least `ttl_s`. Raises LeaseExists for an `id` in use."""
         if not math.isfinite(ttl_s):
             raise StoreError(f"a lease needs a time in seconds, not {ttl_s}")
         request = wire.LeaseGrantRequest(max(1, math.ceil(ttl_s)), id)
@@ -159,11 +152,10 @@ class EtcdStore(Store):
         return Lease(response.id, float(response.ttl))
 
     def lease_keep_alive(self, lease: int) -> float:
-        """Renew the lease; return the granted TTL in seconds. Raises LeaseNotFound when it is gone."""
         return float(self._keep_alive(lease).ttl)
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
-        """Renew the lease, then read `key` with a majority. Raises LeaseNotFound when the lease is gone.
+        """Renew the lease, then read `key` with a majority.
 
         Renewals do not pass through Raft: a leader whose disk hangs answers them after it has been replaced. The read
         needs the leader, and a majority's confirmation that it leads. A response has the term of what its server had
@@ -180,19 +172,17 @@ class EtcdStore(Store):
         create_revision = range_response.kvs[0].create_revision if range_response.kvs else 0
         return Renewal(float(renewal.ttl), is_confirmed, range_response.header.revision, create_revision)
 
-    def _keep_alive(self, lease: int) -> wire.LeaseKeepAliveResponse:
-        request = wire.LeaseKeepAliveRequest(lease)
+    def _keep_alive(self, lease: int) -> wire.LeaseTtl:
+        request = wire.LeaseId(lease)
         response = self._call(wire.LEASE_KEEP_ALIVE, request, f"lease {lease}", "renewal")
         if response.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return response
 
     def lease_revoke(self, lease: int) -> None:
-        """End the lease now, and delete its keys. Raises LeaseNotFound when it is gone."""
-        self._call(wire.LEASE_REVOKE, wire.LeaseRevokeRequest(lease), f"lease {lease}")
+        self._call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")
 
     def lease_remaining(self, lease: int) -> float:
-        """Return the seconds until the lease would expire, in whole seconds. Raises LeaseNotFound when it is gone."""
         request = wire.LeaseTimeToLiveRequest(lease)
         response = self._call(wire.LEASE_TIME_TO_LIVE, request, f"lease {lease}", "read")
         if response.ttl < 0:
@@ -210,16 +200,13 @@ class EtcdStore(Store):
         on_batch: Callable[[Batch], None],
         on_lost: Callable[[StoreError], None],
     ) -> Watch:
-        """Deliver every event at or after `start_revision` (from 1 up), in order, on one thread for all watches.
+        """Watch on one thread for all watches. A store that cannot be reached does not end a watch: it continues later.
 
-        Returns at once. A store that cannot be reached does not end the watch: it continues when it can. `on_lost` is
-        called at most once, last: with Compacted if the revision is gone, or when the user may not read there.
+        `on_lost` is called with Compacted if the revision is gone, or when the user may not read there.
         """
-        check_key(key, prefix)
-        if start_revision < 1:
-            raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
+        check_watch(key, prefix, start_revision)
         self._check_open()
-        start, end = _encode_range(key, prefix)
+        start, end = wire.encode_range(key, prefix)
         request = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
         watch = EtcdWatch(_describe(key, prefix), request, on_batch, on_lost, self._watch_loop.remove)
         self._watch_loop.add(watch)
@@ -273,16 +260,6 @@ def _describe_all(keys: Sequence[str]) -> str:
     return f"one of the keys {', '.join(map(repr, keys[:3]))}{', ...' if len(keys) > 3 else ''}"
 
 
-def _encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:
-    """Return key and range end on the wire: no end is the one key; a prefix ends at its last byte raised by one."""
-    start = key.encode()
-    if not prefix:
-        return start, b""
-    if not start:
-        return b"\0", b"\0"  # every key
-    return start, start[:-1] + bytes((start[-1] + 1,))  # the last byte of text in UTF-8 is never 255
-
-
 def _encode_compare(compare: Compare) -> wire.WireCompare:
     result, key = _RELATIONS[compare.relation], compare.key.encode()
     if isinstance(compare.operand, bytes):
@@ -299,9 +276,9 @@ def _encode_operation(operation: Operation) -> wire.RequestOp:
         case Put(key, value, lease):
             return wire.RequestOp(request_put=wire.PutRequest(key.encode(), value, lease))
         case Delete(key, prefix):
-            return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(*_encode_range(key, prefix)))
+            return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(*wire.encode_range(key, prefix)))
         case Get(key, prefix):
-            return wire.RequestOp(request_range=wire.RangeRequest(*_encode_range(key, prefix)))
+            return wire.RequestOp(request_range=wire.RangeRequest(*wire.encode_range(key, prefix)))
 
 
 def _decode_range(response: wire.RangeResponse) -> GetResult:

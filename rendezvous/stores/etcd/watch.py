@@ -1,19 +1,43 @@
-"""One watch over a network: the revision that it has reached, and its callbacks.
+"""All watches of one client over one stream, which is opened again whenever it breaks.
 
-`watch_loop.py` has the stream that carries all watches of a client. Whatever happens to that stream, a watch knows the
-next revision that it needs, and asks the next stream to continue from there.
+etcd's watch stream carries any number of watches: each is created by a message, gets an id in the response, and its
+events carry that id. One thread reads, and the thread in which gRPC takes the outgoing messages also monitors the
+stream; a member with two watches has no other threads for them.
+
+Watches are created one after the other, the next when the last one was confirmed, so that a refusal, which carries no
+id, can be assigned. When the stream breaks, another is opened at the endpoint that is current then, and every watch is
+created again from the revision after the last one delivered, until its history is gone (`Compacted`) or it is refused.
+A store that cannot be reached ends no watch: calls report that, and watches continue afterwards.
+
+A stream without events looks the same whether its server is idle or frozen. So a stream that has not confirmed a watch
+in time is opened again, and where there is another endpoint, one that has been silent for a while gets a request.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import queue
+import random
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
-from rendezvous.errors import StoreError
+from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.contract import Batch, KeyEvent, KeyValue, Watch
+from rendezvous.stores.contract import CALLBACK_LIMIT_S, Batch, KeyEvent, KeyValue, Watch
+from rendezvous.stores.etcd.client import Endpoint, EtcdClient
+from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
+from rendezvous.stores.protobuf import encode
 
-CALLBACK_LIMIT_S = 10.0  # how long cancel() waits for a callback that is running
+OPEN_LIMIT_S = 2.0  # how long a server may take to confirm a watch; a healthy one needs milliseconds
+QUIET_LIMIT_S = 1.5  # with keep-alives every second an endpoint is never quiet for this long
+CHECK_PAUSE_S = 0.25  # while another endpoint might be better
+RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
+
+# Its own generator: a user who seeds the shared one expects its numbers in order, whatever a thread here does.
+_rng = random.Random()
 
 
 class EtcdWatch(Watch):
@@ -35,7 +59,6 @@ class EtcdWatch(Watch):
         self._on_batch = on_batch
         self._on_lost = on_lost
         self._drop = drop
-        self._events: list[KeyEvent] = []  # of a response that has arrived in part
         self._is_cancelled = threading.Event()
         self._callback_lock = threading.RLock()  # held while a callback runs
 
@@ -44,10 +67,6 @@ class EtcdWatch(Watch):
         return self._is_cancelled.is_set()
 
     def cancel(self) -> None:
-        """Stop; waits for a callback of this watch that runs on another thread, so hold no lock that it needs.
-
-        Raises StoreError when that callback has not ended in CALLBACK_LIMIT_S; no further one starts even then.
-        """
         self.stop()
         self._drop(self)
         if not self._callback_lock.acquire(timeout=CALLBACK_LIMIT_S):
@@ -60,21 +79,13 @@ class EtcdWatch(Watch):
 
     # On the reading thread
 
-    def begin(self) -> None:
-        """Begin again on a new stream: events of a partial response will be sent again."""
-        self._events.clear()
-
     def take(self, response: wire.WatchResponse) -> None:
         """Deliver a response. An exception of a callback is printed as of any thread, and ends this watch."""
-        self._events += [_decode_event(event) for event in response.events]
-        if response.fragment:
-            return
-        events, self._events = self._events, []
-        for batch in _split_batches(events):
-            if batch.revision >= self.request.start_revision:
-                self._deliver(batch)
-                self._resume_from(batch.revision + 1)
-        if not events:  # a progress notification: everything up to this revision has been delivered
+        for revision, events in itertools.groupby(map(_decode_event, response.events), _get_revision):
+            if revision >= self.request.start_revision:
+                self._deliver(Batch(revision, tuple(events)))
+                self._resume_from(revision + 1)
+        if not response.events:  # a progress notification: everything up to this revision has been delivered
             self._resume_from(response.header.revision + 1)
 
     def lose(self, error: StoreError) -> None:
@@ -85,7 +96,7 @@ class EtcdWatch(Watch):
                     self.stop()
                     self._on_lost(error)
         except Exception as raised:
-            print_traceback(raised)
+            _print_traceback(raised)
         self._drop(self)
 
     def _resume_from(self, revision: int) -> None:
@@ -98,7 +109,7 @@ class EtcdWatch(Watch):
                 if not self.has_ended:
                     self._on_batch(batch)
         except Exception as raised:
-            print_traceback(raised)
+            _print_traceback(raised)
             self.lose(StoreError(f"a callback of the watch raised {raised!r}"))
 
 
@@ -112,18 +123,279 @@ def decode_item(item: wire.WireKeyValue) -> KeyValue:
     return KeyValue(key, item.value, item.create_revision, item.mod_revision, item.version, item.lease)
 
 
-def _split_batches(events: Sequence[KeyEvent]) -> list[Batch]:
-    """Group events, which come in order, by their revision."""
-    groups: list[list[KeyEvent]] = []
-    for event in events:
-        if groups and groups[-1][0].item.mod_revision == event.item.mod_revision:
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-    return [Batch(group[0].item.mod_revision, tuple(group)) for group in groups]
+def _get_revision(event: KeyEvent) -> int:
+    return event.item.mod_revision
 
 
-def print_traceback(error: Exception) -> None:
+def _print_traceback(error: Exception) -> None:
     """Print an exception as Python does when it ends a thread."""
     thread = threading.current_thread()
     threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
+
+
+# docs/internals/decisions/0033-one-watch-stream-per-client.md
+class WatchLoop:
+    """The watches, and the thread that reads for them: it starts with the first and ends with the last."""
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._watches: dict[EtcdWatch, None] = {}  # those that have not ended, oldest first
+        self._stream: _WatchStream | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = threading.Event()
+
+    def add(self, watch: EtcdWatch) -> None:
+        """Create a watch; one that is added after `close` is stopped."""
+        with self._lock:
+            if self._is_closed.is_set():
+                watch.stop()
+                return
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="store watches", daemon=True)
+                thread.start()  # raises where the machine has no more; the next watch may find one
+                self._thread = thread
+            self._watches[watch] = None
+            if self._stream is not None:
+                self._stream.add(watch)
+
+    def remove(self, watch: EtcdWatch) -> None:
+        """Remove a watch that has ended."""
+        with self._lock:
+            self._watches.pop(watch, None)
+            if self._stream is not None:
+                self._stream.remove(watch)
+                if not self._watches:
+                    self._stream.cancel()
+
+    def abandon(self, endpoint: Endpoint) -> None:
+        """Continue at another endpoint, if there is one: this one has stopped answering."""
+        with self._lock:
+            if len(self._client.endpoints.all) > 1 and self._stream is not None and self._stream.endpoint is endpoint:
+                self._stream.cancel()
+
+    def close(self) -> threading.Thread | None:
+        """End all watches; return the thread that does it."""
+        with self._lock:
+            self._is_closed.set()
+            for watch in self._watches:
+                watch.stop()
+            self._watches.clear()
+            if self._stream is not None:
+                self._stream.cancel()
+            return self._thread
+
+    # The thread
+
+    def _run(self) -> None:
+        failures = log_ins = 0
+        while self._is_wanted():
+            endpoint, token = self._client.endpoints.current, ""
+            stream: _WatchStream | None = None
+            try:
+                token = self._client.session.get_token(endpoint, OPEN_LIMIT_S)
+                stream = self._open(endpoint, token)
+                if stream is not None:
+                    self._read(stream)
+            except CallFailed as failed:
+                if stream is not None and stream.is_confirmed:
+                    failures = log_ins = 0
+                if stream is not None and stream.is_cut:
+                    continue  # cut by this client, which has switched already
+                if self._client.is_token_at_fault(failed.refusal, log_ins):
+                    log_ins += 1
+                    self._client.session.forget(token)
+                elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
+                    self._lose_all(functools.partial(self._make_error, endpoint, failed.refusal))
+                else:
+                    self._client.endpoints.switch_from(endpoint)
+            except Exception as raised:  # a bug: no watch shall wait for events that do not come
+                _print_traceback(raised)
+                refusal = EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}")
+                self._lose_all(functools.partial(self._make_error, endpoint, refusal))
+            finally:
+                with self._lock:
+                    self._stream = None
+            if self._watches:
+                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
+                self._is_closed.wait(pause_s * (0.5 + _rng.random()))
+            failures += 1
+
+    def _is_wanted(self) -> bool:
+        """Return whether there is a watch to read for; if not, forget the thread, so that the next watch starts one."""
+        with self._lock:
+            if not self._watches:
+                self._thread = None
+            return bool(self._watches)
+
+    def _open(self, endpoint: Endpoint, token: str) -> _WatchStream | None:
+        with self._lock:
+            if not self._watches:
+                return None
+            self._stream = _WatchStream(self._client, endpoint, token, self._watches)
+            return self._stream
+
+    def _read(self, stream: _WatchStream) -> None:
+        """Deliver the responses until the stream ends. Raises CallFailed."""
+        try:
+            for response in stream:
+                with self._lock:
+                    watch = stream.find_watch(response)
+                if watch is not None and not self._take(stream, watch, response):
+                    return
+        finally:
+            stream.end()
+        raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, "ended a watch"))
+
+    def _take(self, stream: _WatchStream, watch: EtcdWatch, response: wire.WatchResponse) -> bool:
+        """Handle a response; return whether the stream is still usable."""
+        if not response.canceled:
+            watch.take(response)
+        elif response.compact_revision:
+            watch.lose(Compacted(response.compact_revision))
+        else:
+            return self._take_refusal(stream, watch, response.cancel_reason)
+        return True
+
+    def _take_refusal(self, stream: _WatchStream, watch: EtcdWatch, reason: str) -> bool:
+        refusal = classify("", reason, OPEN_LIMIT_S)
+        if refusal.kind is ErrorKind.UNKNOWN:
+            refusal = EtcdError(ErrorKind.REFUSED, f"ended the watch of {watch.about}: {reason or 'no reason'}")
+        if self._client.is_token_at_fault(refusal, watch.log_ins):
+            watch.log_ins += 1
+            self._client.session.forget(stream.token)
+            return False
+        if refusal.kind not in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
+            self._client.endpoints.switch_from(stream.endpoint)
+            return False
+        watch.lose(self._make_error(stream.endpoint, refusal, watch))
+        return True
+
+    def _make_error(self, endpoint: Endpoint, refusal: EtcdError, watch: EtcdWatch) -> StoreError:
+        return self._client.make_error(endpoint, refusal, watch.about)
+
+    def _lose_all(self, error: Callable[[EtcdWatch], StoreError]) -> None:
+        with self._lock:
+            watches = list(self._watches)
+        for watch in watches:
+            watch.lose(error(watch))
+
+
+class _WatchStream:
+    """One stream, opened at once. The caller holds a lock, except for iterating and `cancel`."""
+
+    def __init__(self, client: EtcdClient, endpoint: Endpoint, token: str, watches: Iterable[EtcdWatch]) -> None:
+        self.endpoint = endpoint
+        self.token = token
+        self.is_confirmed = False
+        """Whether the server has confirmed every watch at some time."""
+        self.is_cut = False
+        self._client = client
+        self._waiting = deque(watches)  # to be created
+        self._unconfirmed: EtcdWatch | None = None  # created, but not confirmed yet
+        self._created_at = 0.0
+        self._watches_by_id: dict[int, EtcdWatch] = {}
+        self._requests = _WatchRequests(self._check)
+        self._create_next()
+        self._responses = endpoint.open_stream(wire.WATCH, self._requests, token)
+
+    def add(self, watch: EtcdWatch) -> None:
+        self._waiting.append(watch)
+        self._create_next()
+
+    def remove(self, watch: EtcdWatch) -> None:
+        """Cancel a watch. One that is not confirmed yet is dropped when it is."""
+        for watch_id in [watch_id for watch_id, registered in self._watches_by_id.items() if registered is watch]:
+            del self._watches_by_id[watch_id]
+            self._requests.add(wire.WatchRequest(cancel_request=wire.WatchCancelRequest(watch_id)))
+
+    def find_watch(self, response: wire.WatchResponse) -> EtcdWatch | None:
+        """Return the watch that this response concerns; None if there is nothing to deliver."""
+        if not response.created:
+            return (
+                self._watches_by_id.pop(response.watch_id, None)
+                if response.canceled
+                else self._watches_by_id.get(response.watch_id)
+            )
+        watch, self._unconfirmed = self._unconfirmed, None
+        self._create_next()
+        self.is_confirmed = self.is_confirmed or self._unconfirmed is None
+        if watch is None or response.canceled:
+            return watch
+        self._watches_by_id[response.watch_id] = watch
+        watch.log_ins = 0
+        if watch.has_ended:
+            self.remove(watch)
+        return None
+
+    def _create_next(self) -> None:
+        if self._unconfirmed is None and self._waiting:
+            watch = self._waiting.popleft()
+            self._created_at = time.monotonic()  # first, since `_check` holds no lock
+            self._unconfirmed = watch
+            self._requests.add(wire.WatchRequest(create_request=watch.request))
+
+    def cancel(self) -> None:
+        """End the stream, from any thread; the reader sees `is_cut`."""
+        self.is_cut = True
+        self.end()
+
+    def end(self) -> None:
+        self._requests.end()
+        self._responses.cancel()
+
+    def __iter__(self) -> Iterator[wire.WatchResponse]:
+        """Yield the responses. Raises CallFailed."""
+        with self.endpoint.translate_errors(OPEN_LIMIT_S):
+            for data in self._responses:
+                yield self.endpoint.decode(wire.WATCH.response, data)
+
+    def _check(self, sent_at: float) -> float | None:
+        """Check whether the server still answers. Return the seconds to the next check, None if none is needed."""
+        now = time.monotonic()
+        if self._unconfirmed is not None:
+            since = max(sent_at, self._created_at)
+            if now - since < OPEN_LIMIT_S:
+                return since + OPEN_LIMIT_S - now
+            self._client.give_up(self.endpoint, since)
+            self.cancel()
+            return None
+        if len(self._client.endpoints.all) == 1:
+            return None
+        if now - self.endpoint.heard_at >= QUIET_LIMIT_S:
+            try:
+                self.endpoint.call(wire.STATUS, wire.Empty(), "", self._client.limit_s)
+            except CallFailed:
+                if self.endpoint.heard_at < now:
+                    self._client.give_up(self.endpoint, now)
+                    self.endpoint.abandon()  # it is frozen or cut off: a slow disk does not delay its status
+        return CHECK_PAUSE_S
+
+
+class _WatchRequests(Iterator[bytes]):
+    """The messages to send; gRPC takes them in a thread with no other work, which so monitors the stream.
+
+    The iterator does not end before the stream does. etcd would continue watches whose requests have ended, without a
+    thread that waits here; but etcd's grpc-proxy takes that for the end and sends nothing more (tried with 3.4, 3.5).
+    """
+
+    def __init__(self, check: Callable[[float], float | None]) -> None:
+        self._check = check
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def add(self, request: wire.WatchRequest) -> None:
+        self._queue.put(encode(request))
+
+    def end(self) -> None:
+        self._queue.put(None)
+
+    def __next__(self) -> bytes:
+        sent_at = time.monotonic()  # the message before has been sent by now
+        while True:
+            try:
+                request = self._queue.get(timeout=self._check(sent_at))
+            except queue.Empty:
+                continue
+            if request is None:
+                raise StopIteration
+            return request

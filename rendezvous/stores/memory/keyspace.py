@@ -1,22 +1,33 @@
-"""The memory store's keys and their history.
+"""The memory store's content: its keys, the leases that hold some of them, and the history of changes.
 
-Keys are kept sorted. The history is a log of pages: every writing transaction appends one page with its changes,
-numbered by its revision. Old pages are dropped; a reader that asks for one gets Compacted. The caller holds the store's
-lock, and validates before its first write: an open page cannot be rolled back.
+Keys are kept sorted. The history is a log of batches, one for each revision; old ones are dropped, and a reader that
+asks for one gets Compacted. Leases are due in the order of a heap, so checking whether anything is due costs nothing,
+however many members there are; a renewal leaves the heap alone: its entry is then too early, and is corrected when it
+comes up. The caller holds the store's lock, passes the time, and checks before its first write: an open revision cannot
+be rolled back.
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
 import itertools
+import math
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from rendezvous.errors import Compacted, StoreError
-from rendezvous.stores.contract import Batch, Compare, KeyEvent, KeyValue
-from rendezvous.stores.memory.leases import LeaseTable
-from rendezvous.values import NamedTuple
+from rendezvous.errors import Compacted, LeaseExists, LeaseNotFound, StoreError, StoreFull
+from rendezvous.stores.contract import (
+    Batch,
+    Compare,
+    Delete,
+    GetResult,
+    KeyEvent,
+    KeyValue,
+    Operation,
+    Put,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,93 +39,124 @@ _RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_LAST_CHARACTER = "\U0010ffff"
 ENTRY_BYTES = 256
 """What a key or a lease counts beyond its text, as in etcd; about the size of its Python objects."""
 HISTORY_BYTES_MAX = 32 * 1024 * 1024  # large values shorten the history; those of a large job need a third of it
+LEASE_TTL_MIN_S = 2.0  # what etcd grants at least with its default elections
+LEASE_ID_MAX = 2**63 - 1
 
 
-class Range(NamedTuple):
-    """The keys from `start` up to, not including, `end` (None: to the last). Text sorts as its UTF-8 bytes do."""
-
-    start: str
-    end: str | None
-
-    @classmethod
-    def one(cls, key: str) -> Range:
-        return cls(key, key + "\0")
-
-    @classmethod
-    def prefix(cls, prefix: str) -> Range:
-        return cls(prefix, find_prefix_end(prefix))
-
-    def covers(self, key: str) -> bool:
-        return self.start <= key and (self.end is None or key < self.end)
-
-    def select_keys(self, keys: list[str]) -> list[str]:
-        first = bisect.bisect_left(keys, self.start)
-        return keys[first : len(keys) if self.end is None else bisect.bisect_left(keys, self.end, first)]
+def measure(key: str, value: bytes) -> int:
+    """Return the size that a key and its value count, in bytes."""
+    return len(key) + len(value) + ENTRY_BYTES
 
 
-def find_prefix_end(prefix: str) -> str | None:
-    """Return the end of the range of all texts that begin with `prefix`; None if no text sorts after them."""
-    stem = prefix.rstrip(_LAST_CHARACTER)  # nothing sorts after it: "a" followed by it ends where "a" ends
-    return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
+class StoredLease:
+    """A lease and its keys."""
+
+    __slots__ = ("deadline", "id", "keys", "ttl_s")
+
+    def __init__(self, lease_id: int, ttl_s: float, deadline: float) -> None:
+        self.id = lease_id
+        self.ttl_s = ttl_s
+        self.deadline = deadline
+        self.keys: set[str] = set()
 
 
-def make_range(key: str, prefix: bool) -> Range:
-    return Range.prefix(key) if prefix else Range.one(key)
+class LeaseTable:
+    """All leases of one store."""
 
+    def __init__(self, first_id: int) -> None:
+        self._leases: dict[int, StoredLease] = {}
+        self._next_id = first_id
+        self._due: list[tuple[float, int]] = []  # a heap: one entry per lease that can expire, not after its deadline
 
-def measure(item: KeyValue | None) -> int:
-    """Return the size of a key and its value, in bytes."""
-    return 0 if item is None else len(item.key) + len(item.value) + ENTRY_BYTES
+    def __len__(self) -> int:
+        return len(self._leases)
 
-
-class Change(NamedTuple):
-    """An event and the item that it replaced; None if the key was absent."""
-
-    event: KeyEvent
-    previous: KeyValue | None
-
-
-class Page:
-    """The changes of one revision: all of them, or those that concern one watch."""
-
-    __slots__ = ("_batch", "bytes", "changes", "revision")
-
-    def __init__(self, revision: int, changes: tuple[Change, ...]) -> None:
-        self.revision = revision
-        self.changes = changes
-        self.bytes = 0  # set when the page is added to the history
-        self._batch: Batch | None = None
+    def __iter__(self) -> Iterator[StoredLease]:
+        return iter(self._leases.values())
 
     @property
-    def batch(self) -> Batch:
-        """The events of the page, without the replaced items; made once for all watches."""
-        if self._batch is None:
-            self._batch = Batch(self.revision, tuple(change.event for change in self.changes))
-        return self._batch
+    def nothing_due_before(self) -> float:
+        """A time at or before every deadline."""
+        return self._due[0][0] if self._due else math.inf
 
-    def filter_keys(self, keys: Range) -> Page | None:
-        changes = tuple(change for change in self.changes if keys.covers(change.event.item.key))
-        if len(changes) == len(self.changes):
-            return self
-        return Page(self.revision, changes) if changes else None
+    def grant(self, ttl_s: float, now: float, lease_id: int = 0) -> StoredLease:
+        """Grant a lease, under `lease_id` if not 0. Raises LeaseExists for one in use, StoreError for a bad one."""
+        if math.isnan(ttl_s):
+            raise StoreError("a lease needs a time in seconds, not nan")
+        if lease_id in self._leases:
+            raise LeaseExists(f"lease {lease_id} exists already")
+        if not 0 <= lease_id <= LEASE_ID_MAX:
+            raise StoreError(f"a lease has a number between 1 and {LEASE_ID_MAX}, not {lease_id}")
+        while not lease_id:
+            lease_id = self._next_id if self._next_id not in self._leases else 0
+            self._next_id = self._next_id % LEASE_ID_MAX + 1
+        ttl_s = max(float(ttl_s), LEASE_TTL_MIN_S)
+        lease = self._leases[lease_id] = StoredLease(lease_id, ttl_s, now + ttl_s)
+        if lease.deadline < math.inf:
+            heapq.heappush(self._due, (lease.deadline, lease_id))
+        return lease
+
+    def get(self, lease_id: int) -> StoredLease:
+        """Return the lease. Raises LeaseNotFound."""
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            raise LeaseNotFound(f"lease {lease_id} has expired or was revoked")
+        return lease
+
+    def renew(self, lease_id: int, now: float) -> StoredLease:
+        """Restart its TTL. Raises LeaseNotFound when it is gone or due."""
+        lease = self.get(lease_id)
+        if lease.deadline <= now:  # its end may already be in progress: as in etcd, it cannot be undone
+            raise LeaseNotFound(f"lease {lease_id} has expired")
+        lease.deadline = now + lease.ttl_s
+        return lease
+
+    def renew_all(self, now: float) -> None:
+        """Restart the TTL of every lease, even if it is due."""
+        for lease in self._leases.values():
+            lease.deadline = now + lease.ttl_s
+
+    def remove(self, lease: StoredLease) -> None:
+        del self._leases[lease.id]
+
+    def find_next_deadline(self) -> float:
+        """Return when the first lease is due; infinity if none ever is."""
+        while self._due:
+            deadline, lease_id = self._due[0]
+            lease = self._leases.get(lease_id)
+            if lease is not None and lease.deadline == deadline:
+                return deadline
+            if lease is None:
+                heapq.heappop(self._due)
+            else:
+                heapq.heapreplace(self._due, (lease.deadline, lease_id))
+        return math.inf
+
+    def list_due(self, now: float) -> list[StoredLease]:
+        """List the leases due by now, oldest deadline first. They are no longer in the heap: remove them."""
+        due: dict[int, StoredLease] = {}  # a lease that was granted again under its id may be in the heap twice
+        while self.find_next_deadline() <= now:
+            lease_id = heapq.heappop(self._due)[1]
+            due[lease_id] = self._leases[lease_id]
+        return list(due.values())
 
 
 class Keyspace:
-    """Keys, their values, and the last `history_revisions` pages of changes to them."""
+    """Keys, their values, and the last `history_revisions` batches of changes to them. `quota_bytes`: see `check`."""
 
-    def __init__(self, leases: LeaseTable, history_revisions: int, first_revision: int) -> None:
-        self.revision = first_revision  # of the last page; the first one is empty
+    def __init__(self, leases: LeaseTable, history_revisions: int, first_revision: int, quota_bytes: float) -> None:
+        self.revision = first_revision  # of the last batch; the first one is empty
         self.compacted_revision = 0 if first_revision == 1 else first_revision  # a watch may start here, not before
         self.leases = leases
         self._history_revisions = history_revisions
-        self._keys: list[str] = []  # sorted
+        self._quota_bytes = quota_bytes
+        self._keys: list[str] = []  # sorted, which sorts them by their UTF-8 bytes, too
         self._items: dict[str, KeyValue] = {}
-        self._history: deque[Page] = deque()  # one page per revision, the last one's is self.revision
-        self._open_changes: list[Change] = []  # of the page being written
+        self._history: deque[Batch] = deque()  # one batch per revision, the last one's is self.revision
+        self._open_events: list[KeyEvent] = []  # of the revision being written
         self._item_bytes = 0
         self._history_bytes = 0
 
@@ -124,34 +166,18 @@ class Keyspace:
 
     @property
     def reading_revision(self) -> int:
-        """The revision that a read sees: that of the open page, once it has a change."""
-        return self.revision + bool(self._open_changes)
+        """The revision that a read sees: that of the open batch, once it has an event."""
+        return self.revision + bool(self._open_events)
 
-    def get(self, key: str) -> KeyValue | None:
-        return self._items.get(key)
+    def read(self, key: str, prefix: bool) -> GetResult:
+        return GetResult(self.reading_revision, tuple(self._items[name] for name in self._list_keys(key, prefix)))
 
-    def find(self, keys: Range) -> list[KeyValue]:
-        """List the items of a range in byte order."""
-        return [self._items[key] for key in keys.select_keys(self._keys)]
-
-    def find_at(self, keys: Range, revision: int) -> list[KeyValue]:
-        """List the items of a range as of a past revision. Raises Compacted; StoreError for a future revision."""
-        if revision > self.revision:
-            raise StoreError(f"revision {revision} is still to come: the store is at {self.revision}")
-        if revision < self.compacted_revision:
-            raise Compacted(self.compacted_revision)
-        items = {item.key: item for item in self.find(keys)}
-        for page in itertools.takewhile(lambda page: page.revision > revision, reversed(self._history)):
-            for change in reversed(page.changes):
-                key = change.event.item.key
-                if change.previous is None:
-                    items.pop(key, None)
-                elif keys.covers(key):
-                    items[key] = change.previous
-        return [items[key] for key in sorted(items)]
-
-    def count(self, keys: Range) -> int:
-        return len(keys.select_keys(self._keys))
+    def _list_keys(self, key: str, prefix: bool) -> list[str]:
+        if not prefix:
+            return [key] if key in self._items else []
+        first = bisect.bisect_left(self._keys, key)
+        end = bisect.bisect_left(self._keys, True, first, key=lambda name: not name.startswith(key))
+        return self._keys[first:end]
 
     def holds(self, compare: Compare) -> bool:
         item = self._items.get(compare.key)
@@ -162,8 +188,39 @@ class Keyspace:
             actual = item.version if compare.target == "version" else getattr(item, compare.target + "_revision")
         return _RELATIONS[compare.relation](actual, compare.operand)
 
-    def put(self, key: str, value: bytes, lease: int) -> KeyValue | None:
-        """Write on the open page; return the item that it replaced. The lease must exist."""
+    # Writes. All of a revision's are checked first, then applied, then closed.
+
+    def check(self, operations: Sequence[Operation]) -> None:
+        """Raise LeaseNotFound for a lease that is gone, StoreFull if they would grow a store that is at its quota.
+
+        At the quota all else is allowed, so that members can continue.
+        """
+        growth = 0
+        for operation in operations:
+            if isinstance(operation, Put):
+                if operation.lease:
+                    self.leases.get(operation.lease)
+                growth += measure(operation.key, operation.value)
+            if isinstance(operation, (Put, Delete)):
+                keys = self._list_keys(operation.key, isinstance(operation, Delete) and operation.prefix)
+                growth -= sum(measure(key, self._items[key].value) for key in keys)
+        self.check_growth(growth)
+
+    def check_growth(self, growth: int) -> None:
+        if growth > 0 and self.measure_size() + growth > self._quota_bytes:
+            raise StoreFull(f"the store has no space left: {self.measure_size()} of {self._quota_bytes} bytes are used")
+
+    def apply(self, operation: Operation) -> GetResult | int:
+        """Apply an operation in the open revision; return what it read, or how many keys it wrote or deleted."""
+        if isinstance(operation, Put):
+            self._put(operation)
+            return 1
+        if isinstance(operation, Delete):
+            return self.delete(operation.key, operation.prefix)
+        return self.read(operation.key, operation.prefix)
+
+    def _put(self, put: Put) -> None:
+        key, value, lease = put
         revision = self.revision + 1
         old = self._items.get(key)
         if old is None:
@@ -171,50 +228,45 @@ class Keyspace:
             item = KeyValue(key, value, revision, revision, 1, lease)
         else:
             self._detach(old)
-            self._item_bytes -= measure(old)
             item = KeyValue(key, value, old.create_revision, revision, old.version + 1, lease)
         if lease:
             self.leases.get(lease).keys.add(key)
         self._items[key] = item
-        self._item_bytes += measure(item)
-        self._open_changes.append(Change(KeyEvent("put", item), old))
-        return old
+        self._item_bytes += measure(key, value)
+        self._open_events.append(KeyEvent("put", item))
 
-    def delete(self, keys: Range) -> list[KeyValue]:
-        """Delete on the open page; return the deleted items."""
-        deleted = self.find(keys)
-        for item in deleted:
-            self._detach(item)
-            self._item_bytes -= measure(item)
-            del self._items[item.key]
-            tombstone = KeyValue(item.key, b"", 0, self.revision + 1, 0, 0)
-            self._open_changes.append(Change(KeyEvent("delete", tombstone), item))
-        if deleted:
-            first = bisect.bisect_left(self._keys, deleted[0].key)
-            del self._keys[first : first + len(deleted)]
-        return deleted
+    def delete(self, key: str, prefix: bool = False) -> int:
+        """Delete in the open revision; return how many keys were deleted."""
+        names = self._list_keys(key, prefix)
+        for name in names:
+            self._detach(self._items.pop(name))
+            self._open_events.append(KeyEvent("delete", KeyValue(name, b"", 0, self.revision + 1, 0, 0)))
+        if names:
+            first = bisect.bisect_left(self._keys, names[0])
+            del self._keys[first : first + len(names)]
+        return len(names)
 
     def _detach(self, item: KeyValue) -> None:
+        self._item_bytes -= measure(item.key, item.value)
         if item.lease:
             self.leases.get(item.lease).keys.discard(item.key)
 
-    def close_page(self) -> Page | None:
-        """Close the open page and return it; None if it has no change."""
-        if not self._open_changes:
+    def close_batch(self) -> Batch | None:
+        """Close the open revision and return its batch; None if it has no event."""
+        if not self._open_events:
             return None
         self.revision += 1
-        page = Page(self.revision, tuple(self._open_changes))
-        self._open_changes.clear()
-        page.bytes = sum(measure(change.event.item) + measure(change.previous) for change in page.changes)
-        self._history.append(page)
-        self._history_bytes += page.bytes
-        if len(self._history) > self._history_revisions:
-            self._forget(self.revision - self._history_revisions + 1)
-        while self._history_bytes > HISTORY_BYTES_MAX and len(self._history) > 1:
+        batch = Batch(self.revision, tuple(self._open_events))
+        self._open_events.clear()
+        self._history.append(batch)
+        self._history_bytes += _measure_batch(batch)
+        while len(self._history) > 1 and (
+            len(self._history) > self._history_revisions or self._history_bytes > HISTORY_BYTES_MAX
+        ):
             self._forget(self._history[1].revision)
-        return page
+        return batch
 
-    def list_pages_from(self, revision: int) -> Iterator[Page]:
+    def list_batches_from(self, revision: int) -> Iterator[Batch]:
         oldest = self.revision - len(self._history) + 1
         return itertools.islice(self._history, max(0, revision - oldest), None)
 
@@ -227,6 +279,10 @@ class Keyspace:
         self._forget(revision)
 
     def _forget(self, revision: int) -> None:
-        while self._history and self.revision - len(self._history) + 1 < revision:
-            self._history_bytes -= self._history.popleft().bytes
+        while self._history and self._history[0].revision < revision:
+            self._history_bytes -= _measure_batch(self._history.popleft())
         self.compacted_revision = revision
+
+
+def _measure_batch(batch: Batch) -> int:
+    return sum(measure(event.item.key, event.item.value) for event in batch.events)

@@ -1,8 +1,7 @@
 """A store in this process: for a run on one machine, for the simulation, and for the served store.
 
-It behaves as etcd does, down to what etcd refuses, so that a protocol that works here works there. The keys and their
-history are in keyspace.py, the leases in leases.py, the watches in watch.py; here is the lock around all three, and the
-calls of a client.
+It behaves as etcd does, down to what etcd refuses, so that a protocol that works here works there. Its content is in
+keyspace.py, the watches in watch.py; here is the lock around both, and the calls of a client.
 
 With `threaded=True` one daemon thread runs the callbacks of watches and ends leases when they are due; it starts with
 the first watch or lease that needs it and sleeps until something happens. With `threaded=False` nothing happens by
@@ -20,10 +19,10 @@ from collections.abc import Callable, Sequence
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.contract import (
+    CALLBACK_LIMIT_S,
     Batch,
     Compare,
     Delete,
-    Get,
     GetResult,
     Lease,
     Operation,
@@ -32,18 +31,13 @@ from rendezvous.stores.contract import (
     Store,
     TxnResult,
     Watch,
+    check_key,
+    check_request,
+    check_watch,
+    is_covered,
 )
-from rendezvous.stores.memory.faults import StoreFaults
-from rendezvous.stores.memory.keyspace import Keyspace, Page, Range, make_range
-from rendezvous.stores.memory.leases import LeaseTable, StoredLease
-from rendezvous.stores.memory.watch import CALLBACK_LIMIT_S, MemoryWatch, WatchHub
-from rendezvous.stores.validation import check_key, check_request
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    Answer = TypeVar("Answer")
+from rendezvous.stores.memory.keyspace import ENTRY_BYTES, Keyspace, LeaseTable, StoredLease
+from rendezvous.stores.memory.watch import MemoryWatch, WatchHub
 
 HISTORY_REVISIONS = 10_000  # how far a reader may fall behind: minutes of a large job, some 10 MB of its small records
 
@@ -53,7 +47,7 @@ class MemoryStore(Store):
 
     `clock` returns seconds that never run backwards; `history_revisions` is how many revisions a new watch may go back;
     leases and revisions are numbered from `first_lease` and `first_revision` on: a store that others reach over the
-    network must not reuse the numbers of the one before it.
+    network must not reuse the numbers of the one before it. At `quota_bytes` it refuses to grow (StoreFull).
     """
 
     def __init__(
@@ -64,14 +58,14 @@ class MemoryStore(Store):
         history_revisions: int = HISTORY_REVISIONS,
         first_lease: int = 1,
         first_revision: int = 1,
+        quota_bytes: float = math.inf,
     ) -> None:
-        self.faults = StoreFaults()
         self._clock = clock
         self._threaded = threaded
 
         self._changed = threading.Condition(threading.Lock())  # guards everything below
         self._leases = LeaseTable(first_lease)
-        self._keyspace = Keyspace(self._leases, history_revisions, first_revision)
+        self._keyspace = Keyspace(self._leases, history_revisions, first_revision, quota_bytes)
         self._hub = WatchHub(self._changed)
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -79,45 +73,38 @@ class MemoryStore(Store):
     # Keys
 
     def get(self, key: str, *, prefix: bool = False) -> GetResult:
-        """Read a key, or all keys that start with it."""
         check_key(key, prefix)
         with self._changed:
-            self._admit(writes=False)
-            return GetResult(self._keyspace.revision, tuple(self._keyspace.find(make_range(key, prefix))))
+            self._check_open()
+            return self._keyspace.read(key, prefix)
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """Write unconditionally; return the new revision. Raises LeaseNotFound for a lease that is gone."""
         return self.txn((), (Put(key, value, lease),)).revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete a key, or all keys that start with it; return how many were deleted."""
-        check_key(key, prefix)
-        return self.transact(lambda keyspace: len(keyspace.delete(make_range(key, prefix))))
+        _, _, (deleted,) = self.apply((), (Delete(key, prefix),))
+        assert isinstance(deleted, int)
+        return deleted
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
     ) -> TxnResult:
-        """If every compare holds, apply `success`, else `failure`, atomically.
+        succeeded, revision, results = self.apply(compares, success, failure)
+        return TxnResult(succeeded, revision, tuple(result for result in results if isinstance(result, GetResult)))
 
-        Raises StoreError for a request that etcd would refuse, LeaseNotFound for a Put under a lease that is gone.
-        """
+    def apply(
+        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
+    ) -> tuple[bool, int, tuple[GetResult | int, ...]]:
+        """As `txn`, but the last value has an entry for every operation: of a write, how many keys it concerned."""
         check_request(compares, success, failure)
-        writes = any(not isinstance(operation, Get) for branch in (success, failure) for operation in branch)
-
-        def apply(keyspace: Keyspace) -> TxnResult:
-            succeeded = all(keyspace.holds(compare) for compare in compares)
-            found = self._apply(success if succeeded else failure)
-            return TxnResult(succeeded, keyspace.reading_revision, found)
-
-        return self.transact(apply, writes=writes)
-
-    def transact(self, work: Callable[[Keyspace], Answer], *, writes: bool = True) -> Answer:
-        """Run `work` alone on the keys; its writes are one revision. It must validate everything before it writes."""
         with self._changed:
-            self._admit(writes)
-            answer = work(self._keyspace)
-            self._close_page()
-            return self.faults.answer(answer) if writes else answer
+            self._check_open()
+            succeeded = all(self._keyspace.holds(compare) for compare in compares)
+            branch = success if succeeded else failure
+            self._keyspace.check(branch)  # everything, before anything is written
+            results = tuple(self._keyspace.apply(operation) for operation in branch)
+            self._close_batch()
+            return succeeded, self._keyspace.revision, results
 
     @property
     def revision(self) -> int:
@@ -127,62 +114,57 @@ class MemoryStore(Store):
 
     def measure_size(self) -> int:
         """Return the approximate size of the keys and their values, in bytes."""
-        return self.transact(lambda keyspace: keyspace.measure_size(), writes=False)
+        with self._changed:
+            return self._keyspace.measure_size()
 
     def compact(self, revision: int) -> None:
         """Drop the history before `revision`. Raises Compacted if that is gone already, StoreError for a future one."""
-        self.transact(lambda keyspace: keyspace.compact(revision))
+        with self._changed:
+            self._check_open()
+            self._keyspace.compact(revision)
 
     # Leases
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
-        """Grant a lease of at least `ttl_s` seconds, and at least 2. A private store may grant `math.inf`: no end.
-
-        Raises LeaseExists for an `id` (0 is any) that is in use.
-        """
+        """Grant a lease of at least `ttl_s` seconds, and at least 2. A private store may grant `math.inf`: no end."""
         with self._changed:
-            self._admit(writes=True)
+            self._check_open()
+            self._keyspace.check_growth(ENTRY_BYTES)
             due_before = self._leases.nothing_due_before
             lease = self._leases.grant(ttl_s, self._clock(), id)
             if self._leases.nothing_due_before < due_before:
                 self._wake_thread()
-            return self.faults.answer(Lease(lease.id, lease.ttl_s))
+            return Lease(lease.id, lease.ttl_s)
 
     def lease_keep_alive(self, lease: int) -> float:
         """Renew the lease; return the granted TTL in seconds. Raises LeaseNotFound when it is gone or due."""
         with self._changed:
-            self._admit(writes=True)
-            return self.faults.answer(self._leases.renew(lease, self._clock()).ttl_s)
+            self._check_open()
+            return self._leases.renew(lease, self._clock()).ttl_s
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
-        """Renew the lease, then read `key`. Raises LeaseNotFound when the lease is gone or due."""
         ttl_s, found = self.lease_keep_alive(lease), self.get(key)
         return Renewal(ttl_s, True, found.revision, found.first.create_revision if found.first else 0)
 
     def lease_revoke(self, lease: int) -> None:
-        """End the lease now, and delete its keys. Raises LeaseNotFound when it is gone."""
         with self._changed:
-            self._admit(writes=True)
+            self._check_open()
             self._end_lease(self._leases.get(lease))
-            self.faults.answer(None)
 
     def lease_remaining(self, lease: int) -> float:
-        """Return the seconds until the lease would expire. Raises LeaseNotFound when it is gone."""
-        with self._changed:
-            self._admit(writes=False)
-            return max(0.0, self._leases.get(lease).deadline - self._clock())
+        return self.describe_lease(lease)[0]
 
-    def list_lease_keys(self, lease: int) -> tuple[float, tuple[str, ...]]:
-        """Return the granted TTL in seconds and the keys of a lease. Raises LeaseNotFound when it is gone."""
+    def describe_lease(self, lease: int) -> tuple[float, float, tuple[str, ...]]:
+        """Return the remaining and the granted seconds of a lease, and its keys. Raises LeaseNotFound if it is gone."""
         with self._changed:
-            self._admit(writes=False)
-            stored_lease = self._leases.get(lease)
-            return stored_lease.ttl_s, tuple(sorted(stored_lease.keys))
+            self._check_open()
+            found = self._leases.get(lease)
+            return max(0.0, found.deadline - self._clock()), found.ttl_s, tuple(sorted(found.keys))
 
     def list_leases(self) -> list[int]:
         """List the ids of the leases that have not ended."""
         with self._changed:
-            self._admit(writes=False)
+            self._check_open()
             return sorted(lease.id for lease in self._leases)
 
     # Watches
@@ -196,30 +178,19 @@ class MemoryStore(Store):
         on_batch: Callable[[Batch], None],
         on_lost: Callable[[StoreError], None],
     ) -> Watch:
-        """Deliver every event at or after `start_revision` (from 1 up), in order; callbacks may use the store freely.
-
-        `on_lost` is called at most once, last: with Compacted if the revision is gone, or when a callback raised.
-        """
-        check_key(key, prefix)
-        if start_revision < 1:
-            raise StoreError(f"a watch starts at revision 1 or later, not {start_revision}")
-        return self.watch_pages(make_range(key, prefix), start_revision, lambda page: on_batch(page.batch), on_lost)
-
-    def watch_pages(
-        self, keys: Range, start_revision: int, on_page: Callable[[Page], None], on_lost: Callable[[StoreError], None]
-    ) -> MemoryWatch:
-        """Watch as `watch` does, over any range, with the replaced items."""
-        watch = MemoryWatch(self._hub, keys, start_revision, on_page, on_lost)
+        """Watch as the contract says; callbacks may use the store freely. One that raises ends its watch."""
+        check_watch(key, prefix, start_revision)
+        watch = MemoryWatch(self._hub, key, prefix, start_revision, on_batch, on_lost)
         with self._changed:
-            self._admit(writes=False)
+            self._check_open()
             if start_revision < self._keyspace.compacted_revision:
                 self._hub.lose(watch, Compacted(self._keyspace.compacted_revision))
             else:
                 self._hub.add(watch)
-                for page in self._keyspace.list_pages_from(start_revision):
-                    part = page.filter_keys(keys)
-                    if part is not None:
-                        self._hub.notify(watch, part)
+                for batch in self._keyspace.list_batches_from(start_revision):
+                    events = tuple(event for event in batch.events if is_covered(event.item.key, key, prefix))
+                    if events:
+                        self._hub.notify(watch, Batch(batch.revision, events))
             self._wake_thread()
         return watch
 
@@ -262,38 +233,21 @@ class MemoryStore(Store):
 
     # Under the lock
 
-    def _admit(self, writes: bool) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError("the store is closed")
-        self.faults.admit(writes)
 
-    def _apply(self, operations: Sequence[Operation]) -> tuple[GetResult, ...]:
-        for operation in operations:  # everything is validated before anything is written
-            if isinstance(operation, Put) and operation.lease:
-                self._leases.get(operation.lease)
-        found: list[GetResult] = []
-        for operation in operations:
-            if isinstance(operation, Put):
-                self._keyspace.put(operation.key, operation.value, operation.lease)
-                continue
-            keys = make_range(operation.key, operation.prefix)
-            if isinstance(operation, Delete):
-                self._keyspace.delete(keys)
-            else:
-                found.append(GetResult(self._keyspace.reading_revision, tuple(self._keyspace.find(keys))))
-        return tuple(found)
-
-    def _close_page(self) -> None:
-        page = self._keyspace.close_page()
-        if page is not None:
-            self._hub.announce(page)
+    def _close_batch(self) -> None:
+        batch = self._keyspace.close_batch()
+        if batch is not None:
+            self._hub.announce(batch)
             if self._hub.pending:
                 self._wake_thread()
 
     def _end_lease(self, lease: StoredLease) -> None:
         for key in sorted(lease.keys):
-            self._keyspace.delete(Range.one(key))
-        self._close_page()
+            self._keyspace.delete(key)
+        self._close_batch()
         self._leases.remove(lease)
 
     def _expire(self) -> int:

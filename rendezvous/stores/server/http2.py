@@ -6,7 +6,7 @@ not usable: it ended for good when an unauthenticated client sent a path that is
 connections of members from others.
 
 A peer can make this side hold no more than its header table, one header block, one frame, for each call one message of
-the size that its method takes, and OWED_BYTES_MAX of responses that it does not receive, and one more. Any failure
+the size that its method takes, and OWED_BYTES_MAX of messages that it does not receive, and one more. Any failure
 inside `h2` ends the one connection. Whether a peer reads what is written is checked by the owner of the socket.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from h2 import events
 from h2.config import H2Configuration
@@ -29,7 +28,8 @@ from hyperframe.frame import GoAwayFrame
 ENHANCE_YOUR_CALM = ErrorCodes.ENHANCE_YOUR_CALM
 STREAMS_MAX = 1000
 FIELDS_BYTES_MAX = 16 * 1024  # of one decoded header block; gRPC's own limit is the same
-OWED_BYTES_MAX = 16 << 20  # of unsent responses; a client that requests more before it reads them is disconnected
+OWED_BYTES_MAX = 16 << 20  # of unsent messages; a client that requests more before it reads them is disconnected
+OWED_ENTRY_BYTES = 256  # what an unsent message counts beyond its bytes, so that small ones have a limit as well
 FRAME_BYTES_MAX = 1 << 20  # of a sent frame, even if a client allows more
 PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 CODES = {  # the gRPC status codes that are used
@@ -62,7 +62,7 @@ class ConnectionFault(Exception):
         self.code = code
 
 
-class StreamHandler(Protocol):
+class StreamHandler:
     """The handler of one stream. `bytes_max` is the largest message that it takes."""
 
     bytes_max: int
@@ -73,9 +73,6 @@ class StreamHandler(Protocol):
     def half_close(self) -> None:
         """Handle the end of the client's messages."""
 
-    def drain(self) -> None:
-        """Handle that everything sent has left, after it was blocked for a while."""
-
     def lose(self) -> None:
         """Handle that the client has gone or has cancelled; nothing can be sent any more."""
 
@@ -83,36 +80,44 @@ class StreamHandler(Protocol):
 class Http2Stream:
     """One call of the client, as its handler sees it: `send` and `end`."""
 
-    __slots__ = ("_connection", "call", "data", "has_begun", "id", "is_half_closed", "owed", "trailers")
+    __slots__ = ("_connection", "call", "data", "has_begun", "id", "is_half_closed", "owed", "sent_bytes", "trailers")
 
     def __init__(self, connection: Http2Connection, stream_id: int) -> None:
         self._connection = connection
         self.id = stream_id
         self.call: StreamHandler | None = None
         self.data = bytearray()  # of incomplete messages
-        self.owed: deque[memoryview] = deque()
+        self.owed: deque[bytes] = deque()  # unsent messages
+        self.sent_bytes = 0  # of the first of them
         self.trailers: list[tuple[bytes, bytes]] = []  # to be sent after the messages in `owed`
         self.has_begun = self.is_half_closed = False
 
     @property
-    def is_clear(self) -> bool:
-        """Return whether a message that is sent now leaves at once."""
-        return not self.owed and not self._connection.is_blocked
+    def is_full(self) -> bool:
+        """Whether the client has left too much unread, of this stream also."""
+        return bool(self.owed) and self._connection.owed_bytes > OWED_BYTES_MAX
 
     def send(self, message: bytes) -> None:
-        """Queue a message and send what the client's window allows."""
+        """Queue a message and send what the client's window and its socket allow."""
         if not self.trailers:
-            self.owed.append(memoryview(b"\0" + len(message).to_bytes(4, "big") + message))
+            self.owed.append(b"\0" + len(message).to_bytes(4, "big") + message)
+            self._connection.owed_bytes += len(self.owed[-1]) + OWED_ENTRY_BYTES
             self._connection.flush(self)
 
     def end(self, code: str = "OK", message: str = "") -> None:
-        """Send the status, as the last thing on the stream."""
+        """Send the status, as the last thing on the stream. Before an error only a message that has begun is sent."""
         if self.trailers:
             return
+        while code != "OK" and len(self.owed) > bool(self.sent_bytes):
+            self.drop(self.owed.pop())
         self.trailers = [(b"grpc-status", b"%d" % CODES[code])]
         if message:  # not kept in the table, whose size is the client's choice
             self.trailers.append(NeverIndexedHeaderTuple(b"grpc-message", _percent_encode(message)))
         self._connection.flush(self)
+
+    def drop(self, message: bytes) -> None:
+        """Count out a message that was in `owed`."""
+        self._connection.owed_bytes -= len(message) + OWED_ENTRY_BYTES
 
 
 class _Http2(H2Connection):
@@ -130,6 +135,7 @@ class Http2Connection:
         self, begin: Callable[[Http2Stream, dict[bytes, bytes]], None], write: Callable[[bytes], None]
     ) -> None:
         self.is_blocked = False
+        self.owed_bytes = 0  # of all streams' unsent messages
         self.streams: dict[int, Http2Stream] = {}
         self._begin = begin
         self._write = write
@@ -173,7 +179,7 @@ class Http2Connection:
             self._drop(event.stream_id)
         elif isinstance(event, events.WindowUpdated) and event.stream_id:
             if (stream_or_none := self.streams.get(event.stream_id)) is not None and stream_or_none.owed:
-                self._continue(stream_or_none)
+                self.flush(stream_or_none)
         elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
             self.resume()
         elif isinstance(event, events.ConnectionTerminated):
@@ -195,7 +201,7 @@ class Http2Connection:
             elif len(stream.data) < PREFIX_BYTES + size:
                 break
             else:
-                if self._count_owed_bytes() > OWED_BYTES_MAX:
+                if self.owed_bytes > OWED_BYTES_MAX:
                     raise ConnectionFault(ENHANCE_YOUR_CALM, "the answers are not taken")
                 message = bytes(stream.data[PREFIX_BYTES : PREFIX_BYTES + size])
                 del stream.data[: PREFIX_BYTES + size]
@@ -203,21 +209,13 @@ class Http2Connection:
         with contextlib.suppress(ProtocolError):  # the stream may be gone by now
             self._http2.acknowledge_received_data(used, stream_id)
 
-    def _count_owed_bytes(self) -> int:
-        return sum(len(piece) for stream in self.streams.values() for piece in stream.owed)
-
     # Output
 
     def resume(self) -> None:
         """Continue with what was blocked."""
         for stream in list(self.streams.values()):
-            self._continue(stream)
-
-    def _continue(self, stream: Http2Stream) -> None:
-        if stream.owed:
-            self.flush(stream)
-        if stream.is_clear and stream.call is not None:
-            stream.call.drain()
+            if stream.owed:
+                self.flush(stream)
 
     def flush(self, stream: Http2Stream) -> None:
         """Send as much of the stream's messages as the client receives."""
@@ -237,18 +235,17 @@ class Http2Connection:
         if stream.owed and not stream.has_begun:
             stream.has_begun = True
             http2.send_headers(stream_id, _RESPONSE_HEADERS)
-        while stream.owed:
-            piece = stream.owed[0]
-            size = min(
-                len(piece), http2.local_flow_control_window(stream_id), http2.max_outbound_frame_size, FRAME_BYTES_MAX
-            )
-            if size <= 0:
+        while stream.owed and not self.is_blocked:
+            message, start = stream.owed[0], stream.sent_bytes
+            window = min(http2.local_flow_control_window(stream_id), http2.max_outbound_frame_size, FRAME_BYTES_MAX)
+            if window <= 0:
                 return
-            http2.send_data(stream_id, bytes(piece[:size]))
-            stream.owed.popleft()
-            if size < len(piece):
-                stream.owed.appendleft(piece[size:])
-        if stream.trailers:
+            http2.send_data(stream_id, message[start : start + window])
+            stream.sent_bytes += window
+            if stream.sent_bytes >= len(message):
+                stream.sent_bytes = 0
+                stream.drop(stream.owed.popleft())
+        if stream.trailers and not stream.owed:
             del self.streams[stream_id]
             http2.send_headers(
                 stream_id, stream.trailers if stream.has_begun else _RESPONSE_HEADERS + stream.trailers, True
@@ -272,7 +269,11 @@ class Http2Connection:
 
     def _drop(self, stream_id: int) -> None:
         stream = self.streams.pop(stream_id, None)
-        if stream is not None and stream.call is not None:
+        if stream is None:
+            return
+        while stream.owed:
+            stream.drop(stream.owed.pop())
+        if stream.call is not None:
             stream.call.lose()
 
     def _pass_on(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from rendezvous.settings import Settings
 from rendezvous.testing.simulation.shape import Shape
@@ -11,8 +12,7 @@ from rendezvous.testing.simulation.shape import Shape
 ANY = 1 << 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """What is explored: how many members, which faults how often, and how far time advances."""
 
     name: str

@@ -16,8 +16,9 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from rendezvous.testing.explore import snapshot
 from rendezvous.testing.explore.scopes import ANY, Scope
@@ -31,8 +32,7 @@ CALM = "nothing goes wrong any more"
 EXIT_CODES = (75, 137)  # drained, or killed: an agent may end so without being asked to leave
 
 
-@dataclass(kw_only=True)
-class ScopeResult:
+class ScopeResult(Struct, kw_only=True):
     """What was explored. `is_complete`: all states of the scope were visited; else all up to `depth`."""
 
     scope: Scope

@@ -25,8 +25,9 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
+from msgspec import Struct, structs
+
 from rendezvous.stores.contract import TxnResult
-from rendezvous.stores.memory.keyspace import Page
 
 ERA = 2.0**20  # when time begins: numbers above half of it are times, numbers below are durations
 GRID = 1024.0  # ticks per second
@@ -62,8 +63,8 @@ _UNSEEN: dict[str, frozenset[str]] = {
     "WatchCache": frozenset({"secret"}),
     "Leadership": frozenset({"waiting"}),
     "MembershipState": frozenset({"join_problem"}),
-    "MemoryStore": frozenset({"_changed", "faults", "_thread", "_hub", "_clock"}),
-    "Keyspace": frozenset({"_history", "compacted_revision"}),
+    "MemoryStore": frozenset({"_changed", "_thread", "_hub", "_clock"}),
+    "Keyspace": frozenset({"_history", "_history_bytes", "compacted_revision"}),
     "LeaseTable": frozenset({"_due", "_next_id"}),
     "Offer": frozenset({"label", "line", "touched"}),
     "Link": frozenset({"_last_at"}),
@@ -74,10 +75,10 @@ _is_value_by_type: dict[type, bool] = {}
 
 def _is_value(kind: type) -> bool:
     """Whether objects of this type, and everything in them, are immutable."""
-    if issubclass(kind, tuple):
+    is_frozen = issubclass(kind, tuple) or (issubclass(kind, Struct) and kind.__struct_config__.frozen)
+    if is_frozen:
         return kind.__name__ != "_PendingRequest"  # which contains functions
-    is_frozen = "__dataclass_fields__" in kind.__dict__ and kind.__setattr__ is not object.__setattr__
-    return is_frozen or issubclass(kind, (Page, Exception)) or kind.__name__ in ("Condition", "lock")
+    return issubclass(kind, Exception) or kind.__name__ in ("Condition", "lock")
 
 
 class ValueTable:
@@ -281,6 +282,8 @@ _forms: dict[tuple[object, ...], tuple[str, list[str]]] = {}  # a class and its 
 
 
 def _list_fields(thing: Any) -> dict[str, Any]:
+    if isinstance(thing, Struct):
+        return structs.asdict(thing)
     if hasattr(thing, "__dict__"):
         return thing.__dict__  # type: ignore[no-any-return]
     return {name: getattr(thing, name) for name in thing.__slots__}
@@ -330,7 +333,7 @@ def _list_history(world: Any) -> list[object]:
     """The events that a watch may still get that begins at the revision of an answer under way."""
     under_way = (getattr(thing, "answer", None) for offer in world.pool for thing in offer.arguments)
     oldest = min((answer.revision for answer in under_way if isinstance(answer, TxnResult)), default=1 << 62)
-    return [page.batch for page in world.storage.store._keyspace.list_pages_from(oldest + 1)]
+    return list(world.storage.store._keyspace.list_batches_from(oldest + 1))
 
 
 __all__ = ["ERA", "GRID", "IDS", "IDS_PER_NODE", "LEASES", "REVISIONS", "ValueTable", "digest", "dump", "load"]

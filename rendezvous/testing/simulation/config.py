@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from rendezvous.settings import Settings
 from rendezvous.testing.simulation.shape import Shape
@@ -10,8 +10,7 @@ from rendezvous.testing.simulation.shape import Shape
 PREFIX, RUN_ID = "meshrun", "simulated"
 
 
-@dataclass(kw_only=True)
-class ClusterConfig:
+class ClusterConfig(Struct, kw_only=True):
     """Durations in seconds. Whoever builds the cluster may change all but `settings` and `shape` while it runs."""
 
     settings: Settings

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rendezvous.testing.simulation.timeline import Timeline
 
 STORE, ANYBODY = "*store", "*"  # ends of a path that are no node: the store, and any node
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkModel:
+class NetworkModel(Struct, frozen=True, kw_only=True):
     """Delays in seconds, and the share of requests to the store that meet each fault."""
 
     delay_s: tuple[float, float] = (0.001, 0.001)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
 from rendezvous.policy.view import MemberView, Size
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """Between `nodes_min` and `nodes_max` nodes, in whole groups of `group`."""
 
     nodes_min: int = 1

@@ -20,12 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from rendezvous import events, records
-from rendezvous.driver.driver import execute_request
 from rendezvous.errors import Compacted, StoreError
-from rendezvous.events import Event, StoreRequest, WatchLost, get_request_kind
+from rendezvous.events import Event, StoreRequest, WatchLost, execute_request, get_request_kind
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Renewal, Watch
-from rendezvous.stores.memory.leases import StoredLease
+from rendezvous.stores.memory.keyspace import StoredLease
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID
 from rendezvous.testing.simulation.contract import Send

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from launcher.config import scrub
-from launcher.locality.sources.node_object import NODE_NAMES
+from launcher.locality.kubernetes import NODE_NAMES
 from tests.support.documents.recipes import Document, Pod
 
 MARGIN_S = 15.0  # from the end of the agent's own grace to Kubernetes' SIGKILL

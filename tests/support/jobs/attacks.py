@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 ATTACK_S = float(os.environ.get("ATTACK_S", "2"))
 NOBODY = 65534
@@ -50,9 +49,7 @@ class Stranger:
     def __enter__(self) -> Stranger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._result)
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ may begin before the last of the earlier one has ended.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import secrets
@@ -18,7 +19,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from tests.support.jobs.single_node import Job
@@ -72,10 +72,10 @@ class NodeJob(Job):
         own.mkdir(exist_ok=True)
         super().__init__(own, *options, script=BEATS + script, prefix=host.prefix, env=env)
 
-    def lives(self) -> list[Life]:
-        """Every worker that this host has had."""
+    def lives(self, what: str = "life") -> list[Life]:
+        """Every worker that this host has had; or whatever else has written down its life under another name."""
         found = []
-        for path in self.directory.glob("life-*"):
+        for path in self.directory.glob(f"{what}-*"):
             times = path.read_text().split()
             if len(times) == 2:
                 rank, round, pid = map(int, path.name.split("-")[1:])
@@ -150,9 +150,7 @@ class HostEtcd:
             self._server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.close()
 
     def ctl(self, *words: str) -> str:
@@ -216,9 +214,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._stack.close()
         if kind is not None:
             for name, job in sorted(self.jobs.items()):
@@ -289,14 +285,16 @@ class Cluster:
         (self.directory / "finish").touch()
 
     def overlaps(self) -> list[str]:
-        """Where a worker of a later round had begun while one of an earlier round still lived; empty if nowhere."""
-        lives = self.lives()
-        return [
-            f"{late} began {1e3 * (early.last_s - late.begun_s):.1f} ms before the end of {early}"
-            for early in lives
-            for late in lives
-            if early.round < late.round and late.begun_s < early.last_s
-        ]
+        return find_overlaps(self.lives())
+
+
+def find_overlaps(lives: Iterable[Life]) -> list[str]:
+    """Where a worker of a later round had begun while one of an earlier round still lived; empty if nowhere."""
+    return [
+        f"{late} began {1e3 * (early.last_s - late.begun_s):.1f} ms before the end of {early}"
+        for early, late in itertools.permutations(lives, 2)
+        if early.round < late.round and late.begun_s < early.last_s
+    ]
 
 
 def lose(job: Cluster, network: Network, victim: str, fault: str) -> None:

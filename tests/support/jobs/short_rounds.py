@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from launcher import cli
 from launcher.agent import build

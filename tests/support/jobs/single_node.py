@@ -7,7 +7,6 @@ import secrets
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, children, family, is_alive, kill_family
@@ -70,9 +69,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         kill_family(self._token)
         self._process.wait()
 

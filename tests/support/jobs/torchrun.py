@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.support.jobs.single_node import Job
@@ -91,9 +90,7 @@ class Torchruns:
     def __enter__(self) -> Torchruns:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._stack.close()
         if kind is not None:
             for name, agent in self.agents.items():

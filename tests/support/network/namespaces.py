@@ -23,7 +23,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 from tests.support.processes.tree import is_alive
@@ -83,9 +82,7 @@ class Network:
     def __enter__(self) -> Network:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for host in self._hosts:
             _remove(self._namespace(host))
         _remove(self._name)

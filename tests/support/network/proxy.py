@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 
 
 class Proxy:
@@ -49,7 +48,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _accept(self) -> None:

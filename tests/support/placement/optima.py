@@ -1,7 +1,4 @@
-"""`make slow WHAT=optima`: the stored optima of small instances, proven again from nothing, or a new set of them.
-
-    python -m tests.support.placement.optima               prove every stored optimum; exit 1 on any difference
-    python -m tests.support.placement.optima --make 320    make instances until so many are proven, and store them
+"""`make slow WHAT=optima`: the stored optima of small instances, proven again from nothing; exit 1 on any difference.
 
 A proof has two halves. The stored layout is valid and costs what is said, which is counted; and no layout costs less,
 for which `exact` looks everywhere. The solver's effort is limited in its own steps and not in seconds, so that the same
@@ -10,8 +7,6 @@ instances are proven on every machine, and an instance is never left out because
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.placement.problem.problem import find_fault
-from tests.support.placement.instances import Instance, instance, make
+from tests.support.placement.instances import Instance, instance
 
 STORED = Path(__file__).parents[2] / "unit" / "optima.jsonl"
 
@@ -72,47 +67,7 @@ def prove() -> Iterator[str]:
         print(f"{one.name}: {one.optimum}, {time.process_time() - start:.1f} s", flush=True)
 
 
-def store(count: int) -> None:
-    """Instances 0, 1, 2, ... until `count` are proven, with their optima."""
-    from launcher.placement.search import search
-    from tests.support.placement.exact import cheaper
-
-    lines: list[str] = []
-    unproven: list[str] = []
-    number = -1
-    while len(lines) < count:
-        number += 1
-        one = make(number)
-        if one is None:
-            continue
-        start = time.process_time()
-        problem = one.problem()
-        # To begin with the planner's layout saves the solver the way to a good one, and decides nothing else.
-        known = search(problem)
-        is_certain, better = cheaper(problem, None if known is None else problem.compute_cost(known))
-        layout = known if better is None else better
-        print(f"{one.name}: {'proven' if is_certain else 'open'}, {time.process_time() - start:.1f} s", flush=True)
-        if not is_certain or layout is None:
-            unproven.append(one.name)
-            continue
-        wrong = find_fault(problem, layout)
-        assert wrong is None, f"{one.name}: {wrong}"
-        done = Instance(**{**vars(one), "optimum": problem.compute_cost(layout), "layout": tuple(layout.tolist())})
-        lines.append(done.line())
-        about = (
-            f"instances 0 to {number} of tests/support/placement/instances.py: {len(lines)} with proven optima, and "
-            f"{len(unproven)} left out as their proofs take longer: {', '.join(unproven) or 'none'}"
-        )
-        STORED.write_text("\n".join([json.dumps({"about": about}), *lines]) + "\n")
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--make", type=int, metavar="COUNT", help="make a new set")
-    arguments = parser.parse_args()
-    if arguments.make:
-        store(arguments.make)
-        return 0
     wrong = list(prove())
     print("\n".join(wrong or [f"all {len(stored())} optima are proven"]), file=sys.stderr if wrong else sys.stdout)
     return 1 if wrong else 0

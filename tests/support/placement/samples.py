@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.meshctl.plan.drawing.page import render_html
-from launcher.meshctl.plan.drawing.picture import render_svg
+from launcher.meshctl.plan.page import render_html
+from launcher.meshctl.plan.picture import render_svg
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes

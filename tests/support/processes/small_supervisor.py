@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from launcher.hardware.linux import kernel
@@ -135,9 +134,7 @@ class SmallSupervisor:
         self.pid = self._process.pid
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         kill_family(self._token)
         self._process.communicate()
 

@@ -16,7 +16,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.support.waiting import wait_until
@@ -150,9 +149,7 @@ class Agent:
     def __enter__(self) -> Agent:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         kill_family(self.token)
         self._process.communicate()
 

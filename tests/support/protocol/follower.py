@@ -49,7 +49,7 @@ class Follower(Bench):
     def put(self, key: str, value: bytes, lease: int = 0) -> None:
         self.store.put(key, value, lease=lease)
 
-    def record(self, key: str, record: records.AnyRecord, lease: int = 0) -> None:
+    def record(self, key: str, record: records.Record, lease: int = 0) -> None:
         self.put(key, records.encode(record), lease)
 
     def pass_time(self, duration_s: float) -> list[Any]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from rendezvous import events, records
-from rendezvous.driver.driver import execute_request
 from rendezvous.errors import StoreError
 from rendezvous.events import (
     Action,
@@ -25,6 +24,7 @@ from rendezvous.events import (
     StoreRequest,
     Tick,
     WatchLost,
+    execute_request,
 )
 from rendezvous.machine import MemberMachine
 from rendezvous.policy.decide import MemberView, Size

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any
+
+from msgspec.structs import astuple
 
 from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.peers.connections import PeerConnections, bind
@@ -62,9 +63,7 @@ class Member:
     def __enter__(self) -> Member:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.presence.close()
         self.listener.close()
 
@@ -117,9 +116,7 @@ class MemberProcess:
     def __enter__(self) -> MemberProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         kill_family(self.token)
         self._process.wait()
         self._reader.join()
@@ -158,7 +155,7 @@ def main(host: str, job: str, member_id: str, secret: str, holders: str) -> None
     print(json.dumps([address, os.getpid(), *children]), flush=True)
 
     def say(event: Event) -> None:
-        print(json.dumps([type(event).__name__, *event]), flush=True)
+        print(json.dumps([type(event).__name__, *astuple(event)]), flush=True)
 
     presence = PeerConnections(
         listener=listener, address=address, secret=secret.encode(), submit=say, clock=boottime, silence_s=1.0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.events import ExtendWatchdog, StartRound
 from rendezvous.leader import commit, election, guarded_write, leader
@@ -91,7 +92,8 @@ def _resync_living_watches(resync: Any) -> Any:
 def _request_without_own_key(request: Any) -> Any:
     def send(self: RequestQueue, purpose: str, why: str, asked: Any, *rest: Any) -> None:
         if purpose == "lead" and hasattr(asked, "compares"):
-            asked = asked._replace(compares=tuple(c for c in asked.compares if "/members/" not in c.key))
+            compares = tuple(one for one in asked.compares if "/members/" not in one.key)
+            asked = replace(asked, compares=compares)
         request(self, purpose, why, asked, *rest)
 
     return send
@@ -150,7 +152,7 @@ def _charge_twice(charge: Any) -> Any:
 
 
 def _offer_one_port(make_roster_member: Any) -> Any:
-    return lambda view, member_id: make_roster_member(view, member_id)._replace(worker_port=20_000)
+    return lambda view, member_id: replace(make_roster_member(view, member_id), worker_port=20_000)
 
 
 _GUARDS = ((guarded_write, "guard_unchanged"), (leader, "guard_unchanged"), (commit, "guard_unchanged"))
@@ -235,13 +237,3 @@ def take_out(patch: pytest.MonkeyPatch, name: str) -> None:
         stand_in = switch.make(getattr(owner, attribute))
         for place, at in switch.places:
             patch.setattr(place, at, stand_in)
-
-
-def change_settings(patch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Take out a rule that a setting can switch off."""
-
-    def change(settings: Settings) -> None:
-        for name, value in changes.items():
-            object.__setattr__(settings, name, value)
-
-    patch.setattr(Settings, "__post_init__", change)

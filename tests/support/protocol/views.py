@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import Decision, EndJob, MemberView, Size, Sizer, StatusView, View, decide
@@ -139,7 +140,7 @@ NODES = {m: f"n{m} boot" for m in "abcd"}
 
 def see(view: View, **more: Any) -> View:
     """The same picture with more in it; every node is known by its boot."""
-    members = {m: v._replace(member=replace(v.member, boot_id="boot")) for m, v in view.members.items()}
+    members = {m: replace(v, member=replace(v.member, boot_id="boot")) for m, v in view.members.items()}
     return replace(view, members=members, **{"nodes": NODES, "names": {m: f"n{m}" for m in "abcd"}, **more})
 
 

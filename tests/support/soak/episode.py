@@ -255,7 +255,7 @@ class Episode:
         for agent in self._all:
             found += agent.broken_rules(meant)
         lived = [life for agent in self._all for life in agent.job.lives()]
-        kin = [life for agent in self._all for life in lives.kin(agent.job)]
+        kin = [life for agent in self._all for life in agent.job.lives("kin")]
         worlds = [world for agent in self._all for world in lives.worlds(agent.job.directory)]
         found += lives.broken_rules(lived, kin, worlds, sealed)
         causes = {agent.root_cause() for agent in self._all if agent.exit_code == meant}

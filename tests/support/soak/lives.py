@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.jobs.multi_node import Life, NodeJob
+from tests.support.jobs.multi_node import Life, find_overlaps
 from tests.support.soak.history import Round
 
 
@@ -33,18 +33,6 @@ def worlds(directory: Path) -> list[World]:
     return found
 
 
-def kin(node: NodeJob) -> list[Life]:
-    """The workers' own children."""
-    found = []
-    for path in node.directory.glob("kin-*"):
-        match = re.fullmatch(r"kin-(\d+)-(\d+)-(\d+)", path.name)
-        times = path.read_text().split()
-        if match and len(times) == 2:
-            rank, round, pid = (int(word) for word in match.groups())
-            found.append(Life(node.host.name, rank, round, pid, int(times[0]) / 1e9, int(times[1]) / 1e9))
-    return found
-
-
 def broken_rules(
     lives: Sequence[Life], kin: Sequence[Life], found: Sequence[World], sealed: Sequence[Round]
 ) -> Iterator[str]:
@@ -55,7 +43,7 @@ def broken_rules(
     for (round, rank), all_of_it in owners.items():
         if len(all_of_it) > 1:
             yield f"S1: rank {rank} of round {round} had {len(all_of_it)} owners: {all_of_it}"
-    yield from overlaps([*lives, *kin])
+    yield from (f"S2: {sentence}" for sentence in find_overlaps([*lives, *kin]))
     seals = {round.number: round.seal for round in sealed}
     for world in found:
         seal = seals.get(world.round)
@@ -68,12 +56,3 @@ def broken_rules(
             yield f"S1: rank {world.rank} of round {world.round} was told {said}, the seal says {meant}"
         if not 0 <= world.rank < world.world_size:
             yield f"S1: rank {world.rank} in a world of {world.world_size}"
-
-
-def overlaps(lives: Sequence[Life]) -> Iterator[str]:
-    """S1, S2: where one of a later round had begun while one of an earlier round still lived."""
-    for early in lives:
-        for late in lives:
-            if early.round < late.round and late.begun_s < early.last_s:
-                ms = 1e3 * (early.last_s - late.begun_s)
-                yield f"S2: {late} began {ms:.1f} ms before the end of {early}"

@@ -13,7 +13,6 @@ from pathlib import Path
 from tests.support.jobs.multi_node import NodeJob
 from tests.support.network.namespaces import Host
 from tests.support.processes.tree import children, family, is_alive
-from tests.support.soak.lives import kin
 from tests.support.waiting import wait_until
 
 LEASE_TTL_S = 4.0
@@ -131,7 +130,7 @@ class Agent:
             yield f"a traceback of {who}: {stderr[-3000:]}"
         if self.exit_code not in {verdict_code, *self.expected}:
             yield f"S3: {who} ended with {self.exit_code}, not {verdict_code} or {self.expected}: {stderr[-1500:]}"
-        for life in (*self.job.lives(), *kin(self.job)):
+        for life in (*self.job.lives(), *self.job.lives("kin")):
             if self.ended_at and life.last_s > self.ended_at + LEASE_TTL_S:
                 yield f"S6: {life} outlived its agent by {life.last_s - self.ended_at:.1f} s"
         was_killed = self.exit_code == -signal.SIGKILL

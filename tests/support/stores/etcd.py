@@ -20,7 +20,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from tests.support.processes.tree import freeze
@@ -197,7 +196,7 @@ class EtcdServer:
             raise
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ctl(self, *words: str, user: str = "", input: bytes | None = None) -> str:
@@ -274,7 +273,7 @@ class EtcdCluster:
             raise
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

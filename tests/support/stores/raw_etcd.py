@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
 import grpc
 
 from rendezvous.stores import wire
 from rendezvous.stores.protobuf import decode, encode
-from rendezvous.stores.wire import Method, Request, Response
+from rendezvous.stores.wire import HeaderResponse, Method, Request, Response
+from rendezvous.values import NamedTuple
 
 LIMIT_S = 20.0
+
+
+class CompactionRequest(NamedTuple):
+    revision: Annotated[int, 1] = 0
+
+
+COMPACT = Method("KV", "Compact", CompactionRequest, HeaderResponse)
 
 
 class RawClient:
@@ -23,11 +30,12 @@ class RawClient:
         self.channel = grpc.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)])
         self.metadata = (("token", token),) if token else ()
 
-    def ask(self, method: Method[Request, Response], question: Request) -> Response:
+    def ask(self, method: Method[Request, Response], question: Request | bytes) -> Response:
+        data = question if isinstance(question, bytes) else encode(question)
         call = self.channel.unary_unary(method.path)
-        return decode(method.response, call(encode(question), timeout=LIMIT_S, metadata=self.metadata))
+        return decode(method.response, call(data, timeout=LIMIT_S, metadata=self.metadata))
 
-    def refusal(self, method: Method[Request, Response], question: Request) -> tuple[str, str]:
+    def refusal(self, method: Method[Request, Response], question: Request | bytes) -> tuple[str, str]:
         """The status code and the words with which the question is refused."""
         try:
             answer = self.ask(method, question)
@@ -44,7 +52,7 @@ class RawClient:
     def __enter__(self) -> RawClient:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 
 import grpc
 
@@ -43,7 +42,7 @@ class SlowWrites:
         self._server.start()
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_closed.set()
         self._server.stop(None).wait(10)
         self._channel.close()

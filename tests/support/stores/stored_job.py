@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.meshctl.status import reader
-from launcher.meshctl.status.state import Overview, build_overview
+from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.status.state import Overview, read_overview
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
 from rendezvous import records
 from rendezvous.records import (
@@ -122,5 +122,9 @@ class StoredJob:
     def end(self, kind: str, exit_code: int = 0, reason: str = "") -> None:
         self.put(self.keys.verdict, Verdict(kind=kind, exit_code=exit_code, round=1, reason=reason))
 
+    @property
+    def jobs(self) -> JobStore:
+        return JobStore(self.store, PREFIX, self.secret)
+
     def overview(self) -> Overview:
-        return build_overview(reader.read_job(self.store, PREFIX, self.run_id, self.secret), self.secret)
+        return read_overview(self.jobs, self.run_id)

@@ -1,17 +1,14 @@
-"""What the benchmark of lost nodes makes of its marks, stamps and times."""
+"""What the benchmark of lost nodes makes of its marks and notebooks, and whose turn it is."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, stamped
-from benchmarks.agents import NEVER, STEPPED, Agents, Mark, last_s
-from benchmarks.failover import summary, table, turns
-from benchmarks.pairs import OURS, THEIRS
-from benchmarks.trial import FOLLOWER, LEADER, Case
+from benchmarks import figures, steps
+from benchmarks.failover import FOLLOWER, LEADER, STEPPED, Agents, Case, Mark, last_s, list_cases, list_turns
+from benchmarks.runs import NEVER, OURS, SIDES, THEIRS
 
 
 def mark(rank: int, world_size: int, at_s: float, what: str = "began", node: str = "n1", pid: int = 1) -> Mark:
@@ -47,7 +44,7 @@ def test_the_size_of_the_next_round_follows_from_the_event(event: str, after: in
 def test_a_life_is_measured_against_the_first_of_the_next_round(
     tmp_path: Path, last_s: float, outlived_s: float
 ) -> None:
-    agents = Agents(OURS, tmp_path, (), notes_lives=True)
+    agents = Agents(OURS, tmp_path, (), "")
     for pid, at_s in ((1, 17.0), (2, last_s), (3, 30.0)):
         (tmp_path / "lives" / f"n1-{pid}").write_text(f"{at_s}")
     # Another node's, and one that came back as a new member, do not matter.
@@ -57,13 +54,9 @@ def test_a_life_is_measured_against_the_first_of_the_next_round(
     assert agents.outlived_s("n1", 10.0, 20.0) == outlived_s
 
 
-def options(*, quick: bool, pairs: int, **others: object) -> argparse.Namespace:
-    words = {"events": "crash,kill", "agents": "1,4", "jobs": "idle", "only": None, "limit": 25.0, "watched": 4}
-    return argparse.Namespace(quick=quick, pairs=pairs, **{**words, **others})
-
-
 def test_sides_take_turns_and_torchrun_runs_once_where_it_notices_nothing() -> None:
-    found = [(case.figure, side, pair, limit_s) for case, side, pair, limit_s in turns(options(quick=False, pairs=2))]
+    cases = list(list_cases(["crash", "kill"], [1, 4], ["idle"]))
+    found = [(case.figure, side, pair, limit_s) for case, side, pair, limit_s in list_turns(cases, 2, SIDES, 25.0)]
     assert found == [
         ("crash, 1 agents", OURS, 1, 25.0),
         ("crash, 1 agents", THEIRS, 1, 25.0),
@@ -82,7 +75,7 @@ def test_sides_take_turns_and_torchrun_runs_once_where_it_notices_nothing() -> N
 
 
 def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:
-    found = list(turns(options(quick=True, pairs=2)))
+    found = list(list_turns([], 2, SIDES, 25.0))
     assert all(figures.kind(turn.case.figure) for turn in found)
     assert all(figures.kind(turn.case.overlap) for turn in found if turn.case.overlap)
     repeated = {turn.case.figure for turn in found if turn.pair == 2}
@@ -98,45 +91,23 @@ def test_only_lives_of_idle_workers_on_a_silent_node_are_compared() -> None:
     assert Case("pause", 4, FOLLOWER, "gloo").overlap == ""
 
 
-def test_what_never_came_has_no_ratio() -> None:
-    times = {OURS: dict(enumerate([0.1, 0.3, 0.2])), THEIRS: {0: NEVER}}
-    line = summary("kill of another node, 4 agents", times, 30)
-    assert "ratio" not in line
-    row = "| kill of another node, 4 agents | 0.20 s (0.10 to 0.30; 3) | not in time |  | at most 1 s: reached |"
-    assert row in table([line])
-
-
-def test_the_ratio_is_taken_pair_by_pair() -> None:
-    times = {OURS: {1: 1.0, 2: 1.0, 3: 4.0, 4: 9.0}, THEIRS: {3: 10.0, 2: 5.0, 1: 10.0}}
-    line = summary("crash, 8 agents", times, 30)
-    assert line["ratio"] == {"median": 0.2, "min": 0.1, "max": 0.4}
-    assert "at most 0.05 of torchrun: missed" in table([line])
-
-
-def test_a_torchrun_that_is_not_ready_in_time_counts_as_if_at_the_limit() -> None:
-    times = {OURS: {1: 1.0, 2: 1.0, 3: 1.0}, THEIRS: {1: NEVER, 2: 10.0, 3: 10.0}}
-    line = summary("crash, 8 agents", times, 20)
-    assert line["ratio"]["min"] == 0.05
-    assert "never" in table([line])
-
-
 NOTEBOOK = """\
-9.900000 n2 7 ask stop round 1
-10.020000 n1 7 ask stop round 2
-10.030000 n2 8 told RoundStopped 2 4001
-10.040000 n1 7 told RoundStopped 2 4001
-10.900000 n3 9 told RoundStopped 2 4001
-10.060000 n1 7 answered seal round 3
-10.070000 n2 8 does StartRound
-10.080000 n1 7 does StartRound
-10.090000 n1 7 hears Spawned
-10.085000 n2 8 hears Spawned
-10.200000 n1 7 ask stop round 3
+9.900000 n2 noticed
+10.020000 n1 noticed
+10.030000 n2 stopped
+10.040000 n1 stopped
+10.900000 n3 stopped
+10.060000 n1 sealed
+10.070000 n2 ordered
+10.080000 n1 ordered
+10.090000 n1 started
+10.085000 n2 started
+10.200000 n1 noticed
 """
 
 
 def test_the_steps_to_a_round_are_those_of_the_slowest_participant() -> None:
-    found = stamped.steps(stamped.read(NOTEBOOK), 10.0, 10.15, but="n3")
+    found = steps.find_steps(NOTEBOOK, 10.0, 10.15, but="n3")
     assert {name: round(1e3 * value) for name, value in found.items()} == {
         "noticed": 20,
         "stopped": 40,
@@ -144,4 +115,4 @@ def test_the_steps_to_a_round_are_those_of_the_slowest_participant() -> None:
         "ordered": 80,
         "started": 90,
     }
-    assert list(found) == [*stamped.STEPS]
+    assert list(found) == [*steps.STEPS]

@@ -25,7 +25,7 @@ def whole_world(instance: Instance) -> tuple[int, ...]:
 
 def by_path(instance: Instance) -> Plan:
     shape = whole_world(instance)
-    return judge.as_plan(shape, judge.laid_out(instance, shape, judge.BASELINES["path"](instance.nodes)))
+    return judge.as_plan(shape, judge.lay_out(instance, shape, judge.BASELINES["path"](instance.nodes)))
 
 
 def find(name: str) -> Instance:
@@ -56,7 +56,7 @@ def test_nodes_come_in_the_order_of_arrival_which_is_not_that_of_paths() -> None
 @pytest.mark.parametrize("case", cases()[:4], ids=lambda case: case.instance.name)
 def test_the_order_of_paths_costs_what_one_counts_by_hand(case: Case) -> None:
     plan = by_path(case.instance)
-    assert judge.fault(case.instance, plan) is None
+    assert judge.find_fault(case.instance, plan) is None
     assert judge.cost(case.instance, plan.shape, plan.ranks) == case.path_cost
 
 
@@ -66,7 +66,7 @@ def test_the_umpire_sees_every_kind_of_fault() -> None:
     one, other = list(good.ranks)[:2]
 
     def fault(changed: dict[str, tuple[int, ...]], of: Instance = instance) -> str | None:
-        return judge.fault(of, dataclasses.replace(good, ranks={**good.ranks, **changed}))
+        return judge.find_fault(of, dataclasses.replace(good, ranks={**good.ranks, **changed}))
 
     assert fault({}) is None
     assert fault({one: good.ranks[other]}) == "not every rank is there once"

@@ -1,41 +1,36 @@
-"""What the benchmarks make of their samples: no figure in the documentation is better than this arithmetic."""
+"""How samples are taken and recorded: no figure in the documentation is better than this."""
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.pairs import NEVER, OURS, THEIRS, Figure, alternate, arguments, recording, summary, table
-from benchmarks.runs import read
+from benchmarks import runs
+from benchmarks.pairs import NEVER, OURS, SIDES, THEIRS, Bench, benchmark
 
-
-def test_the_ratio_is_taken_within_each_pair() -> None:
-    samples = {OURS: {"wait": [1.0, 9.0, 2.0]}, THEIRS: {"wait": [10.0, 10.0, 10.0]}}
-    line = summary(Figure("wait", "s", goal=0.25), samples)
-    assert (line["ratio"], line["ratio_min"], line["ratio_max"], line["pairs"]) == (0.2, 0.1, 0.9, 3)
-    assert line["reached"]
+FIGURE = "exec to first line, 8 workers"
 
 
-def test_what_torchrun_did_not_do_in_time_counts_as_if_done_at_the_limit() -> None:
-    lines: list[dict[str, Any]] = []
-    found = {OURS: 1.0, THEIRS: NEVER}
-    samples = alternate(
-        lambda side: {"wait": found[side], "limit_s": 20.0}, sides=[OURS, THEIRS], pairs=1, record=lines.append
-    )
-    assert [line["wait"] for line in lines] == [1.0, None, 1.0, None]
-    line = summary(Figure("wait", "s"), samples)
-    assert (line[OURS], line[THEIRS], line["ratio"]) == (1.0, None, 0.05)
-    assert "| not in time |" in table([line])
+def make_bench(lines: list[dict[str, Any]], pairs: int) -> Bench:
+    return Bench(pairs, SIDES, False, lines.append, lines, [])
 
 
-def test_a_goal_for_a_rate_is_a_least_ratio() -> None:
-    samples = {OURS: {"rate": [40.0]}, THEIRS: {"rate": [10.0]}}
-    assert summary(Figure("rate", "lines/s", goal=3, more_is_better=True), samples)["reached"]
-    assert not summary(Figure("rate", "lines/s", goal=5, more_is_better=True), samples)["reached"]
+@benchmark(pairs=10, quick=4)
+@click.option("--fail")
+def command(bench: Bench, fail: str | None) -> None:
+    """Records how it was asked, and one pair."""
+    bench.record({"asked": [bench.pairs, bench.is_quick, *bench.sides]})
+    for side, value in zip(SIDES, (1.0, 20.0), strict=True):
+        bench.note(side, 1, {FIGURE: value})
+    if fail == "at once":
+        raise KeyboardInterrupt
+    if fail:
+        bench.failures.append(fail)
 
 
 def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
@@ -46,49 +41,48 @@ def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
         calls.append(side)
         return {"number": float(len(calls))}
 
-    samples = alternate(sample, sides=[OURS, THEIRS], pairs=2, record=lines.append)
+    make_bench(lines, pairs=2).alternate(sample)
     assert calls == [OURS, THEIRS] * 3
-    assert samples == {OURS: {"number": [3.0, 5.0]}, THEIRS: {"number": [4.0, 6.0]}}
-    assert [line["counts"] for line in lines] == [False, False, True, True, True, True]
+    assert [(line["counts"], line["number"]) for line in lines] == list(
+        zip([False, False, True, True, True, True], range(1, 7), strict=True)
+    )
 
 
-def test_one_side_alone_has_a_median_and_no_ratio() -> None:
-    line = summary(Figure("wait", "s", goal=0.5), {THEIRS: {"wait": [1.0, 2.0, 4.0]}})
-    assert line == {"figure": "wait", "unit": "s", THEIRS: 2.0}
-    assert "2 s" in table([line])
+def test_what_did_not_come_in_time_is_null_in_a_record() -> None:
+    lines: list[dict[str, Any]] = []
+    make_bench(lines, pairs=1).alternate(lambda side: {"wait": 1.0 if side == OURS else NEVER}, warm_ups=0)
+    assert [line["wait"] for line in lines] == [1.0, None]
 
 
 @pytest.mark.parametrize(
-    ("words", "pairs", "is_quick"),
+    ("words", "asked"),
     [
-        ("", 10, False),
-        ("--quick", 4, True),
-        ("--pairs 7", 7, False),
-        ("--quick --pairs 7", 7, True),
-        ("--pairs 10 --quick", 10, True),
+        ("", [10, False, *SIDES]),
+        ("--quick", [4, True, *SIDES]),
+        ("--quick --pairs 7", [7, True, *SIDES]),
+        ("--pairs 10 --quick", [10, True, *SIDES]),
+        ("--only torchrun --pairs 1", [1, False, THEIRS]),
     ],
 )
-def test_a_number_of_pairs_counts_for_more_than_quick(words: str, pairs: int, is_quick: bool) -> None:
-    options = arguments("What it is.", pairs=10, quick=4).parse_args(words.split())
-    assert (options.pairs, options.quick) == (pairs, is_quick)
+def test_a_number_of_pairs_counts_for_more_than_quick(tmp_path: Path, words: str, asked: list[object]) -> None:
+    file = tmp_path / "record.jsonl"
+    assert CliRunner().invoke(command, [*words.split(), "--json", str(file)]).exit_code == 0
+    assert [json.loads(line)["asked"] for line in file.read_text().splitlines() if "asked" in line] == [asked]
 
 
-def test_an_aim_of_the_page_is_the_goal_of_a_figure_without_one() -> None:
-    name = "exec to first line, 8 workers"
-    line = summary(Figure(name, "s"), {OURS: {name: [1.0]}, THEIRS: {name: [20.0]}})
-    assert (line["goal"], line["reached"]) == (0.1, True)
+def test_a_benchmark_prints_its_figures_with_their_aims() -> None:
+    told = CliRunner().invoke(command, []).stdout
+    row = f"| {FIGURE} | 1.0 s | 20 s | 0.050 (1) | ≤ 0.1 | yes |"
+    assert row in told.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_a_record_can_be_read_and_says_whether_it_came_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "record.jsonl"
-    options = arguments("What it is.", pairs=1).parse_args(["--json", str(file)])
-    with recording(options) as record:
-        record({"sample": OURS, "pair": 1, "counts": True, "wait": 1.0})
-    with suppress(KeyboardInterrupt), recording(options) as record:  # behind the first
-        record({"sample": OURS, "pair": 1, "counts": True, "wait": 2.0})
-        raise KeyboardInterrupt
-    first, second = read(file.read_text(), file.name)
-    assert first.seconds is not None
-    assert second.seconds is None
-    assert second.samples == {OURS: {"wait": {1: 2.0}}}
-    assert {"machine", "commit", "unix_time_s", "arguments"} <= json.loads(file.read_text().splitlines()[0]).keys()
+    for words, code in (([], 0), (["--fail", "no etcd"], 1), (["--fail", "at once"], 1)):
+        assert CliRunner().invoke(command, [*words, "--json", str(file)]).exit_code == code
+    whole, failed, cut = runs.read(file.read_text(), file.name)
+    assert whole.seconds is not None
+    assert failed.seconds is not None
+    assert cut.seconds is None
+    assert cut.samples == {OURS: {FIGURE: {1: 1.0}}, THEIRS: {FIGURE: {1: 20.0}}}
+    assert {"machine", "commit", "unix_time_s", "arguments", "benchmark"} <= whole.head.keys()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import derived, figures, tables
+from benchmarks import figures, tables
 from benchmarks.figures import AIMS, KINDS, Aim
-from benchmarks.runs import NEVER, OURS, THEIRS, History, RecordError, read
+from benchmarks.runs import OURS, THEIRS, History, RecordError, read
 from benchmarks.tables import verdict
 
 HEAD = {"benchmark": "startup", "arguments": [], "machine": {"cores": 2}, "unix_time_s": 0}
@@ -64,17 +64,6 @@ def test_a_timeout_of_torchrun_has_no_ratio_unless_most_runs_succeeded() -> None
     assert (once.median, once.least) == (0.1, 0.05)
 
 
-def test_the_earliest_records_of_lost_nodes_and_idle_members_are_read() -> None:
-    found = history(
-        {"sample": OURS, "case": "kill of another node, 4 agents", "repeat": 0, "s": 0.2},
-        {"sample": THEIRS, "case": "kill of another node, 4 agents", "repeat": 0, "s": None},
-        {"at rest": {"members": 64, "requests per member and second": 1.1}},
-    )
-    lost = found.series["kill of another node, 4 agents"]
-    assert (lost.values(OURS), lost.values(THEIRS)) == ({1: 0.2}, {1: NEVER})
-    assert derived.medians(found, figures.REST) == [(64, 1.1)]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -82,7 +71,7 @@ def test_the_earliest_records_of_lost_nodes_and_idle_members_are_read() -> None:
         ("[1]\n", "startup.jsonl, line 1: not an object: '[1]'"),
         ('{"sample": "meshrun"}\n', "line 1: no head of a record stands before it"),
         ('{"machine": {}}\n', "line 1: a head of a record that names no benchmark"),
-        (json.dumps(HEAD) + '\n{"sample": "mpirun", "pair": 1}\n', "line 2: a sample of 'mpirun', which is neither"),
+        (json.dumps(HEAD) + '\n{"sample": "mpirun", "pair": 1}\n', "line 2: a sample of 'mpirun', neither meshrun nor"),
         (json.dumps(HEAD) + '\n{"sample": "meshrun", "x": 1}\n', "line 2: a sample without the number of its pair"),
     ],
 )
@@ -96,14 +85,14 @@ def test_what_is_no_record_is_refused_with_its_line(text: str, words: str) -> No
 def test_a_record_whose_writer_was_killed_within_a_line_is_good_up_to_it() -> None:
     text = f"{json.dumps(HEAD)}\n{json.dumps(sample(OURS, 1, 1.0))}\n" + '{"sample": "mesh'
     (run,) = read(text, "startup.jsonl")
-    assert run.figures() == {FIGURE}
+    assert run.figures() == [FIGURE]
     assert run.seconds is None
 
 
 def test_growth_is_told_of_three_sizes_that_are_large_enough() -> None:
     def grown(*points: tuple[int, float | None]) -> float | None:
         named = [sample(OURS, 1, value, figures.AGENTS_REQUESTS.format(n=count)) for count, value in points]
-        return derived.growth(history(*named), figures.AGENTS_REQUESTS)
+        return history(*named).growth(figures.AGENTS_REQUESTS)
 
     assert grown((8, 1.0), (64, 384.0), (256, 1536.0), (1024, 6144.0)) == pytest.approx(1.0)
     assert grown((8, 64.0), (16, 256.0), (64, 384.0), (256, 1536.0)) is None
@@ -113,7 +102,6 @@ def test_growth_is_told_of_three_sizes_that_are_large_enough() -> None:
 def test_requests_at_rest_are_counted_without_the_keep_alives() -> None:
     names = [each.format(n=64) for each in (figures.REST_REQUESTS, figures.REST_KEPT)]
     found = history({"sample": OURS, "pair": 1, names[0]: 70.4, names[1]: 64.0})
-    derived.add(found)
     spread = found.series[figures.IDLE].spread(OURS)
     assert spread is not None
     assert spread.median == pytest.approx(0.1)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import etcd_figures, scale
-from benchmarks.derived import fit
+from benchmarks.runs import fit
 
 PAGE = """\
 # HELP grpc_server_msg_received_total Total number of stream messages received from the client.
@@ -54,19 +54,19 @@ def test_two_points_have_a_slope_and_no_spread_and_one_has_neither() -> None:
 
 
 def test_the_page_of_an_etcd_is_read_by_method() -> None:
-    found = etcd_figures.read(PAGE)
+    found = etcd_figures.parse(PAGE)
     assert found.requests == {"Txn": 12.0, "Watch": 3.0}
     assert found.answers == {"Watch": 40.0}
-    assert (found.bytes_in, found.bytes_out) == (1500.0, 2.5e6)
-    assert (found.commits, found.fsyncs, found.cpu_s) == (30.0, 9.0, 1.25)
+    assert found.counters == {"bytes_in": 1500.0, "bytes_out": 2.5e6, "commits": 30.0, "cpu_s": 1.25}
+    assert found.levels == {"memory_bytes": 3.145728e7, "database_bytes": 20480.0}
 
 
 def test_what_was_counted_before_is_taken_off_and_what_is_a_level_is_not() -> None:
-    before, after = etcd_figures.read(PAGE), etcd_figures.read(PAGE.replace("} 12", "} 20").replace(" 1500", " 1900"))
-    found = after.since(before)
-    assert found.requests == {"Txn": 8.0}
-    assert (found.bytes_in, found.bytes_out, found.commits) == (400.0, 0.0, 0.0)
-    assert found.memory_bytes == after.memory_bytes
+    before, after = etcd_figures.parse(PAGE), etcd_figures.parse(PAGE.replace("} 12", "} 20").replace(" 1500", " 1900"))
+    found = after.count_since(before)
+    assert found["requests"] == {"Txn": 8.0}
+    assert (found["bytes_in"], found["bytes_out"], found["commits"]) == (400.0, 0.0, 0.0)
+    assert found["memory_bytes"] == 3.145728e7
 
 
 def test_what_grows_faster_than_the_job_shows_in_the_table_of_fits() -> None:
@@ -82,10 +82,15 @@ def test_what_grows_faster_than_the_job_shows_in_the_table_of_fits() -> None:
             "requests": {"Txn": 6.0 * size},
             "bytes_in": 2_000.0 * size,
             "bytes_out": 10.0 * size**2,
+            "answers": {},
+            "commits": 2.0 * size,
+            "memory_bytes": 3e7,
+            "records": {"members": (size, 600 * size)},
         }
         for size in (64, 128, 256)
     ]
-    row = scale.table_of_fits(scale.fits(lines, fit_from=64)).splitlines()[-1]
-    cells = [cell.strip() for cell in row.split("|")]
-    assert cells[-2] == "N^2.00 +- 0.00"
-    assert cells[-4] == "N^1.00 +- 0.00"
+    heads, *rows = (line.split(" | ") for line in scale.describe(lines).partition("\n\n")[0].splitlines())
+    powers = dict(zip(heads, rows[-1], strict=True))
+    assert powers["bytes out"] == "N^2.00 +- 0.00"
+    assert powers["requests"] == "N^1.00 +- 0.00"
+    assert scale.describe(lines).endswith("Bytes of a record: members 600.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import budget, words
-from benchmarks.budget import Step
+from benchmarks import report, words
 from benchmarks.figures import Aim
+from benchmarks.report import Step
 from benchmarks.runs import NEVER, Spread
 
 
@@ -60,47 +60,42 @@ LONG = Step("long", fixed_s=0, pair_s=50, least=1, wanted=4)
 
 
 def test_steps_get_their_fewest_pairs_then_the_most_behind_gets_the_next() -> None:
-    assert budget.plan([SHORT, LONG], 80) == {"short": 2, "long": 1}
-    assert budget.plan([SHORT, LONG], 130) == {"short": 2, "long": 2}
-    assert budget.plan([SHORT, LONG], 139) == {"short": 2, "long": 2}
-    assert budget.plan([SHORT, LONG], 150) == {"short": 4, "long": 2}
+    assert report.plan([SHORT, LONG], 80) == {"short": 2, "long": 1}
+    assert report.plan([SHORT, LONG], 130) == {"short": 2, "long": 2}
+    assert report.plan([SHORT, LONG], 139) == {"short": 2, "long": 2}
+    assert report.plan([SHORT, LONG], 150) == {"short": 4, "long": 2}
 
 
 def test_no_step_gets_more_than_it_wants() -> None:
-    assert budget.plan([SHORT, LONG], 10_000) == {"short": 4, "long": 4}
+    assert report.plan([SHORT, LONG], 10_000) == {"short": 4, "long": 4}
 
 
 def test_steps_that_do_not_fit_beside_those_before_them_are_left_out() -> None:
-    assert budget.plan([SHORT, LONG], 40) == {"short": 3}
-    assert budget.plan([LONG, SHORT], 60) == {"long": 1}
-    assert budget.plan([SHORT, LONG, SHORT._replace(name="last")], 60) == {"short": 2, "last": 2}
-    assert budget.plan([SHORT, LONG], 5) == {}
+    assert report.plan([SHORT, LONG], 40) == {"short": 3}
+    assert report.plan([LONG, SHORT], 60) == {"long": 1}
+    assert report.plan([SHORT, LONG, SHORT._replace(name="last")], 60) == {"short": 2, "last": 2}
+    assert report.plan([SHORT, LONG], 5) == {}
 
 
 def test_a_plan_never_costs_more_than_the_budget() -> None:
     for budget_s in range(0, 400, 7):
-        planned = budget.plan([SHORT, LONG], budget_s)
+        planned = report.plan([SHORT, LONG], budget_s)
         assert sum(step.seconds(planned[step.name]) for step in (SHORT, LONG) if step.name in planned) <= budget_s
 
 
 def test_a_machine_that_takes_twice_as_long_has_fewer_pairs() -> None:
-    assert budget.plan(budget.slower([SHORT, LONG], 2.0), 160) == budget.plan([SHORT, LONG], 80)
-
-
-def test_a_step_is_stopped_far_beyond_its_plan_or_when_the_time_is_up() -> None:
-    assert budget.limit_s(LONG, 2, 1_000) == 180
-    assert budget.limit_s(LONG, 2, 100) == 100
+    assert report.plan([step.scale(2.0) for step in (SHORT, LONG)], 160) == report.plan([SHORT, LONG], 80)
 
 
 @pytest.mark.parametrize(("text", "found"), [("20m", 1200), ("90s", 90), ("1h30m", 5400), ("45", 45), ("2m5s", 125)])
 def test_a_budget_is_written_as_people_write_times(text: str, found: float) -> None:
-    assert budget.seconds(text) == found
+    assert report.parse_seconds(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "m", "20 minutes", "-5m", "1.5h"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no time such as 20m"):
-        budget.seconds(text)
+        report.parse_seconds(text)
 
 
 def test_a_number_does_not_part_from_its_unit_at_the_end_of_a_line() -> None:

@@ -1,4 +1,4 @@
-"""The reference pages that are made of tables: they are in step, and the tables leave out nothing of the code."""
+"""The reference pages that are tables of facts: they agree with the code, and leave out nothing of it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
-from docs import facts
 from launcher import cli
 from launcher.config.frameworks import EnvironmentChoice
 from launcher.hardware.accelerators.contract import KINDS
-from launcher.hardware.accelerators.rules import RULES
-from launcher.locality import keys
+from launcher.hardware.slice_types import MODELS
+from launcher.locality.clouds import CLOUDS
 from launcher.locality.gather import BUILT_IN
+from launcher.locality.keys import FAMILIES, derive_levels
 from launcher.model.errors import UsageError
-from launcher.model.locality_path import LEVELS
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
-from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
 from launcher.ranks.spec_builder import make_environments
 from tests.support.documents.pages import ROOT
+from tests.support.documents.variables import VARIABLES
 
 # Environments that stand on their own, and what a machine of theirs may say before the start.
 TPU_SLICE = {
@@ -32,11 +31,6 @@ TPU_SLICE = {
 }  # fmt: skip
 PARENTS: tuple[Mapping[str, str], ...] = ({}, {"JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:1"}, TPU_SLICE)
 OPTIONS = ((), ("--virtual-local-rank",), ("--device-binding=visible",))
-
-
-@pytest.mark.parametrize("name", facts.PAGES)
-def test_a_page_is_what_the_tables_say(name: str) -> None:
-    assert (ROOT / "docs/reference" / name).read_text() == facts.PAGES[name](), "make docs writes it anew"
 
 
 def places() -> Iterator[WorkerAssignment]:
@@ -70,7 +64,7 @@ def told(name: str) -> set[str]:
 @pytest.mark.parametrize("name", ["torch", "jax", "tpu", "xla"])
 def test_every_variable_that_a_framework_s_workers_get_has_a_row(name: str) -> None:
     shown = {kind.variable for kind in KINDS.values()}  # these are rules of devices
-    missing = told(name) - {meaning.variable for meaning in VARIABLE_DESCRIPTIONS} - shown
+    missing = told(name) - {row.name for row in VARIABLES} - shown
     assert not missing
 
 
@@ -79,34 +73,63 @@ def test_a_row_of_a_framework_is_a_variable_that_its_environment_sets(name: str)
     framework = "" if name == "torch" else name
     # What is not the framework's is the agent's: a real worker shows it (tests/end_to_end/test_worker_variables.py).
     rows = {
-        meaning.variable
-        for meaning in VARIABLE_DESCRIPTIONS
-        if meaning.framework == framework and not (name == "torch" and meaning.variable.startswith("LAUNCHER_"))
+        row.name
+        for row in VARIABLES
+        if row.framework == framework and not (name == "torch" and row.name.startswith("LAUNCHER_"))
     }
     assert rows <= told(name) | {"TORCHELASTIC_TIMER_FILE"}  # of the agent
 
 
 def test_no_variable_has_two_rows() -> None:
-    names = [(meaning.variable, meaning.framework) for meaning in VARIABLE_DESCRIPTIONS]
+    names = [(row.name, row.framework) for row in VARIABLES]
     assert len(set(names)) == len(names)
 
 
-def test_every_kind_of_device_has_rules_for_each_step() -> None:
-    subjects = {kind: {rule.subject for rule in RULES if rule.kind == kind} for kind in KINDS}
-    assert all({"sign", "found by", "chosen by", "shown by"} <= found for found in subjects.values()), subjects
+def rows(page: str, heading: str = "") -> list[list[str]]:
+    """The cells of every row of a table below a heading of a reference page, without the heads."""
+    text = (ROOT / f"docs/reference/{page}.md").read_text()
+    section = text.partition(f"\n## {heading}")[2].partition("\n## ")[0] if heading else text
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [line[2:-2].split(" | ") for line, after in pairwise([*lines, ""]) if not {line[:5], after[:5]} & {"| ---"}]
 
 
-def test_every_key_of_a_place_belongs_to_a_source_and_a_level() -> None:
-    assert {key.source for key in keys.KEYS} <= set(BUILT_IN)
-    assert set(BUILT_IN) - {key.source for key in keys.KEYS} == {"slice", "nvlink"}, "these read no keys"
-    words = {keys.FROM_NEAR, keys.FROM_FAR, keys.FROM_LAST}
-    assert not [key for key in keys.KEYS if key.level and key.level not in LEVELS and key.level not in words]
+@pytest.mark.parametrize(
+    ("kind", "heading"), [("nvidia", "NVIDIA"), ("amd", "AMD"), ("intel", "Intel"), ("tpu", "TPU")]
+)
+def test_every_kind_of_device_has_rules_for_each_step(kind: str, heading: str) -> None:
+    rules = {subject: answer for subject, answer, source, evidence in rows("devices", heading) if source and evidence}
+    assert {"sign", "found by", "chosen by", "shown by"} <= set(rules)
+    assert f"`{KINDS[kind].variable}`" in rules["shown by"]
+    assert all(f"`{sign}`" in rules["sign"] for sign in (*KINDS[kind].driver_paths, *KINDS[kind].variables))
+
+
+def test_every_tpu_model_has_a_row() -> None:
+    types = [answer for subject, answer, *_ in rows("devices", "TPU") if subject == "type"]
+    assert len(types) == len(MODELS)
+    for model, row in zip(MODELS, types, strict=True):
+        assert row.startswith(f"`{model.names[0]}-N`: N {model.counted_unit}, ")
+        assert all(word in row for word in (*model.pci_ids, model.gke_label, str(model.host_chips[-1])))
+
+
+def test_every_source_of_locality_has_a_row() -> None:
+    assert [row[0].strip("`") for row in rows("locality", "Sources")] == list(BUILT_IN)
+    signs = [(cloud, file, text) for cloud, file, text, _ in rows("locality", "Signs of clouds")]
+    assert signs == [
+        (f"`{cloud}`", f"`{file}`", f"`{text}`") for cloud, known in CLOUDS.items() for file, text in known.signs
+    ]
+
+
+@pytest.mark.parametrize("source", FAMILIES)
+def test_the_page_has_every_key_that_is_read_and_its_level(source: str) -> None:
+    documented = {key.strip("`"): level for key, level, _ in rows("locality", f"Keys of {source}")}
+    assert {key for family in FAMILIES[source] for key in family} <= documented.keys()
+    for key, level in documented.items():
+        name = key[:-1] + "3" if key.endswith("N") else key
+        found, _ = derive_levels(source, {name: "here", "cloud.google.com/gke-tpu-topology": "4x4x8"})
+        expected = "tier-3" if "for N from 0" in level else "leaf" if "for N from the highest" in level else level
+        levels = [one.name for one in found if one.domain == "here"]
+        assert levels == ([] if expected.startswith("none") else [expected.partition(";")[0].strip("`")]), key
 
 
 def test_every_row_says_where_it_is_from() -> None:
-    assert all(row.source for row in (*VARIABLE_DESCRIPTIONS, *RULES))
-    assert all(key.citation for key in keys.KEYS)
-
-
-def test_what_stands_in_a_cell_does_not_end_it() -> None:
-    assert facts.table(("a", "b"), [("x|y", "z")]) == "| a | b |\n| --- | --- |\n| x\\|y | z |\n\n"
+    assert all(row.source for row in VARIABLES)

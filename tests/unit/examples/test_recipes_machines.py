@@ -101,8 +101,7 @@ def test_the_init_container_installs_only_what_the_agent_needs() -> None:
     assert {"name": "PYTHONPATH", "value": target} in main["env"]
     for container in (init, main):
         assert target in {mount["mountPath"] for mount in container["volumeMounts"]}
-    needed = [*requirements("dependencies"), *requirements("etcd")]
-    names = {re.split(r"[<>=]", requirement)[0] for requirement in needed}
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in requirements("dependencies")}
     installed = {word for word in words[4:] if not word.startswith("-")}
     assert names - {"numpy"} <= installed
     assert "numpy" not in installed

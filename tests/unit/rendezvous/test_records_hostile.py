@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launcher import cli
 from launcher.logs.layout import LogLayout
@@ -33,7 +34,6 @@ from rendezvous import records
 from rendezvous.errors import RecordError
 from rendezvous.events import Action, Event, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
-from rendezvous.values import replace
 from tests.support.protocol.member_harness import Bench
 
 MESH = parse("dp=*")
@@ -75,7 +75,7 @@ class Job(Bench):
         self.wait(2.0)
         self.go_on()
 
-    def record(self, key: str, record: records.AnyRecord, lease: int = 0) -> None:
+    def record(self, key: str, record: records.Record, lease: int = 0) -> None:
         self.store.put(key, records.encode(record), lease=lease)
 
     def _watch(self, key: str, start_revision: int) -> None:

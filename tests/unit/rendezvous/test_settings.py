@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 from rendezvous.errors import SettingsError
 from rendezvous.settings import Settings

@@ -9,92 +9,41 @@ import pytest
 from launcher.config import config
 from launcher.config.config import Config
 from launcher.config.options import command_line, table
-from launcher.config.options.rendezvous import SETTINGS_OPTIONS
-from launcher.config.options.worker_options import Streams
+from launcher.config.options.readers import DeviceRequest, Streams
 from launcher.model.errors import UsageError
+from tests.support.options import refusal, resolve
 
-
-def resolve(*words: str, script: str = "train.py", **environ: str) -> Config:
-    return config.resolve(command_line.parse([*words, script]), environ, "/usr/bin/python3")
-
-
-def refusal(*words: str, script: str = "train.py", **environ: str) -> tuple[str, str | None]:
-    with pytest.raises(UsageError) as caught:
-        resolve(*words, script=script, **environ)
-    assert caught.value.exit_code == 2
-    return str(caught.value), caught.value.hint
+PLACEMENT_OPTIONS = [option.name for option in table.TABLE if option.part == "placement_options"]
+SETTINGS_OPTIONS = {option.name for option in table.TABLE if option.part == "settings"}
+NO_WORKERS = "is neither a number nor auto, gpu, cpu or a type of device"
 
 
 def test_without_options_torchruns_defaults_hold() -> None:
     made = resolve()
     assert dataclasses.asdict(made) == {
-        "script": "train.py",
-        "script_args": (),
-        "launch_mode": "script",
-        "nodes_min": 1,
-        "nodes_max": 1,
-        "worker_count": None,
-        "devices_per_worker": None,
-        "mesh": None,
-        "placement_options": {},
-        "settings": {},
-        "preload": (),
-        "standby": 0,
-        "max_restarts": 0,
-        "monitor_interval_s": 0.1,
-        "role": "default",
-        "log_dir": None,
-        "redirects": Streams(),
-        "tee": Streams(),
-        "local_ranks_filter": None,
-        "duplicate_stdout_filters": (),
-        "duplicate_stderr_filters": (),
-        "logs_specs": None,
-        "event_log_handler": "null",
-        "shutdown_timeout_s": 30.0,
-        "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"),
-        "virtual_local_rank": False,
-        "legacy_local_rank": False,
-        "numa_binding": None,
-        "run_id": None,
-        "standalone": False,
-        "rdzv_backend": "static",
-        "rdzv_endpoint": None,
-        "rdzv_conf": {},
-        "network": None,
-        "attempt": None,
-        "node_name": None,
-        "device_binding": "local-rank",
-        "devices": None,
-        "framework": "auto",
-        "health_check": None,
-        "health_timeout_s": 60.0,
-        "heartbeat_timeout_s": None,
-        "locality": (),
-        "locality_file": None,
-        "locality_command": None,
-        "locality_sources": None,
-        "node_rank": 0,
-        "master_addr": None,
-        "master_port": None,
-        "local_addr": None,
-        "interface": None,
-        "port_range": None,
-        "worker_port_range": None,
-        "preemption_signal": None,
-        "preemption_file": None,
-        "lease_ttl_s": None,
-        "python": "/usr/bin/python3",
-        "notes": (),
-        "origins": made.origins,
-    }
+        "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
+        "worker_count": None, "devices_per_worker": None, "mesh": None, "placement_options": {}, "settings": {},
+        "preload": (), "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1, "role": "default",
+        "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
+        "duplicate_stdout_filters": (), "duplicate_stderr_filters": (), "logs_specs": None,
+        "event_log_handler": "null", "shutdown_timeout_s": 30.0,
+        "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
+        "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
+        "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
+        "node_name": None, "device_binding": "local-rank", "devices": None, "framework": "auto",
+        "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None, "locality": (),
+        "locality_file": None, "locality_command": None, "locality_sources": None, "node_rank": 0,
+        "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
+        "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "lease_ttl_s": None,
+        "python": "/usr/bin/python3", "notes": (), "origins": made.origins,
+    }  # fmt: skip
     assert set(made.origins.values()) == {"default"}
 
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
     without = {"script", "script_args", "placement_options", "settings", "python", "notes", "origins"}
-    assert set(resolve().origins) == fields - without | set(table.PLACEMENT_OPTIONS) | set(SETTINGS_OPTIONS)
+    assert set(resolve().origins) == fields - without | set(PLACEMENT_OPTIONS) | SETTINGS_OPTIONS
 
 
 def test_options_and_script_arguments_arrive() -> None:
@@ -128,7 +77,7 @@ def test_each_value_remembers_where_it_came_from() -> None:
     assert made.origins["worker_count"] == "default"
 
 
-@pytest.mark.parametrize("name", table.PLACEMENT_OPTIONS)
+@pytest.mark.parametrize("name", PLACEMENT_OPTIONS)
 def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: str) -> None:
     variable = "LAUNCHER_" + name.replace("-", "_").upper()
     by_flag, by_variable, by_neither = (
@@ -209,23 +158,6 @@ def test_a_program_cannot_be_a_module() -> None:
     assert refusal("-m", PET_NO_PYTHON="1") == ("PET_NO_PYTHON=1 and --module exclude each other", hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a", "--nnodes a is neither a number of nodes nor MIN:MAX"),
-        ("1:2:3", "--nnodes 1:2:3 is neither a number of nodes nor MIN:MAX"),
-        (":4", "--nnodes :4 is neither a number of nodes nor MIN:MAX"),
-        ("4:2", "--nnodes 4:2: the least, 4, is more than the most, 2"),
-        ("0", "--nnodes 0: at least 1 node is needed"),
-        ("-1:1", "--nnodes -1:1: at least 1 node is needed"),
-        ("2", "--nnodes 2: the nodes need a place to meet"),
-        ("2:4", "--nnodes 2:4: the nodes need a place to meet"),
-    ],
-)
-def test_a_number_of_nodes_that_cannot_be_is_refused(text: str, sentence: str) -> None:
-    assert refusal(f"--nnodes={text}")[0] == sentence
-
-
 def test_more_nodes_than_this_one_may_be_allowed_but_none_can_join() -> None:
     assert resolve("--nnodes", "1:1").notes == ()
     made = resolve("--nnodes", "1:4")
@@ -242,23 +174,22 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("0", "--nproc-per-node 0: at least 1 worker is needed"),
-        ("-1", "--nproc-per-node -1: at least 1 worker is needed"),
-        ("2.5", "--nproc-per-node 2.5 is neither a number nor auto, gpu, cpu or a type of device"),
-        ("gpus", "--nproc-per-node gpus is neither a number nor auto, gpu, cpu or a type of device"),
-        ("cuda", "--nproc-per-node cuda is neither a number nor auto, gpu, cpu or a type of device"),
-        ("\u0f20pu", "--nproc-per-node \u0f20pu is neither a number nor auto, gpu, cpu or a type of device"),
-    ],
-)
-def test_a_number_of_workers_that_cannot_be_is_refused(text: str, sentence: str) -> None:
-    assert refusal("--nproc-per-node", text)[0] == sentence
-
-
-@pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--nnodes=a"], "--nnodes a is neither a number of nodes nor MIN:MAX"),
+        (["--nnodes=1:2:3"], "--nnodes 1:2:3 is neither a number of nodes nor MIN:MAX"),
+        (["--nnodes=:4"], "--nnodes :4 is neither a number of nodes nor MIN:MAX"),
+        (["--nnodes=4:2"], "--nnodes 4:2: the least, 4, is more than the most, 2"),
+        (["--nnodes=0"], "--nnodes 0: at least 1 node is needed"),
+        (["--nnodes=-1:1"], "--nnodes -1:1: at least 1 node is needed"),
+        (["--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
+        (["--nnodes=2:4"], "--nnodes 2:4: the nodes need a place to meet"),
+        (["--nproc-per-node=0"], "--nproc-per-node 0: at least 1 worker is needed"),
+        (["--nproc-per-node=-1"], "--nproc-per-node -1: at least 1 worker is needed"),
+        (["--nproc-per-node=2.5"], f"--nproc-per-node 2.5 {NO_WORKERS}"),
+        (["--nproc-per-node=gpus"], f"--nproc-per-node gpus {NO_WORKERS}"),
+        (["--nproc-per-node=cuda"], f"--nproc-per-node cuda {NO_WORKERS}"),
+        (["--nproc-per-node=\u0f20pu"], f"--nproc-per-node \u0f20pu {NO_WORKERS}"),
         (["--devices-per-worker", "0"], "--devices-per-worker 0 is neither a number of at least 1 nor all"),
         (["--devices-per-worker", "some"], "--devices-per-worker some is neither a number of at least 1 nor all"),
         (["--max-restarts", "-1"], "--max-restarts -1 is not a whole number of at least 0"),
@@ -273,20 +204,46 @@ def test_a_number_of_workers_that_cannot_be_is_refused(text: str, sentence: str)
         (["--local-ranks-filter", "0,-1"], "--local-ranks-filter 0,-1 is not a list of local ranks"),
         (["--mesh", "dp=*,tp=*"], "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *"),
         (["--mesh=dp=3", "--nproc-per-node=4"], "mesh dp=3 needs 3 workers, not 4"),
+        (["--devices=4"], "--devices 4 is no kind of device"),
+        (["--devices=nvidia:"], "--devices nvidia: has no number of devices behind its colon"),
+        (["--devices=nvidia:0"], "--devices nvidia:0 has no number of devices behind its colon"),
+        (["--devices=nvidia:all"], "--devices nvidia:all has no number of devices behind its colon"),
+        (["--devices=nvidia:123456"], "--devices nvidia:123456: more than 10000 devices of one machine"),
+        (["--visible-env=FOO"], "--visible-env FOO: of which devices?"),
+        (["--devices=foo", "--visible-env=FOO"], "--devices foo and --visible-env FOO: how many are there?"),
+        (["--devices=foo:1", "--visible-env=F-O"], "--visible-env F-O is no name of a variable"),
+        (["--devices=foo", "--nproc-per-node=npu"], "--devices foo and --nproc-per-node npu both say what to count"),
+        (["--devices=amd", "--nproc-per-node=cpu"], "--devices amd and --nproc-per-node cpu exclude each other"),
+        (["--devices=cpu", "--nproc-per-node=gpu"], "--devices cpu and --nproc-per-node gpu exclude each other"),
+        (["--legacy-local-rank", "--use-env"], "--use-env and --legacy-local-rank contradict each other"),
+        (["--legacy-local-rank", "--no-python"], "--no-python and --legacy-local-rank exclude each other"),
+        (["--start-method=thread"], "--start-method thread is neither spawn nor fork nor forkserver"),
+        (["--numa-binding=numa"], "--numa-binding numa is neither node, socket, exclusive nor core-complex"),
+        (["--preload=torch,,jax"], "--preload torch,,jax holds an empty name"),
+        (["--preload=torch,"], "--preload torch, holds an empty name"),
+        (["--preload= "], "--preload ' ' holds an empty name"),
+        (["--preload=my-models"], "--preload my-models: my-models is no name of a module"),
+        (["--preload=models/net.py"], "--preload models/net.py: models/net.py is no name of a module"),
+        (["--preload=.torch"], "--preload .torch: .torch is no name of a module"),
+        (["--preload=a.import"], "--preload a.import: a.import is no name of a module"),
+        (["--preload=torch,jax,torch"], "--preload torch,jax,torch names torch twice"),
+        (["--standby=-1"], "--standby -1 is not a whole number of at least 0"),
+        (["--standby=some"], "--standby some is not a whole number of at least 0"),
+        (["--standby=1.5"], "--standby 1.5 is not a whole number of at least 0"),
+        (["--standby=17"], "--standby 17: more than 16 sets of workers that wait"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sentence: str) -> None:
-    assert refusal(*words)[0] == sentence
+    found, hint = refusal(*words)
+    assert found == sentence
+    if words[0].startswith(("--devices=", "--visible-env")) and "more than" not in sentence:
+        assert hint
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "sentence"),
     [
-        (
-            "PET_NPROC_PER_NODE",
-            "lots!",
-            "PET_NPROC_PER_NODE=lots! is neither a number nor auto, gpu, cpu or a type of device",
-        ),
+        ("PET_NPROC_PER_NODE", "lots!", f"PET_NPROC_PER_NODE=lots! {NO_WORKERS}"),
         ("PET_NNODES", "a", "PET_NNODES=a is neither a number of nodes nor MIN:MAX"),
         ("PET_MAX_RESTARTS", "", "PET_MAX_RESTARTS= is not a whole number of at least 0"),
         ("LAUNCHER_MAX_RESTARTS", "x", "LAUNCHER_MAX_RESTARTS=x is not a whole number of at least 0"),
@@ -332,3 +289,117 @@ def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
     with pytest.raises(UsageError, match=r"^no script given$") as caught:
         config.resolve(command_line.parse(["--standalone"]), {}, "python")
     assert caught.value.hint == "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_a_start_method_means_nothing_for_programs_and_that_is_said(method: str) -> None:
+    sentence = f"--start-method {method} has no effect: workers are programs, each is started afresh"
+    assert resolve("--start-method", method).notes == (sentence,)
+    assert resolve(PET_START_METHOD=method).notes == (sentence.replace("--start-method ", "PET_START_METHOD="),)
+
+
+def test_a_script_gets_its_local_rank_as_an_argument_only_if_asked() -> None:
+    assert not resolve().legacy_local_rank
+    assert not resolve("--use_env").legacy_local_rank
+    assert resolve("--use-env").notes == ("--use-env has no effect: LOCAL_RANK is always in the environment",)
+    assert resolve("--legacy-local-rank").legacy_local_rank
+    assert resolve("--legacy-local-rank").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_said"),
+    [
+        ("TORCHELASTIC_HEALTH_CHECK_PORT", "8080", True),
+        ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "30", True),
+        ("TORCH_ELASTIC_WORKER_IDENTICAL", "1", True),
+        ("TORCH_ELASTIC_WORKER_IDENTICAL", "0", False),
+        ("TORCHELASTIC_HEALTH_CHECK_PORT", "", False),
+    ],
+)
+def test_a_variable_that_torchruns_agent_reads_and_ours_does_not_is_named(name: str, value: str, is_said: bool) -> None:
+    notes = resolve(**{name: value}).notes
+    assert [note.startswith(f"{name}={value} has no effect: ") for note in notes] == [True] * is_said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("apple", ("apple",)),
+        ("apple,orange", ("apple", "orange")),
+        ("a,,b,c", ("a,b", "c")),
+        ("a,,,b", ("a,", "b")),
+        ("apple,", ("apple",)),
+        ("", ()),
+        (" a ,b", (" a ", "b")),
+        ("a,a", ("a",)),
+    ],
+)
+def test_texts_are_parted_by_commas_and_two_commas_are_one(text: str, expected: tuple[str, ...]) -> None:
+    assert resolve("--duplicate-stdout-filters", text).duplicate_stdout_filters == expected
+    assert resolve(PET_DUPLICATE_STDERR_FILTERS=text).duplicate_stderr_filters == expected
+
+
+def test_modes_of_binding_are_known_by_name() -> None:
+    assert resolve("--numa-binding", "core-complex").numa_binding == "core-complex"
+    assert resolve(LAUNCHER_NUMA_BINDING="node").numa_binding == "node"
+
+
+def test_the_built_in_logs_have_a_name_of_their_own_as_with_torchrun() -> None:
+    assert resolve("--logs-specs", "default").logs_specs is None
+    assert resolve("--logs-specs", "mine").logs_specs == "mine"
+
+
+def test_modules_arrive_in_the_order_in_which_they_are_to_be_imported() -> None:
+    assert resolve("--preload", "torch, torch.distributed,my_models").preload == (
+        "torch", "torch.distributed", "my_models",
+    )  # fmt: skip
+    by_variable = resolve(LAUNCHER_PRELOAD="torch", LAUNCHER_STANDBY="2", LAUNCHER_MAX_RESTARTS="1")
+    assert (by_variable.preload, by_variable.standby) == (("torch",), 2)
+    assert by_variable.origins["preload"] == "LAUNCHER_PRELOAD"
+    assert resolve(LAUNCHER_PRELOAD="").preload == ()
+
+
+def test_only_python_can_be_warm() -> None:
+    sentence = "{}: --no-python runs a program, and only Python can be forked with modules in memory"
+    assert refusal("--preload=torch", "--no-python")[0] == sentence.format("--preload torch")
+    assert refusal("--no-python", LAUNCHER_STANDBY="1") == (
+        sentence.format("LAUNCHER_STANDBY=1"),
+        "leave out LAUNCHER_STANDBY, or give Python's script itself",
+    )
+    assert not resolve("--no-python", "--standby=0").standby
+
+
+def test_a_function_in_workers_is_python_whatever_its_command_says() -> None:
+    assert resolve("--preload=torch", "--no-python", LAUNCHER_CALL="/tmp/call").preload == ("torch",)
+
+
+def test_workers_may_wait_without_any_module_in_memory() -> None:
+    made = resolve("--standby=1", "--max-restarts=3")
+    assert (made.preload, made.standby, made.notes) == ((), 1, ())
+
+
+def test_where_nothing_is_restarted_nobody_waits_for_a_restart() -> None:
+    made = resolve("--standby=1")
+    assert made.standby == 0
+    assert made.notes == ("--standby 1 has no effect without --max-restarts: nothing is restarted here",)
+    network = ("--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-endpoint=k:2379", "--rdzv-id=x")
+    assert resolve("--standby=1", *network).standby == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "meaning"),
+    [
+        ([], None),
+        (["--devices=nvidia"], DeviceRequest("nvidia")),
+        (["--devices", "amd:4"], DeviceRequest("amd", 4)),
+        (["--devices=tpu:4"], DeviceRequest("tpu", 4)),
+        (["--devices=tpu:v5e-16"], DeviceRequest("tpu", shape="v5e-16")),
+        (["--devices=my-chip:2", "--visible-env=CHIPS"], DeviceRequest("my-chip", 2, variable="CHIPS")),
+        (["--devices=cpu:2", "--nproc-per-node=cpu"], DeviceRequest("cpu", 2)),
+        (["--devices=amd", "--nproc-per-node=gpu"], DeviceRequest("amd")),
+        (["--devices=amd", "--nproc-per-node=9"], DeviceRequest("amd")),
+    ],
+)
+def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], meaning: DeviceRequest | None) -> None:
+    assert resolve(*words).devices == meaning
+    assert meaning is None or str(meaning) in " ".join(words).replace("=", " ")

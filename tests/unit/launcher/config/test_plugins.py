@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config import plugins
-from launcher.config.options.worker_options import DeviceRequest
+from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.ascend import Detector as Ascend
 from launcher.hardware.accelerators.contract import Inventory, format_visible_variable
 from launcher.hardware.accelerators.habana import Detector as Habana

@@ -11,14 +11,12 @@ import pytest
 
 from launcher import cli
 from launcher.config.config import Config
+from launcher.locality import explicit
 from launcher.locality import gather as gathering
 from launcher.locality.contract import Hints, Level
+from launcher.locality.explicit import find_in_file, read_explicit
 from launcher.locality.gather import Locality, SourceQuery, resolve_locality
-from launcher.locality.sources import command
-from launcher.locality.sources.explicit import find_in_file, read_explicit
-from launcher.locality.sources.infiniband import FirmwareSource, InfinibandSource
-from launcher.locality.sources.nvlink import Source as Nvlink
-from launcher.locality.sources.slice import Source as Slice
+from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.node import Device
 
@@ -172,8 +170,7 @@ def test_a_file_of_ten_thousand_nodes_is_read_where_it_concerns_this_one(tmp_pat
 def test_a_command_that_hangs_fails_or_prints_rubbish_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], sentence: str
 ) -> None:
-    limit_s = 0.2 if "sleep" in text else 30.0
-    monkeypatch.setattr(command.read_output, "__defaults__", (limit_s,))
+    monkeypatch.setattr(explicit, "LIMIT_S", 0.2 if "sleep" in text else 30.0)
     with pytest.raises(error) as caught:
         read_explicit(config("--locality-command", text), {"PATH": "/usr/bin:/bin"}, NAMES)
     found = str(caught.value).replace(f"--locality-command {text}", "C").replace("--locality-command", "C")
@@ -300,7 +297,7 @@ def gpus(*domains: str) -> list[Device]:
     ],
 )
 def test_an_nvlink_domain_is_that_of_all_gpus_or_none(domains: tuple[str, ...], levels: object, reason: str) -> None:
-    source = Nvlink(gpus(*domains))
+    source = NvlinkSource(gpus(*domains))
     found = source.look({}, 1.0)
     assert ([(level.name, level.domain) for level in found.levels], found.reason) == (levels, reason)
     assert source.is_likely({}) == any(domains)
@@ -313,9 +310,9 @@ def test_a_host_of_a_tpu_slice_knows_its_slice_and_its_number() -> None:
     assert [level.name for level in found.levels] == ["slice"]
     assert found.identity is not None
     assert (found.identity.worker_id, found.identity.host_count) == (1, 2)
-    assert not Slice(gpus("")).is_likely(environ)
-    assert Slice().is_likely(environ)
-    assert Slice(tpu).look({"TPU_SKIP_MDS_QUERY": "1"}, 1.0).levels == ()
+    assert not SliceSource(gpus("")).is_likely(environ)
+    assert SliceSource().is_likely(environ)
+    assert SliceSource(tpu).look({"TPU_SKIP_MDS_QUERY": "1"}, 1.0).levels == ()
 
 
 def test_guids_and_firmware_are_shown_and_make_no_level(tmp_path: Path, sources: dict[str, Says]) -> None:

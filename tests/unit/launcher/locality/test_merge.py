@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.locality.contract import Level
-from launcher.locality.merge import MergedLevels, SourceResult, keep_usable_levels, merge
-from launcher.locality.order import LevelOrder, order_levels
+from launcher.locality.merge import LevelOrder, MergedLevels, SourceResult, keep_usable_levels, merge, order_levels
 from launcher.model.locality_path import LEVELS, LEVELS_MAX
 
 

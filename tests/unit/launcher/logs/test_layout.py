@@ -23,9 +23,9 @@ def test_files_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
 
 def test_a_later_round_with_the_same_restart_count_gets_its_own_directory(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
-    names = [os.path.basename(layout.make_round_dir(round, count)) for round, count in [(1, 0), (2, 0), (3, 1), (5, 1)]]
-    assert names == ["attempt_0", "attempt_0.round_2", "attempt_1", "attempt_1.round_5"]
-    assert os.path.basename(layout.make_round_dir(2, 0)) == "attempt_0.round_2"
+    paths = [layout.make_error_path(round, count, 0) for round, count in [(1, 0), (2, 0), (3, 1), (5, 1), (2, 0)]]
+    names = [path.split("/")[-3] for path in paths]
+    assert names == ["attempt_0", "attempt_0.round_2", "attempt_1", "attempt_1.round_5", "attempt_0.round_2"]
 
 
 def test_two_jobs_with_one_run_id_share_nothing(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_dev_null_as_log_dir_keeps_no_files() -> None:
     assert not layout.keeps_files
     assert layout.make_stream_path(1, 0, 0, "stdout") is None
     assert layout.make_error_path(1, 0, 0) == ""
-    assert layout.make_worker_dir(1, 0, 0) == "/dev/null"
+    assert layout.make_filter_path(1, 0, "stdout") is None
 
 
 def test_a_log_dir_that_is_a_file_is_a_usage_error(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from launcher.config import config
-from launcher.config.logs_specs import GROUP
 from launcher.config.options import command_line
+from launcher.config.plugins import LOGS_SPECS
 from launcher.logs.plugin import PluginRoutes, Std
 from launcher.logs.routes import Route
 from launcher.model.errors import UsageError
@@ -106,7 +106,7 @@ OFFERS = {
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = install(tmp_path / "made_up", group=GROUP, offers=OFFERS, modules={"made_up_logs": MODULE})
+    directory = install(tmp_path / "made_up", group=LOGS_SPECS, offers=OFFERS, modules={"made_up_logs": MODULE})
     monkeypatch.syspath_prepend(str(directory))
     monkeypatch.delitem(sys.modules, "made_up_logs", raising=False)
 
@@ -218,5 +218,5 @@ def test_one_that_does_not_work_is_refused_in_a_sentence(name: str, sentence: st
 def test_a_name_that_nobody_offers_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError) as caught:
         routes("funcy")
-    assert str(caught.value) == f"--logs-specs=funcy: no installed package offers it in {GROUP}"
+    assert str(caught.value) == f"--logs-specs=funcy: no installed package offers it in {LOGS_SPECS}"
     assert str(caught.value.hint) == f"there is {', '.join(sorted({'default', *OFFERS}))}"

@@ -11,7 +11,7 @@ import pytest
 from launcher.config import config
 from launcher.config.options import command_line
 from launcher.logs.layout import LogLayout
-from launcher.logs.routes import PlainRoutes, Route
+from launcher.logs.routes import PlainRoutes, Route, format_line_prefix
 
 
 def routes(tmp_path: Path, *words: str, count: int = 2) -> PlainRoutes:
@@ -63,3 +63,49 @@ def test_without_options_streams_are_the_agents_own_and_nothing_is_said(tmp_path
 )
 def test_what_an_option_cannot_do_is_said(tmp_path: Path, words: list[str], sentence: str) -> None:
     assert sentence in routes(tmp_path, *words).list_remarks()
+
+
+# As (inherits, to a file, to the console).
+INHERITED, DISCARDED = (True, False, False), (False, False, False)
+FILE, CONSOLE, BOTH = (False, True, False), (False, False, True), (False, True, True)
+SILENT, NULL = "--local-ranks-filter=1", f"--log-dir={os.devnull}"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        # What torch 2.13's DefaultLogsSpecs.reify gives.
+        ([], INHERITED),
+        (["-r1"], FILE),
+        (["-t1"], BOTH),
+        (["-r1", "-t1"], BOTH),
+        ([SILENT], DISCARDED),
+        (["-r1", SILENT], FILE),
+        (["-t1", SILENT], FILE),
+        # --log-dir /dev/null. torchrun drops the prefixes of a tee'd stream there; we keep them.
+        ([NULL], INHERITED),
+        (["-r1", NULL], INHERITED),
+        (["-t1", NULL], CONSOLE),
+        (["-t1", SILENT, NULL], DISCARDED),
+    ],
+)
+def test_flags_decide_where_a_stream_goes(tmp_path: Path, words: list[str], expected: tuple[bool, ...]) -> None:
+    found = routes(tmp_path, *words).find_route(0, "stdout")
+    assert (found.inherits, found.path is not None, found.to_console) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "template", "expected"),
+    [
+        (None, None, b"[trainer2]:"),
+        ("node-a", None, b"node-a [trainer2]:"),
+        (None, "", b"[trainer2]:"),
+        (None, "[${rank}]:", b"[10]:"),
+        ("node-a", "${role_name}/${local_rank}@${host} ", b"trainer/2@node-a "),
+        (None, "$$ ${other} ", b"$ ${other} "),
+    ],
+)
+def test_the_prefix_names_role_and_local_rank_or_follows_the_template(
+    host: str | None, template: str | None, expected: bytes
+) -> None:
+    assert format_line_prefix(role="trainer", local_rank=2, rank=10, host=host, template=template) == expected

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.model.node import Node
-from launcher.model.topology import (
-    Tree,
-    build_tree,
-    make_default_level_costs,
-    make_natural_key,
-    resolve_level_costs,
-    sort_nodes,
-)
+from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs, sort_nodes
 
 Path = tuple[str | None, ...]
 
@@ -24,12 +17,10 @@ def nodes(*paths: Path) -> list[Node]:
     return [Node(id=f"h{number}", slot_count=8, path=path) for number, path in enumerate(paths)]
 
 
-def domains(found: Tree) -> dict[str, str]:
-    """Node -> the names of its domains, outermost first."""
-    places = zip(
-        *(map(names.__getitem__, row) for names, row in zip(found.names, found.domains, strict=True)), strict=True
-    )
-    return {node.id: " ".join(place) for node, place in zip(found.nodes, places, strict=True)}
+def domains(found: Tree) -> list[str]:
+    """Each node and the names of its domains, outermost first."""
+    rows = [map(names.__getitem__, row) for names, row in zip(found.names, found.domains, strict=True)]
+    return [" ".join((node.id, *place)) for node, *place in zip(found.nodes, *rows, strict=True)]
 
 
 def test_nodes_share_a_domain_where_their_paths_agree_down_to_it() -> None:
@@ -41,18 +32,11 @@ def test_nodes_share_a_domain_where_their_paths_agree_down_to_it() -> None:
 
 
 def test_a_node_of_unknown_level_is_alone_there_unless_a_deeper_is_known() -> None:
-    found = build_tree(
-        nodes(("p0", None, "n1"), ("p0", None, "n1"), ("p0", None, "n2"), ("p0", None), ("p0",), (), (None,))
-    )
-    assert domains(found) == {
-        "h0": "p0 p0/n1 p0/n1",
-        "h1": "p0 p0/n1 p0/n1",
-        "h2": "p0 p0/n2 p0/n2",
-        "h3": "p0 p0/h3 p0/h3",
-        "h4": "p0 p0/h4 p0/h4",
-        "h5": "h5 h5 h5",
-        "h6": "h6 h6 h6",
-    }
+    members = nodes(("p0", None, "n1"), ("p0", None, "n1"), ("p0", None, "n2"), ("p0", None), ("p0",), (), (None,))
+    assert sorted(domains(build_tree(members))) == [
+        "h0 p0 p0/n1 p0/n1", "h1 p0 p0/n1 p0/n1", "h2 p0 p0/n2 p0/n2", "h3 p0 p0/h3 p0/h3", "h4 p0 p0/h4 p0/h4",
+        "h5 h5 h5 h5", "h6 h6 h6 h6",
+    ]  # fmt: skip
 
 
 def test_a_node_that_is_called_like_a_domain_is_not_in_it() -> None:
@@ -109,10 +93,7 @@ def test_two_nodes_share_a_domain_down_to_the_last_level_they_agree_on(paths: li
     assert shared == max(alike, default=0)
 
 
-def test_usual_level_costs_double_with_every_level_outwards() -> None:
-    assert make_default_level_costs([]) == {"host": 1}
-    assert make_default_level_costs(["zone", "pod", "leaf"]) == {"zone": 8, "pod": 4, "leaf": 2, "host": 1}
-
-
-def test_given_level_costs_replace_defaults_and_unknown_ones_do_nothing() -> None:
+def test_usual_level_costs_double_outwards_and_given_ones_replace_them() -> None:
+    assert resolve_level_costs([], {}) == (1,)
+    assert resolve_level_costs(["zone", "pod", "leaf"], {}) == (8, 4, 2, 1)
     assert resolve_level_costs(["pod", "leaf"], {"host": 0, "leaf": 2.5, "rack": 9}) == (4, 2.5, 0)

@@ -19,8 +19,7 @@ from launcher.model.topology import resolve_level_costs
 from launcher.placement.explain import Explanation, explain
 from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
-from launcher.placement.problem.cost import compute_cost
-from launcher.placement.problem.hops import make_traffic
+from launcher.placement.problem.hops import compute_cost, make_traffic
 
 
 def nodes_on(leaves: list[int], devices: int = 8) -> list[Node]:

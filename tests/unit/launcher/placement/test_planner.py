@@ -180,20 +180,6 @@ def test_two_nodes_with_one_id_are_our_own_mistake() -> None:
 # Cost
 
 
-LEAVES = Limits(levels=("spine", "leaf"))
-LEVEL_COSTS = Costs(level_costs={"spine": 4, "leaf": 2, "host": 1})
-
-
-def hall(count: int, leaf: int = 8) -> list[Node]:
-    return [Node(id=f"h{index}", slot_count=8, path=("s", f"l{index // leaf}")) for index in range(count)]
-
-
-def test_the_first_of_32_nodes_to_leave_costs_a_replica_and_no_more() -> None:
-    answer = plan_with_costs(hall(31), REFERENCE, LEAVES, LEVEL_COSTS, None)
-    assert (answer.shape, answer.cost, answer.lower_bound) == ((4, 7, 8), 3752, 3752)
-    assert answer.spares == ("h7", "h15", "h23")
-
-
 @pytest.mark.parametrize(
     ("mesh", "slot_counts", "limits"),
     [
@@ -223,13 +209,6 @@ def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
     free = Costs(level_costs={"level 1": 0})
     other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max, is_contiguous=False), free, None)
     assert ran.stdout.split() == [str(other.cost), str(other.lower_bound)]
-
-
-def test_the_names_of_nodes_and_domains_change_no_cost() -> None:
-    nodes = [Node(id=f"h{i}", slot_count=8, path=(f"s{i // 11}", f"l{i // 3}")) for i in range(31)]
-    names = [Node(id=f"{97 - i}x", slot_count=8, path=(f"q{9 - i // 11}", f"{50 - i // 3}")) for i in range(31)]
-    one, other = (plan_with_costs(each, REFERENCE, LEAVES, LEVEL_COSTS, None) for each in (nodes, names))
-    assert (one.cost, one.lower_bound, one.shape) == (other.cost, other.lower_bound, other.shape)
 
 
 def test_the_seed_of_hashes_changes_nothing() -> None:

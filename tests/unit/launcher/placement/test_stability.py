@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.traffic import Communicator, make_default_traffic
-from launcher.placement import candidates
+from launcher.placement import choice
 from launcher.placement.capacity import assess_feasibility
+from launcher.placement.choice import compute_exchange_costs
 from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import Problem
-from launcher.placement.search.repair import compute_exchange_costs
 from launcher.placement.stability import NO_ITEM, fill_holes, make_first_fit, tile
 from launcher.placement.units import choose_block_size
 from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
@@ -342,7 +342,7 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     if not are_worlds(history, mesh, limits):
         return
     # A layout that is merely valid is precedent and rival enough, and quickly found.
-    with mock.patch.object(candidates, "search", return_value=None):
+    with mock.patch.object(choice, "search", return_value=None):
         before = plan(then, mesh, limits, costs, None)
         after = plan(now, mesh, limits, costs, before)
         fresh = plan(now, mesh, limits, costs, None)

@@ -15,8 +15,8 @@ from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import ports
 from launcher.ranks.ports import MasterPort, ReservedPort
 from rendezvous.peers import connections
-from rendezvous.stores import foreign_listener
-from rendezvous.stores.foreign_listener import find_foreign_listener
+from rendezvous.stores import listeners
+from rendezvous.stores.listeners import find_foreign_listener
 from tests.support.processes.tree import state
 from tests.support.waiting import wait_until
 
@@ -212,7 +212,7 @@ def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(ports, "log", said.append)
-    monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
     first, second = (
         NodeAssignment(
             ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
@@ -233,15 +233,15 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pyte
         master_addr="h", master_port=29500,
     )  # fmt: skip
     said: list[str] = []
-    looks = iter([foreign_listener.UNKNOWN, foreign_listener.UNKNOWN, ""])
+    looks = iter([listeners.UNKNOWN, listeners.UNKNOWN, ""])
     monkeypatch.setattr(ports, "log", said.append)
     monkeypatch.setattr(ports, "RETRY_INTERVAL_S", 0.0)
-    monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: next(looks))
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
     assert drawn._reserved is not None
     drawn._reserved.close()
     assert (drawn.is_taken(share), said) == (False, [])
-    monkeypatch.setattr(foreign_listener, "find_foreign_listener", lambda port, own: foreign_listener.UNKNOWN)
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: listeners.UNKNOWN)
     assert drawn.is_taken(share)
     assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
 
@@ -280,19 +280,19 @@ def test_the_kernel_tells_who_listens_as_its_files_do(family: socket.AddressFami
         server.listen()
         other.listen()
         number = server.getsockname()[1]
-        told = foreign_listener._ask_kernel(number)
-        assert told == foreign_listener._read_tables(number)
+        told = listeners._ask_kernel(number)
+        assert told == listeners._read_tables(number)
         assert len(told) == 1
-    assert foreign_listener._ask_kernel(number) == set()
+    assert listeners._ask_kernel(number) == set()
 
 
 def test_where_the_kernel_does_not_answer_its_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_listener, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
+    monkeypatch.setattr(listeners, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:
         server.listen()
         number = server.getsockname()[1]
         with pytest.raises(OSError, match="not supported"):
-            foreign_listener._ask_kernel(number)
+            listeners._ask_kernel(number)
         assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")
 
 
@@ -303,5 +303,5 @@ def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkey
         number = server.getsockname()[1]
         monkeypatch.setattr(socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
         with pytest.raises(OSError, match=r"who listens|not supported|not permitted"):
-            foreign_listener._ask_kernel(number)
+            listeners._ask_kernel(number)
         assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")

@@ -11,16 +11,15 @@ import pytest
 
 from launcher import cli
 from launcher.config.config import Config
-from launcher.config.options.warm import CALL_VARIABLE
-from launcher.hardware.binding.cpu_binding import CpuBinding
-from launcher.hardware.binding.node_binding import NodeBinding
+from launcher.config.scrub import CALL_VARIABLE
+from launcher.hardware.cpu_binding import CpuBinding
+from launcher.hardware.node_binding import NodeBinding
 from launcher.logs.layout import LogLayout
 from launcher.model import mesh
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import spec_builder
-from launcher.ranks.commands import make_fork_server_argv
-from launcher.ranks.preload_spec import make_fork_server_spec, predict_slots
+from launcher.ranks.preload_spec import make_fork_server_argv, make_fork_server_spec, predict_slots
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.messages import ForkServerSpec, WorkerSpec
 

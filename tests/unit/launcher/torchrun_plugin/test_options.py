@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from launcher.model.errors import TemporaryError, UsageError
+from launcher.torchrun_plugin.member import OfferedPort
 from launcher.torchrun_plugin.options import TorchrunOptions, adjust_settings, read_options
-from launcher.torchrun_plugin.port import OfferedPort
 from rendezvous.settings import Settings
 
 

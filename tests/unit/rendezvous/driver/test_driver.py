@@ -288,11 +288,11 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
 
 def test_a_watch_that_the_store_does_not_even_begin_is_lost_too() -> None:
     store = MemoryStore(threaded=False)
-    store.faults.refuse = "not now"
+    store.close()
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
         lost = [event for event in bench.script.events if isinstance(event, WatchLost)]
-        assert [(event.key, str(event.error)) for event in lost] == [("d/", "not now")]
+        assert [(event.key, str(event.error)) for event in lost] == [("d/", "the store is closed")]
 
 
 @pytest.mark.parametrize("then", [StopWatch("d/"), StartWatch("d/", 2)], ids=["unfollow", "follow again"])

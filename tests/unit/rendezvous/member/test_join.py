@@ -151,7 +151,7 @@ def until_asked(bench: Bench, why: str) -> StoreRequest:
     return next(ask for ask in bench.asks if ask.why == why)
 
 
-def with_job(**records_below: records.AnyRecord) -> MemoryStore:
+def with_job(**records_below: records.Record) -> MemoryStore:
     """A store with a job `job`; the keys below it are written with "_" for "/"."""
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
     store.put(records.make_current_key("p", "r"), b"job")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.events import PeerDown, PeerGone, PeerUp
 from rendezvous.peers import messages
@@ -48,7 +49,7 @@ def test_who_was_reached_is_unreachable_since_the_connection_ended() -> None:
         ((UP, DOWN, GONE, UP), HERE, True, math.inf),
         ((UP, GONE), HERE, True, math.inf),
         ((UP, DOWN, GONE), "10.0.0.3:7000", True, math.inf),
-        ((UP._replace(is_provable=False), DOWN, GONE), HERE, True, math.inf),
+        ((replace(UP, is_provable=False), DOWN, GONE), HERE, True, math.inf),
         ((UP, DOWN, GONE), HERE, False, math.inf),
     ],
     ids=[

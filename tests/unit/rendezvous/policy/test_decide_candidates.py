@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.policy.decide import ApplyCommand, EndRound, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike

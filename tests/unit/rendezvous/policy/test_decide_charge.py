@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import EndJob, MemberView, SealRound, Wait, decide
@@ -279,8 +279,9 @@ def test_the_leader_decides(row: Row) -> None:
 def test_a_verdict_carries_few_other_failures_and_none_that_is_long() -> None:
     texts = ["cause", "x" * 30_000, "2", "", "4", "5", "6", "7"]
     statuses = {
-        f"m{index}": failed(100.0 + index, revision=index)._replace(
-            status=Status(round=4, plan_token="t", outcome="failed", is_stopped=True, failure=text)
+        f"m{index}": replace(
+            failed(100.0 + index, revision=index),
+            status=Status(round=4, plan_token="t", outcome="failed", is_stopped=True, failure=text),
         )
         for index, text in enumerate(texts)
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import EndRound, MemberView, QuitJob, SealRound, Size, View, Wait, decide
@@ -32,7 +32,7 @@ FULL = SealRound(("a", "b", "c"), RestartBudget(), "3 here")
 
 def complete(members: Sequence[MemberView]) -> Size:
     """As usual, of members that are all there can be."""
-    return sizer(members)._replace(is_complete=True)
+    return replace(sizer(members), is_complete=True)
 
 
 ROWS = [

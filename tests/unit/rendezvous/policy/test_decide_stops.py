@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.policy.decide import EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike

@@ -24,8 +24,8 @@ from launcher.placement.adapter.description import Description, encode_descripti
 from rendezvous import records
 from rendezvous.records import Member
 from rendezvous.settings import Settings
+from rendezvous.stores.listeners import PortTaken
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.stores.server.listen import PortTaken
 
 JOB = records.make_job_keys("meshrun", "run7", "abc")
 

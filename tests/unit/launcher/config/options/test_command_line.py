@@ -8,6 +8,7 @@ import pytest
 
 from launcher.config.help import render_help, render_reference
 from launcher.config.options import command_line, table
+from launcher.config.options.readers import Value
 from launcher.model.errors import UsageError
 from tests.support.documents.pages import ROOT
 
@@ -171,9 +172,7 @@ def test_the_flag_wins_over_launcher_over_pet_over_the_default() -> None:
     assert (found.text, found.origin, str(found)) == ("second", "LAUNCHER_ROLE", "LAUNCHER_ROLE=second")
     del environ["LAUNCHER_ROLE"]
     assert command_line.resolve_values({}, environ)["role"].origin == "PET_ROLE"
-    assert command_line.resolve_values({}, {})["role"] == command_line.Value(
-        table.BY_NAME["role"], "default", "default"
-    )
+    assert command_line.resolve_values({}, {})["role"] == Value(table.BY_NAME["role"], "default", "default")
 
 
 def test_an_empty_text_counts_as_not_given() -> None:

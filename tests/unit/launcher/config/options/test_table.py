@@ -11,62 +11,37 @@ from dataclasses import replace
 import pytest
 
 from launcher.agent import membership
-from launcher.config import config
 from launcher.config.config import Config
-from launcher.config.options import command_line, table
-from launcher.config.options.table import Option
+from launcher.config.options import table
+from launcher.config.options.readers import Option
 from launcher.model.errors import UsageError
 from launcher.model.mesh import parse
+from tests.support.options import resolve
 
 RUBBISH = {
-    "empty": "",
-    "blanks": " \t ",
-    "zero": "0",
-    "minus one": "-1",
-    "a fraction": "1.5",
-    "an exponent": "1e3",
-    "not a number": "NaN",
-    "infinity": "-inf",
-    "a huge number": "9" * 30,
-    "too many digits": "9" * 5000,
-    "a huge time": "1e308",
-    "past any float": "1e999",
-    "underscores": "1_000",
-    "digits of another script": "४२",
-    "a superscript": "²",
-    "words": "no such thing",
-    "unicode": "zürich-節点",
-    "a smile": "🙂",
-    "right to left": "\u202eabc",
-    "control characters": "\x01\x1b[31mred\x7f",
-    "a newline": "1\n2",
-    "not UTF-8": b"caf\xe9".decode(errors="surrogateescape"),
-    "very long": "x" * 100_000,
-    "a long list": "a=1," * 20_000,
-    "commas": ",,,",
-    "colons": ":::",
-    "one colon": ":",
-    "a path": "../../etc/passwd",
-    "a format": "%s{0}${HOME}",
-    "brackets": "[[[",
-    "half an address": "[::1",
-    "a flag": "--nnodes",
-    "backwards": "9:1",
-    "stars": "dp=*,tp=*",
-}
+    "empty": "", "blanks": " \t ", "zero": "0", "minus one": "-1", "a fraction": "1.5", "an exponent": "1e3",
+    "not a number": "NaN", "infinity": "-inf", "a huge number": "9" * 30, "too many digits": "9" * 5000,
+    "a huge time": "1e308", "past any float": "1e999", "underscores": "1_000", "digits of another script": "४२",
+    "a superscript": "²", "words": "no such thing", "unicode": "zürich-節点", "a smile": "🙂",
+    "right to left": "\u202eabc", "control characters": "\x01\x1b[31mred\x7f", "a newline": "1\n2",
+    "not UTF-8": b"caf\xe9".decode(errors="surrogateescape"), "very long": "x" * 100_000,
+    "a long list": "a=1," * 20_000, "commas": ",,,", "colons": ":::", "one colon": ":",
+    "a path": "../../etc/passwd", "a format": "%s{0}${HOME}", "brackets": "[[[", "half an address": "[::1",
+    "a flag": "--nnodes", "backwards": "9:1", "stars": "dp=*,tp=*",
+}  # fmt: skip
 # Where nodes meet, other options matter than on one machine; of several values the last one counts.
 NETWORKS = (
     ["--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=h:29400", "--mesh=dp=*,tp=2"],
     ["--nnodes=2", "--rdzv-endpoint=etcd://h", "--rdzv-id=7"],
     ["--nnodes=2", "--master-addr=h", "--node-rank=1"],
 )
-OPTIONS = [option for option in table.TABLE if option.kind != "ask"]
+OPTIONS = [option for option in table.TABLE if option.read is not None]
 
 
 def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
     """The Config of a command line, checked as far as an agent does before it starts anything, or the refusal."""
     try:
-        made = config.resolve(command_line.parse([*words, "train.py"]), environ, "python")
+        made = resolve(*words, environ=environ)
         membership.make_settings(made)
         membership.resolve_limits(made, made.mesh or parse("dp=*"))
     except UsageError as error:
@@ -110,64 +85,27 @@ def test_rubbish_is_accepted_or_refused_in_a_sentence_that_names_its_place(
 
 # What a person would write; a flag is 1, a count 2, a time 20.
 SENSIBLE = {
-    "nnodes": "2:3",
-    "nproc-per-node": "4",
-    "devices": "nvidia:2",
-    "visible-env": "FOO_VISIBLE",
-    "devices-per-worker": "all",
-    "mesh": "dp=*,tp=2",
-    "elastic": "1:2",
-    "traffic": "dp=3",
-    "level-costs": "host=3",
-    "unit": "1",
-    "within": "dp=host",
-    "whole": "rack:2",
-    "move-cost": "0.5",
-    "role": "trainer",
-    "signals-to-handle": "SIGTERM",
-    "preemption-signal": "SIGUSR1",
-    "preemption-file": "soon",
-    "store-outage": "stop",
-    "presence-proof": "off",
-    "log-dir": "logs",
-    "redirects": "3",
-    "tee": "0:1",
-    "local-ranks-filter": "0",
-    "rdzv-backend": "etcd",
-    "rdzv-endpoint": "k:29400",
-    "rdzv-id": "run",
-    "rdzv-conf": "timeout=9",
-    "rdzv-prefix": "jobs",
-    "node-name": "n1",
-    "grow": "never",
-    "on-finished": "exit",
-    "master-addr": "m",
-    "local-addr": "l",
-    "interface": "eth9",
-    "port-range": "1:9",
-    "worker-port-range": "1:9",
-    "duplicate-stdout-filters": "loss",
-    "duplicate-stderr-filters": "loss",
-    "logs-specs": "mine",
-    "event-log-handler": "console",
-    "start-method": "fork",
-    "numa-binding": "node",
-    "locality": "zone=a,leaf=l3",
-    "locality-file": "places",
-    "locality-command": "place",
-    "locality-sources": "none",
-    "framework": "jax",
-    "device-binding": "visible",
-    "health-check": "true",
-    "preload": "torch",
-}
+    "nnodes": "2:3", "nproc-per-node": "4", "devices": "nvidia:2", "visible-env": "FOO_VISIBLE",
+    "devices-per-worker": "all", "mesh": "dp=*,tp=2", "elastic": "1:2", "traffic": "dp=3", "level-costs": "host=3",
+    "unit": "1", "within": "dp=host", "whole": "rack:2", "move-cost": "0.5", "role": "trainer",
+    "signals-to-handle": "SIGTERM", "preemption-signal": "SIGUSR1", "preemption-file": "soon",
+    "store-outage": "stop", "presence-proof": "off", "log-dir": "logs", "redirects": "3", "tee": "0:1",
+    "local-ranks-filter": "0", "rdzv-backend": "etcd", "rdzv-endpoint": "k:29400", "rdzv-id": "run",
+    "rdzv-conf": "timeout=9", "rdzv-prefix": "jobs", "node-name": "n1", "grow": "never", "on-finished": "exit",
+    "master-addr": "m", "local-addr": "l", "interface": "eth9", "port-range": "1:9", "worker-port-range": "1:9",
+    "duplicate-stdout-filters": "loss", "duplicate-stderr-filters": "loss", "logs-specs": "mine",
+    "event-log-handler": "console", "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
+    "locality-file": "places", "locality-command": "place", "locality-sources": "none", "framework": "jax",
+    "device-binding": "visible", "health-check": "true", "preload": "torch",
+}  # fmt: skip
 WITHOUT_EFFECT = ("start-method", "use-env")
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_the_variables_of_an_option_mean_what_the_flag_means(option: Option) -> None:
-    text = {"flag": "1", "count": "2", "seconds": "20"}.get(option.kind) or SENSIBLE[option.name]
-    flag = option.flag if option.kind == "flag" else f"{option.flag}={text}"
+    numbers = {"": "1", "N": "2", "PORT": "2", "SETS": "2", "SECONDS": "20"}
+    text = SENSIBLE.get(option.name) or numbers[option.metavar]
+    flag = f"{option.flag}={text}" if option.takes_value else option.flag
     has_effect = False
     for base in ([], *NETWORKS):
         others = [word for word in base if not word.startswith(f"{option.flag}=")]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.hardware.accelerators import nvml
+from launcher.hardware.accelerators import nvidia
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.cuda_visible import NvidiaGpu, apply_visible
 from launcher.hardware.accelerators.nvidia import Detector
@@ -178,16 +178,16 @@ def test_a_driver_that_hangs_makes_all_gpus_unresponsive_and_is_asked_once(
             asked.append(1)
             released.wait(60)
 
-    monkeypatch.setattr(nvml, "LIMIT_S", 0.01)
+    monkeypatch.setattr(nvidia, "LIMIT_S", 0.01)
     for _ in range(2):
         inventory = detect(machine, Hanging())
         assert (inventory.devices, inventory.reason) == ((), "NVML has not answered for 0.01 s")
         assert inventory.unresponsive_count >= 1
     assert asked == [1]
     released.set()
-    assert nvml._query_thread is not None
-    nvml._query_thread.join(60)
-    monkeypatch.setattr(nvml, "LIMIT_S", 60)
+    assert nvidia._query_thread is not None
+    nvidia._query_thread.join(60)
+    monkeypatch.setattr(nvidia, "LIMIT_S", 60)
     assert len(detect(machine, FakeNvml()).devices) == 4
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from launcher.logs.reports.failures import MESSAGE_MAX, Failures, _shorten
-from launcher.logs.reports.final_report import report_failure
+from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.placement.adapter.description import NodeAssignment
+from rendezvous import codec
 from rendezvous.records import Verdict
 
 CAUSE = WorkerFailure(
@@ -35,7 +34,7 @@ def told(capfd: pytest.CaptureFixture[str], verdict: Verdict) -> str:
 
 
 def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.CaptureFixture[str]) -> None:
-    text = told(capfd, verdict(json.dumps(CAUSE.to_json())))
+    text = told(capfd, verdict(codec.encode(CAUSE).decode()))
     assert "host      : h2" in text
     assert "the cause" in text
     assert "Root Cause (first observed failure):" in text
@@ -44,8 +43,8 @@ def test_a_failure_of_another_node_is_reported_as_if_it_were_here(capfd: pytest.
 def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    other = json.dumps(replace(CAUSE, rank=0, host="h3", pid=5).to_json())
-    cause = json.dumps(CAUSE.to_json())
+    other = codec.encode(replace(CAUSE, rank=0, host="h3", pid=5)).decode()
+    cause = codec.encode(CAUSE).decode()
     text = told(capfd, verdict(cause, other, other, cause, "rubbish", is_first_sure=False))
     assert "first reported; others failed at nearly the same time" in text
     assert text.count("rank      : 0 (local_rank: 1)") == 1

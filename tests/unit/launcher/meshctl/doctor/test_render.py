@@ -9,10 +9,10 @@ import pytest
 
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.accelerators.nvidia import Detector as NvidiaDetector
-from launcher.meshctl.doctor import probes
-from launcher.meshctl.doctor.document import examine
-from launcher.meshctl.doctor.render import WIDTH, format_row, render_text
+from launcher.meshctl.doctor.examine import examine, list_frameworks
+from launcher.meshctl.doctor.render import format_row, render_text
 from launcher.model.node import Device
+from launcher.model.text import WIDTH
 
 GPUS = tuple(
     Device(
@@ -108,7 +108,7 @@ def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: An
     python.chmod(0o755)
     environ = {"PYTHON_EXEC": str(python), "PATH": "/usr/bin:/bin"}
     config = cli.parse(["train.py"], environ)
-    assert probes.list_frameworks(config, environ) == {
+    assert list_frameworks(config, environ) == {
         "torch": {"found": False, "version": None},
         "jax": {"found": True, "version": None},
         "torch_xla": {"found": False, "version": None},

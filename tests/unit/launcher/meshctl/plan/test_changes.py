@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.meshctl.plan.changes import apply_changes
+from launcher.meshctl.plan.changes import Move, apply_changes, list_moves
 from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.meshctl.plan.generate import generate
-from launcher.meshctl.plan.moves import Move, list_moves
 from launcher.model.errors import UsageError
 from launcher.model.mesh import parse
 from launcher.placement.limits import Plan

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from launcher.meshctl.plan import cluster as clusters
-from launcher.meshctl.plan import document
 from launcher.meshctl.plan.cluster import parse_cluster
 from launcher.model.errors import UsageError
 from launcher.placement.limits import Plan
@@ -20,7 +19,7 @@ NODE: dict[str, Any] = {"id": "a", "devices": 8}
 
 def read(tmp_path: Path, text: str | bytes, name: str = "c.json") -> Any:
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return document.read(str(tmp_path / name))
+    return clusters.read_file(str(tmp_path / name))
 
 
 def test_json_and_yaml_with_the_same_keys_are_the_same_cluster(tmp_path: Path) -> None:
@@ -196,6 +195,7 @@ def test_what_is_not_json_or_yaml_is_told_with_line_and_column(
 def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
     found = read(tmp_path, "nodes:\n- {id: a, devices: &d 8, path: &p [x]}\n- {id: b, devices: *d, path: *p}", "c.yaml")
     assert found["nodes"][1] == {"id": "b", "devices": 8, "path": ["x"]}
+    assert read(tmp_path, "# only a comment", "c.yaml") is None
 
 
 def test_without_an_ending_a_brace_means_json(tmp_path: Path) -> None:
@@ -212,15 +212,15 @@ def test_yaml_without_pyyaml_is_refused_with_what_to_do(monkeypatch: pytest.Monk
     assert read(tmp_path, '{"a": 1}') == {"a": 1}
 
 
-@pytest.mark.parametrize(("name", "limit"), [("c.json", document.JSON_BYTES_MAX), ("c.yaml", document.YAML_BYTES_MAX)])
+@pytest.mark.parametrize(("name", "limit"), [("c.json", clusters.JSON_BYTES_MAX), ("c.yaml", clusters.YAML_BYTES_MAX)])
 def test_a_file_of_a_million_nodes_is_refused_before_it_is_taken_apart(name: str, limit: int, tmp_path: Path) -> None:
     with open(tmp_path / name, "wb") as file:
         file.write(b'{"nodes": [')
         file.truncate(limit + 1)
     with pytest.raises(UsageError, match=f"is larger than {limit >> 20} MiB"):
-        document.read(str(tmp_path / name))
+        clusters.read_file(str(tmp_path / name))
     with pytest.raises(UsageError, match=r"/dev/zero is larger than 16 MiB, which is as much as is read"):
-        document.read("/dev/zero")
+        clusters.read_file("/dev/zero")
 
 
 def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:

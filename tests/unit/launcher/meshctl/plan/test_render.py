@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from launcher.meshctl.plan import render
-from launcher.meshctl.plan.moves import Move
+from launcher.meshctl.plan.changes import Move
 from launcher.model.mesh import parse
 from launcher.model.node import Node
 from launcher.placement.explain import explain

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from launcher.meshctl.status import document, render
-from launcher.meshctl.status.changes import describe_changes
+from launcher.meshctl.status import render
+from launcher.meshctl.status.render import describe_changes
 from launcher.meshctl.status.state import NodeState, Overview
 from launcher.model.text import WIDTH
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
@@ -186,7 +186,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
     running(job)
-    found = json.loads(json.dumps(document.encode_overview(job.overview())))
+    found = json.loads(json.dumps(render.encode_overview(job.overview())))
     assert (found["run_id"], found["round"], found["world_size"], found["leader"]) == ("exp-41", 2, 12, "h0")
     assert found["nodes"][0]["ranks"] == [0, 1, 2, 3]
     assert found["nodes"][0]["path"] == ["pod-a", "l1"]

@@ -2,111 +2,88 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from launcher.model import mesh as meshes
-from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.adapter.description import Description
 from launcher.placement.adapter.numbering import describe_missing_ranks, resolve_numbering
-from launcher.placement.adapter.planner_adapter import PlannerAdapter
-from launcher.placement.limits import Costs, Limits
-from rendezvous.events import MakePlan, PlanReady, RosterMember
-from rendezvous.policy.decide import MemberView, Size
-from rendezvous.records import Member
+from launcher.placement.limits import Limits
+from tests.support.placement.members import node, plan, read_assignments, size
 
 
-def node(name: str, number: int | None, slot_count: int = 2, **fields: object) -> Description:
-    known: dict[str, object] = {"address": f"10.0.0.{name[1:]}", "master_addr": "head", "master_port": 29500}
-    return Description(name=name, machine=name, role="r", node_rank=number, slot_count=slot_count,
-                       **{**known, **fields})  # type: ignore[arg-type]  # fmt: skip
+def numbered(name: str, number: int | None, slot_count: int = 2, **fields: object) -> Description:
+    known: dict[str, object] = {"master_addr": "head", "master_port": 29500, **fields}
+    return node(name, node_rank=number, slot_count=slot_count, **known)
 
 
-def candidates(*nodes: Description) -> tuple[RosterMember, ...]:
-    """Members in the order in which they joined."""
-    return tuple(RosterMember(f"{at:016x}", encode_description(one), 0, at) for at, one in enumerate(nodes, 1))
-
-
-def planner(node_count: int, mesh: str = "dp=*") -> PlannerAdapter:
-    limits = Limits(nodes_min=node_count, nodes_max=node_count)
-    return PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count)
-
-
-def size(*nodes: Description, node_count: int, mesh: str = "dp=*") -> Size:
-    members = (Member(member_id=one.member_id, node_name="", boot_id="", description=one.description)
-               for one in candidates(*nodes))  # fmt: skip
-    return planner(node_count, mesh).compute_size(
-        [MemberView(member, at, at, 0) for at, member in enumerate(members, 1)]
-    )
+def asked(node_count: int, mesh: str = "dp=*") -> dict[str, Any]:
+    return {"mesh": mesh, "limits": Limits(nodes_min=node_count, nodes_max=node_count), "node_count": node_count}
 
 
 def given(*nodes: Description, node_count: int, mesh: str = "dp=*") -> dict[str, tuple[int, ...]]:
     """Which ranks each node gets; that the numbers, the address and the port arrive is checked on the way."""
-    roster = candidates(*nodes)
-    planned = planner(node_count, mesh).plan(MakePlan(1, 1, roster, {}))
-    assert isinstance(planned, PlanReady)
+    planned = plan(*nodes, **asked(node_count, mesh))
     assert planned.coordinator == "head:29500"
-    found = {}
-    for one, description in zip(roster, nodes, strict=True):
-        if one.member_id in planned.assignments:
-            share = decode_assignment(planned.assignments[one.member_id])
-            assert (share.group_rank, share.group_world_size) == (description.node_rank, node_count)
-            assert (share.master_addr, share.master_port) == ("head", 29500)
-            found[description.name] = share.ranks
-    return found
+    numbers = {one.name: one.node_rank for one in nodes}
+    told = read_assignments(planned, *nodes)
+    for name, share in told.items():
+        assert (share.group_rank, share.group_world_size) == (numbers[name], node_count)
+        assert (share.master_addr, share.master_port) == ("head", 29500)
+    return {name: share.ranks for name, share in told.items()}
 
 
 def test_ranks_follow_the_numbers_and_neither_names_nor_arrival() -> None:
-    nodes = [node("h1", 2), node("h9", 0), node("h10", 1)]
+    nodes = [numbered("h1", 2), numbered("h9", 0), numbered("h10", 1)]
     for order in (nodes, nodes[::-1]):
         assert given(*order, node_count=3) == {"h9": (0, 1), "h10": (2, 3), "h1": (4, 5)}
 
 
 def test_ranks_follow_the_numbers_where_another_order_would_be_shorter() -> None:
-    nodes = [node(f"h{number}", number, locality=(("leaf", f"leaf{number % 2}"),)) for number in range(4)]
+    nodes = [numbered(f"h{number}", number, locality=(("leaf", f"leaf{number % 2}"),)) for number in range(4)]
     ranks = given(*nodes, node_count=4, mesh="dp=*,tp=4")
     assert ranks == {"h0": (0, 1), "h1": (2, 3), "h2": (4, 5), "h3": (6, 7)}
 
 
 def test_nodes_of_several_sizes_are_laid_out_in_the_order_of_their_numbers() -> None:
-    nodes = [node("h1", 0, 1), node("h2", 1, 4), node("h3", 2, 2)]
+    nodes = [numbered("h1", 0, 1), numbered("h2", 1, 4), numbered("h3", 2, 2)]
     assert given(*nodes, node_count=3) == {"h1": (0,), "h2": (1, 2, 3, 4), "h3": (5, 6)}
 
 
 def test_each_node_tells_its_workers_the_address_that_it_was_given() -> None:
-    roster = candidates(node("h1", 0, master_addr="localhost"), node("h2", 1))
-    planned = planner(2).plan(MakePlan(1, 1, roster, {}))
-    assert isinstance(planned, PlanReady)
-    told = [decode_assignment(planned.assignments[one.member_id]).master_addr for one in roster]
-    assert told == ["localhost", "head"]
+    nodes = numbered("h1", 0, master_addr="localhost"), numbered("h2", 1)
+    told = read_assignments(plan(*nodes, **asked(2)), *nodes)
+    assert {name: share.master_addr for name, share in told.items()} == {"h1": "localhost", "h2": "head"}
 
 
 def test_a_world_waits_for_every_number_and_names_those_that_are_missing() -> None:
-    found = size(node("h1", 3), node("h2", 0), node("h3", 5), node_count=8)
+    found = size(numbered("h1", 3), numbered("h2", 0), numbered("h3", 5), **asked(8))
     assert (found.world_size, found.is_full) == (0, False)
     assert found.reason == "node ranks 1-2, 4, 6-7 of 8 are missing; here: h2 (0), h1 (3), h3 (5)"
-    assert size(node_count=2).reason == "node ranks 0-1 of 2 are missing; nobody is here"
-    full = size(node("h1", 1), node("h2", 0), node_count=2)
+    assert size(**asked(2)).reason == "node ranks 0-1 of 2 are missing; nobody is here"
+    full = size(numbered("h1", 1), numbered("h2", 0), **asked(2))
     assert (full.world_size, full.is_full) == (4, True)
 
 
 def test_where_all_numbers_are_here_and_make_no_world_nobody_else_can_come() -> None:
-    nodes = node("h1", 1), node("h2", 0)
-    waiting, complete = (size(*nodes[:count], node_count=2, mesh="dp=4,tp=2") for count in (1, 2))
+    nodes = numbered("h1", 1), numbered("h2", 0)
+    waiting, complete = (size(*nodes[:count], **asked(2, "dp=4,tp=2")) for count in (1, 2))
     assert (waiting.world_size, waiting.is_complete) == (0, False)
     assert (complete.world_size, complete.is_complete) == (0, True)
 
 
 def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None:
-    found = size(node("h1", 0), node("h2", 1), node("h3", 1), node_count=3)
+    found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
     assert found.reason == (
         "node rank 2 of 3 is missing; here: h1 (0), h2 (1); "
         "h3 and h2 are both given --node-rank 1: h3 stands by until h2 is gone"
     )
-    assert given(node("h1", 0), node("h2", 1), node("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
+    assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 
 
 @pytest.mark.parametrize("number", [None, 2])
 def test_who_has_no_number_of_this_job_stands_by(number: int | None) -> None:
-    members = {"a": (node("h1", 0), 1), "b": (node("h2", 1), 2), "c": (node("h3", number), 3)}
+    members = {"a": (numbered("h1", 0), 1), "b": (numbered("h2", 1), 2), "c": (numbered("h3", number), 3)}
     assert resolve_numbering(members, 2) == (("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, (), "")
 
 

@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launcher.model import mesh as meshes
 from launcher.model.locality_path import LEVELS
-from launcher.placement.adapter.description import Description, decode_assignment, encode_description
+from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.adapter.topology import LEVELS_MAX, build_topology, resolve_limits
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.policy.decide import MemberView, Size
-from rendezvous.records import Member
-
-
-def node(name: str, place: str = "", **others: object) -> Description:
-    """h3 at "zone=a,leaf=l1", with two slots, on a machine of its own."""
-    known: dict[str, object] = {
-        "slot_count": 2,
-        "address": f"10.0.0.{name[1:]}",
-        "role": "r",
-        "machine": f"boot-{name}",
-    }
-    locality = tuple((level, domain) for level, _, domain in (one.partition("=") for one in place.split(",") if one))
-    return Description(name=name, locality=locality, **{**known, **others})  # type: ignore[arg-type]
+from tests.support.placement.members import node, plan, read_ranks, roster, size, try_plan
 
 
 def places(**texts: str) -> dict[str, Description]:
     return {name: node(name, text) for name, text in texts.items()}
-
-
-def candidates(*nodes: Description) -> tuple[RosterMember, ...]:
-    return tuple(RosterMember(f"{at:016x}", encode_description(one), 4000 + at, at) for at, one in enumerate(nodes, 1))
-
-
-def ranks(planned: PlanReady, *nodes: Description) -> dict[str, tuple[int, ...]]:
-    named = {f"{at:016x}": one.name for at, one in enumerate(nodes, 1)}
-    return {named[member_id]: decode_assignment(text).ranks for member_id, text in planned.assignments.items()}
-
-
-def plan(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits(), costs: Costs = Costs()) -> PlanReady:  # noqa: B008
-    found = PlannerAdapter(meshes.parse(mesh), limits, costs).plan(MakePlan(7, 1, candidates(*nodes), {}))
-    assert isinstance(found, PlanReady), found
-    return found
-
-
-def size(*nodes: Description, mesh: str = "dp=*,tp=2", limits: Limits = Limits()) -> Size:  # noqa: B008
-    members = [
-        MemberView(Member(member_id=one.member_id, node_name="n", boot_id="", description=one.description), 1, 1, 0)
-        for one in candidates(*nodes)
-    ]
-    return PlannerAdapter(meshes.parse(mesh), limits, Costs()).compute_size(members)
 
 
 @pytest.mark.parametrize(
@@ -181,27 +146,23 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
     leaves = [f"zone=z,spine=s{at // 16},leaf=l{at // 8}" for at in range(32)]
     nodes = [node(f"h{at}", leaf, slot_count=8) for at, leaf in enumerate(leaves)]
     planner = PlannerAdapter(meshes.parse("pp=4,dp=*,tp=8"), Limits(), Costs())
-    roster = candidates(*nodes)
-    first = planner.plan(MakePlan(1, 1, roster, {}))
+    members = roster(*nodes)
+    first = planner.plan(MakePlan(1, 1, members, {}))
+    held = read_ranks(first)
     assert isinstance(first, PlanReady)
-    held = {member_id: decode_assignment(text).ranks for member_id, text in first.assignments.items()}
     back = RosterMember("f" * 16, encode_description(node("h17", place, slot_count=8)), 4000, 99)
-    changed = tuple(back if at == 17 else one for at, one in enumerate(roster))
-    held[back.member_id] = held.pop(roster[17].member_id)
-    names = {one.member_id: known.name for one, known in zip(roster, nodes, strict=True)}
+    changed = tuple(back if at == 17 else one for at, one in enumerate(members))
+    held[back.member_id] = held.pop(members[17].member_id)
+    names = {one.member_id: known.name for one, known in zip(members, nodes, strict=True)}
 
-    def told(found: object) -> dict[str, tuple[int, ...]]:
-        assert isinstance(found, PlanReady)
-        return {member_id: decode_assignment(text).ranks for member_id, text in found.assignments.items()}
-
-    assert told(planner.plan(MakePlan(2, 2, changed, first.assignments, names))) == held
-    assert told(planner.plan(MakePlan(3, 1, changed, {}))) != held
+    assert read_ranks(planner.plan(MakePlan(2, 2, changed, first.assignments, names))) == held
+    assert read_ranks(planner.plan(MakePlan(3, 1, changed, {}))) != held
 
 
 def test_ranks_follow_the_leaves_and_not_the_order_of_joining() -> None:
     nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate(("far", "near", "far", "near"), 1)]
     planned = plan(*nodes, mesh="pp=2,dp=2,tp=2")
-    found = ranks(planned, *nodes)
+    found = read_ranks(planned, *nodes)
     assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
     assert planned.reasons[-1] == "tp stays on one host, dp on one leaf; pp goes over 2 leaves"
 
@@ -217,10 +178,7 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
     sentence = "no node says which leaf it is on, and tp shall stay within one (--within tp=leaf)"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
     assert (found.world_size, found.reason) == (0, f"{sentence}; here: h1, h2")
-    refused = PlannerAdapter(meshes.parse("dp=*,tp=2"), limits, Costs()).plan(
-        MakePlan(7, 1, candidates(node("h1")), {})
-    )
-    assert refused == PlanRefused(7, sentence)
+    assert try_plan(node("h1"), limits=limits) == PlanRefused(7, sentence)
     assert size(node("h1"), limits=Limits(all_or_nothing=AllOrNothing(level="nvl", hosts=2))).reason.startswith(
         "no node says which nvl it is on, and each shall be used as a whole (--whole nvl)"
     )
@@ -230,7 +188,7 @@ def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
 def test_a_rule_holds_among_nodes_that_joined() -> None:
     nodes = [node(f"h{at}", f"leaf={leaf}") for at, leaf in enumerate("abab", 1)]
     planned = plan(*nodes, mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"}))
-    found = ranks(planned, *nodes)
+    found = read_ranks(planned, *nodes)
     assert sorted((*found["h1"], *found["h3"])) in ([0, 1, 2, 3], [4, 5, 6, 7])
     assert size(*nodes[:2], mesh="dp=*,tp=4", limits=Limits(within={"tp": "leaf"})).world_size == 0
 
@@ -239,7 +197,7 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
     planner = PlannerAdapter(meshes.parse("dp=*"), Limits(), Costs(level_costs={"leaf": 2, "host": 1}))
     remarks = []
     for number in (1, 2):
-        found = planner.plan(MakePlan(number, number, candidates(node("h1", "zone=a"), node("h2", "zone=b")), {}))
+        found = planner.plan(MakePlan(number, number, roster(node("h1", "zone=a"), node("h2", "zone=b")), {}))
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
     assert remarks == [("--level-costs: nobody pays for leaf: no node says where it is there",), ()]
@@ -251,7 +209,7 @@ def tpu_host(name: str, slice: str, index: int, hosts: int = 2) -> Description:
 
 def test_slices_are_used_whole_in_the_order_of_their_hosts_by_default() -> None:
     nodes = [tpu_host("h1", "t", 1), tpu_host("h2", "s", 1), tpu_host("h3", "t", 0), tpu_host("h4", "s", 0)]
-    assert ranks(plan(*nodes), *nodes) == {"h4": (0, 1), "h2": (2, 3), "h3": (4, 5), "h1": (6, 7)}
+    assert read_ranks(plan(*nodes), *nodes) == {"h4": (0, 1), "h2": (2, 3), "h3": (4, 5), "h1": (6, 7)}
     assert plan(*nodes[:3]).world_size == 4
     assert size(*nodes[:2]).world_size == 0
 
@@ -262,7 +220,7 @@ def test_slices_of_another_size_stand_aside_and_it_is_said() -> None:
         *(tpu_host(f"h{4 + at}", "s", at) for at in (0, 1)),
     ]
     planned = plan(*nodes)
-    assert set(ranks(planned, *nodes)) == {"h0", "h1", "h2", "h3"}
+    assert set(read_ranks(planned, *nodes)) == {"h0", "h1", "h2", "h3"}
     assert "slices of 2 hosts cannot be used beside those of 4" in planned.remarks
 
 
@@ -287,29 +245,20 @@ def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:
     ids=range(8),
 )
 def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(locality: object) -> None:
-    import json
-
     bad = json.dumps({**json.loads(encode_description(node("h2"))), "locality": locality})
-    roster = (*candidates(node("h1", "leaf=l")), RosterMember("f" * 16, bad, 4009, 9))
-    found = PlannerAdapter(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
-    assert isinstance(found, PlanReady)
+    found = plan(node("h1", "leaf=l"), bad)
     assert found.world_size == 2
     (remark,) = found.remarks
-    assert remark.startswith(f"{'f' * 16} cannot take part: it has ")
+    assert remark.startswith(f"{2:016x} cannot take part: it")
     assert len(remark) < 150
     assert remark.isprintable()
 
 
 def test_a_node_of_an_earlier_version_is_told_to_be_of_the_same() -> None:
-    import json
-
     old = {**json.loads(encode_description(node("h2"))), "path": []}
     del old["locality"]
-    roster = (*candidates(node("h1", "leaf=l")), RosterMember("f" * 16, json.dumps(old), 4009, 9))
-    found = PlannerAdapter(meshes.parse("dp=*,tp=2"), Limits(), Costs()).plan(MakePlan(7, 1, roster, {}))
-    assert isinstance(found, PlanReady)
-    assert found.remarks == (
-        f"{'f' * 16} cannot take part: it is of another version of meshrun: run the same version on every node",
+    assert plan(node("h1", "leaf=l"), json.dumps(old)).remarks == (
+        f"{2:016x} cannot take part: it is of another version of meshrun: run the same version on every node",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,48 +13,21 @@ from hypothesis import strategies as st
 from launcher.model.mesh import parse
 from launcher.model.traffic import make_default_traffic
 from launcher.model.traffic import parse as parse_traffic
-from launcher.placement.problem import bound, isoperimetric_bound
-from launcher.placement.problem.bound import compute_lower_bound
+from launcher.placement.problem import bound
+from launcher.placement.problem.bound import (
+    compute_least_between,
+    compute_least_of_runs,
+    compute_lower_bound,
+    make_grid,
+)
 from launcher.placement.problem.hops import make_traffic
-from launcher.placement.problem.isoperimetric_bound import compute_least_between, compute_least_of_runs, make_grid
 from launcher.placement.problem.problem import ClassRule, Layout, Problem, find_fault
-
-
-def regular(
-    leaves: Sequence[int],
-    mesh: str,
-    load: str = "",
-    unit: int = 8,
-    level_costs: tuple[int, int, int] = (4, 2, 0),
-    spine: int = 10**6,
-    capacity: int = 1,
-) -> Problem:
-    """Nodes of one unit each on leaves of these sizes, `spine` leaves to a spine; the mesh has no elastic axis."""
-    grid = parse(mesh)
-    names = [axis.name for axis in grid.axes]
-    leaf = np.repeat(np.arange(len(leaves), dtype=np.int32), leaves)
-    return Problem(
-        traffic=make_traffic(
-            grid.resolve_shape(grid.replica_size),
-            names,
-            unit,
-            parse_traffic(load, grid) if load else make_default_traffic(grid),
-            level_costs,
-        ),
-        capacity=np.full(len(leaf), capacity, dtype=np.int32),
-        labels=((leaf // spine).astype(np.int32), leaf, np.arange(len(leaf), dtype=np.int32)),
-    )
+from tests.support.placement.regular import regular
 
 
 @pytest.mark.parametrize(
     ("problem", "best"),
     [
-        (regular([7, 8, 8, 8], "pp=4,dp=7,tp=8"), 1008),
-        (regular([7, 8, 8, 8], "pp=4,dp=7,tp=8", level_costs=(4, 2, 1)), 3752),
-        (regular([7, 8, 8, 8, 8], "pp=4,dp=8,tp=8"), 1152),
-        (regular([8] * 4, "pp=4,dp=8,tp=8", "pp=10,dp=1"), 256),
-        (regular([16] * 16, "pp=16,dp=16,tp=8", "pp=5,dp=5"), 8960),
-        (regular([16] * 256, "pp=8,dp=512,tp=8", spine=16), 196608),
         (regular([4] * 4, "dp=4,ep=4", unit=1), 320),
         (regular([4] * 2, "pp=2,cp=2,dp=2", unit=1), 6 * 4),
         (regular([2, 2], "dp=4,tp=8", unit=8), 10 * 8 * 2 * 2),
@@ -215,5 +187,5 @@ def test_many_axes_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     # Three axes inside each leaf; the hops of the three others, 32 rings of two hops each, lead out.
     best = 10 * 3 * 64 * 2
     assert 0.9 * best < compute_lower_bound(problem) <= best
-    monkeypatch.setattr(isoperimetric_bound, "POWER_BITS", 21)
+    monkeypatch.setattr(bound, "POWER_BITS", 21)
     assert best / 4 < compute_lower_bound(problem) < best

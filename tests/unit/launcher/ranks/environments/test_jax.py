@@ -10,7 +10,7 @@ import pytest
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.torch import TorchEnvironment
-from launcher.ranks.environments.variables import VARIABLE_DESCRIPTIONS
+from tests.support.documents.variables import VARIABLES
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 
@@ -146,4 +146,4 @@ def test_what_does_not_go_with_visible_devices_is_said() -> None:
 
 def test_the_table_has_a_row_for_exactly_each_variable_set_for_jax() -> None:
     given = JaxEnvironment().variables(replace(PLACE, master_addr="127.0.0.1"), {})
-    assert sorted(given) == sorted(row.variable for row in VARIABLE_DESCRIPTIONS if row.framework == "jax")
+    assert sorted(given) == sorted(row.name for row in VARIABLES if row.framework == "jax")

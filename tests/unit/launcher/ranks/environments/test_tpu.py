@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.hardware.tpu import cloud_metadata
+from launcher.hardware import slice_identity
+from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
-from tests.unit.launcher.hardware.tpu.test_slice_identity import GKE
+from tests.unit.launcher.hardware.test_slice_identity import GKE
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 SKIP = {"TPU_SKIP_MDS_QUERY": "true"}
@@ -236,8 +237,8 @@ def test_what_the_slice_says_of_itself_is_left_alone(workers: int) -> None:
 
 def test_what_the_metadata_server_said_is_used_where_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {name: value for name, value in V4_16.items() if name not in SKIP} | {"MEGASCALE_NUM_SLICES": "2"}
-    answer = cloud_metadata.TpuMetadata(variables, "by the metadata server")
-    monkeypatch.setattr(cloud_metadata, "_cache", {cloud_metadata.ADDRESS: answer})
+    answer = slice_identity.TpuMetadata(variables, "by the metadata server")
+    monkeypatch.setattr(slice_identity, "_cache", {LINK_LOCAL: answer})
     said = told(place(0, workers=4, nodes=2, slice=(0, 1)), {})
     assert (said["TPU_PROCESS_BOUNDS"], said["CLOUD_TPU_TASK_ID"]) == ("2,2,2", "4")
     assert said["MEGASCALE_NUM_SLICES"] == "1", "JAX asks the server for what is not set, which would say 2"

@@ -1,0 +1,436 @@
+"""Detects a scheduler's environment: the number of nodes, this one's rank, and where they meet.
+
+torchrun needs options for all that; Slurm, Kubernetes and controllers on it set variables, each in its own format. The
+detected values rank between the user's, by flag or variable, and the defaults.
+
+The risk is to wait for nodes that do not exist. So a scheduler is recognised only by variables that it sets for the
+very command it starts, and that are complete; a shell in an allocation, a worker of another launcher or incomplete
+variables yield nothing, and `reason` says why. `KNOWN_BY`, at the end, lists the schedulers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+from launcher.config.options import command_line
+from launcher.config.options.network import SERVED_PORT
+from launcher.config.options.readers import Value, is_host, parse_integer
+from launcher.config.options.table import BY_NAME
+from launcher.model.errors import sanitize
+from rendezvous.stores.addresses import join_address, split_address
+from rendezvous.values import NamedTuple
+
+# A command that finds one of these was started by another launcher or a server inside the job, not by the scheduler.
+_NESTED_LAUNCHERS = {
+    "TORCHELASTIC_RUN_ID": "a worker of a launcher",
+    "OMPI_COMM_WORLD_RANK": "a task of mpirun",
+    "MPI_LOCALRANKID": "a task of mpiexec",
+    "MV2_COMM_WORLD_RANK": "a task of mpirun",
+    "RAY_JOB_ID": "a task of Ray",
+    "JPY_PARENT_PID": "a notebook",
+}
+_NO_MASTER_ADDRESS = "nothing says where node 0 is"
+
+
+class Detection(NamedTuple):
+    """A scheduler that was recognised, "Slurm step 7.0". `known_by`: the variables by which it was recognised.
+
+    `values`: name of an option -> its value; empty if none can be used. `reason` says what this node is, or why nothing
+    is used. `missing`: what a job on several nodes still needs from the user, "" if nothing. `must_report`: whether to
+    show the reason although nothing is used, because the user may have expected otherwise.
+    """
+
+    controller: str
+    known_by: tuple[str, ...]
+    reason: str
+    values: Mapping[str, Value] = {}
+    missing: str = ""
+    must_report: bool = False
+
+
+class ResolvedOptions(NamedTuple):
+    """The options with the detected values. `unused`: of those, option -> why it is not used.
+
+    `note` is for the user, "" if there is none. `missing`: what a job of several nodes still needs from the user.
+    """
+
+    values: dict[str, Value]
+    detection: Detection | None
+    unused: Mapping[str, str]
+    note: str = ""
+    missing: str = ""
+
+
+# docs/internals/decisions/0019-job-size-from-scheduler-variables.md
+def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str = "") -> ResolvedOptions:
+    """Resolve the options, with the scheduler's values between the user's and the defaults. Raises UsageError."""
+    given = command_line.resolve_values(flags, environ)
+    found = detect(environ, hostname)
+    if found is None:
+        return ResolvedOptions(given, None, {})
+    note = f"{found.controller}: {found.reason}"
+    if not found.values:
+        must_report = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
+        return ResolvedOptions(given, found, {}, note if must_report else "")
+    used, unused = _merge(found.values, given)
+    return ResolvedOptions(
+        {**given, **{name: value for name, value in used.items() if given[name].is_default}},
+        found,
+        unused,
+        note if "nnodes" in used else "",
+        found.missing if _NO_MASTER_ADDRESS in unused.values() else "",
+    )
+
+
+def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
+    """Return the scheduler that started this command; None if the environment shows none. `hostname`: this node's."""
+    for controller, detect_by, variables in KNOWN_BY:
+        found = None
+        if all(environ.get(variable) for variable in variables):
+            found = detect_by(controller, variables, environ, hostname)
+        if found is not None:
+            between = next((variable for variable in _NESTED_LAUNCHERS if environ.get(variable)), "")
+            if found.values and between:
+                why = f"this is {_NESTED_LAUNCHERS[between]}, which is not what the controller started"
+                found = Detection(found.controller, found.known_by, f"{between} is set: {why}")
+            # Both contain text of variables, which may be anything.
+            return found._replace(controller=sanitize(found.controller), reason=sanitize(found.reason))
+    return None
+
+
+# --- what the user has set, and what the scheduler says ---
+
+
+def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str]]:
+    """Return which of a detection's values are used, and why the others are not. `options`: the user's.
+
+    A number of nodes, an endpoint and a rank belong together, so an option that is set disables others. With
+    --standalone, one node or an address of this machine alone, the environment's other nodes do not count. With another
+    number of nodes the user means other nodes, which still meet at the scheduler's endpoint. With an endpoint or a
+    backend, the scheduler's endpoint is unused; its number and rank still apply.
+    """
+    if why := _explain_alone(options) or _explain_unknown_count(found, options):
+        return {}, dict.fromkeys(found, why)
+    unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
+    values = {name: value for name, value in found.items() if name not in unused}
+    has_master = not (options["master-addr"].is_default and options["rdzv-endpoint"].is_default)
+    is_static, why = _choose_rendezvous(values, options)
+    if why:
+        place = values.pop("rdzv-endpoint", None)
+        values.pop("rdzv-backend", None)
+        unused |= {name: why for name in ("rdzv-backend", "rdzv-endpoint") if name in found and name not in unused}
+        if is_static and place is not None and not has_master:
+            values |= _make_values({"master-addr": (split_address(place.text)[0], place.origin)})
+    if "node-rank" in values:
+        if is_static:
+            why = "" if "master-addr" in values or has_master else _NO_MASTER_ADDRESS
+        else:
+            why = "" if "rdzv-endpoint" in values else "the nodes find their order in the store"
+        if why:
+            del values["node-rank"]
+            unused["node-rank"] = why
+    count = values.get("nnodes")
+    if count is not None and not is_static and not options["mesh"].is_default:
+        # The mesh decides what is valid: all present nodes at the start, and fewer when some are lost.
+        values |= _make_values({"nnodes": (f"1:{count.text}", count.origin)})
+        if options["target-nodes"].is_default:
+            values |= _make_values({"target-nodes": (count.text, count.origin)})
+    return values, unused
+
+
+def _explain_alone(options: Mapping[str, Value]) -> str:
+    """Return the option that excludes other nodes, as a reason; "" if none does."""
+    nodes = options["nnodes"]
+    if options["standalone"].text == "1":
+        return f"{options['standalone']} is one node"
+    if not nodes.is_default:
+        return f"{nodes} is one node" if set(nodes.text.replace(" ", "").split(":")) == {"1"} else ""
+    for value in (options["rdzv-endpoint"], options["master-addr"]):
+        if not value.is_default and all(map(_is_local_address, value.text.rpartition("://")[2].split(","))):
+            return f"{value} is a place of this machine alone"
+    return ""
+
+
+def _is_local_address(text: str) -> bool:
+    """Whether the address is only this machine's: loopback, or a port that no other node can know."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")):  # no port after it
+        host, port = text.strip(), ""
+    host = host.strip("[]")
+    return port == "0" or host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _explain_unknown_count(found: Mapping[str, Value], options: Mapping[str, Value]) -> str:
+    is_known = "nnodes" in found or not options["nnodes"].is_default
+    return "" if is_known else "nothing says how many nodes there are"
+
+
+def _choose_rendezvous(values: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[bool, str]:
+    """Whether the nodes use torchrun's static rendezvous; and why not at the endpoint in `values`, "" if they do."""
+    backend, endpoint = options["rdzv-backend"], options["rdzv-endpoint"]
+    is_static = backend.text == "static"
+    if not endpoint.is_default:
+        return is_static and "://" not in endpoint.text, f"{endpoint} is given"
+    if not backend.is_default:
+        return is_static, "" if backend.text == "c10d" else f"{backend} is given"
+    for value in (options["master-addr"], options["master-port"]):
+        if not value.is_default:
+            return True, f"{value} is given"
+    return "rdzv-endpoint" not in values, ""
+
+
+def _make_values(rows: Mapping[str, tuple[str, str]]) -> dict[str, Value]:
+    """Return values of options: name -> text, and the variable that it is from."""
+    return {name: Value(BY_NAME[name], text, origin, is_detected=True) for name, (text, origin) in rows.items()}
+
+
+def _describe_node(index: int, count: int, first: str) -> str:
+    return f"this is node {index} of {count}" + (f", and node 0 is {first}" if index else "")
+
+
+# --- Slurm ---
+
+# Below the kernel's ephemeral ports, 32768 and up, and away from torchrun's 29400 and 29500.
+_PORT_FIRST, _PORT_COUNT = 20480, 8192
+_STEP = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST")
+_STEP_MAX = 0xFFFF_FFF0  # numbers above mean scripts of sbatch and interactive steps, see slurm.h
+_NODES_MAX = 100_000  # Slurm's own limit is 65,533
+_WIDTH_MAX = 18  # digits of a number in a host's name; none has more
+
+
+def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str], __: str) -> Detection:
+    """Detect a Slurm step with one task on each node: a job of that many nodes, the first of which serves the store.
+
+        srun --nodes 4 --ntasks-per-node 1 meshrun --nproc-per-node 8 train.py
+
+    Only a command that srun has started is a step. The script of sbatch and the shell of salloc see the job's variables
+    too, and a command there runs once; so does one in an interactive step, whose other tasks are idle shells. A step
+    with several tasks on a node may be many small runs side by side, and torchrun allows that; it is left alone, with a
+    sentence in case the user expected otherwise. The agents meet on a port derived from the numbers of job and step,
+    because two steps may share a node.
+    """
+    job = environ["SLURM_JOB_ID"]
+    if missing := [name for name in _STEP if not environ.get(name)]:
+        return Detection(f"Slurm job {job}", variables, f"no {missing[0]}: srun has not started this command")
+    step, rank, count = (parse_integer(environ[name]) for name in _STEP[:3])
+    nodes, controller = environ["SLURM_STEP_NODELIST"], f"Slurm step {job}.{environ['SLURM_STEP_ID']}"
+
+    def leave_alone(reason: str, *, must_report: bool = False) -> Detection:
+        return Detection(controller, _STEP, reason, must_report=must_report)
+
+    if step is None or step < 0 or rank is None or rank < 0 or count is None or count < 1:
+        found = ", ".join(f"{name}={environ[name]!r}" for name in _STEP[:3])
+        return leave_alone(f"its variables cannot be read: {found}")
+    if step > _STEP_MAX or environ.get("SLURM_PTY_PORT"):
+        return leave_alone("it is interactive: a command in it runs once")
+    if count == 1:
+        return leave_alone("it has one node")
+    if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
+        return leave_alone("the job is heterogeneous: say --nnodes and --rdzv-endpoint", must_report=True)
+    tasks = _count_max_tasks(environ, count)
+    if tasks is None:
+        return leave_alone("nothing says how many tasks a node has")
+    if tasks > 1:
+        hint = "srun --ntasks-per-node=1 makes one job of them"
+        return leave_alone(f"it has {tasks} tasks on a node, and each runs alone: {hint}", must_report=True)
+    try:
+        first = next(expand_hostlist(nodes))
+    except ValueError as error:
+        return leave_alone(f"SLURM_STEP_NODELIST cannot be read: {error}", must_report=True)
+    if not is_host(first):
+        return leave_alone(f"SLURM_STEP_NODELIST begins with {first!r}, no host", must_report=True)
+    if not _has_host(environ.get("SLURM_JOB_NODELIST", ""), first):  # sbatch exports its own environment
+        return leave_alone(f"{first} is not one of the job's nodes: its variables are left from another job")
+    here = environ.get("SLURMD_NODENAME", "")
+    if rank >= count or (here and (here == first) != (rank == 0)):
+        reason = f"task {rank} of {count} is on {here or 'this node'}, and the first node of {nodes} is {first}"
+        return leave_alone(f"{reason}: say --nnodes and --rdzv-endpoint", must_report=True)
+    port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
+    values = {
+        "nnodes": (str(count), "SLURM_STEP_NUM_NODES"),
+        "node-rank": (str(rank), "SLURM_PROCID"),
+        "rdzv-backend": ("c10d", "SLURM_STEP_NODELIST"),
+        "rdzv-endpoint": (f"{first}:{port}", "SLURM_STEP_NODELIST"),
+        "rdzv-id": (f"{job}.{step}", "SLURM_STEP_ID"),
+    }
+    return Detection(controller, _STEP, _describe_node(rank, count, first), _make_values(values))
+
+
+def _count_max_tasks(environ: Mapping[str, str], node_count: int) -> int | None:
+    """Return the largest number of tasks on a node of the step; None if no variable says."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # 2(x3),1
+    counts = [parse_integer(part.partition("(")[0]) for part in text.split(",")] if text else []
+    if counts and None not in counts:
+        return max(count for count in counts if count is not None)
+    total = parse_integer(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "")
+    return None if total is None else -(-total // node_count)
+
+
+def _has_host(nodes: str, name: str) -> bool:
+    """Whether the list contains this host, as far as it can be parsed."""
+    try:
+        return not nodes or name in islice(expand_hostlist(nodes), _NODES_MAX)
+    except ValueError:
+        return True
+
+
+def expand_hostlist(text: str) -> Iterator[str]:
+    """Yield the hosts of one of Slurm's compact lists, `rack[0-1]n[00-15]-ib,login1`, in order: they may be very many.
+
+    Commas outside brackets separate the list. A bracket expands to each of its numbers or ranges; the number before the
+    dash sets the width. With several brackets the last one varies fastest. Raises ValueError when it reaches an invalid
+    part.
+    """
+    start, is_inside = 0, False
+    for at, letter in enumerate(text):
+        if letter in "[]":
+            if is_inside == (letter == "["):
+                raise ValueError(f"{text!r}: a bracket inside a bracket, or one that was never opened")
+            is_inside = letter == "["
+        elif letter == "," and not is_inside:
+            yield from _expand_part(text[start:at])
+            start = at + 1
+    if is_inside:
+        raise ValueError(f"{text!r}: a bracket that is never closed")
+    yield from _expand_part(text[start:])
+
+
+def _expand_part(part: str) -> Iterator[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        if not head.strip() or not head.isprintable():
+            raise ValueError(f"{part!r} is no name of a host")
+        yield head.strip()
+        return
+    numbers, _, tail = rest.partition("]")
+    for number in _expand_numbers(numbers):
+        if "[" in tail:
+            yield from (f"{head}{number}{end}" for end in _expand_part(tail))
+        else:
+            yield f"{head}{number}{tail}".strip()
+
+
+def _expand_numbers(text: str) -> Iterator[str]:
+    """Expand a bracket: "08-10,12" is 08, 09, 10, 12."""
+    for item in text.split(","):
+        low, dash, high = item.partition("-")
+        if not all(end.isascii() and end.isdigit() and len(end) <= _WIDTH_MAX for end in (low, high if dash else low)):
+            raise ValueError(f"[{text}]: {item!r} is neither a number nor a range")
+        if dash and int(low) > int(high):
+            raise ValueError(f"[{text}]: {item} runs backwards")
+        for number in range(int(low), int(high if dash else low) + 1):
+            yield f"{number:0{len(low)}}"
+
+
+# --- controllers on Kubernetes ---
+
+
+def _detect_pods(controller: str, variables: tuple[str, ...], environ: Mapping[str, str], _: str) -> Detection:
+    """Detect controllers whose variables are complete.
+
+    LeaderWorkerSet sets them for any program. The others start one JAX process in each pod; a launcher in its place
+    needs the same. Their port is left to JAX.
+    """
+    return _make_group(controller, variables, environ, environ[variables[0]].partition(":")[0], SERVED_PORT)
+
+
+def _make_group(
+    controller: str, variables: tuple[str, ...], environ: Mapping[str, str], host: str, port: int
+) -> Detection:
+    """Return pods, the first of which, `host`, serves the store on `port`; the run is named after it.
+
+    The first of `variables` is its address, the last two are the number of pods and this one's index.
+    """
+    address_name, count_name, index_name = variables[0], *variables[-2:]
+    count, index = parse_integer(environ[count_name]), parse_integer(environ[index_name])
+    if count is None or index is None or not 0 <= index < count or not is_host(host):
+        found = ", ".join(f"{name}={environ[name]!r}" for name in (count_name, index_name, address_name))
+        return Detection(controller, variables, f"its variables cannot be read: {found}", must_report=True)
+    if count == 1:
+        return Detection(controller, variables, "it has one pod")
+    values = {
+        "nnodes": (str(count), count_name),
+        "node-rank": (str(index), index_name),
+        "rdzv-backend": ("c10d", address_name),
+        "rdzv-endpoint": (join_address(host, port), address_name),
+        "rdzv-id": (host, address_name),
+    }
+    return Detection(controller, variables, _describe_node(index, count, host), _make_values(values))
+
+
+def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, str], __: str) -> Detection | None:
+    """Detect Kubeflow's controllers for PyTorch, only to log them: they set torchrun's own PET_ variables.
+
+    PyTorchJob (v1) also sets RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for
+    PET_ variables from elsewhere.
+    """
+    reason = "it says all that is needed in PET_ variables"
+    master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]
+    if "-node-0-0." in master:
+        return Detection("Kubeflow Trainer", variables, reason)
+    if endpoint.endswith("-worker-0") or master.endswith("-master-0"):
+        return Detection("Kubeflow PyTorchJob", variables, reason)
+    return None
+
+
+def _detect_volcano(
+    controller: str, variables: tuple[str, ...], environ: Mapping[str, str], _: str
+) -> Detection | None:
+    """Detect Volcano's plug-in "pytorch", which names the master's pod and counts the pods.
+
+    The workers of any launcher also have MASTER_ADDR, WORLD_SIZE and similar variables. They describe pods only if
+    Volcano lists the master among the hosts of its tasks, in variables such as VC_MASTER_HOSTS; None if not.
+    """
+    host, port = environ["MASTER_ADDR"], parse_integer(environ["MASTER_PORT"])
+    lists = sorted(name for name in environ if name.startswith("VC_") and name.endswith("_HOSTS"))
+    list_name = next((name for name in lists if host in environ[name].split(",")), "")
+    if not list_name or port is None or not 0 < port < 65536:
+        return None
+    # The port that Volcano has opened is free: every round has a MASTER_PORT of its own.
+    return _make_group(controller, variables, environ, host, port)._replace(known_by=(*variables, list_name))
+
+
+def _detect_volcano_task(controller: str, variables: tuple[str, ...], _: Mapping[str, str], __: str) -> Detection:
+    reason = "VC_TASK_INDEX counts the pods of one task only; the plug-in pytorch says what a job has to know"
+    return Detection(controller, variables, reason)
+
+
+def _detect_indexed_job(
+    controller: str, variables: tuple[str, ...], environ: Mapping[str, str], hostname: str
+) -> Detection:
+    """Detect an Indexed Job, also as a part of a JobSet, which numbers its pods and sets nothing else.
+
+    No variable has their number or the name of their Service. On one node that does not matter; for a job of several,
+    the index is the node's rank, and the message that asks for the rest contains it. A pod is named after the job and
+    its index.
+    """
+    text = environ["JOB_COMPLETION_INDEX"]
+    index = parse_integer(text)
+    if index is None or index < 0:
+        return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is no index", must_report=True)
+    pod = hostname.partition(".")[0]
+    first = f"{pod.removesuffix(text)}0" if pod.endswith(f"-{text}") else "POD-0"
+    return Detection(
+        controller,
+        variables,
+        f"this is pod {index}; no variable says how many there are and where they meet",
+        _make_values({"node-rank": (str(index), "JOB_COMPLETION_INDEX")}),
+        f"this pod of an Indexed Job has node rank {index}: --master-addr {first}.SERVICE names the first one",
+    )
+
+
+Detect = Callable[[str, tuple[str, ...], Mapping[str, str], str], Detection | None]
+# The schedulers, and variables that are all set where one is. The first whose detection succeeds counts.
+KNOWN_BY: tuple[tuple[str, Detect, tuple[str, ...]], ...] = (
+    ("Slurm", _detect_slurm, ("SLURM_JOB_ID",)),
+    ("LeaderWorkerSet", _detect_pods, ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")),
+    ("Kubeflow JAXJob", _detect_pods, ("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "NUM_PROCESSES", "PROCESS_ID")),
+    ("Kubeflow Trainer (JAX)", _detect_pods, ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")),
+    ("xpk", _detect_pods, ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT", "NNODES", "NODE_RANK")),
+    ("Kubeflow", _detect_kubeflow, ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")),
+    ("Kubeflow", _detect_kubeflow, ("PET_NNODES", "PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT")),
+    ("Volcano", _detect_volcano, ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")),
+    ("Volcano", _detect_volcano_task, ("VC_TASK_INDEX",)),
+    ("Indexed Job", _detect_indexed_job, ("JOB_COMPLETION_INDEX",)),
+)

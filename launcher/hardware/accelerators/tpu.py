@@ -1,0 +1,137 @@
+"""TPU chips: those that a worker started here may open, in libtpu's order.
+
+libtpu itself is never loaded, because it takes the chips for itself. Older models have a file /dev/accelN for each
+chip. Newer ones use VFIO: a file /dev/vfio/N for every IOMMU group, whose content is listed in /sys. Other devices use
+the same files, so the vendor is checked. The files are not opened: only an attempt to take a chip in use would get
+"busy". For the slice that the machine belongs to see `slice_identity`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from launcher.hardware import slice_types
+from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
+from launcher.hardware.metadata_server import LINK_LOCAL
+from launcher.hardware.slice_identity import SKIP, TYPE, fetch_metadata
+from launcher.model.node import Device
+from rendezvous.values import NamedTuple
+
+VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
+"""The variable that selects chips, and its older name."""
+VISIBLE_PATHS = "TPU_VISIBLE_DEVICE_PATHS"
+
+_NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, which may be passed through as well
+
+
+class Chip(NamedTuple):
+    """`path`: the file in /dev that opens it; `address`: on the PCI bus, "" where unknown."""
+
+    path: str
+    address: str
+    model: str
+
+
+class Detector:
+    """`root`: the directory above /dev and /sys, `metadata`: the metadata server's address, for tests."""
+
+    kind = "tpu"
+
+    def __init__(self, *, root: str = "/", metadata: tuple[str, int] = LINK_LOCAL) -> None:
+        self._files = FileTree(root)
+        self._metadata = metadata
+
+    def detect(self, environ: Mapping[str, str]) -> Inventory:
+        chips = self._list_accel_chips() or self._list_vfio_chips()
+        if not chips:
+            return Inventory((), self._explain_absence(environ))
+        folder = "/dev/vfio" if chips[0].path.startswith("/dev/vfio/") else "/dev"
+        reason = f"{len(chips)} found in {folder}"
+        reason += self._describe_type(environ) + _describe_mismatch(environ, len(chips))
+        chosen, mistake = list(range(len(chips))), ""
+        variable = next((name for name in (*VISIBLE, VISIBLE_PATHS) if name in environ), "")
+        if variable:
+            chosen, mistake = _apply_visible(variable, environ[variable], chips)
+            reason += f", {len(chosen)} left by {variable}={environ[variable]}"
+        devices = tuple(self._make_device(index, ordinal, chips[ordinal]) for index, ordinal in enumerate(chosen))
+        return Inventory(devices, reason, mistake)
+
+    def _make_device(self, index: int, ordinal: int, chip: Chip) -> Device:
+        return Device(
+            kind=self.kind, index=index, id=chip.address or os.path.basename(chip.path), visible=str(ordinal),
+            numa_node=self._files.read_numa_node(get_pci_folder(chip.address)), model=chip.model,
+        )  # fmt: skip
+
+    def _list_accel_chips(self) -> list[Chip]:
+        """List the /dev/accelN that we may open; the folder /dev/accel is of NVIDIA's drivers, and of others."""
+        chips: list[Chip] = []
+        for number in self._files.list_openable("/dev/accel"):
+            path = f"/dev/accel{number}"
+            if not self._files.is_directory(path):
+                address = self._files.read_link_name(f"/sys/class/accel/accel{number}/device")
+                chips.append(Chip(path, address, self._read_model(get_pci_folder(address))))
+        return chips
+
+    def _list_vfio_chips(self) -> list[Chip]:
+        """List the chips of the IOMMU groups that we may open. A group may contain several, or another device."""
+        chips: list[Chip] = []
+        for group in self._files.list_openable("/dev/vfio/"):
+            folder = f"/sys/kernel/iommu_groups/{group}/devices"
+            for address in self._files.list_names(folder):
+                is_chip = self._files.read_text(f"{folder}/{address}/device") not in _NO_CHIPS
+                if is_chip and self._is_google(f"{folder}/{address}"):
+                    chips.append(Chip(f"/dev/vfio/{group}", address, self._read_model(f"{folder}/{address}")))
+        return chips
+
+    def _explain_absence(self, environ: Mapping[str, str]) -> str:
+        """Explain chips that are present but cannot be opened."""
+        devices = [get_pci_folder(address) for address in self._files.list_names("/sys/bus/pci/devices")]
+        on_bus = sum(self._is_google(device) and self._read_model(device) != "" for device in devices)
+        if on_bus:
+            return f"{on_bus} TPU chip{'s' * (on_bus > 1)} on the PCI bus, and no file in /dev to open one"
+        if environ.get(TYPE):
+            return f"{TYPE}={environ[TYPE]}, but no TPU chip"
+        return "no TPU chip"
+
+    def _describe_type(self, environ: Mapping[str, str]) -> str:
+        """Return ", v5litepod-16 by TPU_ACCELERATOR_TYPE", or why the type is unknown."""
+        if environ.get(TYPE):
+            return f", {environ[TYPE]} by {TYPE}"
+        answer = fetch_metadata(environ, self._metadata)
+        if TYPE in answer.variables:
+            return f", {answer.variables[TYPE]} {answer.reason}"
+        return "" if environ.get(SKIP) else f" ({answer.reason})"
+
+    def _is_google(self, device: str) -> bool:
+        return self._files.read_text(f"{device}/vendor") == slice_types.PCI_VENDOR
+
+    def _read_model(self, device: str) -> str:
+        return slice_types.find_by_pci_id(self._files.read_text(f"{device}/device"))
+
+
+def _describe_mismatch(environ: Mapping[str, str], count: int) -> str:
+    """Return GKE's statement of the chips of a host, where it differs from what was found; else ""."""
+    for name in ("TPU_CHIPS_PER_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS"):
+        sides = slice_types.parse_bounds(environ.get(name, ""))
+        if sides is not None:
+            return "" if math.prod(sides) == count else f", though {name}={environ[name]}"
+    return ""
+
+
+def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[list[int], str]:
+    """Return the chips that are left, by number; and what is wrong with the text, "" if nothing is.
+
+    libtpu does not start with a missing chip, and its behaviour for a repeated one is not documented.
+    """
+    numbers = {chip.path if variable == VISIBLE_PATHS else str(number): number for number, chip in enumerate(chips)}
+    chosen: list[int] = []
+    for entry in (part.strip() for part in value.split(",") if value.strip()):
+        if entry not in numbers:
+            return [], f"{variable}={value}: there is no TPU chip {entry!r} here, only {', '.join(numbers)}"
+        if numbers[entry] in chosen:
+            return [], f"{variable}={value} names TPU chip {entry} twice"
+        chosen.append(numbers[entry])
+    return chosen, ""

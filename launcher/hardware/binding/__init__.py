@@ -1,1 +1,0 @@
-"""CPU binding of workers: --numa-binding."""

@@ -1,0 +1,214 @@
+"""The meaning of a TPU type's name: "v5e-16" is 16 chips on four hosts, "v4-16" is 8 chips on two.
+
+A slice is a grid of chips that are wired to each other, on one host or on many, and its type is a model and a number.
+For some models the number counts chips, for others TensorCores, of which a chip has two: this table resolves that.
+A topology in place of the number ("v4-2x2x2") counts chips in every model. Sources are in docs/reference/devices.md;
+the PCI ids are those of JAX (_src/hardware_utils.py). None of it was tried on hardware.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from launcher.model.errors import UsageError
+from rendezvous.values import NamedTuple
+
+CHIPS_PER_HOST = 4  # in every slice of several hosts
+_CUBE = 4  # 3-D slices of 64 chips and more are cubes of 4x4x4, put together
+_SUGGESTIONS = 6
+
+
+class TpuModel(NamedTuple):
+    """One version of the hardware. `names`: what a type of it begins with, the vendor's own name first.
+
+    `cores_per_chip`: TensorCores; `is_by_core`: whether the number in a type counts them. `host_chips`: how many chips
+    a machine with a slice of its own may have. `sides`: the slices of a 2-D model, which are a list; none: a 3-D model,
+    whose slices follow a rule. `gke_label`: the value of cloud.google.com/gke-tpu-accelerator, "" where not offered.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    cores_per_chip: int
+    is_by_core: bool
+    host_chips: tuple[int, ...]
+    sides: tuple[tuple[int, int], ...]
+    chips_max: int
+    pci_ids: tuple[str, ...]
+    gke_label: str
+
+    @property
+    def counted_unit(self) -> str:
+        return "TensorCores" if self.is_by_core else "chips"
+
+    def count_units(self, chips: int) -> int:
+        """Return the number after the dash in the type of a slice with that many chips."""
+        return chips * (self.cores_per_chip if self.is_by_core else 1)
+
+
+class SliceType(NamedTuple):
+    """The meaning of a type. `topology`: chips along each dimension; None if several are offered under the name."""
+
+    name: str
+    model: TpuModel
+    chips: int
+    hosts: int
+    chips_per_host: int
+    topology: tuple[int, ...] | None
+
+    @property
+    def description(self) -> str:
+        """ "v4-16: 2 hosts of 4 chips, 2x2x2" """
+        hosts = f"{self.hosts} host{'s' * (self.hosts > 1)}"
+        chips = f"{self.chips_per_host} chip{'s' * (self.chips_per_host > 1)}"
+        return f"{self.name}: {hosts} of {chips}" + (f", {format_grid(self.topology)}" if self.topology else "")
+
+
+_V2_SIDES = ((2, 2), (4, 4), (8, 8), (8, 16), (16, 16))
+_V3_SIDES = ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 32))
+_E_SIDES = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+
+MODELS = (
+    TpuModel("v2", ("v2",), 2, True, (4,), _V2_SIDES, 256, ("0x0027",), ""),
+    TpuModel("v3", ("v3",), 2, True, (4,), _V3_SIDES, 1024, ("0x0027",), ""),
+    TpuModel("v4", ("v4",), 2, True, (4,), (), 4096, ("0x005e",), "tpu-v4-podslice"),
+    TpuModel("v5p", ("v5p",), 2, True, (4,), (), 8960, ("0x0062",), "tpu-v5p-slice"),
+    TpuModel("v5e", ("v5litepod", "v5e"), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x0063",), "tpu-v5-lite-podslice"),
+    TpuModel("v6e", ("v6e",), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x006f",), "tpu-v6e-slice"),
+    TpuModel("tpu7x", ("tpu7x", "v7x"), 2, True, (1, 4), (), 9216, ("0x0076",), "tpu7x"),
+)
+"""Every model that Google offers or has offered, oldest first."""
+
+PCI_VENDOR = "0x1ae0"  # Google; its virtual network cards have it too, so a chip is known by both ids
+TEST_PCI_ID = "0x0056"  # a chip without a public name, which JAX and torch_xla count
+
+
+def parse(text: str, host_chips: int | None = None) -> SliceType:
+    """Parse a type. `host_chips`: the number of chips of this machine, if known.
+
+    It matters where a slice of 8 chips may be one machine or two. Raises UsageError for a text that is no type.
+    """
+    prefix, dash, rest = text.strip().partition("-")
+    model = next((model for model in MODELS if prefix in model.names), None)
+    if model is None:
+        raise UsageError(f"{text!r} begins with the name of no TPU that is known", _suggest_models(text.strip()))
+    if not dash or not rest:
+        raise UsageError(
+            f"{text!r} does not say how many {model.counted_unit}", f"write it like {_format_type(model, 16)}"
+        )
+    shape = parse_topology(rest)
+    if shape is not None:
+        chips = math.prod(shape)
+        if shape not in _list_shapes(model, chips):
+            raise UsageError(f"{text!r}: {rest} is no topology of {model.name}", _suggest_slices(model, chips))
+    elif not (rest.isascii() and rest.isdigit() and len(rest) <= 6 and int(rest)):
+        example = f"write it like {_format_type(model, 16)}"
+        raise UsageError(f"{text!r}: {rest!r} is neither a number of {model.counted_unit} nor a topology", example)
+    else:
+        number, each = int(rest), model.count_units(1)
+        chips = number // each
+        shapes = list(_list_shapes(model, chips)) if number % each == 0 else []
+        if not shapes:
+            counted = f"{number} {model.counted_unit}" + (f", {each} to a chip," if model.is_by_core else "")
+            raise UsageError(
+                f"{text!r}: {counted} make no {model.name} slice", _suggest_slices(model, max(1, number // each))
+            )
+        shape = shapes[0] if len(shapes) == 1 else None
+    hosts, chips_per_host = _split_hosts(model, chips, host_chips)
+    return SliceType(text.strip(), model, chips, hosts, chips_per_host, shape)
+
+
+def find_by_pci_id(device: str) -> str:
+    """Return the model with this PCI id; two models share one. "" for an id that is no TPU's."""
+    if device == TEST_PCI_ID:
+        return "TPU"
+    return "/".join(model.name for model in MODELS if device in model.pci_ids)
+
+
+def format_grid(topology: Sequence[int]) -> str:
+    """ "2x2x4" """
+    return "x".join(map(str, topology))
+
+
+def parse_topology(text: str) -> tuple[int, ...] | None:
+    """Parse "4x4" or "2x2x4"; None for any other text."""
+    return _parse_sides(text.split("x"), (2, 3))
+
+
+def parse_bounds(text: str) -> tuple[int, ...] | None:
+    """Parse a box as libtpu writes it, three numbers such as "4,4,1"; None for any other text."""
+    return _parse_sides(text.split(","), (3,))
+
+
+def _parse_sides(sides: Sequence[str], counts: tuple[int, ...]) -> tuple[int, ...] | None:
+    if len(sides) not in counts or not all(side.isascii() and side.isdigit() and len(side) < 5 for side in sides):
+        return None
+    found = tuple(map(int, sides))
+    return found if all(found) else None
+
+
+def format_bounds(topology: Sequence[int]) -> str:
+    """Format a box as libtpu does: three numbers, "4,4,1"."""
+    return ",".join(map(str, (*topology, 1, 1)[:3]))
+
+
+def compute_host_bounds(topology: Sequence[int], chips_per_host: int) -> tuple[int, ...] | None:
+    """Return the grid of the hosts of a slice of several: each is a box of 2x2 chips. None where they do not fit."""
+    sides = (*topology, 1, 1)[:3]
+    box = (2, 2, 1) if chips_per_host == CHIPS_PER_HOST else sides
+    quotients = [divmod(side, part) for side, part in zip(sides, box, strict=True)]
+    return None if any(rest for _, rest in quotients) else tuple(count for count, _ in quotients)
+
+
+def _split_hosts(model: TpuModel, chips: int, host_chips: int | None) -> tuple[int, int]:
+    """Return the number of hosts and the chips of each. 8 chips are offered as one machine, or as two of 4 (on GKE)."""
+    if chips in model.host_chips and (host_chips is None or host_chips >= chips or chips < CHIPS_PER_HOST):
+        return 1, chips
+    return max(1, chips // CHIPS_PER_HOST), min(chips, CHIPS_PER_HOST)
+
+
+def _list_shapes(model: TpuModel, chips: int) -> Iterator[tuple[int, ...]]:
+    """List the grids that are offered with that many chips, smaller sides first."""
+    if model.sides:
+        yield from (sides for sides in model.sides if math.prod(sides) == chips)
+    elif chips <= model.chips_max:
+        small = {4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4)}
+        if chips == 1 and 1 in model.host_chips:
+            yield (1, 1, 1)
+        elif chips in small:
+            yield small[chips]
+        elif chips % _CUBE**3 == 0:
+            cubes = chips // _CUBE**3
+            for first in range(1, round(cubes ** (1 / 3)) + 1):
+                for second in range(first, math.isqrt(cubes // first) + 1):
+                    if cubes % (first * second) == 0:
+                        yield first * _CUBE, second * _CUBE, cubes // (first * second) * _CUBE
+
+
+def _list_chip_counts(model: TpuModel) -> Iterator[int]:
+    """List the numbers of chips that slices of this model have."""
+    sizes = (1, 4, 8, 16, 32, *range(64, model.chips_max + 1, 64))
+    return (chips for chips in sizes if any(True for _ in _list_shapes(model, chips)))
+
+
+def _suggest_slices(model: TpuModel, chips: int) -> str:
+    nearest = sorted(sorted(_list_chip_counts(model), key=lambda each: abs(each - chips))[:_SUGGESTIONS])
+    return f"near it: {', '.join(_format_type(model, each) for each in nearest)}"
+
+
+def _suggest_models(text: str) -> str:
+    """Suggest the types that may have been meant, else one of each: for "V5E-16", "v5lite-16", "v6-8", "tpu-v4-16"."""
+    word, _, number = text.lower().removeprefix("tpu-").partition("-")
+    close = [
+        model
+        for model in MODELS
+        if any(name.startswith(word) or word.startswith(name) for name in model.names) and word not in ("", "v", "tpu")
+    ]
+    if not close:
+        return f"known: {', '.join(_format_type(model, 16) for model in MODELS)}"
+    meant = [f"{model.names[0]}-{number if number.isdigit() else model.count_units(16)}" for model in close]
+    return f"did you mean {' or '.join(meant)}?"
+
+
+def _format_type(model: TpuModel, chips: int) -> str:
+    return f"{model.names[0]}-{model.count_units(chips)}"

@@ -1,1 +1,0 @@
-"""TPU chips, slices and types, and the metadata server that describes them."""

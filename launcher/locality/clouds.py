@@ -1,0 +1,245 @@
+"""The metadata servers of clouds: where the machine under this node is, by the cloud's own word.
+
+A cloud is a row of `CLOUDS`: the signs by which its machines are known, and the function that asks its server for a few
+keys; `keys` has the levels of these. A server is asked only where there is a sign, because the address that all clouds
+use for theirs means nothing elsewhere, or worse, a foreign machine. The sign is the name of the machine's firmware,
+which Linux shows in files that every user may read, also in a container. Variables such as AWS_REGION are no sign: they
+name the cloud whose API a program uses, and are set on laptops too. A sandbox that hides the files has no sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.hardware.linux.sysfs import FileTree
+from launcher.hardware.metadata_server import (
+    LIMIT_S,
+    LINK_LOCAL,
+    HttpResponse,
+    NoAnswer,
+    Server,
+    ask_google,
+    is_token,
+    parse_object,
+    strip_text,
+)
+from launcher.locality.contract import Hints
+from launcher.locality.keys import derive_levels
+from launcher.model.locality_path import is_text
+from rendezvous.values import NamedTuple
+
+
+class Cloud(NamedTuple):
+    """`signs`: files of the firmware, one of which begins with the text. `ask`: fills in key -> value, returns remarks.
+
+    It raises NoAnswer, and what it has filled in counts.
+    """
+
+    signs: tuple[tuple[str, str], ...]
+    ask: Callable[[Server, dict[str, str]], str]
+
+
+class CloudSource:
+    """`root`: the directory above /sys and /var, and `address`: the server's, for tests."""
+
+    def __init__(self, name: str, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
+        self.name = name
+        self._root = root
+        self._address = address
+
+    def is_likely(self, environ: Mapping[str, str]) -> bool:
+        return has_cloud_signature(self.name, self._root)
+
+    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
+        if self.name == "aws" and environ.get(_AWS_OFF, "").lower() == "true":
+            return Hints((), f"{_AWS_OFF} is set")
+        values: dict[str, str] = {}
+        try:
+            told = CLOUDS[self.name].ask(Server(self._address, min(limit_s, LIMIT_S)), values)
+        except NoAnswer as error:
+            told = f"the metadata server {error}"
+        levels, remarks = derive_levels(self.name, values)
+        server_name = "" if not levels else "IMDSv2" if self.name == "aws" else "metadata server"
+        host = read_physical_host(self._root) if self.name == "azure" else ""
+        told_host = f"its physical host is {host}" if host else ""
+        return Hints(levels, "; ".join(filter(None, (server_name, told, told_host, *remarks))))
+
+
+def has_cloud_signature(cloud: str, root: str = "/") -> bool:
+    """Whether the firmware says that this machine is in that cloud. `root`: the directory above /sys."""
+    return any(FileTree(root).read_text(file).startswith(text) for file, text in CLOUDS[cloud].signs)
+
+
+# Amazon: IMDSv2 has region and zone, and no switches. The network nodes above a machine are available from an API that
+# needs a permission, and on Kubernetes from labels that AWS's controller sets. The placement group is what was
+# requested and its partition what fails together; neither implies nearness, so they are told and not used.
+
+_AWS_OFF = "AWS_EC2_METADATA_DISABLED"  # Amazon's own libraries heed it
+_AWS_TOKEN = "X-aws-ec2-metadata-token"
+_NO_SWITCHES = (
+    "it knows no switches: `aws ec2 describe-instance-topology` and the node labels "
+    "topology.k8s.aws/network-node-layer-N name them"
+)
+
+
+def _ask_aws(server: Server, values: dict[str, str]) -> str:
+    headers = {_AWS_TOKEN: _fetch_aws_token(server)}
+    for key in ("placement/region", "placement/availability-zone"):
+        values[key] = _read_aws_value(server, headers, key)
+    group = _read_aws_value(server, headers, "placement/group-name")
+    partition = _read_aws_value(server, headers, "placement/partition-number")
+    if not group or not group.isprintable():
+        return _NO_SWITCHES
+    group = f"{group[:60]}, partition {partition}" if partition.isdecimal() else group[:60]
+    return f"{_NO_SWITCHES}; the placement group {group} says what was asked for, not what is near"
+
+
+def _fetch_aws_token(server: Server) -> str:
+    """Every query needs a token, and the answer with it must not cross more hops than the machine's owner allows.
+
+    By default that is one, too few for a container with a network of its own: the server seems not to answer.
+    """
+    try:
+        answer = server.ask("/latest/api/token", {f"{_AWS_TOKEN}-ttl-seconds": "60"}, method="PUT")
+    except NoAnswer as error:
+        raise NoAnswer(f"{error}; in a container its hop limit must be 2 or more") from None
+    token = strip_text(answer.text)
+    if answer.status != 200:
+        off = ": it is turned off for this machine" if answer.status == 403 else ""
+        raise NoAnswer(f"gives no token, it answers {answer.status}{off}")
+    if not is_token(token):
+        raise NoAnswer("gives a token that is none")
+    return token
+
+
+def _read_aws_value(server: Server, headers: Mapping[str, str], key: str) -> str:
+    """Return the value of a key; empty if there is none, as for machines in no placement group."""
+    answer = server.ask(f"/latest/meta-data/{key}", headers).require_status(200, 404, asked=key)
+    return strip_text(answer.text) if answer.status == 200 else ""
+
+
+# Google: machines for accelerators and some for HPC have a position below the zone, where they were placed compactly or
+# reserved. It is an attribute in one of two spellings; both occur in public code that reads them, neither in Google's
+# documentation. Under GKE a proxy of GKE's may answer instead, which has the zone and hides attributes.
+
+_GCE_ZONE, _GCE_HOST = "instance/zone", "instance/attributes/physical_host"
+_GCE_TOPOLOGY = "instance/attributes/physical_host_topology"
+
+
+def _ask_gce(server: Server, values: dict[str, str]) -> str:
+    answer = ask_google(server, _GCE_ZONE)
+    zone = strip_text(answer.text).rpartition("/")[2] if answer.status == 200 else ""
+    if zone:
+        values[_GCE_ZONE] = zone
+        values[f"{_GCE_ZONE}: before the last dash"] = zone.rpartition("-")[0]
+    answer = ask_google(server, _GCE_TOPOLOGY)
+    if answer.status == 200:
+        found = parse_object(answer.text)
+        blocks = {f"{_GCE_TOPOLOGY}: {part}": strip_text(found.get(part)) for part in ("cluster", "block", "subblock")}
+        values.update(blocks)
+        if any(blocks.values()):
+            return ""
+    answer = ask_google(server, _GCE_HOST)
+    parts = strip_text(answer.text).strip("/").split("/")
+    if answer.status == 200 and len(parts) == 3:
+        values[f"{_GCE_HOST}: first part"], values[f"{_GCE_HOST}: second part"] = parts[:2]
+        return ""
+    return "no physical_host: this machine has no such place, or GKE hides it and the node's labels have it"
+
+
+# Azure: machines with InfiniBand have a subgroup, one interconnect block such as the 18 machines of an NVLink rack, and
+# a group, as far as InfiniBand reaches. Both came with a late version of the server's API; an older server refuses that
+# version, and is asked again in an old one, where a tag may contain the subgroup. Hyper-V writes the host's name to a
+# file; it is only shown, as machines with accelerators have a host for themselves.
+
+_AZURE_PATH = "/metadata/instance/compute?format=json&api-version="
+_AZURE_VERSIONS = ("2025-11-11", "2021-12-13")
+_AZURE_SIZE_MAX = 1 << 18  # the machine's user data, up to 64 KiB in base64, are part of the answer
+_AZURE_TAG = "Platform_Interconnect_Group"
+_AZURE_IDS = ("interconnectSubgroupId", "interconnectGroupId")
+_POOL = "/var/lib/hyperv/.kvp_pool_3"
+_POOL_KEY, _POOL_VALUE, _POOL_MAX = 512, 2048, 1 << 20  # a record is a key and a value, filled up with zeros
+
+
+def _ask_azure(server: Server, values: dict[str, str]) -> str:
+    compute = _read_azure_compute(server)
+    location, zone = strip_text(compute.get("location")).lower(), strip_text(compute.get("zone"))
+    values.update({"location": location, "zone": f"{location}-{zone}" if location and zone else ""})
+    interconnect = {key: strip_text(compute.get(key)) for key in _AZURE_IDS}
+    tags = compute.get("tagsList")
+    for tag in tags if isinstance(tags, list) else ():
+        if isinstance(tag, dict) and tag.get("name") == _AZURE_TAG:
+            interconnect.setdefault(f"tagsList: {_AZURE_TAG}", strip_text(tag.get("value")))
+    values.update(interconnect)
+    if any(interconnect.values()):
+        return ""
+    return "no interconnect group: this machine has no InfiniBand, or is in none"
+
+
+def _read_azure_compute(server: Server) -> dict[str, Any]:
+    for version in _AZURE_VERSIONS:
+        answer = server.ask(_AZURE_PATH + version, {"Metadata": "true"}, size_max=_AZURE_SIZE_MAX)
+        if answer.status == 200:
+            return parse_object(answer.text)
+        if answer.status != 400:  # 400: an unknown version
+            break
+    raise NoAnswer(f"answers {answer.status}")
+
+
+def read_physical_host(root: str) -> str:
+    """Return the name of the machine under this one, as Hyper-V wrote it to a file of records; empty if it did not."""
+    try:
+        with open(FileTree(root).resolve(_POOL), "rb") as file:
+            pool = file.read(_POOL_MAX)
+    except OSError:
+        return ""
+    for start in range(0, len(pool), _POOL_KEY + _POOL_VALUE):
+        key, value = pool[start:][:_POOL_KEY], pool[start + _POOL_KEY :][:_POOL_VALUE]
+        if key.partition(b"\0")[0] == b"PhysicalHostName":
+            name = value.partition(b"\0")[0].decode(errors="replace").strip()
+            return name if is_text(name) else ""
+    return ""
+
+
+# Oracle: blocks are known where the owner's tenancy has capacity topology; else a machine may still have its network
+# block and rack. Names are OCIDs, long and opaque; Oracle's own labels of Kubernetes nodes keep their last eleven
+# characters, and so does this, so that a node with labels and one with the server have the same names.
+
+_OCI_RDMA = ("customerLocalBlock", "customerNetworkBlock", "customerHPCIslandId", "customerGpuMemoryFabric")
+_OCI_HOST = ("networkBlockId", "rackId")
+_OCID_SUFFIX_LENGTH = 11
+
+
+def _ask_oci(server: Server, values: dict[str, str]) -> str:
+    for key in ("instance/canonicalRegionName", "instance/availabilityDomain"):
+        answer = _ask_oci_path(server, key)
+        if answer.status == 200:
+            values[key] = strip_text(answer.text).rpartition(":")[2]
+    for path, prefix, keys in (
+        ("host/rdmaTopologyData", "rdmaTopologyData", _OCI_RDMA),
+        ("host/", "host", _OCI_HOST),
+    ):
+        answer = _ask_oci_path(server, path)
+        if answer.status == 200:
+            found = parse_object(answer.text)
+            names = {key: strip_text(found.get(key)).rpartition(".")[2][-_OCID_SUFFIX_LENGTH:] for key in keys}
+            values.update({f"{prefix}: {key}": name for key, name in names.items()})
+            if any(names.values()):
+                return ""
+    return "no rdmaTopologyData: this machine has no RDMA network, or its tenancy no capacity topology"
+
+
+def _ask_oci_path(server: Server, path: str) -> HttpResponse:
+    answer = server.ask(f"/opc/v2/{path}", {"Authorization": "Bearer Oracle"})
+    return answer.require_status(200, 404, asked=path)
+
+
+# docs/internals/decisions/0028-cloud-metadata-after-detection.md
+_DMI = "/sys/class/dmi/id"
+CLOUDS: Mapping[str, Cloud] = {
+    "aws": Cloud(((f"{_DMI}/sys_vendor", "Amazon EC2"), ("/sys/hypervisor/uuid", "ec2")), _ask_aws),
+    "gce": Cloud(((f"{_DMI}/product_name", "Google"),), _ask_gce),
+    "azure": Cloud(((f"{_DMI}/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),), _ask_azure),
+    "oci": Cloud(((f"{_DMI}/chassis_asset_tag", "OracleCloud.com"),), _ask_oci),
+}

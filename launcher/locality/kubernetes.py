@@ -1,0 +1,263 @@
+"""Kubernetes: the labels of the node that this pod runs on.
+
+Clouds and operators write rack, block and zone into labels of the Node object, which is in no namespace. A pod gets
+them in one of two ways. The pod's definition provides them: by the downward API, as far as Kubernetes copies labels of
+the node to the pod, or in a file that an init container has written. Or the agent queries the API server for its own
+node, if the account of the pod may `get` nodes. Provided labels have precedence, and if they name switches the server
+is not queried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from launcher.hardware.linux.sysfs import FileTree
+from launcher.hardware.metadata_server import NoAnswer, Server, is_token, parse_object
+from launcher.hardware.slice_identity import has_identity_variable
+from launcher.locality.clouds import has_cloud_signature
+from launcher.locality.contract import Hints, Level
+from launcher.locality.keys import TIERS, derive_levels, sort_levels
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+
+LABELS, LABELS_FILE = "LAUNCHER_NODE_LABELS", "LAUNCHER_NODE_LABELS_FILE"
+NODE_NAMES = ("NODE_NAME", "LAUNCHER_NODE_NAME")
+"""The variables of spec.nodeName in a pod; the second is also meshrun's name of the node."""
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a pod has the token of its account, and the API server's certificate authority."""
+
+LIMIT_S = 1.5
+"""Less than all sources have together, so that an unresponsive server is named."""
+
+_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  # kubernetes.io/docs/tasks/run-application/access-api-from-pod
+_PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
+_PODINFO = "/etc/podinfo"  # the mount point of a downward API volume in Kubernetes' own examples
+_PODINFO_FILES = ("labels", "annotations")
+_FILE_MAX = 1 << 20
+_RULE = 'apiGroups [""], resources [nodes], verbs [get]'
+# Only the object's metadata: a whole Node lists every image on the machine.
+_ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_ACCOUNT_NAME = re.compile(r"system:serviceaccount:[a-z0-9.:-]{1,320}")
+_SIZE_MAX = 4 << 20
+_TOKEN_MAX = 1 << 16
+
+
+class Source:
+    """`root`: the directory above /etc, /sys and /var, for tests."""
+
+    name = "kubernetes"
+
+    def __init__(self, *, root: str = "/") -> None:
+        self._root = root
+
+    def is_likely(self, environ: Mapping[str, str]) -> bool:
+        has_variable = any(environ.get(name) for name in (LABELS, LABELS_FILE, _SERVICE_HOST))
+        return has_variable or FileTree(self._root).is_directory(ACCOUNT)
+
+    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
+        found: dict[str, Level] = {}
+        told = [_merge_text(name, text, found) for name, text in self._read_label_texts(environ)]
+        if not any(level in TIERS for level in found):
+            try:
+                labels = read_node_labels(environ, limit_s, self._root)
+                told.append(_merge_labels("node label", "node labels", labels, found))
+            except NoAnswer as error:
+                told.append(str(error))
+        if has_identity_variable(environ):
+            found.pop("slice", None)  # from the TPU itself; the pool's other name would be a conflict
+        zone = found.get("zone")
+        if zone and zone.domain.isdecimal() and has_cloud_signature("azure", self._root):
+            # Where Azure has no zones, its cloud provider writes the fault domain there (cloud-provider-azure, #10222).
+            del found["zone"]
+            told.append(f"zone {zone.domain} is none, but a fault domain of Azure's")
+        return Hints(sort_levels(found.values()), "; ".join(told))
+
+    def _read_label_texts(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str | OSError]]:
+        """Yield name and text of everything that contains labels."""
+        if environ.get(LABELS):
+            yield LABELS, environ[LABELS]
+        named = environ.get(LABELS_FILE)
+        path = named or FileTree(self._root).resolve(_PODINFO)
+        files = [os.path.join(path, file) for file in _PODINFO_FILES] if os.path.isdir(path) else [named]
+        for file in files:
+            if file and (file == named or os.path.exists(file)):
+                try:
+                    with open(file, encoding="utf-8", errors="replace") as opened:
+                        yield file, opened.read(_FILE_MAX)
+                except OSError as error:
+                    yield file, error
+
+
+def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
+    if isinstance(text, OSError):
+        return f"{name} cannot be read: {text.strerror}"
+    try:
+        return _merge_labels(f"{name}:", name, parse_labels(text), found)
+    except LabelsError as error:
+        return f"{name}: {error}"
+
+
+def _merge_labels(origin: str, called: str, labels: Mapping[str, str], found: dict[str, Level]) -> str:
+    """Add the levels that labels name, and describe the result."""
+    levels, remarks = derive_levels("kubernetes", labels, origin)
+    for level in levels:
+        found.setdefault(level.name, level)
+    return "; ".join((called if levels else f"{called}: none of them names a place", *remarks))
+
+
+# The labels of this pod's Node object, from the API server with the pod's own account. The token is read again each
+# time, because Kubernetes replaces it. It goes over TLS, to a server that the cluster's own authority certifies, and
+# nowhere else: not through a proxy, and not into any message.
+
+
+def read_node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> dict[str, str]:
+    """Return the labels by key. `root`: the directory above /var, for tests. Raises NoAnswer with a whole clause."""
+    account = FileTree(root).resolve(ACCOUNT)
+    node = next((environ[name] for name in NODE_NAMES if environ.get(name)), "")
+    if not node:
+        raise NoAnswer(f"{NODE_NAMES[0]} is not set from spec.nodeName, so the node's labels cannot be asked for")
+    if not _NODE.fullmatch(node):
+        raise NoAnswer(f"{node[:60]!r} is no name of a Kubernetes node")
+    address = _find_address(environ)
+    headers = {"Authorization": f"Bearer {_read_token(f'{account}/token')}", "Accept": _ACCEPT}
+    tls = _make_tls_context(f"{account}/ca.crt")
+    try:
+        server = Server(address, min(limit_s, LIMIT_S), tls)
+        answer = server.ask(f"/api/v1/nodes/{node}", headers, size_max=_SIZE_MAX)
+        if answer.status != 200:
+            raise NoAnswer(_describe_refusal(answer.status, answer.text, node))
+        metadata = parse_object(answer.text).get("metadata")
+    except NoAnswer as error:
+        raise NoAnswer(f"the API server {error}") from None
+    return _keep_texts(metadata.get("labels") if isinstance(metadata, dict) else None)
+
+
+def _find_address(environ: Mapping[str, str]) -> tuple[str, int]:
+    host = environ.get(_SERVICE_HOST, "")
+    port = next((environ[name] for name in _PORTS if environ.get(name)), "443")
+    if not is_token(host):
+        raise NoAnswer(f"no {_SERVICE_HOST}, so there is no API server to ask")
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+        raise NoAnswer(f"{port[:20]!r} is no port of an API server")
+    return host, int(port)
+
+
+def _read_token(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            token = file.read(_TOKEN_MAX).strip()
+    except OSError as error:
+        why = error.strerror or "it cannot be read"
+        raise NoAnswer(f"no token of a service account (automountServiceAccountToken): {path}: {why}") from None
+    if not is_token(token):
+        raise NoAnswer(f"{path} holds no token")
+    return token
+
+
+def _make_tls_context(authority: str) -> ssl.SSLContext:
+    """Return a TLS context that trusts the cluster's authority, and no other.
+
+    Python 3.13 requires more of certificates than Kubernetes (VERIFY_X509_STRICT): authorities of many clusters, those
+    of EKS among them, have no key identifier and would be refused (kubernetes-client/python, issue 2394).
+    """
+    import ssl
+
+    try:
+        trusting = ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise NoAnswer(f"{authority} cannot be used: {error.strerror or 'no certificate'}") from None
+    trusting.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return trusting
+
+
+def _describe_refusal(status: int, text: str, node: str) -> str:
+    if status == 401:
+        return "does not accept the token of the pod's service account"
+    if status == 403:
+        who = _ACCOUNT_NAME.search(text)
+        return f"does not let {who[0] if who else 'this pod'} read its node: a ClusterRole with {_RULE} is missing"
+    if status == 404:
+        return f"knows no node {node}: {NODE_NAMES[0]} must be spec.nodeName"
+    return f"answers {status}"
+
+
+# Labels as text. A file of the downward API has a line for each label, `key="value"`, quoted as Go quotes strings. A
+# variable, and a hand-written file, has `key=value`, separated by commas or lines. And the file of an init container
+# that queried the API server is JSON: a Node object, or only its labels.
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"[, ]*')
+_KEY = re.compile(r"([^=]*)=")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))", re.DOTALL)
+_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_COUNT_MAX = 10_000
+
+
+class LabelsError(ValueError):
+    """The text is in none of these forms; the message is a clause that says where."""
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Return labels by key; of a duplicate key the last. Raises LabelsError."""
+    if text.lstrip().startswith("{"):
+        return _parse_json(text)
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _parse_line(line.strip(), found)
+        if len(found) > _COUNT_MAX:
+            raise LabelsError(f"more than {_COUNT_MAX} labels")
+    return found
+
+
+def _parse_json(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LabelsError("it begins like JSON and is none") from None
+    metadata = found.get("metadata")
+    labels = metadata.get("labels", {}) if isinstance(metadata, dict) else found
+    if not isinstance(labels, dict):
+        raise LabelsError("its labels are no JSON object")
+    return _keep_texts(labels)
+
+
+def _keep_texts(labels: object) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if isinstance(value, str)} if isinstance(labels, dict) else {}
+
+
+def _parse_line(line: str, found: dict[str, str]) -> None:
+    at = 0  # an index rather than slicing: a line may be long
+    while at < len(line):
+        key = _KEY.match(line, at)
+        if not key or not key[1].strip():
+            raise LabelsError(f"{line[at : at + 60]!r} is not KEY=VALUE")
+        if line.startswith('"', key.end()):
+            quoted = _QUOTED.match(line, key.end())
+            if not quoted:
+                raise LabelsError(f"{line[at : at + 60]!r} ends within a value")
+            value, at = _unquote(quoted[0].rstrip(", ")), quoted.end()
+        else:
+            comma = line.find(",", key.end())
+            value, at = line[key.end() : comma if comma >= 0 else None], comma + 1 if comma >= 0 else len(line)
+            if "$(" in value:  # Kubernetes' text for a variable that was not defined
+                raise LabelsError(f"{value[:60]} was not replaced: that variable must be defined before this one")
+        found[key[1].strip()] = value.strip()
+
+
+def _unquote(text: str) -> str:
+    """Undo Go's strconv.Quote."""
+
+    def decode_escape(match: re.Match[str]) -> str:
+        code = match[1] or match[2] or match[3]
+        if code is None:
+            return _LETTERS.get(match[4], match[4])
+        number = int(code, 16)
+        return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else "\ufffd"
+
+    return _ESCAPE.sub(decode_escape, text[1:-1])

@@ -1,0 +1,370 @@
+"""One examination: a run's steps on this machine, the findings of each, and the result as one object.
+
+The same modules as in a run read everything, so the result is what a run would do, in another order; and a failure
+does not prevent the next step: without workers the store is still queried. No worker is started, nothing written and
+no framework imported.
+
+The object is the format of `--json`, from which the text is rendered too. Fields are only ever added; `version`
+changes if one has to be removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+from msgspec import to_builtins
+
+from launcher.agent.membership import make_settings
+from launcher.config import config, credentials, files, frameworks, schedulers
+from launcher.config.config import Config
+from launcher.config.options import command_line
+from launcher.hardware import slice_identity
+from launcher.hardware.accelerators import named
+from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
+from launcher.hardware.accelerators.slots import make_node_slots
+from launcher.locality import gather
+from launcher.locality.gather import Locality
+from launcher.meshctl.doctor.checks import (
+    CHECKS,
+    Finding,
+    PlannedRun,
+    Severity,
+    describe_verdict,
+    make_stop,
+    sort_findings,
+)
+from launcher.meshctl.doctor.environment import (
+    choose_node_count,
+    describe_environment,
+    find_assignment,
+    make_spec_builder,
+    plan_world,
+)
+from launcher.meshctl.doctor.machine import MachineInfo, read_machine
+from launcher.meshctl.doctor.network import check_store, find_advertised_address
+from launcher.model.errors import LauncherError, UsageError, sanitize
+from launcher.model.node import Device, Slot
+from launcher.model.version import __version__
+from launcher.placement.adapter.description import NodeAssignment
+
+VERSION = 1
+NO_SCRIPT = "SCRIPT"
+"""Represents the script where none is given."""
+FRAMEWORKS = ("torch", "jax", "torch_xla")
+NO_FRAMEWORK = "workers get torchrun's variables: nothing speaks for another framework"
+
+
+def examine(
+    argv: Sequence[str], environ: Mapping[str, str], *, rank: int | None = None, node_count: int | None = None
+) -> dict[str, Any]:
+    """Examine a run with these arguments, as values for JSON. Raises UsageError as the run would.
+
+    The script may be missing from `argv`. `rank`: of the environment to show, None for none. `node_count` None: as many
+    as the options say.
+    """
+    words = command_line.parse(argv)
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    hostname = os.uname().nodename
+    run = config.resolve(words._replace(script=words.script or NO_SCRIPT), environ, python, hostname)
+    gathered = schedulers.resolve(words.values, environ, hostname)
+    findings: list[Finding] = []
+
+    slots, reason = _choose_slots(run, environ, findings)
+    used = [device for slot in slots for device in slot.devices]
+    choice = frameworks.choose_environments(run.framework, used, run.python, environ)
+    machine = read_machine(environ, run.log_dir)
+    devices = examine_devices(run, environ)
+    if slots:  # else the problem has been reported
+        findings += check_devices(devices)
+    address, why, problems = find_advertised_address(run)
+    findings += problems
+    names = tuple(filter(None, (run.node_name, hostname, address)))
+    locality, stands = _examine_locality(run, used, environ, names, findings)
+    count = choose_node_count(run, node_count)
+    may_grow = run.network is not None and run.nodes_max is None and node_count is None
+    world = _plan_world(run, slots, count, locality, "note" if may_grow else "stop", findings)
+    findings += check_interpreter(run, environ)
+    with _report(findings, "options"):  # whether the agreement's limits can be kept together
+        make_settings(run)
+    shown = None
+    if world:
+        assignment = find_assignment(rank or 0, world, count)
+        with _report(findings, "workers"):
+            builder = make_spec_builder(run, slots, environ, hostname)
+            shown = describe_environment(run, builder, assignment, rank or 0, count, environ)
+            remarks = (remark for remark in builder.list_remarks() if remark != choice.reason)
+            findings += [Finding("start", "note", remark) for remark in remarks]
+    planned = PlannedRun(
+        worker_count=len(slots),
+        accelerators=frozenset(device.kind for device in used) - {"cpu"},
+        node_count=count,
+        frameworks=choice.names,
+        shutdown_timeout_s=run.shutdown_timeout_s,
+        is_bound=run.numa_binding is not None,
+        health_check=run.origins["health_check"] if run.health_check else "",
+        environ=environ,
+    )
+    findings += [finding for check in CHECKS for finding in check(machine, planned)]
+    store = _examine_store(run, environ, findings)
+    if words.script is not None:
+        with _report(findings, "script"):
+            files.check(replace(run, log_dir=None))  # which would be created
+    findings = sort_findings([*findings, *(Finding("options", "note", note) for note in run.notes)])
+    return {
+        "version": VERSION,
+        "meshrun": __version__,
+        "python": {"version": ".".join(map(str, sys.version_info[:3])), "agent": sys.executable, "workers": python},
+        "torch": find_version("torch"),
+        "workers": {"count": len(slots), "reason": reason},
+        "devices": devices,
+        "tpu_slice": _describe_tpu_slice(environ, locality),
+        "frameworks": list_frameworks(run, environ),
+        "framework": {"names": list(choice.names), "reason": choice.reason or NO_FRAMEWORK},
+        "locality": stands,
+        "network": {**_describe_interfaces(machine), "address": address, "reason": why},
+        "controller": _describe_scheduler(gathered),
+        "options": _describe_options(gathered, run, hostname),
+        "secrets": credentials.find_variables(environ),
+        "machine": _describe_machine(machine),
+        "store": store,
+        "environment": None if rank is None else shown,
+        "notes": list(run.notes),
+        "findings": [finding._asdict() for finding in findings],
+        "verdict": {
+            "would_start": not any(finding.level == "stop" for finding in findings),
+            "sentence": describe_verdict(findings),
+        },
+    }
+
+
+@contextmanager
+def _report(findings: list[Finding], check: str) -> Iterator[None]:
+    """Turn an error of a run's step into a finding."""
+    try:
+        yield
+    except LauncherError as error:
+        findings.append(make_stop(check, error))
+
+
+# --- steps of a run ---
+
+
+def _choose_slots(run: Config, environ: Mapping[str, str], findings: list[Finding]) -> tuple[tuple[Slot, ...], str]:
+    """Return the workers of a run and the reason, or why there can be none."""
+    with _report(findings, "workers"):
+        return make_node_slots(run, environ)
+    return (), findings[-1].seen
+
+
+def examine_devices(run: Config, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Examine every kind of device: what is present, the reason, or why there is none; CPUs last.
+
+    Each detector is run, where a run stops at the first one with a result. A kind that is not built in is included if
+    --devices names it. An exception is a reason too: a driver in a bad state is a case for this command.
+    """
+    request, each_its_own = run.devices, run.device_binding == "visible"
+    asked = request.kind if request is not None else ""
+
+    def detect(kind: str) -> Inventory:
+        if request is not None and kind not in (*KINDS, "cpu"):
+            return named.detect_requested(request, environ, isolates_workers=each_its_own)
+        made = named.make_detector(kind, is_requested=asked == kind, isolates_workers=each_its_own)
+        return made.detect(environ)
+
+    found = []
+    for kind in dict.fromkeys((*KINDS, *filter(None, [asked]), "cpu")):
+        try:
+            inventory = detect(kind)
+        except LauncherError as error:
+            inventory = Inventory((), str(error))
+        except Exception as error:
+            inventory = Inventory((), f"{type(error).__name__}: {error}")
+        found.append(_describe_inventory(kind, inventory, environ))
+    return found
+
+
+def _describe_inventory(kind: str, inventory: Inventory, environ: Mapping[str, str]) -> dict[str, Any]:
+    devices = inventory.devices
+    variable = next((device.variable for device in devices if device.variable), find_visible_variable(kind, environ))
+    return {
+        "kind": kind,
+        "count": len(devices),
+        "reason": inventory.reason,
+        "mistake": inventory.mistake,
+        "silent": inventory.unresponsive_count,
+        "visible_by": variable,
+        "ids": [device.id for device in devices],
+        "devices": [
+            {name: getattr(device, name) for name in ("index", "id", "model", "numa_node", "domain")}
+            for device in devices
+        ],
+    }
+
+
+def _examine_locality(
+    run: Config,
+    devices: Sequence[Device],
+    environ: Mapping[str, str],
+    names: Sequence[str],
+    findings: list[Finding],
+) -> tuple[Locality | None, dict[str, Any]]:
+    """Return this node's locality, and the same with the sources, to be shown."""
+    asked = run if run.network is not None else replace(run, locality_command=None)  # as in a run: see notes
+    try:
+        found = gather.resolve_locality(asked, environ, names=names, devices=devices, is_thorough=True)
+    except LauncherError as error:
+        level: Severity = "stop" if run.network is not None else "note"  # one machine queries no source
+        findings.append(make_stop("locality", error)._replace(level=level))
+        return None, {"levels": [], "reason": str(error), "looked": [], "no_sign_of": [], "remarks": []}
+    answered = {one.source for one in found.results}
+    return found, {
+        "levels": [level._asdict() for level in found.levels],
+        "reason": "" if found.levels else "nothing says where this node stands",
+        "looked": [{"source": one.source, "reason": one.reason, "levels": len(one.levels)} for one in found.results],
+        "no_sign_of": [name for name in gather.BUILT_IN if name not in answered],
+        "remarks": list(found.remarks) if found.levels else [],
+    }
+
+
+def _plan_world(
+    run: Config,
+    slots: Sequence[Slot],
+    count: int,
+    locality: Locality | None,
+    level: Severity,
+    findings: list[Finding],
+) -> list[NodeAssignment]:
+    """Return the plan of `count` nodes like this one; empty without one. `level`: of a finding that there is none."""
+    try:
+        return plan_world(run, slots, count, locality) if slots else []
+    except UsageError as error:
+        seen = str(error) if count == 1 else f"{count} nodes like this one: {error}"
+        findings.append(Finding("placement", level, seen, "", error.hint or ""))
+        return []
+
+
+def _examine_store(run: Config, environ: Mapping[str, str], findings: list[Finding]) -> dict[str, Any] | None:
+    """Examine the store, if there is one in the network."""
+    network = run.network
+    if network is None:
+        return None
+    found = check_store(run, network, environ)
+    findings += found.findings
+    shown = {"kind": network.backend, "endpoints": list(network.endpoints), "tls": network.uses_tls}
+    return shown | {name: getattr(found, name) for name in found.__struct_fields__ if name != "findings"}
+
+
+# --- further parts of the object ---
+
+
+def find_version(distribution: str) -> str | None:
+    """Return the version installed for the agent's Python, without importing the framework."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def list_frameworks(run: Config, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return what the workers' Python could import, as far as visible without starting it, with versions."""
+    return {
+        name: {
+            "found": frameworks.has_package(name, run.python, environ),
+            "version": find_version(name) if run.python == sys.executable else None,
+        }
+        for name in FRAMEWORKS
+    }
+
+
+def _describe_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -> dict[str, Any] | None:
+    """Return what is known of this host's slice of TPUs; None without a sign of one."""
+    found = locality.identity if locality is not None else None
+    if found is None and not any(environ.get(name) for name in slice_identity.IDENTITY_VARIABLES):
+        return None
+    results = locality.results if locality is not None else ()
+    reason = next((one.reason for one in results if one.source == "slice"), "")
+    if found is None:
+        found, why = slice_identity.read_identity(environ)
+        reason = reason or why
+    if found is None:
+        return {"name": "", "reason": reason}
+    return {**found._asdict(), "hostnames": list(found.hostnames), "reason": reason}
+
+
+def _describe_options(gathered: schedulers.ResolvedOptions, run: Config, hostname: str) -> dict[str, dict[str, str]]:
+    """Describe every option; a default that depends on others with its value here."""
+    means = {
+        "rdzv-id": run.run_id or "random",
+        "rdzv-backend": run.rdzv_backend,
+        "node-name": hostname,
+        "master-port": str(run.master_port or "a fresh one for every round"),
+    }
+    return {
+        name: {"value": means.get(name, value.text) if value.is_default else value.text, "origin": value.origin}
+        for name, value in gathered.values.items()
+    }
+
+
+def _describe_scheduler(gathered: schedulers.ResolvedOptions) -> dict[str, Any] | None:
+    """Describe the scheduler of the environment: the signs of it, its values, and what a run uses of them."""
+    found = gathered.detection
+    if found is None:
+        return None
+    says = {
+        name: {"value": value.text, "origin": value.origin, "unused": gathered.unused.get(name)}
+        for name, value in found.values.items()
+    }
+    return {"name": found.controller, "known_by": list(found.known_by), "reason": found.reason, "says": says}
+
+
+def _describe_interfaces(machine: MachineInfo) -> dict[str, Any]:
+    return {"interfaces": to_builtins(machine.interfaces), "rdma_devices": list(machine.rdma_devices)}
+
+
+def _describe_machine(machine: MachineInfo) -> dict[str, Any]:
+    """Describe what the checks have read."""
+    found = to_builtins(machine)
+    names = ("cpu_quota", "memory", "memory_limit", "oom_groups", "numa_nodes", "shared_memory", "logs")
+    limits = {name: found[name] for name in ("open_files", "user_processes", "locked_memory")}
+    return {
+        "cpus": machine.cpu_count,
+        **{name: found[name] for name in names},
+        "numa_nodes": [{"node": node, "cpus": cpus} for node, cpus in machine.numa_nodes.items()],
+        "limits": {**limits, "processes": found["process_limit"]},
+    }
+
+
+# --- checks of the run itself ---
+
+
+def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield problems with them, besides those that keep workers from starting."""
+    for kind in kinds:
+        if kind["silent"]:
+            seen = f"{kind['silent']} more of {kind['kind']} are there and do not answer"
+            harm = (
+                "workers start on the others alone, and a node that should have all of them is smaller than its peers"
+            )
+            remedy = "see dmesg; such a device often needs a reset, or the machine a restart"
+            yield Finding("devices", "hurt", seen, harm, remedy)
+        if kind["mistake"]:
+            yield Finding("devices", "hurt", kind["mistake"], "fewer devices are used than there are", "mend it")
+
+
+def check_interpreter(run: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that the workers' Python, or the program, exists."""
+    path = environ.get("PATH", os.defpath)
+    if run.launch_mode != "program":
+        if shutil.which(run.python, path=path) is None:
+            seen = f"the workers' Python, {run.python}, cannot be run"
+            yield Finding("python", "stop", seen, "", "see PYTHON_EXEC")
+    elif run.script != NO_SCRIPT and shutil.which(run.script, path=path) is None:
+        remedy = "is it executable? a program that is here, and not in PATH, is written ./PROGRAM"
+        yield Finding("script", "stop", f"the program {sanitize(run.script)} cannot be run", "", remedy)

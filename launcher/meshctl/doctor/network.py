@@ -1,0 +1,246 @@
+"""What a run would reach over the network: the address of this node for the others, and the job's store.
+
+The store is used as a run would, without writing. First comes the probe that an agent makes before anything else
+(`startup.probe`), then the real client: it logs in, asks for the version, and reads the run's keys. The right to write
+there is tested by a transaction whose condition never holds: etcd checks the right to every key that a transaction
+names before it evaluates the condition (etcd, server/etcdserver/apply_auth.go). A store that an agent serves exists
+while its job runs. If none serves it now, the node that would is what matters.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from launcher.agent import stores
+from launcher.agent.startup.addresses import find_own_address, find_serving_addresses, is_resolvable
+from launcher.agent.startup.probe import probe
+from launcher.agent.startup.startup import choose_serving_addresses, listen, require_master_port
+from launcher.config import credentials
+from launcher.config.config import Config
+from launcher.config.credentials import Credentials
+from launcher.config.options.network import StoreConfig
+from launcher.hardware.metadata_server import NoAnswer, Server, parse_object, strip_text
+from launcher.meshctl.doctor.checks import Finding, make_stop
+from launcher.model.errors import LauncherError, TemporaryError, UsageError
+from rendezvous import records
+from rendezvous.errors import MeshrunError, StoreError
+from rendezvous.stores.addresses import is_local_only, join_address, split_address
+from rendezvous.stores.contract import Compare, Put
+
+LIMIT_S = 10.0
+"""For the address, and for the whole check of the store: each step has limits of its own, but there may be many."""
+VERSION_LIMIT_S = 2.0
+_VERSION_MIN = "3.4"
+_NO_SECRET = Finding(
+    "secret",
+    "note",
+    "no job secret is set",
+    "whoever may write where this job's records lie in etcd can choose its MASTER_ADDR, stop it, and restart it",
+    "where others may write there, set LAUNCHER_JOB_SECRET_FILE on all nodes",
+)
+_Answer = TypeVar("_Answer")
+
+
+def call_with_timeout(limit_s: float, call: Callable[[], _Answer], fallback: Callable[[], _Answer]) -> _Answer:
+    """Run `call` in a thread of its own; return its result within `limit_s` seconds, else that of `fallback`.
+
+    `call` must not raise. A thread that is abandoned ends with the process.
+    """
+    answers: list[_Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(call()), daemon=True, name="doctor")
+    asking.start()
+    asking.join(limit_s)
+    return answers[0] if answers else fallback()
+
+
+# --- this node's address ---
+
+
+def find_advertised_address(config: Config) -> tuple[str, str, list[Finding]]:
+    """Return the address that a run would advertise, "" if there is none, the reason, and what would stop a job.
+
+    Name servers have LIMIT_S seconds to resolve the store's.
+    """
+    network = config.network
+    if network is not None:
+        late = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
+        return call_with_timeout(
+            LIMIT_S,
+            lambda: _find_network_address(config, network),
+            lambda: _fail_address(UsageError(late, "do the name servers answer?")),
+        )
+    for name, address in (("master_addr", config.master_addr), ("local_addr", config.local_addr)):
+        if address is not None:
+            return address, f"{config.origins[name]} says so, on one node", []
+    return "127.0.0.1", "one node needs no other", []
+
+
+def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, str, list[Finding]]:
+    store, place = ", ".join(network.endpoints), {"local_addr": config.local_addr, "interface": config.interface}
+    if not any(place.values()) and not any(map(is_resolvable, network.endpoints)):
+        return "", f"not to be told while {store} cannot be found", []
+    try:
+        serves = find_serving_addresses(network.endpoints[0], **place)
+        port = split_address(network.endpoints[0])[1]
+        endpoints = (join_address(serves[0], port),) if serves else network.endpoints
+        address = find_own_address(**place, endpoints=endpoints)
+        listen(config, address).close()
+    except LauncherError as error:
+        return _fail_address(error)
+    if config.local_addr is not None:
+        reason = f"{config.origins['local_addr']} says so"
+    elif config.interface is not None:
+        reason = f"the first address of {config.interface} that others can use ({config.origins['interface']})"
+    else:
+        reason = f"what is sent to the store at {store} leaves from it"
+    if is_local_only(address):
+        reason += "; nodes on other machines cannot reach it"
+    try:
+        require_master_port(config)
+    except LauncherError as error:
+        return address, reason, [make_stop("master-port", error, "workers would not find each other")]
+    return address, reason, []
+
+
+def _fail_address(error: LauncherError) -> tuple[str, str, list[Finding]]:
+    return "", str(error), [make_stop("address", error, "no other node would reach this one")]
+
+
+# --- the store ---
+
+
+class StoreCheck(Struct, kw_only=True):
+    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: the node that
+    does or would; "" for etcd. `version` and `rights` are empty where they are not known.
+    """
+
+    state: str = ""
+    sentence: str = ""
+    served_by: str = ""
+    version: str = ""
+    rights: str = ""
+    seconds: float = 0.0
+    findings: list[Finding] = []
+
+    def fail(self, state: str, error: MeshrunError) -> StoreCheck:
+        self.state, self.sentence = state, str(error)
+        self.findings = [make_stop("store", error, "no node could join the job")]
+        return self
+
+
+def check_store(
+    config: Config, network: StoreConfig, environ: Mapping[str, str], limit_s: float = LIMIT_S
+) -> StoreCheck:
+    """Check the store, for at most `limit_s` seconds. Raises nothing."""
+    began = time.monotonic()
+    late = UsageError(f"{', '.join(network.endpoints)} did not answer within {limit_s:g} s")
+
+    def ask() -> StoreCheck:
+        found = StoreCheck()
+        try:
+            _check_store(config, network, environ, found)
+        except MeshrunError as error:
+            found.fail("refuses", error)
+        return found
+
+    found = call_with_timeout(limit_s, ask, lambda: StoreCheck().fail("absent", late))
+    found.seconds = round(time.monotonic() - began, 3)
+    return found
+
+
+def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str], found: StoreCheck) -> None:
+    """Fill `found`. Raises MeshrunError for a store that refuses."""
+    stores.require_grpc()
+    login = credentials.read(network, environ)
+    kind, sentence, hint = probe(network)
+    if "is a web server" in sentence and network.backend == "etcd" and (old := _read_old_version(network)):
+        sentence = f"{network.endpoints[0]} is etcd {old}, which speaks version 2 of its language alone"
+        raise UsageError(sentence, f"etcd {_VERSION_MIN} or later is needed")
+    if network.backend == "etcd":
+        hint = hint or "--rdzv-endpoint names the store; is it there, and does a firewall let this node in?"
+    if kind == "wrong":
+        raise UsageError(sentence, hint)
+    if network.backend == "served":
+        here = choose_serving_addresses(config, network) if network.is_host is not False else ()
+        if here and kind == "absent":
+            stores.require_h2()
+        found.served_by = _describe_server(config, network, bool(here))
+        if here and kind == "absent":
+            if amiss := _check_listen(here[0], network.endpoints[0]):
+                raise UsageError(f"this node is to serve the store, and cannot: {amiss}")
+            found.state, found.sentence = "here", f"nobody serves it now; this node would, at {', '.join(here)}"
+            return
+    if kind == "good":
+        _check_access(config, network, login, found)
+    elif network.backend == "etcd":
+        found.fail("absent", TemporaryError(sentence, hint))
+    else:
+        is_known = is_resolvable(network.endpoints[0])
+        found.state, found.sentence = "absent", sentence
+        seen, harm = (
+            f"{sentence}; {found.served_by} is to serve the store",
+            "agents wait for it at the start, for --start-timeout",
+        )
+        remedy = "" if is_known else "is the name right, and known to this node?"
+        found.findings = [Finding("store", "note" if is_known else "hurt", seen, harm, remedy)]
+
+
+def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> str:
+    """Describe the node whose agent serves the store."""
+    host = split_address(network.endpoints[0])[0]
+    if is_local:
+        return "this node"
+    if network.is_host and config.node_rank is None:
+        return f"this node, once {host} is an address of its own"
+    if config.node_rank is not None:
+        return "the agent of node rank 0"
+    if network.is_host is False:
+        return "the node with is_host=1" if "is_host" in config.rdzv_conf else "the agent of node 0"
+    return f"the agent of the node that is called {host}"
+
+
+def _check_access(config: Config, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
+    """Check a store that answers: log in, read, and test the right to write."""
+    run_id = config.run_id or "none"
+    key = records.make_current_key(network.prefix, run_id)
+    store = stores.open_store(network, login)
+    try:
+        version = stores.check(store, network, run_id)
+        try:
+            store.txn([Compare(key, "version", "<", 0)], [Put(key, b"")])
+        except StoreError as error:
+            raise TemporaryError(str(error), error.hint or "grant it read and write below the prefix") from None
+    finally:
+        store.close()
+    name = f"etcd {version}" if network.backend == "etcd" else "a job's store"
+    found.state, found.version = "answers", version
+    found.rights = f"may read and write {key}" + (f" as user {login.user}" if login.user else "")
+    found.sentence = f"{name} answers, {found.rights}"
+    if not login.secret and network.backend == "etcd":
+        found.findings = [_NO_SECRET]
+
+
+def _check_listen(address: str, endpoint: str) -> str:
+    """Return why a server could not have this address and port; "" if it could."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((address, split_address(endpoint)[1]))
+        except OSError as error:
+            return f"{endpoint}: {error.strerror}"
+    return ""
+
+
+def _read_old_version(network: StoreConfig) -> str:
+    """Return the version of an etcd from before gRPC, "" if it is something else."""
+    try:
+        answer = Server(split_address(network.endpoints[0]), VERSION_LIMIT_S).ask("/version", {})
+        return strip_text(parse_object(answer.text).get("etcdserver"))[:40]
+    except NoAnswer:
+        return ""

@@ -1,0 +1,130 @@
+"""The one reader of the store for commands that are not agents: which runs there are, and all keys of a job.
+
+The options that name the store have meshrun's meaning, so meshrun's modules do the work: `network` parses the options,
+`credentials` the secrets, `probe` tests the server before anything waits for it, and `stores` connects. A job is read
+at one revision, without a watch: that costs its agents nothing and the store little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from launcher.agent import stores
+from launcher.agent.startup.probe import probe
+from launcher.config import credentials
+from launcher.config.options import command_line, network, rendezvous
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.text import format_list
+from rendezvous import records
+from rendezvous.errors import LeaseNotFound, RecordError, StoreError
+from rendezvous.records import Keys, Seal, decode
+from rendezvous.stores.contract import Get, KeyValue, Store
+
+_ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
+_SUGGESTED_MAX = 4
+_ANY_RUN = "any"
+
+
+class JobSnapshot(NamedTuple):
+    """The data of one job: its keys with their values, and for each lease of a member the seconds left."""
+
+    run_id: str
+    keys: Keys
+    items: tuple[KeyValue, ...]
+    revision: int
+    lease_left_s: Mapping[int, float] = {}
+
+
+class JobStore(NamedTuple):
+    """A store, the prefix of the runs in it, and the secret that signs their records; `notes` are for the user."""
+
+    store: Store
+    prefix: str
+    secret: bytes = b""
+    notes: tuple[str, ...] = ()
+
+    def find_run(self, run_id: str) -> KeyValue:
+        """Return the key that names the run's job. Raises UsageError, with the existing runs, for an unknown name."""
+        item = self.store.get(records.make_current_key(self.prefix, run_id)).first
+        if item is not None:
+            return item
+        root = f"/{self.prefix}/"
+        keys = (item.key.removeprefix(root) for item in self.store.get(root, prefix=True).items)
+        there = sorted(key.removesuffix("/current") for key in keys if key.endswith("/current") and key.count("/") == 1)
+        if not there:
+            raise UsageError(f"run {run_id} is not there; no run is under {root}", "--rdzv-prefix names another place")
+        shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
+        word = "there is" if len(shown) == 1 else "there are"
+        raise UsageError(f"run {run_id} is not there; {word} {format_list(shown, _SUGGESTED_MAX)}")
+
+    def read_job(self, run_id: str) -> JobSnapshot:
+        """Read everything about the run's current job. Raises UsageError if there is none, StoreError."""
+        for _ in range(_ATTEMPTS):
+            current = self.find_run(run_id)
+            job = self.make_keys(run_id, current)
+            seal = self._decode_seal(self.store.get(job.round).first)
+            prefixes = [job.control, job.members, job.statuses, job.history]
+            if seal is not None:
+                prefixes.append(job.make_assignments_prefix(seal.round, seal.plan_token))
+            reads = (Get(current.key), Get(job.spec), *(Get(prefix, prefix=True) for prefix in prefixes))
+            answer = self.store.txn((), reads)
+            now = answer.found[0].first
+            items = tuple(item for found in answer.found[1:] for item in found.items)
+            seal_now = self._decode_seal(next((item for item in items if item.key == job.round), None))
+            token, token_now = (one and one.plan_token for one in (seal, seal_now))
+            if now is not None and now.value == current.value and token == token_now:
+                return JobSnapshot(run_id, job, items, answer.revision, self._read_lease_left_s(job, items))
+            # another job, or another round, since we began
+        raise StoreError(f"run {run_id} seals one round after the other: it cannot be read as of one moment")
+
+    def make_keys(self, run_id: str, current: KeyValue) -> Keys:
+        """Return the keys of the job that `current` names."""
+        return records.make_job_keys(self.prefix, run_id, current.value.decode(errors="replace"))
+
+    def _decode_seal(self, item: KeyValue | None) -> Seal | None:
+        try:
+            return decode(Seal, item.value, item.key, self.secret) if item is not None else None
+        except RecordError:
+            return None
+
+    def _read_lease_left_s(self, job: Keys, items: tuple[KeyValue, ...]) -> dict[int, float]:
+        """Return for each member's lease the seconds until it would expire."""
+        found = {}
+        for item in items:
+            if item.lease and item.key.startswith(job.members):
+                try:
+                    found[item.lease] = self.store.lease_remaining(item.lease)
+                except LeaseNotFound:  # expired since
+                    continue
+        return found
+
+
+def open_job_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:
+    """Connect as these options say: name of an option -> its text. Raises UsageError and TemporaryError."""
+    words = {"rdzv-id": _ANY_RUN if run_id is None else run_id, **values}
+    given = command_line.resolve_values(words, environ)
+    if given["rdzv-backend"].is_default:
+        given = command_line.resolve_values({**words, "rdzv-backend": "etcd"}, environ)
+    if given["rdzv-endpoint"].is_default:
+        raise UsageError("no store is named", "--rdzv-endpoint HOST:PORT, or the variable LAUNCHER_RDZV_ENDPOINT")
+    given["rdzv-id"].read()
+    conf = given["rdzv-conf"].read()
+    notes = rendezvous.list_conf_remarks(given["rdzv-conf"], conf, " here", ())
+    found = network.resolve_network(given, conf, is_alone=False, notes=notes)
+    if found is None:
+        raise UsageError(f"{given['rdzv-backend']}: jobs that meet there have no store", "--rdzv-backend etcd or c10d")
+    login = credentials.read(found, environ)
+    finding = probe(found)
+    if finding.kind == "absent":
+        raise TemporaryError(f"the store cannot be used: {finding.sentence}", finding.hint)
+    if finding.kind == "wrong":
+        raise UsageError(finding.sentence, finding.hint)
+    store = stores.open_store(found, login)
+    try:
+        stores.check(store, found, given["rdzv-id"].text)
+    except BaseException:
+        store.close()
+        raise
+    return JobStore(store, found.prefix, login.secret, tuple(notes))

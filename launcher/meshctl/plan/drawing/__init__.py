@@ -1,1 +1,0 @@
-"""The picture of a plan: layout, SVG and HTML."""

@@ -1,0 +1,65 @@
+"""A plan as a page: page.html with the pictures, one view at a time, and the figures behind them.
+
+The page is self-contained: no network, no library; it also carries the plan as JSON, for programs. Without JavaScript,
+and on paper, all views are below each other; a few lines of script hide all but the chosen one. Every view is drawn
+twice, for a wide window and for a phone, because a picture that is only scaled down is unreadable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from string import Template
+
+from launcher.meshctl.plan import picture
+from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
+from launcher.meshctl.plan.picture import SvgBlock, build_map, draw_arcs, draw_map, escape_text
+from launcher.meshctl.plan.render import format_json, format_number
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.placement.limits import Costs, Limits, Plan
+
+WIDTHS = (("wide", picture.WIDTH, picture.MAP_HEIGHT), ("narrow", 380, 1400))
+MARGIN = 2
+
+
+def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> str:
+    """Return the page as the text of an HTML file."""
+    shown = build_map(plan, nodes, mesh, limits.levels)
+    traffic = summarize_traffic(plan, nodes, mesh, limits, costs)
+    figures = []
+    for axes in (shown.axes, shown.axes[::-1])[: max(1, len(shown.axes))]:
+        turned, name = replace(shown, axes=axes), f"by {axes[0].name}" if axes else "nodes"
+        figures.append((name, [draw_map(turned, width - 2 * MARGIN, height) for _, width, height in WIDTHS]))
+    for flow in traffic.crossing_flows:
+        arcs = [[draw_arcs(flow, traffic, width - 2 * MARGIN, plan.cost)] for _, width, _ in WIDTHS]
+        figures.append((f"traffic of {flow.communicator.name}", arcs))
+    return Template(files(__package__).joinpath("page.html").read_text("utf-8")).substitute(
+        style=picture.STYLE,
+        width=picture.WIDTH,
+        colour=picture.TEXT_COLOUR,
+        title=escape_text(picture.format_title(plan, mesh, len(nodes))),
+        facts=escape_text(picture.format_facts(plan)),
+        figures="\n".join(_render_figure(index, name, drawn) for index, (name, drawn) in enumerate(figures)),
+        table="\n".join(_list_rows(traffic)),
+        reasons="".join(f"<li>{escape_text(reason)}</li>" for reason in plan.reasons),
+        plan=format_json(plan).replace("<", "\\u003c"),
+    )
+
+
+def _render_figure(index: int, name: str, drawn: Iterable[Sequence[SvgBlock]]) -> str:
+    sheets = (
+        picture.render_sheet(blocks, width, name, MARGIN, kind)
+        for (kind, width, _), blocks in zip(WIDTHS, drawn, strict=True)
+    )
+    return f'<figure id="view-{index}" aria-label="{escape_text(name)}">{"".join(sheets)}</figure>'
+
+
+def _list_rows(traffic: TrafficSummary) -> Iterator[str]:
+    """List the rows of the table: the traffic that leaves the domains of every level, for every axis, and its cost."""
+    rows = [[flow.communicator.name, *map(format_number, (*flow.leaving, flow.cost))] for flow in traffic.flows]
+    heads = ["axis", *(f"leaves {level}" for level in traffic.levels), "cost"]
+    yield "<tr>" + "".join(f"<th scope=col>{escape_text(head)}</th>" for head in heads)
+    for row in (*rows, ["level cost", *map(format_number, traffic.level_costs), ""]):
+        yield "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in row)

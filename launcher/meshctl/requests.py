@@ -1,0 +1,224 @@
+"""Requests to a running job (stop, drain, undrain, takeover), and the removal of keys that jobs have left.
+
+A request is written for the leader, which alone acts on it, and followed until it has: the leader deletes it in the
+transaction that carries it out, or writes a sentence into it with the reason why not. Without a leader a request waits
+for one, and so does the command, up to a limit; then it stays and that is logged.
+
+A job's keys stay when it is over: only its verdict, and `current` with it, expire by themselves. What can go follows
+from three facts about each job key under a run id: whether `current` names it, whether a verdict says that it has
+ended, and whether a member lives. A job without a verdict and without members may have ended long ago, or be cut off
+from the store as a whole and about to come back; that cannot be told from here, so it goes only when a person insists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.status.render import format_headline
+from launcher.meshctl.status.state import Overview, read_overview
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.text import format_count, format_list
+from rendezvous import records
+from rendezvous.errors import RecordError
+from rendezvous.records import Command, Keys, LeaderRecord, Verdict, decode, encode
+from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, Put, Store
+
+POLL_INTERVAL_S = 0.1  # between two polls; one small read each
+
+
+class WaitPolicy(NamedTuple):
+    """The end of a wait, and its clock: `sleep` returns after its argument in seconds."""
+
+    limit_s: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+
+
+def submit_request(
+    jobs: JobStore, run_id: str, command: Command, request_id: str, wait: WaitPolicy, *, may_be_absent: bool = False
+) -> str:
+    """Have the leader do it; return what the job does then, as a sentence.
+
+    `request_id` names the request; `may_be_absent`: the node to drain need not be a member. Raises UsageError for an
+    impossible request, with the leader's reason if it has one, and TemporaryError without an answer within the limit.
+    """
+    deadline = wait.clock() + wait.limit_s
+    before = read_overview(jobs, run_id)
+    if before.verdict is None and not may_be_absent:
+        _require_node(command, before)
+    current = jobs.find_run(run_id)
+    keys = jobs.make_keys(run_id, current)
+    key = keys.make_command_key(request_id)
+    _write_request(jobs, run_id, command, current, keys, key)
+    while (item := jobs.store.get(key).first) is not None:
+        if answer := _decode_answer(item, jobs.secret):
+            jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
+            if command.kind == "takeover" and not before.leader:
+                break  # the new leader finds the request, and reports that there is a leader now
+            raise UsageError(f"run {run_id}: {answer}")
+        if wait.clock() >= deadline:
+            reason = _explain_timeout(jobs, run_id, command, keys, wait.limit_s)
+            raise TemporaryError(reason, "the request stays, and the next leader does it")
+        wait.sleep(POLL_INTERVAL_S)
+    while not _has_happened(command, seen := read_overview(jobs, run_id)) and wait.clock() < deadline:
+        wait.sleep(POLL_INTERVAL_S)
+    return _describe_outcome(command, seen)
+
+
+def _write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
+    """Write the request, unless the job has ended or another has taken its place."""
+    guards = (Compare(current.key, "mod", "=", current.mod_revision), Compare(keys.verdict, "create", "=", 0))
+    answer = jobs.store.txn(guards, (Put(key, encode(command, key, jobs.secret)),), (Get(keys.verdict),))
+    if answer.succeeded:
+        return
+    item = answer.found[0].first
+    if item is None:
+        raise TemporaryError(f"run {run_id} has just been replaced by another job", "ask again")
+    try:
+        reason = decode(Verdict, item.value, item.key, jobs.secret).reason
+    except RecordError as error:
+        reason = str(error)
+    raise UsageError(f"run {run_id} has already ended: {reason}")
+
+
+def _decode_answer(item: KeyValue, secret: bytes) -> str:
+    try:
+        return decode(Command, item.value, item.key, secret).answer
+    except RecordError as error:
+        return str(error)
+
+
+def _explain_timeout(jobs: JobStore, run_id: str, command: Command, keys: Keys, limit_s: float) -> str:
+    """Return why nothing has happened."""
+    item = jobs.store.get(keys.leader).first
+    if item is None:
+        return f"run {run_id} has had no leader for {limit_s:g} s, so nobody could {command.kind}"
+    try:
+        name = decode(LeaderRecord, item.value, item.key, jobs.secret).node_name
+    except RecordError as error:
+        return f"run {run_id}: {error}"
+    return f"{name} leads run {run_id} and has not answered for {limit_s:g} s"
+
+
+def _require_node(command: Command, overview: Overview) -> None:
+    """Refuse the name of a node that does not exist: most such names are misspelt."""
+    if command.kind == "undrain":
+        there = names = sorted(overview.drained)
+        amiss = f"{command.target} is not drained in run {overview.run_id}"
+    elif command.kind == "drain":
+        names = sorted({node.name for node in overview.nodes})
+        there = sorted({*names, *(node.member_id for node in overview.nodes)})
+        amiss = f"run {overview.run_id} has no node {command.target}"
+    else:
+        return
+    if command.target not in there:
+        close = get_close_matches(command.target, there, n=4, cutoff=0.5)
+        hint = f"did you mean {format_list(close)}?" if close else f"there: {format_list(names, 4)}"
+        raise UsageError(amiss, hint if close or names else None)
+
+
+def _has_happened(command: Command, overview: Overview) -> bool:
+    nodes = [node for node in overview.nodes if command.target in (node.name, node.member_id)]
+    return {
+        "stop": overview.verdict is not None,
+        "drain": not any(node.ranks or node.state == "leaving" for node in nodes),
+        "undrain": command.target not in overview.drained,
+        "takeover": bool(overview.leader),
+    }[command.kind]
+
+
+def _describe_outcome(command: Command, overview: Overview) -> str:
+    """Describe what was done, and what the job does now."""
+    done = {
+        "stop": f"run {overview.run_id} is told to stop",
+        "drain": f"{command.target} is drained, and cannot come back before meshctl undrain",
+        "undrain": f"{command.target} may join again",
+        "takeover": f"{overview.leader or 'nobody yet'} leads run {overview.run_id}",
+    }[command.kind]
+    return f"{done}; {format_headline(overview)}"
+
+
+# --- leftovers ---
+
+
+class Leftover(NamedTuple):
+    """One job under a run id. `keep_reason`: why it stays; "" if it can go. `guards`: what must still hold then."""
+
+    run_id: str
+    job: Keys
+    key_count: int
+    keep_reason: str
+    guards: tuple[Compare, ...]
+    deletes: tuple[Operation, ...]
+
+
+def clean(jobs: JobStore, run_id: str | None, *, dry_run: bool, insist: bool) -> str:
+    """Remove the leftovers of a run, or of all; return a line for each. Raises UsageError for an unknown run."""
+    found = find_leftovers(jobs.store, jobs.prefix, run_id, insist=insist)
+    if run_id is not None and not found:
+        jobs.find_run(run_id)
+    lines = []
+    for leftover in found:
+        what, keep_reason = f"run {leftover.run_id}, job {leftover.job.name}", leftover.keep_reason
+        if not keep_reason and not dry_run and not remove(jobs.store, leftover):
+            keep_reason = "it has changed meanwhile"
+        count = format_count(leftover.key_count, "key")
+        done = f"{'would remove' if dry_run else 'removed'}: {what}, {count}"
+        lines.append(f"kept: {what}: {keep_reason}" if keep_reason else done)
+    return "\n".join(lines) or f"nothing is under /{jobs.prefix}/"
+
+
+def remove(store: Store, leftover: Leftover) -> bool:
+    """Delete it in one transaction; False if it has changed since it was read, and is left alone."""
+    return store.txn(leftover.guards, leftover.deletes).succeeded
+
+
+def find_leftovers(store: Store, prefix: str, run_id: str | None, *, insist: bool = False) -> list[Leftover]:
+    """Return every job of a run, or of all runs, and whether it is removed. `insist`: see above."""
+    root = f"/{prefix}/"
+    items = store.get(root if run_id is None else f"{root}{run_id}/", prefix=True).items
+    runs = _group_by_name(items, root)
+    return [leftover for name in sorted(runs) for leftover in _find_in_run(prefix, name, runs[name], insist)]
+
+
+def _find_in_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) -> Iterator[Leftover]:
+    key = records.make_current_key(prefix, run_id)
+    current = next((item for item in items if item.key == key), None)
+    by_job = _group_by_name(items, f"/{prefix}/{run_id}/")
+    now = current.value.decode(errors="replace") if current else ""
+    if now:
+        by_job.setdefault(now, [])
+    for job_key in sorted(by_job, key=lambda job_key: (job_key == now, job_key)):
+        job = records.make_job_keys(prefix, run_id, job_key)
+        guards: tuple[Compare, ...] = ()
+        deletes: tuple[Operation, ...] = (Delete(f"{job.root}/", prefix=True),)
+        verdict = next((item for item in by_job[job_key] if item.key == job.verdict), None)
+        member_count = sum(1 for item in by_job[job_key] if item.key.startswith(job.members))
+        keep_reason = ""
+        if member_count:
+            keep_reason = f"{member_count} of its members live" if member_count > 1 else "a member of it lives"
+        elif job_key == now and verdict is None and not insist:
+            keep_reason = "it has no verdict and no members: it may have ended long ago, or be cut off from the store"
+        if current is not None and job_key == now:
+            # A member registers only if `current` is unchanged and there is no verdict: these guard all.
+            guards = (
+                Compare(key, "mod", "=", current.mod_revision),
+                Compare(job.verdict, "mod", "=", verdict.mod_revision if verdict else 0),
+                Compare(job.leader, "create", "=", 0),
+            )
+            deletes = (*deletes, Delete(key))
+        yield Leftover(run_id, job, len(by_job[job_key]), keep_reason, guards, deletes)
+
+
+def _group_by_name(items: Sequence[KeyValue], root: str) -> dict[str, list[KeyValue]]:
+    """Return the items by the first part of their keys below `root`; keys of one part are left out."""
+    found: dict[str, list[KeyValue]] = {}
+    for item in items:
+        name, slash, _ = item.key.removeprefix(root).partition("/")
+        if slash:
+            found.setdefault(name, []).append(item)
+    return found

@@ -1,0 +1,142 @@
+"""`meshctl status`: prints a job's state once, or follows the job until it ends.
+
+A job that is followed is read again whenever one of its keys changes, and periodically for the ages. A terminal is
+redrawn; a log or a pipe gets a line for each change, or an object with --json. A store that does not answer for a while
+is reported once, and awaited.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from launcher.meshctl.job_store import JobSnapshot, JobStore
+from launcher.meshctl.status.render import describe, describe_changes, encode_overview
+from launcher.meshctl.status.state import Overview, build_overview, read_overview
+from launcher.model.console import write_stderr, write_stdout
+from rendezvous.errors import StoreError
+from rendezvous.stores.contract import Batch, Store
+
+REFRESH_S = 2.0  # of the ages, and of the watch if it has been lost
+DEBOUNCE_S = 0.1  # changes this close together are shown as one
+
+
+def show_status(jobs: JobStore, run_id: str, *, watch: bool, as_json: bool, all_nodes: bool) -> None:
+    """Show the run, once or until it ends. Raises UsageError for an unknown run."""
+    if watch and as_json:
+        follow(jobs, run_id, JsonLinesPrinter())
+    elif watch and os.isatty(1):
+        follow(jobs, run_id, Screen(partial(describe, all_nodes=all_nodes)))
+    elif watch:
+        follow(jobs, run_id, ChangePrinter())
+    else:
+        seen = read_overview(jobs, run_id)
+        write_stdout(json.dumps(encode_overview(seen), indent=2) if as_json else describe(seen, all_nodes=all_nodes))
+
+
+def follow(jobs: JobStore, run_id: str, display: Callable[[Overview], None]) -> Overview:
+    """Show the job until it has ended; return its last state. Raises UsageError when the run is removed."""
+    watcher = _Watcher(jobs.store)
+    trouble = ""
+    try:
+        while True:
+            try:
+                reading = jobs.read_job(run_id)
+                watcher.watch(reading)
+            except StoreError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    write_stderr(f"meshctl: the store does not answer, trying again: {error}")
+                time.sleep(REFRESH_S)
+                continue
+            trouble = ""
+            seen = build_overview(reading, jobs.secret)
+            display(seen)
+            if seen.verdict is not None:
+                return seen
+            watcher.wait()
+    finally:
+        watcher.cancel()
+
+
+class _Watcher:
+    """Wakes the waiting thread when a key of the job changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed = threading.Event()
+        self._root = ""
+        self.cancel: Callable[[], None] = lambda: None
+
+    def watch(self, snapshot: JobSnapshot) -> None:
+        """Watch every change after this reading. Raises StoreError."""
+        root = snapshot.keys.root.rpartition("/")[0] + "/"  # with `current`, which names the job
+        if self._root != root:
+            self.cancel = self._store.watch(
+                root,
+                prefix=True,
+                start_revision=snapshot.revision + 1,
+                on_batch=self._on_batch,
+                on_lost=self._on_lost,
+            ).cancel
+            self._root = root
+
+    def wait(self) -> None:
+        if self._changed.wait(REFRESH_S):
+            time.sleep(DEBOUNCE_S)
+        self._changed.clear()
+
+    def _on_batch(self, batch: Batch) -> None:
+        self._changed.set()
+
+    def _on_lost(self, error: StoreError) -> None:
+        self._root = ""
+        self._changed.set()
+
+
+class ChangePrinter:
+    """Prints a line for each change, none for what stays."""
+
+    def __init__(self) -> None:
+        self._before: Overview | None = None
+
+    def __call__(self, overview: Overview) -> None:
+        for sentence in describe_changes(self._before, overview):
+            write_stdout(sentence)
+        self._before = overview
+
+
+class JsonLinesPrinter:
+    """Prints one object per line, whenever anything except the time since keep-alives has changed."""
+
+    def __init__(self) -> None:
+        self._before = ""
+
+    def __call__(self, overview: Overview) -> None:
+        content = encode_overview(overview)
+        ages = [node.pop("silent_s") for node in content["nodes"]]
+        text = json.dumps(content)
+        if text != self._before:
+            self._before = text
+            for node, age in zip(content["nodes"], ages, strict=True):
+                node["silent_s"] = age
+            write_stdout(json.dumps(content))
+
+
+class Screen:
+    """The terminal, redrawn from its upper left corner; what does not fit below is left out."""
+
+    def __init__(self, describe: Callable[[Overview], str]) -> None:
+        self._describe = describe
+
+    def __call__(self, overview: Overview) -> None:
+        lines = self._describe(overview).splitlines()[: shutil.get_terminal_size().lines - 1]
+        # To the corner, clearing after each line's end, and below.
+        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()

@@ -1,0 +1,26 @@
+"""Command lines and variables as a Config, or as the sentence that refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from launcher.config import config
+from launcher.config.config import Config
+from launcher.config.options import command_line
+from launcher.model.errors import UsageError
+
+
+def resolve(*words: str, environ: Mapping[str, str] | None = None, **variables: str) -> Config:
+    """The Config of these options, in front of a script of no importance."""
+    args = command_line.parse([*words, "train.py"])
+    return config.resolve(args, {**(environ or {}), **variables}, "/usr/bin/python3", "train-3")
+
+
+def refusal(*words: str, **variables: str) -> tuple[str, str | None]:
+    """The sentence and the hint."""
+    with pytest.raises(UsageError) as caught:
+        resolve(*words, **variables)
+    assert caught.value.exit_code == 2
+    return str(caught.value), caught.value.hint

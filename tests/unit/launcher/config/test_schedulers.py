@@ -1,0 +1,378 @@
+"""What a job controller's environment makes of a command: environments as controllers set them, to Config."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.config import config, schedulers
+from launcher.config.config import Config
+from launcher.config.schedulers import Detection, expand_hostlist
+from launcher.config.scrub import list_step_variables
+from tests.support.options import refusal, resolve
+
+# What srun gives each task of `srun -N4 --ntasks-per-node=1`, here the one on the second node.
+SLURM = {
+    "SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "8", "SLURM_JOB_NODELIST": "gpu[01-08]", "SLURM_NTASKS": "4",
+    "SLURM_TASKS_PER_NODE": "1(x4)", "SLURM_STEP_ID": "2", "SLURM_STEP_NODELIST": "gpu[03-05,08]",
+    "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+    "SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "gpu04",
+}  # fmt: skip
+SLURM_FIRST = {**SLURM, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "gpu03"}
+SLURM_PLACE = f"gpu03:{20480 + (4711 * 31 + 2) % 8192}"
+# The script of sbatch and the shell of salloc: a job, but no step.
+BATCH = {name: text for name, text in SLURM.items() if not name.startswith("SLURM_STEP")}
+# PyTorchJob v1 with a Master and three Workers, in the second Worker. RANK and WORLD_SIZE count pods.
+PYTORCH_JOB = {
+    "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "4",
+    "RANK": "2", "PET_MASTER_ADDR": "train-master-0", "PET_MASTER_PORT": "23456", "PET_NNODES": "4",
+    "PET_NODE_RANK": "2", "PET_NPROC_PER_NODE": "8",
+}  # fmt: skip
+# The same kind with an elasticPolicy: Workers only.
+ELASTIC = {
+    "PYTHONUNBUFFERED": "1", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "train-worker-0:23456",
+    "PET_RDZV_ID": "train", "PET_RDZV_CONF": "timeout=900", "PET_NNODES": "2:4", "PET_MAX_RESTARTS": "5",
+    "PET_NPROC_PER_NODE": "8",
+}  # fmt: skip
+JAX_JOB = {
+    "PYTHONUNBUFFERED": "1", "COORDINATOR_ADDRESS": "train-worker-0", "COORDINATOR_PORT": "6666",
+    "NUM_PROCESSES": "3", "PROCESS_ID": "2",
+}  # fmt: skip
+TRAINER = {
+    "PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto", "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29500", "JOB_COMPLETION_INDEX": "1",
+}  # fmt: skip
+TRAINER_JAX = {
+    "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0", "JAX_COORDINATOR_ADDRESS": "train-node-0-0.train:29500",
+    "JAX_COORDINATOR_PORT": "29500", "JOB_COMPLETION_INDEX": "0",
+}  # fmt: skip
+XPK = {
+    "NNODES": "2", "NODE_RANK": "1", "JAX_COORDINATOR_PORT": "6002", "JAX_COORDINATOR_ADDRESS": "w-slice-job-0-0.w",
+    "JOB_COMPLETION_INDEX": "1",
+}  # fmt: skip
+LWS = {"LWS_LEADER_ADDRESS": "serve-1.serve.ai", "LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "3"}
+VOLCANO = {
+    "VC_MASTER_HOSTS": "train-master-0.train", "VC_MASTER_NUM": "1",
+    "VC_WORKER_HOSTS": "train-worker-0.train,train-worker-1.train", "VC_WORKER_NUM": "2",
+    "MASTER_ADDR": "train-master-0.train", "MASTER_PORT": "23456", "WORLD_SIZE": "3", "RANK": "1",
+}  # fmt: skip
+INDEXED_JOB = {"JOB_COMPLETION_INDEX": "3"}
+
+
+def nodes(made: Config) -> tuple[int, int | None]:
+    return made.nodes_min, made.nodes_max
+
+
+@pytest.mark.parametrize(
+    ("environ", "count", "endpoint", "is_first", "run_id", "note"),
+    [
+        (SLURM, 4, SLURM_PLACE, False, "4711.2", "Slurm step 4711.2: this is node 1 of 4, and node 0 is gpu03"),
+        (SLURM_FIRST, 4, SLURM_PLACE, True, "4711.2", "Slurm step 4711.2: this is node 0 of 4"),
+        (JAX_JOB, 3, "train-worker-0:29400", False, "train-worker-0", "Kubeflow JAXJob: this is node 2 of 3, and ..."),
+        (
+            TRAINER_JAX,
+            2,
+            "train-node-0-0.train:29400",
+            True,
+            "train-node-0-0.train",
+            "Kubeflow Trainer (JAX): this is node 0 of 2",
+        ),
+        (XPK, 2, "w-slice-job-0-0.w:29400", False, "w-slice-job-0-0.w", "xpk: this is node 1 of 2, and ..."),
+        (LWS, 4, "serve-1.serve.ai:29400", False, "serve-1.serve.ai", "LeaderWorkerSet: this is node 3 of 4, and ..."),
+        (
+            VOLCANO,
+            3,
+            "train-master-0.train:23456",
+            False,
+            "train-master-0.train",
+            "Volcano: this is node 1 of 3, and ...",
+        ),
+    ],
+)
+def test_a_controller_that_says_everything_makes_one_job_of_its_nodes(
+    environ: dict[str, str], count: int, endpoint: str, is_first: bool, run_id: str, note: str
+) -> None:
+    made = resolve(environ=environ)
+    assert made.network is not None
+    assert (nodes(made), made.rdzv_backend, made.network.endpoints) == ((count, count), "c10d", (endpoint,))
+    assert (made.network.is_host, made.run_id, made.node_rank) == (is_first, run_id, None)
+    assert len(made.notes) == 1
+    assert made.notes[0].startswith(note.removesuffix(" ..."))
+    assert made.origins["nodes_min"] in environ
+
+
+@pytest.mark.parametrize(
+    ("environ", "count", "rank", "address", "port"),
+    [
+        (PYTORCH_JOB, 4, 2, "train-master-0", 23456),
+        ({**PYTORCH_JOB, "PET_NODE_RANK": "0", "RANK": "0"}, 4, 0, "train-master-0", 23456),
+        (TRAINER, 2, 1, "train-node-0-0.train", 29500),
+    ],
+)
+def test_schedulers_that_set_torchruns_variables_get_torchruns_meaning(
+    environ: dict[str, str], count: int, rank: int, address: str, port: int
+) -> None:
+    made = resolve(environ=environ)
+    assert made.network is not None
+    assert (nodes(made), made.rdzv_backend, made.node_rank) == ((count, count), "static", rank)
+    assert (made.master_addr, made.master_port) == (address, port)
+    assert (made.network.endpoints, made.network.is_host) == ((f"{address}:{port + 1}",), rank == 0)
+    assert made.notes == ()
+
+
+def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
+    made = resolve(environ=ELASTIC)
+    assert made.network is not None
+    assert (nodes(made), made.rdzv_backend, made.network.endpoints) == ((2, 4), "c10d", ("train-worker-0:23456",))
+    assert (made.network.is_host, made.run_id, made.max_restarts) == (None, "train", 5)
+    assert made.settings == {"start_timeout_s": 900.0}
+    assert made.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        (BATCH, "no SLURM_STEP_ID: srun has not started this command"),
+        ({**SLURM, "SLURM_STEP_ID": "4294967290"}, "it is interactive: a command in it runs once"),
+        ({**SLURM, "SLURM_PTY_PORT": "40123"}, "it is interactive: a command in it runs once"),
+        ({**SLURM, "SLURM_JOB_NODELIST": "cpu[1-900]"}, "gpu03 is not one of the job's nodes: its variables are left "
+         "from another job"),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0",
+          "SLURM_STEP_TASKS_PER_NODE": "1"}, "it has one node"),
+        ({**LWS, "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}, "it has one pod"),
+        ({"VC_TASK_INDEX": "1", "VK_TASK_INDEX": "1", "VC_WORKER_HOSTS": "a,b"}, "VC_TASK_INDEX counts the pods of "
+         "one task only; the plug-in pytorch says what a job has to know"),
+        ({**SLURM, "TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID is set: this is a worker of a launcher, which is "
+         "not what the controller started"),
+        ({**SLURM, "OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK is set: this is a task of mpirun, which is "
+         "not what the controller started"),
+        ({**JAX_JOB, "RAY_JOB_ID": "01"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the controller "
+         "started"),
+    ],
+)  # fmt: skip
+def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str, str], reason: str) -> None:
+    made = resolve(environ=environ)
+    assert (nodes(made), made.network, made.run_id, made.notes) == ((1, 1), None, None, ())
+    found = schedulers.detect(environ)
+    assert found is not None
+    assert (found.values, found.reason) == ({}, reason)
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, "it has 8 tasks on a node, and each runs alone: "
+         "srun --ntasks-per-node=1 makes one job of them"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x3),2"}, "it has 2 tasks on a node, and each runs alone: "
+         "srun --ntasks-per-node=1 makes one job of them"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "5"}, "it has 2 tasks on a node, and each runs "
+         "alone: srun --ntasks-per-node=1 makes one job of them"),
+        ({"SLURM_HET_SIZE": "2"}, "the job is heterogeneous: say --nnodes and --rdzv-endpoint"),
+        ({"SLURM_STEP_NODELIST": "gpu[03"}, "SLURM_STEP_NODELIST cannot be read: 'gpu[03': a bracket that is never "
+         "closed"),
+        ({"SLURM_STEP_NODELIST": "a b"}, "SLURM_STEP_NODELIST begins with 'a b', no host"),
+        ({"SLURMD_NODENAME": "gpu03"}, "task 1 of 4 is on gpu03, and the first node of gpu[03-05,08] is gpu03: say "
+         "--nnodes and --rdzv-endpoint"),
+        ({"SLURM_PROCID": "4"}, "task 4 of 4 is on gpu04, and the first node of gpu[03-05,08] is gpu03: say --nnodes "
+         "and --rdzv-endpoint"),
+    ],
+)  # fmt: skip
+def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(environ: dict[str, str], reason: str) -> None:
+    made = resolve(environ={**SLURM, **environ})
+    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (f"Slurm step 4711.2: {reason}",))
+    for words in (["--standalone"], ["--nnodes=1"], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]):
+        assert resolve(*words, environ={**SLURM, **environ}).notes == ()
+
+
+@pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES"])
+@pytest.mark.parametrize("rubbish", ["x", "-1", "1.5", "", " ", "1e3", "\udcff"])
+def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbish: str) -> None:
+    assert resolve(environ={**SLURM, name: rubbish}).network is None
+    assert resolve(environ={**LWS, "LWS_GROUP_SIZE": rubbish}).network is None
+    assert resolve(environ={**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"}).network is None
+    assert resolve(environ={"JOB_COMPLETION_INDEX": rubbish}).network is None
+    assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).network is None
+
+
+def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> None:
+    every = "gpu03," * 10_000 + "gpu04"
+    (note,) = resolve(environ={**SLURM, "SLURM_STEP_NODELIST": every, "SLURMD_NODENAME": "gpu03"}).notes
+    assert note.startswith("Slurm step 4711.2: task 1 of 4 is on gpu03, and the first node of gpu03,gpu03,")
+    assert len(note) < 300
+    found = schedulers.detect({"SLURM_JOB_ID": "7\n8"})
+    assert found is not None
+    assert found.controller == "'Slurm job 7\\n8'"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--standalone"],
+        ["--nnodes=1"],
+        ["--nnodes=1:1"],
+        ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7"],
+        ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"],
+        ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29400"],
+        ["--rdzv-endpoint=[::1]:29400"],
+        ["--master-addr=localhost"],
+    ],
+)
+@pytest.mark.parametrize("environ", [SLURM, JAX_JOB, VOLCANO])
+def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str]) -> None:
+    with_controller, without = resolve(*words, environ=environ), resolve(*words, environ={})
+    assert vars(with_controller) == vars(without)
+    assert with_controller.network is None
+
+
+def test_the_variable_of_an_option_wins_over_the_controller() -> None:
+    for environ in ({"LAUNCHER_STANDALONE": "1"}, {"PET_STANDALONE": "1"}, {"PET_NNODES": "1"}):
+        assert resolve(environ={**SLURM, **environ}).network is None
+    given = schedulers.resolve({"rdzv-id": "mine"}, {**SLURM, "LAUNCHER_NNODES": "2:8"}).values
+    assert (given["nnodes"].text, given["nnodes"].origin) == ("2:8", "LAUNCHER_NNODES")
+    assert (given["rdzv-id"].text, given["rdzv-id"].origin) == ("mine", "--rdzv-id")
+    assert (given["rdzv-endpoint"].text, given["rdzv-endpoint"].origin) == (SLURM_PLACE, "SLURM_STEP_NODELIST")
+
+
+@pytest.mark.parametrize(
+    ("words", "bounds", "backend", "endpoint", "rank", "master"),
+    [
+        (["--nnodes=2:4"], (2, 4), "c10d", SLURM_PLACE, None, None),
+        (["--nnodes=8"], (8, 8), "c10d", SLURM_PLACE, None, None),
+        (["--rdzv-backend=c10d"], (4, 4), "c10d", SLURM_PLACE, None, None),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=gpu03:29500"], (4, 4), "c10d", "gpu03:29500", None, None),
+        (["--rdzv-backend=etcd", "--rdzv-endpoint=e:2379"], (4, 4), "etcd", "e:2379", None, None),
+        (["--rdzv-endpoint=etcds://e"], (4, 4), "etcd", "e:2379", None, None),
+        (["--rdzv-backend=static"], (4, 4), "static", "gpu03:29501", 1, ("gpu03", 29500)),
+        (["--master-port=1234"], (4, 4), "static", "gpu03:1235", 1, ("gpu03", 1234)),
+        (["--master-addr=head"], (4, 4), "static", "head:29501", 1, ("head", 29500)),
+        (["--rdzv-endpoint=head:77"], (4, 4), "static", "head:78", 1, ("head", 77)),
+        (["--nnodes=4", "--master-addr=head", "--node-rank=3"], (4, 4), "static", "head:29501", 3, ("head", 29500)),
+    ],
+)
+def test_what_is_given_takes_along_what_belongs_to_it(
+    words: list[str],
+    bounds: tuple[int, int],
+    backend: str,
+    endpoint: str,
+    rank: int | None,
+    master: tuple[str, int] | None,
+) -> None:
+    made = resolve(*words, environ=SLURM)
+    assert made.network is not None
+    assert (nodes(made), made.rdzv_backend, made.network.endpoints) == (bounds, backend, (endpoint,))
+    assert (made.node_rank, made.run_id) == (rank, "4711.2")
+    assert master is None or (made.master_addr, made.master_port) == master
+    assert not [note for note in made.notes if "no effect" in note]
+
+
+def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
+    made = resolve("--mesh=dp=*,tp=2", environ=SLURM)
+    assert (nodes(made), made.settings) == ((1, 4), {"target_nodes": 4})
+    made = resolve("--mesh=dp=*,tp=2", "--target-nodes=3", environ=SLURM)
+    assert (nodes(made), made.settings) == ((1, 4), {"target_nodes": 3})
+    assert nodes(resolve("--mesh=dp=*,tp=2", "--nnodes=4", environ=SLURM)) == (4, 4)
+
+
+def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
+    made = resolve(environ=INDEXED_JOB)
+    assert (made.network, made.node_rank, made.notes) == (None, 0, ())
+    made = resolve("--nnodes=4", "--master-addr=train-0.train", environ=INDEXED_JOB)
+    assert (made.rdzv_backend, made.node_rank, made.master_addr, made.notes) == ("static", 3, "train-0.train", ())
+    made = resolve(environ={**INDEXED_JOB, "PET_NNODES": "4", "PET_MASTER_ADDR": "train-0.train"})
+    assert (made.rdzv_backend, made.node_rank, made.origins["node_rank"]) == ("static", 3, "JOB_COMPLETION_INDEX")
+    made = resolve("--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=train-0.train", environ=INDEXED_JOB)
+    assert (made.rdzv_backend, made.node_rank, made.notes) == ("c10d", None, ())
+    assert refusal("--nnodes=4", **INDEXED_JOB) == (
+        "--nnodes 4: the nodes need a place to meet",
+        "this pod of an Indexed Job has node rank 3: --master-addr train-0.SERVICE names the first one",
+    )
+
+
+def test_a_value_of_a_controller_names_the_variable_that_it_is_from() -> None:
+    given = schedulers.resolve({}, SLURM).values
+    assert str(given["nnodes"]) == "--nnodes 4 (from SLURM_STEP_NUM_NODES)"
+    assert refusal("--target-nodes=5", **SLURM)[0] == "--target-nodes 5 is outside of --nnodes 4"
+
+
+def test_every_controller_is_looked_for_where_its_variables_are() -> None:
+    assert [names for *_, names in schedulers.KNOWN_BY if not {*names} & {*config.SCHEDULER_VARIABLES}] == []
+
+
+def test_two_steps_of_one_job_meet_on_different_ports() -> None:
+    ports = {resolve(environ={**SLURM, "SLURM_STEP_ID": str(step)}).rdzv_endpoint for step in range(50)}
+    assert len(ports) == 50
+
+
+def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
+    assert schedulers.detect({"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "10.0.0.1"}) is None
+    assert schedulers.detect({"MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}) is None
+    assert schedulers.detect({}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [(PYTORCH_JOB, "Kubeflow PyTorchJob"), (ELASTIC, "Kubeflow PyTorchJob"), (TRAINER, "Kubeflow Trainer")],
+)
+def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str, str], name: str) -> None:
+    found = schedulers.detect(environ)
+    assert isinstance(found, Detection)
+    assert (found.controller, found.values) == (name, {})
+    assert set(found.known_by) <= set(environ)
+
+
+def test_a_process_number_of_a_pod_does_not_reach_its_workers() -> None:
+    assert list_step_variables({**JAX_JOB, "PATH": "/bin"}) == tuple(sorted(set(JAX_JOB) - {"PYTHONUNBUFFERED"}))
+    assert list_step_variables(TRAINER_JAX) == tuple(sorted(set(TRAINER_JAX) - {"JOB_COMPLETION_INDEX"}))
+    assert list_step_variables(XPK) == tuple(sorted(set(XPK) - {"JOB_COMPLETION_INDEX"}))
+    # Somebody's own variables of these names stay.
+    assert list_step_variables({"NUM_PROCESSES": "4", "NODE_RANK": "0", "JAX_COORDINATOR_ADDRESS": "h:1"}) == ()
+    assert list_step_variables(LWS) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("login1", ["login1"]),
+        ("a,b,c", ["a", "b", "c"]),
+        ("gpu[1-3]", ["gpu1", "gpu2", "gpu3"]),
+        ("gpu[1,3,7-8]", ["gpu1", "gpu3", "gpu7", "gpu8"]),
+        ("gpu[008-011]", ["gpu008", "gpu009", "gpu010", "gpu011"]),
+        ("gpu[8-11]", ["gpu8", "gpu9", "gpu10", "gpu11"]),
+        ("gpu[01,2-3]", ["gpu01", "gpu2", "gpu3"]),
+        ("n[1-2]-ib", ["n1-ib", "n2-ib"]),
+        ("n[1-2].example.org", ["n1.example.org", "n2.example.org"]),
+        ("r[0-1]n[0-2]", ["r0n0", "r0n1", "r0n2", "r1n0", "r1n1", "r1n2"]),
+        ("r[0-1]c[2]n[09-10]-x", ["r0c2n09-x", "r0c2n10-x", "r1c2n09-x", "r1c2n10-x"]),
+        ("a[1-2],b,c[3]d[4-5]", ["a1", "a2", "b", "c3d4", "c3d5"]),
+        ("[7-8]", ["7", "8"]),
+    ],
+)
+def test_a_list_stands_for_its_hosts_in_order(text: str, names: list[str]) -> None:
+    assert list(expand_hostlist(text)) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "a,", "a[", "a]", "a[1", "a[1]]", "a[[1]]", "a[]", "a[-3]", "a[3-]", "a[x]", "a[1-2-3]", "a[3-1]",
+     "a[1 - 2]", "a[²]", "a[1-9999999999999999999]", "a\nb", "a[1]b["],
+)  # fmt: skip
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        list(expand_hostlist(text))
+
+
+def test_the_first_of_very_many_hosts_is_there_at_once() -> None:
+    assert list(islice(expand_hostlist("n[0-999999999]r[0-999999999]"), 2)) == ["n0r0", "n0r1"]
+
+
+@given(st.text(alphabet="ab[]-,0129 \n²", max_size=12))
+def test_any_text_gives_names_or_an_error(text: str) -> None:
+    try:
+        names = list(islice(expand_hostlist(text), 100))
+    except ValueError:
+        return
+    assert names
+    assert all(names)

@@ -1,0 +1,237 @@
+"""Which CPUs each worker is kept to, on made-up machines of one, two and four NUMA nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.hardware.cpu_binding import CpuTopology, bind, describe_bindings, format_ranges, list_numa_nodes
+from launcher.hardware.node_binding import read_topology
+from launcher.model.errors import UsageError
+from launcher.model.node import Device, Slot
+from tests.support.hardware.cpus import cpus, machine, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.config.options.readers import NumaMode
+
+MODES: tuple[NumaMode, ...] = ("node", "socket", "exclusive", "core-complex")
+NOWHERE = frozenset[int]()
+FOUR_GPUS = (1, 1, 0, 0)  # their nodes: two on each, and not in the order of the nodes
+
+
+def slots(*homes: int | Sequence[int] | None, kind: str = "nvidia") -> list[Slot]:
+    """Slots whose devices are on these NUMA nodes; None for one that nobody knows the node of."""
+    return [
+        Slot(
+            index=place,
+            devices=tuple(
+                Device(kind=kind, index=place, id=f"{place}.{one}", visible=str(place), numa_node=node)
+                for one, node in enumerate(home if isinstance(home, Sequence) else [home])
+            ),
+        )
+        for place, home in enumerate(homes)
+    ]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two sockets of 8 cores with two threads each: CPUs 0-7 and their twins 16-23, 8-15 and 24-31."""
+    threads = {cpu: f"{cpu % 16},{cpu % 16 + 16}" for cpu in range(32)}
+    caches = ("0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31")
+    return machine(
+        tmp_path / "two", nodes=("0-7,16-23", "8-15,24-31"), threads=threads, caches=caches, sockets=([0], [1])
+    )
+
+
+def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None = None) -> list[str]:
+    """The CPUs of each slot as text."""
+    topology = read_topology(frozenset(), str(root))
+    every = frozenset[int]().union(*topology.nodes.values())
+    may = every if allowed is None else frozenset(cpus(allowed))
+    return [format_ranges(one.cpus) for one in bind(mode, topology, may, list_numa_nodes(found))]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("node", ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]),
+        ("socket", ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]),
+        ("exclusive", ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]),
+        ("core-complex", ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]),
+    ],
+)
+def test_a_worker_runs_near_its_gpu(two: Path, mode: NumaMode, expected: list[str]) -> None:
+    assert bound(mode, two, slots(*FOUR_GPUS)) == expected
+
+
+def test_a_socket_may_have_several_nodes(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    found = slots(1, 2)
+    assert bound("node", root, found) == ["4-7", "8-11"]
+    assert bound("socket", root, found) == ["0-7", "8-15"]
+
+
+def test_cores_that_do_not_come_out_even_go_to_the_first_workers(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-7",))
+    assert bound("exclusive", root, slots(0, 0, 0)) == ["0-2", "3-5", "6-7"]
+
+
+def test_workers_take_turns_when_there_are_more_of_them_than_caches(tmp_path: Path) -> None:
+    """The largest first, as far as this process may use them."""
+    root = machine(tmp_path, nodes=("0-7",), caches=("0-1", "2-7"))
+    found = slots(0, 0, 0)
+    assert bound("core-complex", root, found) == ["2-7", "0-1", "2-7"]
+    assert bound("core-complex", root, found, allowed="0-2") == ["0-1", "2", "0-1"]
+
+
+def test_nobody_gets_a_cpu_that_the_agent_may_not_use(two: Path) -> None:
+    found = slots(*FOUR_GPUS)
+    assert bound("node", two, found, allowed="0-3,8-9") == ["8-9", "8-9", "0-3", "0-3"]
+    assert bound("exclusive", two, found, allowed="0-3,8-9") == ["8", "9", "0-1", "2-3"]
+
+
+def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(two: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        bound("node", two, slots(*FOUR_GPUS), allowed="0-3")
+    assert str(caught.value) == (
+        "--numa-binding node: local rank 0 belongs on NUMA node 1, of whose CPUs 8-15,24-31 this process may use "
+        "none; it may use 0-3"
+    )
+    assert "CPUs of every node" in str(caught.value.hint)
+
+
+def test_more_workers_than_cores_cannot_have_one_each(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3",), threads={0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"})
+    with pytest.raises(UsageError) as caught:
+        bound("exclusive", root, slots(0, 0, 0))
+    assert str(caught.value) == (
+        "--numa-binding exclusive: 3 workers belong on NUMA node 0, where this process may use 2 cores, CPUs 0-3"
+    )
+
+
+def test_a_kernel_that_does_not_tell_of_caches_is_refused_for_them_alone(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3",))
+    assert bound("node", root, slots(None, None)) == ["0-3", "0-3"]
+    with pytest.raises(UsageError, match="does not say which of the CPUs of NUMA node 0 share a cache"):
+        bound("core-complex", root, slots(None, None))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "xpu", "nvidia"])  # a GPU whose node the firmware does not know
+def test_workers_without_a_known_place_are_dealt_out_over_the_nodes(two: Path, kind: str) -> None:
+    assert bound("node", two, slots(None, None, None, kind=kind)) == ["0-7,16-23", "0-7,16-23", "8-15,24-31"]
+    assert bound("exclusive", two, slots(None, None, None, kind=kind)) == ["0-3,16-19", "4-7,20-23", "8-15,24-31"]
+    assert bound("node", two, slots(None, None, kind=kind)) == ["0-7,16-23", "8-15,24-31"]
+    assert bound("node", two, slots(None, None, kind=kind), allowed="8-9") == ["8-9", "8-9"]
+
+
+def test_a_worker_with_gpus_on_two_numa_nodes_gets_both_if_not_exclusive(two: Path) -> None:
+    found = slots([1, 0], [1])
+    assert bound("node", two, found) == ["0-31", "8-15,24-31"]
+    with pytest.raises(UsageError, match="local ranks 0 and 1 have devices on NUMA nodes 0-1"):
+        bound("exclusive", two, found)
+    assert bound("exclusive", two, slots(FOUR_GPUS)) == ["0-31"]
+
+
+def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
+    topology = read_topology(frozenset({2, 3}), str(tmp_path))
+    assert topology.nodes == {0: {2, 3}}
+    (only,) = bind("node", topology, frozenset({2, 3}), [NOWHERE])
+    assert (only.cpus, only.reason, only.core_count) == (frozenset({2, 3}), "dealt to NUMA node 0", 2)
+
+
+def test_a_node_of_memory_alone_gets_nobody(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3", ""))
+    assert bound("node", root, slots(None, None, kind="cpu")) == ["0-3", "0-3"]
+
+
+def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) -> None:
+    topology = read_topology(frozenset(), str(two))
+    every, at = frozenset(range(32)), list_numa_nodes(slots(*FOUR_GPUS))
+    assert [one.core_count for one in bind("node", topology, every, at)] == [4, 4, 4, 4]
+    assert [one.core_count for one in bind("exclusive", topology, every, at)] == [4, 4, 4, 4]
+    assert [one.core_count for one in bind("node", topology, frozenset({0, 8}), at)] == [1, 1, 1, 1]
+    wide = list_numa_nodes(slots([1, 1], [0, 0]))  # --devices-per-worker 2
+    assert [[one.core_count for one in bind(mode, topology, every, wide)] for mode in MODES] == [
+        [8, 8], [8, 8], [8, 8], [4, 4],
+    ]  # fmt: skip
+
+
+def test_what_was_decided_is_one_sentence(two: Path) -> None:
+    found = bind("node", read_topology(frozenset(), str(two)), frozenset(range(10)), [frozenset({1}), NOWHERE])
+    assert describe_bindings("node", found) == (
+        "--numa-binding node keeps local rank 0 to CPUs 8-9 (NUMA node 1), 1 to 0-7 (dealt to NUMA node 0)"
+    )
+
+
+def test_this_machine_can_be_read() -> None:
+    allowed = frozenset(os.sched_getaffinity(0))
+    found = bind("node", read_topology(allowed), allowed, [NOWHERE])
+    assert found[0].cpus <= allowed
+    assert found[0].cpus
+
+
+@given(data=st.data(), mode=st.sampled_from(MODES))
+def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataObject, mode: NumaMode) -> None:
+    every = range(data.draw(st.integers(1, 24)))
+    nodes = data.draw(st.lists(st.integers(0, 3), min_size=len(every), max_size=len(every)))
+    core = {cpu: cpu - cpu % data.draw(st.sampled_from((1, 2)), label="threads") for cpu in every}
+    topology = CpuTopology(
+        nodes={node: frozenset(cpu for cpu in every if nodes[cpu] == node) for node in set(nodes)},
+        socket={cpu: nodes[cpu] // 2 for cpu in every},
+        core=core,
+        cache={cpu: cpu - cpu % 4 for cpu in every},
+    )
+    allowed = frozenset(data.draw(st.sets(st.sampled_from(every), min_size=1)))
+    at = data.draw(st.lists(st.frozensets(st.sampled_from(sorted(topology.nodes)), max_size=2), min_size=1))
+    try:
+        found = bind(mode, topology, allowed, at)
+    except UsageError:
+        return
+    assert len(found) == len(at)
+    for one in found:
+        assert one.cpus
+        assert one.cpus <= allowed
+        assert one.core_count >= 1
+    if mode == "exclusive":
+        assert sum(len(one.cpus) for one in found) == len(frozenset[int]().union(*(one.cpus for one in found)))
+
+
+def memory(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str = "0-31") -> list[tuple[int, ...]]:
+    """The nodes whose memory each worker prefers."""
+    topology = read_topology(frozenset(), str(root))
+    return [one.memory for one in bind(mode, topology, frozenset(cpus(allowed)), list_numa_nodes(found))]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_is_preferred_where_the_cpus_of_a_worker_are(two: Path, mode: NumaMode) -> None:
+    assert memory(mode, two, slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
+
+
+def test_the_nodes_of_a_socket_are_preferred_together(tmp_path: Path) -> None:
+    root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    assert memory("socket", root, slots(1, 2)) == [(0, 1), (2, 3)]
+    assert memory("socket", root, slots(1, 2), allowed="4-7,8-15") == [(1,), (2, 3)]
+    assert memory("node", root, slots(1, 2)) == [(1,), (2,)]
+
+
+def test_nothing_is_preferred_where_there_is_nothing_else(two: Path, tmp_path: Path) -> None:
+    assert memory("node", machine(tmp_path / "one", nodes=("0-31",)), slots(None, None)) == [(), ()]
+    assert memory("node", two, slots([0, 1])) == [()]
+
+
+def test_a_numa_node_without_memory_for_this_process_is_not_preferred(two: Path, tmp_path: Path) -> None:
+    write(two / "sys/devices/system/node/has_memory", "0")
+    assert memory("node", two, slots(*FOUR_GPUS)) == [(), (), (), ()]
+    write(two / "sys/devices/system/node/has_memory", "0-2")  # and a node of memory alone
+    assert memory("node", two, slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
+    write(two / "proc/self/status", "Cpus_allowed_list:\t0-31\nMems_allowed_list:\t1-2")
+    assert memory("node", two, slots(*FOUR_GPUS)) == [(1,), (1,), (), ()]
+    four = machine(tmp_path / "four", nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    write(four / "sys/devices/system/node/has_memory", "1-3")
+    assert memory("socket", four, slots(1, 2)) == [(1,), (2, 3)]

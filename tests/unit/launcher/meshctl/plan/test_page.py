@@ -1,0 +1,36 @@
+"""The page of a plan: its views, that it needs nothing besides itself, and that names do no harm."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from launcher.meshctl.plan import render
+from launcher.meshctl.plan.picture import choose_colour
+from tests.support.placement import samples
+
+
+def test_a_page_needs_nothing_besides_itself() -> None:
+    page = samples.lost_one().html().replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?:|src=|href=|@import|url\(", page)
+
+
+def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
+    views = re.findall(r"<figure.*?</figure>", samples.lost_one().html(), re.DOTALL)
+    for view, told, fill in (
+        (views[0], "h15; leaf l1; ranks 112\u2013119; pp 2, dp 0", choose_colour(2, 0, 7)),
+        (views[1], "h15; leaf l1; ranks 112\u2013119; dp 0, pp 2", choose_colour(0, 2, 4)),
+    ):
+        assert view.count("<svg ") == 2  # for a window and for a telephone
+        assert len(re.findall(f'<title>{told}</title><rect [^>]*fill="{fill}"', view)) == 2
+        assert set(re.findall(r'fill="([^"]*)"', view)) <= {"none", *re.findall(r"#[0-9a-f]{6}\b", view)}
+
+
+def test_a_page_carries_the_plan_and_names_are_no_markup() -> None:
+    case = samples.hostile()
+    page = case.html()
+    assert page.count("<script") == 2  # the plan, and the script
+    assert "<b>" not in page
+    carried = re.search(r'<script type="application/json" id="plan">(.*)</script>\n<script>', page)
+    assert carried is not None
+    assert json.loads(carried[1]) == json.loads(render.format_json(case.plan))

@@ -1,0 +1,210 @@
+"""What the store says of a job, as a value: each state of a node, and what a foreign or hostile record does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.status.state import NodeState, Overview
+from launcher.model.errors import UsageError
+from rendezvous.records import Command, Drain
+from rendezvous.stores.memory.store import MemoryStore
+from tests.support.stores.stored_job import StoredJob
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def job(clock: Clock) -> Iterator[StoredJob]:
+    store = MemoryStore(clock=clock)
+    yield StoredJob(store)
+    store.close()
+
+
+def node(overview: Overview, name: str) -> NodeState:
+    (found,) = (node for node in overview.nodes if node.name == name)
+    return found
+
+
+def states(overview: Overview) -> dict[str, str]:
+    return {node.name: node.state for node in overview.nodes}
+
+
+def test_before_the_first_round_nodes_wait(job: StoredJob) -> None:
+    job.join(0, 1)
+    seen = job.overview()
+    assert (seen.phase, seen.round, states(seen)) == ("forming", 0, {"h0": "waiting", "h1": "waiting"})
+    assert seen.leader == ""
+
+
+def test_a_round_that_runs_has_ranks_a_leader_and_spares_with_reasons(job: StoredJob) -> None:
+    job.join(0, 1, locality=(("pod", "p7"), ("leaf", "l1")))
+    job.join(2)
+    job.seal(1, 1, 0)
+    job.lead(1)
+    job.spares({2: "no whole replica left"})
+    seen = job.overview()
+    assert (seen.phase, seen.round, seen.world_size, seen.shape) == ("running", 1, 8, (4, 2))
+    assert (seen.leader, seen.coordinator, seen.reason) == ("h1", "10.0.0.1:29500", "all nodes are there")
+    assert [(node.name, node.ranks) for node in seen.nodes] == [("h1", (0, 1, 2, 3)), ("h0", (4, 5, 6, 7)), ("h2", ())]
+    assert states(seen) == {"h0": "running", "h1": "running", "h2": "spare"}
+    assert node(seen, "h2").why == "no whole replica left"
+    assert node(seen, "h0").path == ("p7", "l1")
+    assert dict(node(seen, "h0").locality) == {"pod": "p7", "leaf": "l1"}
+    assert node(seen, "h1").is_leader
+    assert [past.round for past in seen.history] == [1]
+    assert seen.faults == ()
+
+
+def test_the_time_since_the_last_keep_alive_is_what_the_lease_has_lost(job: StoredJob, clock: Clock) -> None:
+    job.join(0, 1)
+    clock.now = 2.0
+    job.store.lease_keep_alive(job.leases[1])
+    clock.now = 3.0
+    seen = job.overview()
+    assert (node(seen, "h0").silent_s, node(seen, "h1").silent_s) == (3.0, 1.0)
+
+
+def test_each_way_a_round_can_go_on_a_node_has_its_state(job: StoredJob) -> None:
+    job.join(*range(6))
+    job.seal(2, *range(6))
+    job.status(0, 2, outcome="succeeded")
+    job.status(1, 2, outcome="failed", rank=5, exit_code=3)
+    job.status(2, 2, leaving="stopped by SIGTERM")
+    job.status(3, 2, is_stopped=True)
+    job.lose(4)
+    seen = job.overview()
+    assert states(seen) == {
+        "h0": "succeeded", "h1": "failed", "h2": "leaving", "h3": "stopped", "h4": "lost", "h5": "running",
+    }  # fmt: skip
+    assert node(seen, "h1").why == "rank 5, exit code 3"
+    assert node(seen, "h2").why == "stopped by SIGTERM"
+    assert node(seen, "h4").silent_s is None
+
+
+def test_a_stopped_round_is_stopping_until_nobody_runs_it_then_waits(job: StoredJob) -> None:
+    job.join(0, 1)
+    job.seal(1, 0, 1)
+    job.stop(1, "a worker failed")
+    assert (job.overview().phase, job.overview().stop_reason) == ("stopping", "a worker failed")
+    for index in (0, 1):
+        job.status(index, 1, is_stopped=True)
+    assert job.overview().phase == "waiting"
+    job.seal(2, 0, 1)
+    assert (job.overview().phase, job.overview().stop_reason) == ("running", "")
+
+
+def test_a_status_of_an_earlier_round_shows_only_that_the_node_is_leaving(job: StoredJob) -> None:
+    job.join(0, 1)
+    job.seal(1, 0, 1)
+    job.seal(2, 0, 1)
+    job.status(0, 1, outcome="failed")
+    job.status(1, 1, leaving="told to go")
+    assert states(job.overview()) == {"h0": "running", "h1": "leaving"}
+
+
+def test_a_spare_that_is_quarantined_is_told_apart(job: StoredJob) -> None:
+    job.join(0, 1)
+    job.seal(1, 0)
+    job.spares({1: "first failures here 3 times within 1800 s, quarantined for 60 s"})
+    assert states(job.overview())["h1"] == "quarantined"
+
+
+def test_drains_and_requests_are_shown(job: StoredJob) -> None:
+    job.join(0, 1)
+    job.seal(1, 0)
+    job.put(job.keys.make_drain_key("h1"), Drain(node_name="h1"))
+    job.put(job.keys.make_command_key("t"), Command(kind="drain", target="h0", by="ada@login"))
+    seen = job.overview()
+    assert (seen.drained, seen.requests) == (("h1",), ("drain h0, asked for by ada@login",))
+    assert states(seen)["h1"] == "drained"
+
+
+def test_a_verdict_ends_it(job: StoredJob) -> None:
+    job.join(0)
+    job.seal(1, 0)
+    job.end("failure", 3, "a worker failed")
+    job.lose(0)
+    seen = job.overview()
+    assert (seen.phase, states(seen)) == ("ended", {"h0": "gone"})
+    assert seen.verdict is not None
+    assert seen.verdict.exit_code == 3
+
+
+@pytest.mark.parametrize("value", [b"\x80", b"[]", b'{"version": 99}', b"{" * 50_000, b'{"version":1,"round":"x"}'])
+def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(job: StoredJob, value: bytes) -> None:
+    job.join(0, 1)
+    job.seal(1, 0, 1)
+    for key in (
+        job.keys.make_member_key("m7"),
+        job.keys.stop,
+        job.keys.make_history_key(1),
+        job.keys.make_assignment_key(1, "t1", "m1"),
+    ):
+        job.store.put(key, value)
+    seen = job.overview()
+    assert len(seen.faults) == 4
+    assert any(job.keys.stop in fault for fault in seen.faults)
+    assert node(seen, "h0").state == "running"
+
+
+def test_a_seal_that_cannot_be_read_leaves_the_nodes(job: StoredJob) -> None:
+    job.join(0)
+    job.store.put(job.keys.round, b"what?")
+    seen = job.overview()
+    assert (seen.round, states(seen)) == (0, {"h0": "waiting"})
+    assert job.keys.round in seen.faults[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"slot_count": "many", "path": [], "address": ""}', '{"path": 1}'])
+def test_a_node_whose_description_cannot_be_read_is_there_all_the_same(job: StoredJob, text: str) -> None:
+    job.join(0)
+    key = job.keys.make_member_key("m0")
+    value = job.store.get(key).items[0].value.decode()
+    start = value.index('"description":')
+    end = value.index(',"presence_address"')
+    job.store.put(
+        key, (value[:start] + '"description":' + json.dumps(text) + value[end:]).encode(), lease=job.leases[0]
+    )
+    seen = job.overview()
+    assert states(seen) == {"h0": "waiting"}
+    assert seen.faults[0].startswith(f"{key}: ")
+
+
+def test_with_a_secret_what_its_holders_did_not_sign_is_a_fault() -> None:
+    store = MemoryStore(clock=Clock())
+    job = StoredJob(store, secret=b"sesame")
+    job.join(0, 1)
+    job.seal(1, 0, 1)
+    assert states(job.overview()) == {"h0": "running", "h1": "running"}
+    forged = StoredJob(store)
+    forged.stop(1, "because I say so")
+    seen = job.overview()
+    assert seen.phase == "running"
+    assert any("secret" in fault for fault in seen.faults)
+    store.close()
+
+
+def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> None:
+    for run_id in ("exp-40", "exp-42", "other"):
+        StoredJob(job.store, run_id)
+    with pytest.raises(UsageError, match=r"^run exp-4 is not there; there are exp-4\d, exp-4\d, exp-4\d$"):
+        job.jobs.read_job("exp-4")
+    with pytest.raises(UsageError, match=r"run zzz is not there; there are exp-40, exp-41, exp-42, other$"):
+        job.jobs.read_job("zzz")
+    with pytest.raises(UsageError, match="no run is under /elsewhere/") as error:
+        JobStore(job.store, "elsewhere").read_job("exp-41")
+    assert error.value.hint == "--rdzv-prefix names another place"

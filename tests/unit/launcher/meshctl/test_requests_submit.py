@@ -1,0 +1,180 @@
+"""Requests to a running job: what the leader makes of them, as whoever asked is told. The leader acts in the pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.meshctl.requests import WaitPolicy, submit_request
+from launcher.model.errors import TemporaryError, UsageError
+from rendezvous.records import Command, Drain, Verdict, decode
+from rendezvous.stores.memory.store import MemoryStore
+from tests.support.stores.stored_job import StoredJob
+
+LIMIT_S = 5.0
+
+
+class World:
+    """A job on two nodes, and a clock that moves in pauses only; `then` is what the leader does in each."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.store = MemoryStore(clock=lambda: 0.0)
+        self.stored = StoredJob(self.store)
+        self.stored.join(0, 1)
+        self.stored.seal(1, 0, 1)
+        self.then: list[Callable[[], object]] = []
+        self.key = self.stored.keys.make_command_key("t")
+
+    def ask(self, kind: str, target: str = "", *, may_be_absent: bool = False) -> str:
+        waiting = WaitPolicy(LIMIT_S, lambda: self.now, self.pause)
+        command = Command(kind=kind, target=target, by="ada@login")
+        run_id = self.stored.run_id
+        return submit_request(self.stored.jobs, run_id, command, "t", waiting, may_be_absent=may_be_absent)
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        if self.then:
+            self.then.pop(0)()
+
+    def request(self) -> Command:
+        item = self.store.get(self.key).first
+        assert item is not None
+        return decode(Command, item.value, item.key)
+
+    def refuse(self, why: str) -> None:
+        self.stored.put(self.key, replace(self.request(), answer=why))
+
+    def consume(self) -> None:
+        assert self.request() == self.request()
+        self.store.delete(self.key)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.store.close()
+
+
+def test_a_stop_is_told_when_the_verdict_is_there(world: World) -> None:
+    world.stored.lead(0)
+    requests = []
+
+    def conclude() -> None:
+        requests.append(world.request())
+        world.stored.end("stopped", 143, "stopped at the request of ada@login")
+        world.consume()
+
+    world.then = [lambda: None, conclude]
+    assert world.ask("stop") == (
+        "run exp-41 is told to stop; was stopped in round 1, exit code 143: stopped at the request of ada@login"
+    )
+    assert requests == [Command(kind="stop", by="ada@login")]
+
+
+def test_a_drain_is_told_when_the_node_has_no_ranks_any_more(world: World) -> None:
+    world.stored.lead(0)
+
+    def accept() -> None:
+        world.stored.put(world.stored.keys.make_drain_key("h1"), Drain(node_name="h1"))
+        world.consume()
+
+    world.then = [accept, lambda: None, lambda: world.stored.seal(2, 0)]
+    said = world.ask("drain", "h1")
+    assert said.startswith("h1 is drained, and cannot come back before meshctl undrain; round 2 runs 4 ranks on 1 node")
+
+
+def test_a_drain_that_takes_longer_than_the_limit_is_told_as_it_stands(world: World) -> None:
+    world.stored.lead(0)
+    world.then = [world.consume]
+    assert world.ask("drain", "h1").endswith("round 1 runs 8 ranks on 2 nodes")
+    assert world.now >= LIMIT_S
+
+
+def test_a_request_the_leader_rejects_is_an_error_and_leaves_nothing(world: World) -> None:
+    world.stored.lead(0)
+    world.then = [lambda: world.refuse("2 nodes are called h1: give a member id, a or b")]
+    with pytest.raises(UsageError, match="run exp-41: 2 nodes are called h1"):
+        world.ask("drain", "h1")
+    assert world.store.get(world.key).first is None
+
+
+def test_without_a_leader_a_request_stays_for_the_next_and_that_is_said(world: World) -> None:
+    with pytest.raises(TemporaryError, match="run exp-41 has had no leader for 5 s, so nobody could stop") as error:
+        world.ask("stop")
+    assert error.value.hint == "the request stays, and the next leader does it"
+    assert world.request().kind == "stop"
+
+
+def test_a_leader_that_does_not_answer_is_named(world: World) -> None:
+    world.stored.lead(1)
+    with pytest.raises(TemporaryError, match="h1 leads run exp-41 and has not answered for 5 s"):
+        world.ask("stop")
+
+
+def test_a_job_that_has_ended_takes_no_requests(world: World) -> None:
+    world.stored.end("failure", 3, "a worker failed")
+    for kind in ("stop", "drain", "undrain", "takeover"):
+        with pytest.raises(UsageError, match="run exp-41 has already ended: a worker failed"):
+            world.ask(kind, "h1")
+    assert world.store.get(world.key).first is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "sentence", "hint"),
+    [
+        ("drain", "h11", "run exp-41 has no node h11", "did you mean h1?"),
+        ("drain", "zebra", "run exp-41 has no node zebra", "there: h0, h1"),
+        ("undrain", "h1", "h1 is not drained in run exp-41", None),
+    ],
+)
+def test_a_node_that_is_not_there_is_refused_with_those_that_are(
+    world: World, kind: str, target: str, sentence: str, hint: str | None
+) -> None:
+    with pytest.raises(UsageError, match=sentence) as error:
+        world.ask(kind, target)
+    assert error.value.hint == hint
+
+
+def test_a_node_that_is_to_come_can_be_drained_before(world: World) -> None:
+    world.stored.lead(0)
+    world.then = [world.consume]
+    assert world.ask("drain", "h7", may_be_absent=True).startswith("h7 is drained")
+
+
+def test_a_takeover_is_done_when_somebody_leads(world: World) -> None:
+    def lead() -> None:
+        world.stored.lead(1)
+        world.refuse("this job has a leader, on node h1")
+
+    world.then = [lambda: None, lead]
+    assert world.ask("takeover") == "h1 leads run exp-41; round 1 runs 8 ranks on 2 nodes"
+    assert world.store.get(world.key).first is None
+
+
+def test_a_takeover_of_a_job_that_has_a_leader_is_refused(world: World) -> None:
+    world.stored.lead(1)
+    world.then = [lambda: world.refuse("this job has a leader, on node h1")]
+    with pytest.raises(UsageError, match="this job has a leader, on node h1"):
+        world.ask("takeover")
+
+
+def test_a_request_is_signed_where_the_job_has_a_secret() -> None:
+    store = MemoryStore(clock=lambda: 0.0)
+    stored = StoredJob(store, secret=b"sesame")
+    stored.join(0)
+    values = []
+
+    def leader(_: float) -> None:
+        item = store.get(stored.keys.make_command_key("t")).first
+        assert item is not None
+        values.append(decode(Command, item.value, item.key, b"sesame"))
+        stored.put(stored.keys.verdict, Verdict(kind="stopped", exit_code=143, round=0, reason="asked"))
+        store.delete(item.key)
+
+    submit_request(stored.jobs, stored.run_id, Command(kind="stop"), "t", WaitPolicy(LIMIT_S, lambda: 0.0, leader))
+    assert values == [Command(kind="stop")]
+    store.close()

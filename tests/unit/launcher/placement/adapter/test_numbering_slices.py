@@ -1,0 +1,160 @@
+"""Ranks follow the hosts of TPU slices: RANK is the worker id plus what slices before have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.model import mesh as meshes
+from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
+from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.placement.limits import Costs, Limits
+from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
+
+
+def host(slice: str, worker_id: int, hosts: int = 4, slots: int = 1, name: str = "") -> Description:
+    return Description(
+        slot_count=slots,
+        address="10.0.0.1",
+        role="default",
+        name=name or f"{slice}-{worker_id}",
+        machine=f"{slice}{worker_id}",
+        locality=(("slice", slice),),
+        index=worker_id,
+        slice_hosts=hosts,
+        host_pattern=f"{slice}-{{}}",
+    )
+
+
+def plan(
+    members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, nodes_min: int = 1
+) -> PlanReady | PlanRefused:
+    roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
+    planner = PlannerAdapter(meshes.parse(mesh), Limits(nodes_min=nodes_min), Costs())
+    return planner.plan(MakePlan(7, 1, roster, previous or {}))
+
+
+def shares(planned: PlanReady | PlanRefused) -> dict[str, NodeAssignment]:
+    assert isinstance(planned, PlanReady), planned
+    return {name: decode_assignment(text) for name, text in planned.assignments.items()}
+
+
+# In the order of joining, which is no order.
+NAMES = ("b3", "a2", "c1", "b0", "a0", "c3", "a3", "b1", "c0", "a1", "c2", "b2")
+SCRAMBLED = [host(name[0], int(name[1])) for name in NAMES]
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_rank_is_worker_id_plus_slice_times_hosts(slots: int) -> None:
+    """For one process on each host, and by chips for one on each chip."""
+    members = [host(one.name[0], one.index or 0, slots=slots) for one in SCRAMBLED]
+    told = shares(plan(members, "dp=*" if slots == 1 else "dp=*,tp=4"))
+    assert len(told) == 12
+    for name, share in told.items():
+        worker_id = int(name[2:])
+        first = share.slice_index * 4 + worker_id
+        assert share.ranks == tuple(range(first * slots, (first + 1) * slots))
+        assert share.slice_count == 3
+        assert share.slice_index == {told[f"{name[0]}-0"].ranks[0] // (4 * slots)}.pop()
+
+
+def test_slices_of_one_host_are_joined_as_well() -> None:
+    told = shares(plan([host(name, 0, hosts=1, slots=8) for name in ("x", "y")]))
+    assert sorted((share.slice_index, share.slice_count, share.ranks[0]) for share in told.values()) == [
+        (0, 2, 0),
+        (1, 2, 8),
+    ]
+
+
+def test_slices_of_one_host_may_have_one_name() -> None:
+    told = shares(plan([replace(host("job", 0, hosts=1), name=name) for name in ("x", "y", "z")]))
+    assert sorted((share.slice_index, share.slice_count) for share in told.values()) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_where_one_node_is_in_no_slice_there_are_none() -> None:
+    other = Description(slot_count=1, address="10.0.0.9", role="default", name="z", machine="z")
+    told = shares(plan([*(host(name, 0, hosts=1) for name in "xy"), other]))
+    assert {(share.slice_index, share.slice_count) for share in told.values()} == {(0, 0)}
+
+
+def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> None:
+    first = plan(SCRAMBLED)
+    before = shares(first)
+    assert isinstance(first, PlanReady)
+    lost = next(name for name in before if before[name].slice_index == 0 and before[name].ranks == (1,))
+    second = plan([one for one in SCRAMBLED if one.name != lost], previous=first.assignments)
+    after = shares(second)
+    assert isinstance(second, PlanReady)
+    assert {name[0] for name in after} == {"a", "b", "c"} - {lost[0]}
+    assert {(share.slice_index, share.slice_count) for share in after.values()} == {(0, 2), (1, 2)}
+    assert all(share.ranks == (share.slice_index * 4 + int(name[2:]),) for name, share in after.items())
+    assert f"slice {lost[0]} has 3 of 4 hosts and lacks worker 1 ({lost[0]}-1)" in " ".join(second.reasons)
+
+
+@pytest.mark.parametrize(
+    ("there", "sentence"),
+    [
+        ((0, 1, 3), "slice a has 3 of 4 hosts and lacks worker 2 (a-2)"),
+        ((1,), "slice a has 1 of 4 hosts and lacks workers 0, 2-3 (a-0, a-2, a-3)"),
+    ],
+)
+def test_half_a_slice_runs_nothing_and_says_who_is_missing(there: Sequence[int], sentence: str) -> None:
+    refused = plan([host("a", worker_id) for worker_id in there])
+    assert isinstance(refused, PlanRefused)
+    assert sentence in refused.reason
+
+
+def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> None:
+    first = plan(SCRAMBLED)
+    assert isinstance(first, PlanReady)
+    early = host("a", 2, name="a-2-new")
+    both = plan([*SCRAMBLED, early], previous=first.assignments)
+    assert isinstance(both, PlanReady)
+    assert {name: share.ranks for name, share in shares(both).items()} == {
+        name: share.ranks for name, share in shares(first).items()
+    }
+    why = "a-2-new and a-2 are both worker 2 of slice a: a-2-new stands by until a-2 is gone"
+    assert both.spare_reasons == {"a-2-new": why}
+    after = shares(plan([*(one for one in SCRAMBLED if one.name != "a-2"), early], previous=first.assignments))
+    assert after["a-2-new"].ranks == shares(first)["a-2"].ranks
+
+
+@pytest.mark.parametrize("other", [host("a", 1, hosts=8, name="x"), host("a", 0, hosts=0, name="x")])
+def test_a_node_that_claims_a_slice_of_another_size_stands_by_alone(other: Description) -> None:
+    planned = plan([other, *(host("a", index) for index in (3, 1, 0, 2))])
+    assert isinstance(planned, PlanReady)
+    assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
+    assert planned.spare_reasons == {"x": f"x says that slice a has {other.slice_hosts} hosts, and others say 4"}
+
+
+def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
+    planned = plan(
+        [*(host("big", index, hosts=8) for index in range(5)), *(host("a", index) for index in (1, 0, 3, 2))]
+    )
+    assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
+    assert isinstance(planned, PlanReady)
+    assert "slices of 8 hosts cannot be used beside those of 4" in planned.remarks
+
+
+def numbered(numbers: Mapping[int, int]) -> PlanReady | PlanRefused:
+    """One slice of four; `numbers`: worker id -> --node-rank."""
+    members = [replace(host("a", index), node_rank=number, master_addr="m") for index, number in numbers.items()]
+    roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
+    planner = PlannerAdapter(meshes.parse("dp=*"), Limits(nodes_min=4, nodes_max=4), Costs(), node_count=4)
+    return planner.plan(MakePlan(7, 1, roster, {}))
+
+
+def test_given_node_ranks_are_kept_if_they_follow_the_worker_ids() -> None:
+    told = shares(numbered({2: 2, 0: 0, 3: 3, 1: 1}))
+    assert {name: share.ranks for name, share in told.items()} == {f"a-{index}": (index,) for index in range(4)}
+
+
+def test_numbers_that_do_not_are_refused_as_rank_0_would_not_be_the_master() -> None:
+    refused = numbered({0: 3, 1: 2, 2: 1, 3: 0})
+    assert isinstance(refused, PlanRefused)
+    assert refused.reason == (
+        "a-2 is worker 2 of slice a and is given --node-rank 1: the numbers of a slice's hosts must follow their "
+        "worker ids one by one"
+    )

@@ -1,0 +1,51 @@
+"""What becomes of one worker on its way, in the order of events that real processes show only now and then."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from launcher.supervisor import warm
+from launcher.supervisor.channel import Channel
+from launcher.supervisor.warm import SpawnContext, SpawnRequest, WarmFork
+
+
+@pytest.mark.parametrize(("is_killed", "is_reaped"), [(True, False), (False, True), (False, False)])
+def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch, is_killed: bool, is_reaped: bool
+) -> None:
+    """It said that it was born after the sweep had looked who is to be spared, and before it was killed."""
+    monkeypatch.setattr(warm, "_is_child", lambda pid: True)
+    ours, theirs = socket.socketpair()
+    births: list[WarmFork] = []
+    again: list[SpawnRequest] = []
+    pid = os.getpid()
+    workers: dict[int, Any] = {}
+    loop = SimpleNamespace(
+        watch=lambda *_, **__: None,
+        unwatch=lambda _: None,
+        report=lambda _: None,
+        workers=workers,
+    )
+    newborn = WarmFork(
+        SpawnContext(
+            cast("Any", loop), {}, births, lambda killed: is_killed and killed == pid, lambda: None, again.append
+        ),
+        ours,
+        cast("Any", job := object()),
+    )
+    newborn.assign = lambda _: workers.update({pid: newborn})  # type: ignore[method-assign]
+    newborn.was_swept = True
+    teller = Channel(theirs)
+    teller.send(("born", pid))
+    teller.flush()
+    newborn.receive(pid if is_reaped else 0)
+    is_hit = is_killed or is_reaped
+    assert (again, bool(births), bool(workers)) == (([job], False, False) if is_hit else ([], True, True))
+    for left in births.copy():
+        left.drop()
+    theirs.close()
