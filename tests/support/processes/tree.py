@@ -23,6 +23,8 @@ from tests.support.waiting import wait_until
 TOKEN_VARIABLE = "MESHRUN_TEST_TOKEN"
 REPOSITORY = Path(__file__).parents[3]
 REPORT_LIMIT_S = 30.0
+# A process has no environment for a moment while it runs another program by an exec, so "" is read again so often.
+EXEC_READS = 50
 
 
 def is_alive(pid: int) -> bool:
@@ -83,15 +85,21 @@ def children(pid: int) -> list[int]:
 def family(token: str) -> list[int]:
     """The living processes whose environment carries the token."""
     mark = f"{TOKEN_VARIABLE}={token}".encode()
-    found = []
-    for number in filter(str.isdigit, os.listdir("/proc")):
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    return [pid for pid in pids if mark in _environment(pid).split(b"\0") and is_alive(pid)]
+
+
+def _environment(pid: int) -> bytes:
+    """What the process was started with; empty for zombies, for threads of the kernel and where it may not be read."""
+    for _ in range(EXEC_READS):
         try:
-            environment = Path(f"/proc/{number}/environ").read_bytes()
+            if environment := Path(f"/proc/{pid}/environ").read_bytes():
+                return environment
         except (OSError, ValueError):
-            continue
-        if mark in environment.split(b"\0") and is_alive(int(number)):
-            found.append(int(number))
-    return found
+            return b""
+        if not is_alive(pid):
+            return b""
+    return b""
 
 
 def kill_family(token: str) -> None:
