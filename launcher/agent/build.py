@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -37,7 +38,6 @@ from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup

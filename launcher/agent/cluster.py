@@ -197,7 +197,7 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     for remark in found.remarks:
         log(remark)
     if found.levels:
-        sources = dict.fromkeys(source for source, levels, _ in found.results if set(levels) & set(found.levels))
+        sources = dict.fromkeys(one.source for one in found.results if set(one.levels) & set(found.levels))
         place = ",".join(f"{level}={domain}" for level, domain in found.path)
         log(f"this node stands at {place}, by {' and '.join(sources)}")
     return found

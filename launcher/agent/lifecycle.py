@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
 
 SECONDARY_WINDOW_S = 0.5
 """How long a failure that looks secondary, such as a lost peer, waits for a primary one on this node."""
 
 
-class WorkerExit(NamedTuple):
+class WorkerExit(Struct, frozen=True):
     """How one worker ended: `exit_code` is negative for a signal; `is_secondary`: it looks like the loss of a peer."""
 
     local_rank: int
@@ -28,27 +28,27 @@ class WorkerExit(NamedTuple):
     is_secondary: bool
 
 
-class SignalWorkers(NamedTuple):
+class SignalWorkers(Struct, frozen=True):
     """Send this signal to every worker of the round."""
 
     signum: int
 
 
-class SweepRound(NamedTuple):
+class SweepRound(Struct, frozen=True):
     """Kill what is left of the round, and wait until nothing is."""
 
 
-class ReportSucceeded(NamedTuple):
+class ReportSucceeded(Struct, frozen=True):
     pass
 
 
-class ReportFailed(NamedTuple):
+class ReportFailed(Struct, frozen=True):
     """The first failure on this node."""
 
     cause: WorkerExit
 
 
-class ReportStopped(NamedTuple):
+class ReportStopped(Struct, frozen=True):
     """Nothing of the round is left."""
 
 

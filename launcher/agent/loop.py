@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent import lifecycle
 from launcher.agent.membership import NodeMembership, read_clock
@@ -40,7 +41,6 @@ from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
 from rendezvous.settings import Settings
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.logs.pump import OutputPump

@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from launcher.config.config import Config
 from launcher.model.console import log
 from launcher.model.errors import UsageError
@@ -24,7 +26,6 @@ from launcher.placement.limits import Costs, Limits
 from rendezvous.driver.driver import Driver
 from rendezvous.errors import SettingsError
 from rendezvous.settings import DEFAULTS, Settings
-from rendezvous.values import replace
 
 PREFIX = "meshrun"
 

@@ -12,6 +12,9 @@ something to wait for, and the agent itself (`build`) once the node is fit.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
@@ -21,9 +24,7 @@ from launcher.logs.layout import LogLayout
 from launcher.model.errors import UnfitError, sanitize
 from launcher.model.node import Slot
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
-from rendezvous.values import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
@@ -46,12 +47,13 @@ def run(
 
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
             fork_server.start()
-        entry = wait_until_ready(config, supervisor, startup, fork_server)
+        ready = wait_until_ready(config, supervisor, startup, fork_server)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in creates its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
-        exit_code = build_agent(config, supervisor, layout, startup, *entry, shared_page, fork_server).run()
+        parts = (ready.slots, ready.reason, ready.termination, ready.wakeup)
+        exit_code = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:
@@ -66,7 +68,7 @@ FREE_BYTES_MIN = 16 << 20
 FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
 
 
-class NodeReady(NamedTuple):
+class NodeReady(Struct, frozen=True):
     """A fit node: its slots, the reason for their number, and the signal handling since before the examination."""
 
     slots: tuple[Slot, ...]

@@ -15,13 +15,13 @@ import math
 import select
 import signal
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from launcher.agent.lifecycle import Round
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.heartbeats import Heartbeats
     from launcher.ranks.checkpoint_socket import CheckpointSocket

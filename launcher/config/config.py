@@ -11,6 +11,10 @@ any machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.config.options.command_line import ParsedArgs, resolve_values
 from launcher.config.options.readers import DeviceRequest, Streams, Value, explain_signal, parse_integer
@@ -20,17 +24,13 @@ from launcher.config.scrub import CALL_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.mesh import Mesh
-from rendezvous.values import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
-
     from launcher.config.options.network import StoreConfig
     from launcher.config.options.readers import NumaMode
     from launcher.config.options.rendezvous import Setting
 
-    LaunchMode = Literal["script", "module", "program", "path"]
+LaunchMode = Literal["script", "module", "program", "path"]
 
 # Without any of these there is no scheduler to detect.
 SCHEDULER_VARIABLES = (
@@ -45,8 +45,7 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """One run of the command on this node. Times are in seconds.
 
     `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
@@ -207,7 +206,7 @@ def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:
         if not variable.is_default:
             raise UsageError(f"{variable}: of which devices?", "--devices NAME:COUNT says so")
         return None
-    request = request._replace(variable=variable.read())
+    request = replace(request, variable=variable.read())
     if request.variable and request.number is None:
         raise UsageError(f"{option} and {variable}: how many are there?", f"--devices {request.kind}:COUNT says so")
     if workers.text not in ("auto", "gpu", "cpu") and parse_integer(workers.text) is None and not workers.is_default:

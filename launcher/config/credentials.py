@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from launcher.config.options.network import StoreConfig
 from launcher.config.scrub import NAMES
 from launcher.model.errors import UsageError
-from rendezvous.values import NamedTuple
 
 _FILE_BYTES_MAX = 4096
 
 
-class Credentials(NamedTuple):
+class Credentials(Struct, frozen=True):
     """Empty where not set. `token` protects a store that an agent serves, `secret` signs the job's records."""
 
     user: str = ""

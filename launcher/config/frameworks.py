@@ -12,11 +12,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple
 
 
-class EnvironmentChoice(NamedTuple):
+class EnvironmentChoice(Struct, frozen=True):
     """The environments that make up the workers', in order; each may override the variables of earlier ones.
 
     `reason` is a sentence for the start, "" for torchrun's plain variables.

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.model.errors import UsageError, suggest
-from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -26,7 +28,7 @@ Answer = TypeVar("Answer")
 _TEXT_MAX = 200  # of a plug-in's error message
 
 
-class Plugin(NamedTuple):
+class Plugin(Struct, frozen=True):
     """A loaded plug-in. `package`: the distribution it comes from, with its version."""
 
     name: str
@@ -60,7 +62,7 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     (point,) = found.values()
     plugin = Plugin(name, _describe_package(point), None)
     try:
-        return plugin._replace(value=point.load()())
+        return replace(plugin, value=point.load()())
     except Exception as error:
         raise UsageError(f"{plugin} cannot be loaded: {_describe_error(error)}") from error
     except SystemExit as error:

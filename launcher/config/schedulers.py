@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.config.options import command_line
 from launcher.config.options.network import SERVED_PORT
 from launcher.config.options.readers import Value, is_host, parse_integer
 from launcher.config.options.table import BY_NAME
 from launcher.model.errors import sanitize
 from rendezvous.stores.addresses import join_address, split_address
-from rendezvous.values import NamedTuple
 
 # A command that finds one of these was started by another launcher or a server inside the job, not by the scheduler.
 _NESTED_LAUNCHERS = {
@@ -33,7 +35,7 @@ _NESTED_LAUNCHERS = {
 _NO_MASTER_ADDRESS = "nothing says where node 0 is"
 
 
-class Detection(NamedTuple):
+class Detection(Struct, frozen=True):
     """A scheduler that was recognised, "Slurm step 7.0". `known_by`: the variables by which it was recognised.
 
     `values`: name of an option -> its value; empty if none can be used. `reason` says what this node is, or why nothing
@@ -49,7 +51,7 @@ class Detection(NamedTuple):
     must_report: bool = False
 
 
-class ResolvedOptions(NamedTuple):
+class ResolvedOptions(Struct, frozen=True):
     """The options with the detected values. `unused`: of those, option -> why it is not used.
 
     `note` is for the user, "" if there is none. `missing`: what a job of several nodes still needs from the user.
@@ -95,7 +97,7 @@ def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
                 why = f"this is {_NESTED_LAUNCHERS[between]}, which is not what the controller started"
                 found = Detection(found.controller, found.known_by, f"{between} is set: {why}")
             # Both contain text of variables, which may be anything.
-            return found._replace(controller=sanitize(found.controller), reason=sanitize(found.reason))
+            return replace(found, controller=sanitize(found.controller), reason=sanitize(found.reason))
     return None
 
 
@@ -388,7 +390,7 @@ def _detect_volcano(
     if not list_name or port is None or not 0 < port < 65536:
         return None
     # The port that Volcano has opened is free: every round has a MASTER_PORT of its own.
-    return _make_group(controller, variables, environ, host, port)._replace(known_by=(*variables, list_name))
+    return replace(_make_group(controller, variables, environ, host, port), known_by=(*variables, list_name))
 
 
 def _detect_volcano_task(controller: str, variables: tuple[str, ...], _: Mapping[str, str], __: str) -> Detection:

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from launcher.model import ranges
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
-from rendezvous.values import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.config.options.readers import NumaMode
 
 FLAG = "--numa-binding"
 
 
-class CpuTopology(NamedTuple):
+class CpuTopology(Struct, frozen=True):
     """A machine's CPUs, by the kernel's numbers. `nodes`: NUMA node -> its CPUs; the next three are maps from a CPU.
 
     `core` and `cache` name a core and a last-level cache by the lowest CPU that shares it; a CPU that they lack is a
@@ -37,7 +38,7 @@ class CpuTopology(NamedTuple):
     memory: frozenset[int] = frozenset()
 
 
-class CpuBinding(NamedTuple):
+class CpuBinding(Struct, frozen=True):
     """One worker's CPUs, the reason, and the number of cores it has to itself: at least 1; shared cores are divided.
 
     `memory`: the nodes whose memory it prefers; none where it makes no difference.

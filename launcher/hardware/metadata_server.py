@@ -13,14 +13,13 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     import ssl
-    from typing import Any
 
 LINK_LOCAL = ("169.254.169.254", 80)
 """The address in every cloud. Tests pass another one to the constructor; no variable sets it, since a variable could
@@ -38,7 +37,7 @@ class NoAnswer(Exception):
     """The server returned nothing usable; the message is a clause that says what it did."""
 
 
-class HttpResponse(NamedTuple):
+class HttpResponse(Struct, frozen=True):
     """`headers`: by lower-case name."""
 
     status: int

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.hardware.cpu_binding import FLAG, CpuBinding, CpuTopology, bind, describe_bindings, list_numa_nodes
 from launcher.hardware.linux import kernel
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Slot
-from rendezvous.values import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.config.options.readers import NumaMode
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _SYSFS = "/sys/devices/system"
 
 
-class NodeBinding(NamedTuple):
+class NodeBinding(Struct, frozen=True):
     """The bindings by local rank, and a line about them for the start."""
 
     bindings: tuple[CpuBinding, ...]
@@ -39,7 +41,7 @@ def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
     bindings = bind(mode, read_topology(allowed), allowed, list_numa_nodes(slots))
     remarks = [describe_bindings(mode, bindings)]
     if refusal := _explain_refusal({binding.memory for binding in bindings if binding.memory}):
-        bindings = tuple(binding._replace(memory=()) for binding in bindings)
+        bindings = tuple(replace(binding, memory=()) for binding in bindings)
         remarks.append(f"{FLAG}: workers take memory as Linux does by default: {refusal}")
     return NodeBinding(bindings, tuple(remarks))
 

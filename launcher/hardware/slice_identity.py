@@ -16,10 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from launcher.hardware import slice_types
 from launcher.hardware.metadata_server import LIMIT_S, LINK_LOCAL, NoAnswer, Server, ask_google
 from launcher.model.errors import UsageError
-from rendezvous.values import NamedTuple
 
 WORKER_ID = "TPU_WORKER_ID"
 HOSTNAMES = "TPU_WORKER_HOSTNAMES"
@@ -54,7 +55,7 @@ _VARIABLES_BY_ATTRIBUTE = {
 }
 
 
-class SliceIdentity(NamedTuple):
+class SliceIdentity(Struct, frozen=True):
     """`name` is the same on all hosts of a slice, and "" only where a slice of one host has none.
 
     `hostnames`: in the order of worker ids, none if they are not listed. `slice_id` and `slice_count`: what the job's
@@ -174,7 +175,7 @@ def _parse_number(environ: Mapping[str, str], variable: str, default: int) -> in
     return int(text)
 
 
-class TpuMetadata(NamedTuple):
+class TpuMetadata(Struct, frozen=True):
     """`variables`: as GKE would have set them; none if the server has no TPU data. `reason`: a sentence."""
 
     variables: Mapping[str, str]

@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from launcher.model.errors import UsageError
-from rendezvous.values import NamedTuple
 
 CHIPS_PER_HOST = 4  # in every slice of several hosts
 _CUBE = 4  # 3-D slices of 64 chips and more are cubes of 4x4x4, put together
 _SUGGESTIONS = 6
 
 
-class TpuModel(NamedTuple):
+class TpuModel(Struct, frozen=True):
     """One version of the hardware. `names`: what a type of it begins with, the vendor's own name first.
 
     `cores_per_chip`: TensorCores; `is_by_core`: whether the number in a type counts them. `host_chips`: how many chips
@@ -46,7 +47,7 @@ class TpuModel(NamedTuple):
         return chips * (self.cores_per_chip if self.is_by_core else 1)
 
 
-class SliceType(NamedTuple):
+class SliceType(Struct, frozen=True):
     """The meaning of a type. `topology`: chips along each dimension; None if several are offered under the name."""
 
     name: str

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import (
     LIMIT_S,
@@ -27,10 +29,9 @@ from launcher.hardware.metadata_server import (
 from launcher.locality.contract import Hints
 from launcher.locality.keys import derive_levels
 from launcher.model.locality_path import is_text
-from rendezvous.values import NamedTuple
 
 
-class Cloud(NamedTuple):
+class Cloud(Struct, frozen=True):
     """`signs`: files of the firmware, one of which begins with the text. `ask`: fills in key -> value, returns remarks.
 
     It raises NoAnswer, and what it has filled in counts.
@@ -59,11 +60,11 @@ class CloudSource:
             told = CLOUDS[self.name].ask(Server(self._address, min(limit_s, LIMIT_S)), values)
         except NoAnswer as error:
             told = f"the metadata server {error}"
-        levels, remarks = derive_levels(self.name, values)
-        server_name = "" if not levels else "IMDSv2" if self.name == "aws" else "metadata server"
+        found = derive_levels(self.name, values)
+        server_name = "" if not found.levels else "IMDSv2" if self.name == "aws" else "metadata server"
         host = read_physical_host(self._root) if self.name == "azure" else ""
         told_host = f"its physical host is {host}" if host else ""
-        return Hints(levels, "; ".join(filter(None, (server_name, told, told_host, *remarks))))
+        return Hints(found.levels, "; ".join(filter(None, (server_name, told, told_host, *found.remarks))))
 
 
 def has_cloud_signature(cloud: str, root: str = "/") -> bool:

@@ -12,8 +12,7 @@ Heavy imports stay inside `look`, and `is_likely` opens no connection and starts
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from rendezvous.values import NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 
 class Level(NamedTuple):

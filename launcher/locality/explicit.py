@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from launcher.config.config import Config
 from launcher.config.scrub import PRIVATE
@@ -24,7 +25,6 @@ from launcher.locality.merge import SourceResult
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.locality_path import EXAMPLE, LevelPath, parse_path
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from subprocess import Popen
 

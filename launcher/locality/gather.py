@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.config import plugins
 from launcher.config.config import Config
 from launcher.hardware.slice_identity import SliceIdentity
@@ -26,7 +28,6 @@ from launcher.locality.merge import SourceResult, keep_usable_levels, merge
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple
 
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
@@ -43,7 +44,7 @@ _SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
 }
 
 
-class Locality(NamedTuple):
+class Locality(Struct, frozen=True):
     """`levels`: outermost first, one domain for each. `remarks`: sentences for the user. `results`: of each source that
     was queried. `identity`: of the TPU slice that this node is a host of.
     """
@@ -77,10 +78,11 @@ def resolve_locality(
     asking = SourceQuery(_choose_sources(config, environ, devices, own, is_thorough), environ, limit_s)
     said = read_explicit(config, environ, names)
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
-    levels, remarks = merge((*said, *found))
-    if config.locality_sources != () and all(level.name in _OUTER for level in levels):
-        remarks = (*remarks, _describe_unknown(levels, found))
-    return Locality(levels, remarks, (*said, *found), own.identity)
+    merged = merge((*said, *found))
+    remarks = merged.remarks
+    if config.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
+        remarks = (*remarks, _describe_unknown(merged.levels, found))
+    return Locality(merged.levels, remarks, (*said, *found), own.identity)
 
 
 class SourceQuery:
@@ -168,7 +170,7 @@ def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:
 
 def _describe_unknown(levels: Sequence[Level], found: Sequence[SourceResult]) -> str:
     """Return why nothing is known, or nothing that is nearer than a zone, in one sentence."""
-    asked = "; ".join(f"{source}: {reason}" for source, _, reason in found if source not in INFORMATIONAL)
+    asked = "; ".join(f"{one.source}: {one.reason}" for one in found if one.source not in INFORMATIONAL)
     why = asked or "there is no sign here of Kubernetes, Slurm or a cloud that tells; --locality can"
     what = "which switch this node is on" if levels else "where this node stands"
     return f"no source says {what}: {why}"

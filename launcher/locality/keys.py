@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
+from msgspec import Struct
+
 from launcher.locality.contract import Level
 from launcher.model.locality_path import LEVELS, is_text
-from rendezvous.values import NamedTuple
 
 TIERS = ("leaf", "spine", "core", "tier-3", "tier-4", "tier-5", "tier-6", "tier-7", "tier-8", "tier-9")
 """Levels of switches, nearest to the node first."""
@@ -98,7 +99,7 @@ _PLACEHOLDERS = frozenset({"no-imds-data", "unknown", "none", "null", "n/a", "un
 _LAYERS = (3, 4)  # the layers that AWS names; with fewer the leaf is ambiguous
 
 
-class KeyLevels(NamedTuple):
+class KeyLevels(Struct, frozen=True):
     """`levels`: outermost first; `remarks`: values that could not be used, as clauses."""
 
     levels: tuple[Level, ...]

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import NoAnswer, Server, is_token, parse_object
@@ -21,7 +22,6 @@ from launcher.locality.clouds import has_cloud_signature
 from launcher.locality.contract import Hints, Level
 from launcher.locality.keys import TIERS, derive_levels, sort_levels
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
 
@@ -106,10 +106,10 @@ def _merge_text(name: str, text: str | OSError, found: dict[str, Level]) -> str:
 
 def _merge_labels(origin: str, called: str, labels: Mapping[str, str], found: dict[str, Level]) -> str:
     """Add the levels that labels name, and describe the result."""
-    levels, remarks = derive_levels("kubernetes", labels, origin)
-    for level in levels:
+    derived = derive_levels("kubernetes", labels, origin)
+    for level in derived.levels:
         found.setdefault(level.name, level)
-    return "; ".join((called if levels else f"{called}: none of them names a place", *remarks))
+    return "; ".join((called if derived.levels else f"{called}: none of them names a place", *derived.remarks))
 
 
 # The labels of this pod's Node object, from the API server with the pod's own account. The token is read again each

@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.locality.contract import Level
 from launcher.model.locality_path import LEVELS, LEVELS_MAX, is_level_name, is_text
-from rendezvous.values import NamedTuple
 
 _OWN_NAME = ("slice", "slice")
 """A TPU slice is named after its first host; GKE names it after its node pool, which is no conflict."""
@@ -27,7 +29,7 @@ _RANKS = {name: rank for rank, name in enumerate(LEVELS)}
 _OWN_RANK = _RANKS["leaf"] + 0.5  # the rank of a level of which nothing is known
 
 
-class SourceResult(NamedTuple):
+class SourceResult(Struct, frozen=True):
     """The result of querying one source: its levels, and the reason for these or none."""
 
     source: str
@@ -35,14 +37,14 @@ class SourceResult(NamedTuple):
     reason: str
 
 
-class MergedLevels(NamedTuple):
+class MergedLevels(Struct, frozen=True):
     """`remarks` are sentences for the user."""
 
     levels: tuple[Level, ...]
     remarks: tuple[str, ...]
 
 
-class LevelOrder(NamedTuple):
+class LevelOrder(Struct, frozen=True):
     """`levels`: every name once, outermost first; `remarks`: where the lists contradict each other."""
 
     levels: tuple[str, ...]
@@ -54,15 +56,16 @@ def merge(results: Sequence[SourceResult]) -> MergedLevels:
     chosen: dict[str, tuple[str, Level]] = {}
     remarks: list[str] = []
     lists: dict[tuple[str, ...], int] = {}
-    for source, levels, _ in results:
-        for level in levels:
+    for result in results:
+        source = result.source
+        for level in result.levels:
             first_source, first = chosen.setdefault(level.name, (source, level))
             if first.domain != level.domain and (first_source, level.name) != _OWN_NAME:
                 remarks.append(
                     f"{level.name} is {first.domain} by {format_provenance(first_source, first)}, which counts, and "
                     f"{level.domain} by {format_provenance(source, level)}"
                 )
-        names = tuple(level.name for level in levels)
+        names = tuple(level.name for level in result.levels)
         lists[names] = lists.get(names, 0) + 1
     ordered = order_levels(lists)
     left_out = ordered.levels[LEVELS_MAX:]
@@ -89,7 +92,7 @@ def keep_usable_levels(result: SourceResult) -> SourceResult:
     if not left_out:
         return result
     reason = f"{result.reason}; {left_out} of its levels cannot be used, being double or no names"
-    return result._replace(levels=levels, reason=reason)
+    return replace(result, levels=levels, reason=reason)
 
 
 def order_levels(lists: Mapping[tuple[str, ...], int]) -> LevelOrder:

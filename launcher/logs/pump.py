@@ -19,8 +19,9 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from launcher.logs.lines import LINE_LIMIT, LinePrefixer, split_last_lines
 from launcher.logs.sinks import PENDING_LIMIT, Console, LineFilter, LogFile, enlarge_pipe
@@ -270,8 +271,7 @@ class OutputPump:
                 self._warn_agent(sentence)
 
 
-@dataclass(eq=False, kw_only=True)
-class _Capture:
+class _Capture(Struct, eq=False, kw_only=True):
     """One stream of one worker: the read end of its pipe and where it goes."""
 
     fd: int

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from launcher.config.config import Config
 from launcher.logs.layout import LogLayout
-from rendezvous.values import NamedTuple
 
 STREAMS = ("stdout", "stderr")
 
 
-class Route(NamedTuple):
+class Route(Struct, frozen=True):
     """Where one stream goes: directly to the agent's own (`inherits`), else to a file, the console, both or neither."""
 
     inherits: bool = False
@@ -96,7 +97,7 @@ class PlainRoutes:
         )
 
 
-class Destination(NamedTuple):
+class Destination(Struct, frozen=True):
     """Where one stream of one worker goes. Neither: it is discarded; `inherits`: directly to the agent's own."""
 
     inherits: bool

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
+
 from launcher.model.errors import UsageError
-from rendezvous.values import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """One dimension; `size` None is elastic."""
 
     name: str
     size: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mesh:
+class Mesh(Struct, frozen=True, kw_only=True):
     axes: tuple[Axis, ...]
 
     @property

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rendezvous.values import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One accelerator, or one share of the CPU when a node has none.
 
     `index` counts from 0 in the order in which this process may use its devices; `id` is the hardware's own
@@ -27,16 +26,14 @@ class Device:
     model: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """The place of one worker on its node: `index` from 0, and the devices that are its own."""
 
     index: int
     devices: tuple[Device, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A machine or container with one agent, for the planner.
 
     `path` names its domains from the outermost level to the innermost, e.g. ("zone-a", "spine-1", "leaf-3");

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.model.node import Node
-from rendezvous.values import NamedTuple
 
 HOST = "host"
 """The level below all others: a node itself."""
@@ -51,7 +52,7 @@ def _make_path_key(path: tuple[str | None, ...]) -> PathKey:
     return (*(unknown if domain is None else (0, make_natural_key(domain), domain) for domain in path), unknown)
 
 
-class Tree(NamedTuple):
+class Tree(Struct, frozen=True):
     """The nodes in order, and their domains.
 
     `levels`: names, outermost first, without the host. `domains[level][position]` is the number of the domain in

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
 
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
-from rendezvous.values import NamedTuple, dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    Kind = Literal["ring", "line", "all"]
+Kind = Literal["ring", "line", "all"]
 
 KINDS: tuple[Kind, ...] = ("ring", "line", "all")
 
@@ -29,8 +27,7 @@ DECIMALS_MAX = 6
 NUMBER_MAX = 10**9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Communicator:
+class Communicator(Struct, frozen=True, kw_only=True):
     """Groups of ranks that talk to each other: those that differ only along `axes`, in the mesh's order."""
 
     axes: tuple[str, ...]
@@ -42,7 +39,7 @@ class Communicator:
         return "+".join(self.axes)
 
 
-class DefaultTraffic(NamedTuple):
+class DefaultTraffic(Struct, frozen=True):
     kind: Kind
     weight: int
 

@@ -14,6 +14,9 @@ import bisect
 import math
 from collections.abc import Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -33,10 +36,9 @@ from launcher.placement.units import (
     list_too_small,
     make_supply,
 )
-from rendezvous.values import NamedTuple
 
 
-class LargestWorld(NamedTuple):
+class LargestWorld(Struct, frozen=True):
     """The largest world: `size` ranks in units of `block_size`; size 0 if there is none.
 
     `items`: what can hold units, in the order of the nodes given. `filling`: a valid layout, as items and how many
@@ -125,7 +127,7 @@ def _find_world(supply: Supply) -> LargestWorld | str:
     world = LargestWorld(
         size * mesh.replica_size,
         cut.block_size,
-        tuple(supply.items[index]._replace(room=cut.rooms[index]) for index in kept),
+        tuple(replace(supply.items[index], room=cut.rooms[index]) for index in kept),
         tuple((number[item], count) for item, count in filling),
         (*supply.unused, *list_too_small(small, cut.block_size)),
         shortage.explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
@@ -141,7 +143,7 @@ def _find_world(supply: Supply) -> LargestWorld | str:
 _Filling = list[tuple[int, int]]
 
 
-class _Granularity(NamedTuple):
+class _Granularity(Struct, frozen=True):
     """A way to count: ranks of a unit, units that each item has room for, and how many of these it takes at once.
 
     `layers`: the result of `build_layers` for classes of these sizes; often the same for all sizes of the axis.

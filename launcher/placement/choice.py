@@ -14,10 +14,10 @@ All comparisons are between integers, multiplied out, so that every machine deci
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
@@ -50,8 +50,7 @@ class BusiestDomain(NamedTuple):
     rank_count: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LevelTraffic:
+class LevelTraffic(Struct, frozen=True, kw_only=True):
     """The traffic that leaves the domains of one level; "host" is the last.
 
     `leaving`, `spreads`: one entry per communicator. A hop counts once, though it leaves one domain and enters
@@ -79,8 +78,7 @@ class Baseline(NamedTuple):
     faults: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """`levels` from the outermost to the host; `baselines` without those for which the nodes lack data."""
 
     communicators: tuple[Communicator, ...]

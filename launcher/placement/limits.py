@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct, field
+
 from launcher.model.traffic import Communicator
-from rendezvous.values import dataclass, field
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllOrNothing:
+class AllOrNothing(Struct, frozen=True, kw_only=True):
     """Domains of `level` are used entirely or not at all; a complete one has `hosts` nodes (a TPU slice)."""
 
     level: str
@@ -26,8 +26,7 @@ class AllOrNothing:
 
 
 # docs/internals/decisions/0006-constraints-separate-from-costs.md
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The conditions of a valid plan.
 
     `nodes_min`, `nodes_max`: how many nodes may be active; `elastic_min`, `elastic_max`: sizes of the elastic axis.
@@ -48,8 +47,7 @@ class Limits:
     is_contiguous: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Costs:
+class Costs(Struct, frozen=True, kw_only=True):
     """The cost of a valid plan: its traffic times the level costs, and the ranks that move.
 
     `traffic` None: the usual one for the axes' names. `level_costs`: level or "host" -> cost of a hop that leaves
@@ -62,8 +60,7 @@ class Costs:
     move_cost: int | float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Feasibility:
+class Feasibility(Struct, frozen=True, kw_only=True):
     """The largest world the nodes could form; 0 ranks on 0 nodes if none.
 
     `is_full`: further nodes could not enlarge it.
@@ -75,8 +72,7 @@ class Feasibility:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Slot <-> rank for a round.
 
     `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order of

@@ -16,15 +16,17 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.model.mesh import Mesh
 from launcher.placement.limits import Plan
-from rendezvous.values import NamedTuple
 
 NO_ITEM = -1
 """In place of an item: no present item held the unit before."""
 
 
-class BlockRun(NamedTuple):
+class BlockRun(Struct, frozen=True):
     """Consecutive units on one item."""
 
     item: int
@@ -36,7 +38,7 @@ class BlockRun(NamedTuple):
         return self.start + self.length
 
 
-class LayoutChoice(NamedTuple):
+class LayoutChoice(Struct, frozen=True):
     """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
 
     runs: list[BlockRun]
@@ -121,7 +123,7 @@ def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> l
         if from_right > right_room:
             return None
         if left and from_left:
-            filled[-1] = left._replace(length=left.length + from_left)
+            filled[-1] = replace(left, length=left.length + from_left)
         start = hole_start + from_left
         for item, length in takers:
             filled.append(BlockRun(item, start, length))

@@ -21,13 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
+
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.topology import HOST, Tree
 from launcher.placement.limits import AllOrNothing, Limits
-from rendezvous.values import NamedTuple
 
 _NAMES_MAX = 4  # missing hosts that a sentence names
 
@@ -136,7 +137,7 @@ def _require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host
 # Items: nodes, or slices of them
 
 
-class Item(NamedTuple):
+class Item(Struct, frozen=True):
     """A node, or the nodes of a whole domain in the order of their ranks.
 
     `room`: units it can hold. `position`: of its first node in the tree.
@@ -147,14 +148,14 @@ class Item(NamedTuple):
     position: int
 
 
-class UnusedNodes(NamedTuple):
+class UnusedNodes(Struct, frozen=True):
     """Nodes that can hold no units, and the reason."""
 
     nodes: tuple[Node, ...]
     reason: str
 
 
-class Supply(NamedTuple):
+class Supply(Struct, frozen=True):
     """What a world can be made of: nodes as items, and the constraints on them, whatever the world's size.
 
     `unused`: nodes that can hold no unit. `tree`: of the nodes, if anything depends on their domains.
@@ -271,7 +272,7 @@ def _describe_missing(nodes: Sequence[Node], all_or_nothing: AllOrNothing) -> st
 # Constraints: groups inside one domain of a level
 
 
-class Constraint(NamedTuple):
+class Constraint(Struct, frozen=True):
     """All units that differ only along `axes` lie in one domain of `level`, an index into levels and host."""
 
     level: int
@@ -322,7 +323,7 @@ def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple
     return tuple(found)
 
 
-class CapacityLayer(NamedTuple):
+class CapacityLayer(Struct, frozen=True):
     """Domains of one level: units that each has room for, and its parts as indices into the layer below.
 
     The lowest layer is the items; it has no parts.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.config.config import Config
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
@@ -34,7 +35,6 @@ from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.hardware.node_binding import NodeBinding
     from launcher.logs.plugin import PluginRoutes

@@ -14,13 +14,10 @@ import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EINVAL, ENOENT
+from typing import Any, NoReturn
 
 from launcher.hardware.linux import kernel
 from launcher.supervisor.messages import Report, Spawned, SpawnFailed, WorkerSpec
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 
 class Worker:

@@ -17,6 +17,7 @@ import signal
 import socket
 import time
 from collections.abc import Collection, Sequence
+from typing import NoReturn
 
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
@@ -38,10 +39,6 @@ from launcher.supervisor.messages import (
     encode_worker_spec,
 )
 from rendezvous.errors import EXIT_BUG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 # A supervisor that accepts no order for this long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0

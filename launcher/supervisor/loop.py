@@ -15,6 +15,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from msgspec.structs import astuple
 
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
@@ -34,7 +37,6 @@ from launcher.supervisor.messages import (
     decode_worker_spec,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
@@ -108,7 +110,7 @@ class SupervisorLoop:
     def _report(self, report: Report) -> None:
         if self._has_lost_keeper:
             return
-        if not self._channel.send((type(report).__name__, *report)) and not self._sweep.is_last:
+        if not self._channel.send((type(report).__name__, *astuple(report))) and not self._sweep.is_last:
             self._host.watch(self._channel.fileno(), self._receive_orders, until_writable=True)
 
     def _receive_orders(self) -> None:

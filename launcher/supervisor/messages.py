@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from rendezvous.errors import EXIT_FENCED
-from rendezvous.values import NamedTuple
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # A killed process may hang in a driver. After this long it need only be unable to run its own code.
 STUCK_LIMIT_S = 3.0
 # How often a sweep checks while the processes it killed have not ended yet; each end wakes it as well.
 SWEEP_INTERVAL_S = 0.02
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # The names in ps: none contains a word of the agent's command line.
 KEEPER_NAME = "mr-keeper"
 SUPERVISOR_NAME = "mr-supervisor"
 
 
-class WorkerSpec(NamedTuple):
+class WorkerSpec(Struct, frozen=True):
     """One process to start.
 
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
@@ -43,7 +43,7 @@ class WorkerSpec(NamedTuple):
     fork_argv: Sequence[str] = ()
 
 
-class ForkServerSpec(NamedTuple):
+class ForkServerSpec(Struct, frozen=True):
     """The fork server to start: a process that imports `modules` once and forks workers that have them.
 
     `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
@@ -58,7 +58,7 @@ class ForkServerSpec(NamedTuple):
     standby: int = 0
 
 
-class Spawned(NamedTuple):
+class Spawned(Struct, frozen=True):
     """The worker runs its program."""
 
     round: int
@@ -66,7 +66,7 @@ class Spawned(NamedTuple):
     pid: int
 
 
-class SpawnFailed(NamedTuple):
+class SpawnFailed(Struct, frozen=True):
     """The worker could not be forked, or its program could not be run; `error_number` is 0 if there is none."""
 
     round: int
@@ -75,7 +75,7 @@ class SpawnFailed(NamedTuple):
     error_number: int
 
 
-class Exited(NamedTuple):
+class Exited(Struct, frozen=True):
     """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal.
 
     `pid` is 0 for one that was signalled before the fork server had forked it: it never ran.
@@ -88,7 +88,7 @@ class Exited(NamedTuple):
     at: float
 
 
-class RoundSwept(NamedTuple):
+class RoundSwept(Struct, frozen=True):
     """No process of the round is left, what workers started included.
 
     One that the kernel does not release (asleep in a driver, frozen) counts as ended once it can run no code of its
@@ -98,19 +98,19 @@ class RoundSwept(NamedTuple):
     round: int
 
 
-class WorkersFenced(NamedTuple):
+class WorkersFenced(Struct, frozen=True):
     """The watchdog expired: the supervisor kills the round, or did not start it. RoundSwept follows."""
 
     round: int
 
 
-class Preloading(NamedTuple):
+class Preloading(Struct, frozen=True):
     """The fork server runs and imports. Workers that it is to fork wait for it without a limit."""
 
     pid: int
 
 
-class Preloaded(NamedTuple):
+class Preloaded(Struct, frozen=True):
     """The fork server has imported everything, in `seconds`; `remarks` are sentences for the user."""
 
     pid: int
@@ -118,7 +118,7 @@ class Preloaded(NamedTuple):
     remarks: tuple[str, ...]
 
 
-class PreloadRefused(NamedTuple):
+class PreloadRefused(Struct, frozen=True):
     """The fork server's modules cannot be imported, or a process with them cannot be forked: no worker will start.
 
     Workers that wait for it stay unstarted until their round is swept: this node has to leave.
@@ -128,25 +128,25 @@ class PreloadRefused(NamedTuple):
     hint: str
 
 
-class SupervisorStarted(NamedTuple):
+class SupervisorStarted(Struct, frozen=True):
     """The supervisor runs; for the handle alone, whose own child is the keeper."""
 
     pid: int
 
 
-class StandbyReady(NamedTuple):
+class StandbyReady(Struct, frozen=True):
     """A worker has been forked for a later round; for the handle alone, which must know what a sweep spares."""
 
     pid: int
 
 
-class ForkServerLost(NamedTuple):
+class ForkServerLost(Struct, frozen=True):
     """The fork server has ended, or was killed: the sentence gives the reason and the consequence."""
 
     sentence: str
 
 
-class SupervisorLost(NamedTuple):
+class SupervisorLost(Struct, frozen=True):
     """Supervisor or keeper ended unexpectedly. Workers end with them; kill_orphans() kills the rest.
 
     Where the machine refuses what they need they report it, and that the agent should end with EXIT_TEMPORARY.
@@ -185,7 +185,7 @@ def describe_exit(exit_code: int) -> str:
 
 def encode_worker_spec(spec: WorkerSpec) -> list[object]:
     """Encode a spec; each descriptor, which travels separately, is replaced by whether there is one."""
-    fields = {**spec._asdict(), "env": dict(spec.env), "affinity": _encode_affinity(spec)}
+    fields = {**asdict(spec), "env": dict(spec.env), "affinity": _encode_affinity(spec)}
     return [*(fields | {"stdout": spec.stdout is not None, "stderr": spec.stderr is not None}).values()]
 
 
@@ -193,12 +193,12 @@ def decode_worker_spec(fields: list[Any], descriptors: Iterable[int]) -> WorkerS
     """Decode the spec, with the descriptors as this process numbers them."""
     spec, given = WorkerSpec(*fields), iter(descriptors)
     stdout = next(given) if spec.stdout else None
-    return spec._replace(stdout=stdout, stderr=next(given) if spec.stderr else None)
+    return replace(spec, stdout=stdout, stderr=next(given) if spec.stderr else None)
 
 
 def encode_fork_server_spec(spec: ForkServerSpec) -> list[object]:
     """Encode the spec of a fork server, for `ForkServerSpec` to be called with."""
-    return [*{**spec._asdict(), "env": dict(spec.env), "affinity": _encode_affinity(spec)}.values()]
+    return [*{**asdict(spec), "env": dict(spec.env), "affinity": _encode_affinity(spec)}.values()]
 
 
 def _encode_affinity(spec: WorkerSpec | ForkServerSpec) -> list[int] | None:

@@ -26,6 +26,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.hardware.linux import kernel
 from launcher.supervisor.channel import DESCRIPTORS_MAX, Channel
@@ -42,11 +46,6 @@ from launcher.supervisor.messages import (
     describe_exit,
     encode_worker_spec,
 )
-from rendezvous.values import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"
 # A ready fork server forks in milliseconds. One that has not within this time is stopped or stuck.
@@ -60,7 +59,7 @@ _FAILURES_MAX = 2
 _NON_FATAL_SIGNALS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT, signal.SIGSTOP, signal.SIGTSTP}
 
 
-class SpawnRequest(NamedTuple):
+class SpawnRequest(Struct, frozen=True):
     """A worker of a round. Its streams are open here until its spec has been sent."""
 
     round: int
@@ -405,7 +404,7 @@ class ForkServer:
         return "" if self.is_ready else f" while it imported {', '.join(self._server_spec.modules)}"
 
 
-class SpawnContext(NamedTuple):
+class SpawnContext(Struct, frozen=True):
     """What all forks in progress have in common."""
 
     host: ProcessHost
@@ -451,7 +450,7 @@ class WarmFork:
         environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
         environment.update(spec.env)
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
-        full_spec = spec._replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
+        full_spec = replace(spec, env=environment, unset=(), stdout=streams[0], stderr=streams[1])
         try:
             self._channel.send(encode_worker_spec(full_spec), streams)
             self._flush()

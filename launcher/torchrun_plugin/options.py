@@ -11,10 +11,10 @@ there, too: `locality`, with / between the levels since a comma ends a pair.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from launcher.config.config import Config, resolve
 from launcher.config.options.command_line import ParsedArgs

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rendezvous import events
 from rendezvous.driver.store_health import StoreHealthLog
@@ -40,7 +41,6 @@ from rendezvous.events import (
 from rendezvous.machine import MemberMachine
 from rendezvous.stores.contract import Batch, Store, Watch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.driver.worker_pool import WorkerPool
     from rendezvous.peers.connections import PeerConnections

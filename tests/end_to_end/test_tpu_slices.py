@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.ranks.environments.tpu import TpuEnvironment
 from tests.support.jobs.multi_node import Cluster

@@ -13,11 +13,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unittest import mock
+
+from msgspec.structs import astuple, replace
 
 from launcher.agent.startup import stale_agents
 from launcher.config import config
@@ -141,7 +142,7 @@ def supervisor_messages() -> Iterator[str]:
     worker = WorkerSpec(1, ("python", "train.py"), {"RANK": "1"}, ("SECRET",), None, None, frozenset({1, 0}), (1,))
     with ours, theirs, mock.patch("launcher.supervisor.handle._become_subreaper"):
         handle.preload(ForkServerSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
-        handle.spawn(3, [worker, worker._replace(affinity=None, fork_argv=("script", "train.py"))])
+        handle.spawn(3, [worker, replace(worker, affinity=None, fork_argv=("script", "train.py"))])
         handle.signal(3, 15)
         handle.signal(3, 10, [1])
         handle.sweep(3)
@@ -150,7 +151,7 @@ def supervisor_messages() -> Iterator[str]:
         first, *others = re.split(r"(?<=\])(?=\\x00)", ascii(theirs.recv(1 << 16))[2:-1])
         yield first  # with its head
         yield from (order[order.index("[") :] for order in others)
-    yield from (json.dumps([name, *sample(kind)]) for name, kind in REPORTS.items())
+    yield from (json.dumps([name, *astuple(sample(kind))]) for name, kind in REPORTS.items())
 
 
 def worker_environments() -> Iterator[str]:

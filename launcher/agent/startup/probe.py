@@ -12,10 +12,11 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
 from rendezvous.stores.addresses import split_address
-from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     import ssl
@@ -29,7 +30,7 @@ _TLS_HINT = "write etcds:// in front of it, or protocol=https into --rdzv-conf"
 _PLAIN_HINT = "write etcd:// in front of it, without protocol=https and certificates"
 
 
-class ProbeResult(NamedTuple):
+class ProbeResult(Struct, frozen=True):
     """`sentence` is "" if there is no problem."""
 
     kind: Literal["good", "absent", "wrong"]

@@ -28,13 +28,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from msgspec import Struct
+
 from launcher.hardware.linux import control_group
 from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_stat
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.supervisor.messages import KEEPER_NAME
 from rendezvous.errors import MeshrunError
-from rendezvous.values import NamedTuple
 
 LIMIT_S = 10.0
 """Killed processes end in milliseconds; one that hangs in a driver for longer needs the user, or another node."""
@@ -48,7 +49,7 @@ _OWNER_SIZE = 64  # of an agent in the file
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 
 
-class NodeLock(NamedTuple):
+class NodeLock(Struct, frozen=True):
     """`lock`: kept open by the agent and inherited by keeper, supervisor and workers; `environment`: for the workers.
 
     `group`: the control group for the keeper and all below it, "" if there is none.

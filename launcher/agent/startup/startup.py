@@ -17,6 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.agent import stores
 from launcher.agent.startup.addresses import (
     find_own_address,
@@ -40,7 +43,6 @@ from rendezvous.peers import connections
 from rendezvous.settings import DEFAULTS
 from rendezvous.stores.addresses import join_address, split_address
 from rendezvous.stores.listeners import find_foreign_listener
-from rendezvous.values import NamedTuple, replace
 
 PAUSE_S = 0.25  # between two probes of a store that does not answer yet
 STALE_S = 30.0  # a name may resolve to its previous machine for this long: the usual lifetime of a DNS answer
@@ -48,7 +50,7 @@ DESCRIPTORS_WANTED = 65536  # presence takes one for each member, the pump two f
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Startup(NamedTuple):
+class Startup(Struct, frozen=True):
     """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
     which it is to serve the store, none if another node does.
 

@@ -7,20 +7,18 @@ the first worker.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
 
 from launcher.config.options.readers import Option, Value
 from launcher.config.options.table import BY_ALIAS, BY_NAME, BY_SHORT, GROUPS, TABLE
 from launcher.model.errors import UsageError, sanitize, suggest
-from rendezvous.values import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
 
 
-class ParsedArgs(NamedTuple):
+class ParsedArgs(Struct, frozen=True):
     """A parsed command line. `values`: option name -> its text, "1" for a flag.
 
     `action` is "help" (perhaps with the group in `topic`) or "version" when nothing is to be run.

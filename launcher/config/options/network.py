@@ -9,15 +9,13 @@ messages do not repeat one either.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from launcher.config.options.readers import PASSWORD_HINT, STORE_KEYS, Value, parse_address
 from launcher.model.errors import UsageError
 from rendezvous.stores.addresses import join_address
-from rendezvous.values import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Literal
 
 ETCD_PORT = 2379
 SERVED_PORT = 29400  # torchrun's for c10d
@@ -27,8 +25,7 @@ _USES_TLS = {"etcd": False, "http": False, "etcds": True, "https": True}
 _ANSWERS = {"1": True, "true": True, "t": True, "yes": True, "0": False, "false": False, "f": False, "no": False}
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreConfig:
+class StoreConfig(Struct, frozen=True, kw_only=True):
     """The store in which the nodes meet. `endpoints` are HOST:PORT, an IPv6 address in brackets.
 
     `backend` "served": the agent of the node that `endpoints` names serves it; `is_host` says whether that is this

@@ -9,20 +9,18 @@ from __future__ import annotations
 import keyword
 import signal
 from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
 
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.locality_path import parse_path
 from launcher.model.mesh import Mesh
-from rendezvous.values import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Literal, TypeVar
-
-    NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
-    OptionSource = Literal["torchrun", "torchrun without variable", "ours"]
-    _Answer = TypeVar("_Answer")
+NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
+OptionSource = Literal["torchrun", "torchrun without variable", "ours"]
+_Answer = TypeVar("_Answer")
 
 # Characters of a node's description (launcher/placement/adapter/description.py); a host's name has fewer.
 SHORT_TEXT_MAX = 255
@@ -53,7 +51,7 @@ _NUMBER_KEYS = (*TIME_FIELDS, *HEARTBEAT_KEYS, "read_timeout")
 PASSWORD_HINT = "put it into a file and name that by password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
 
 
-class Option(NamedTuple):
+class Option(Struct, frozen=True):
     """One row of the table (`table.TABLE`).
 
     `source`: the origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except
@@ -120,7 +118,7 @@ class Option(NamedTuple):
         return self.name.replace("-", "_") + ("_s" if self.metavar == "SECONDS" else "")
 
 
-class Value(NamedTuple):
+class Value(Struct, frozen=True):
     """An option's text and where it was found: its flag, a variable, or "default".
 
     `is_detected`: not set by the user, but read from a scheduler's variable, `origin`.
@@ -418,7 +416,7 @@ def parse_devices_per_worker(value: Value) -> int | Literal["all"]:
     return count
 
 
-class DeviceRequest(NamedTuple):
+class DeviceRequest(Struct, frozen=True):
     """The request of --devices. `number` None: all present. `shape`: the type of a TPU, such as v5e-16.
 
     `variable`: makes the devices visible, from --visible-env; nothing is detected then.
@@ -472,7 +470,7 @@ def parse_standby(value: Value) -> int:
     return number
 
 
-class Streams(NamedTuple):
+class Streams(Struct, frozen=True):
     """Which streams of which workers, in torchrun's code: 0 none, 1 stdout, 2 stderr, 3 both.
 
     `by_rank` is by local rank, and a rank that it does not name has none; without it `all_ranks` applies to all.

@@ -10,6 +10,7 @@ falls back to a local rendezvous, here it always names the run, except with --st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.options.readers import (
     HEARTBEAT_KEYS,
@@ -23,14 +24,11 @@ from launcher.config.options.readers import (
 from launcher.config.options.table import TABLE
 from launcher.model.errors import UsageError, suggest
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from launcher.config.options.network import StoreConfig
 
-    Setting = float | str | bool
-    NodeRange = tuple[int, int | None]
+Setting = float | str | bool
+NodeRange = tuple[int, int | None]
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MASTER_OPTIONS = ("master-addr", "master-port")

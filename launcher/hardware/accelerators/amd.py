@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.hardware.accelerators.contract import KINDS, Inventory
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
@@ -32,7 +33,7 @@ _PLAIN_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _C_NUMBER = re.compile(r"[+-]?(0X[0-9A-F]+|[0-9]+)")
 
 
-class AmdGpu(NamedTuple):
+class AmdGpu(Struct, frozen=True):
     """`ordinal`: among all readable GPUs, as ROCm counts. `uuid`: as its tools show it; "" where there is none."""
 
     ordinal: int

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.model.errors import UnfitError
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple, Protocol
 
 
-class Inventory(NamedTuple):
+class Inventory(Struct, frozen=True):
     """The devices this process may use, in the order a worker would count them, and the reason.
 
     `mistake`: an evident error in a variable of the user's, such as the same GPU twice; `devices` may be fewer because
@@ -33,7 +36,7 @@ class Inventory(NamedTuple):
     @property
     def single_line(self) -> Inventory:
         """Return the same on one line: variables and plug-ins may have line breaks in their texts."""
-        return self._replace(reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
+        return replace(self, reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
 
 
 class Detector(Protocol):
@@ -61,7 +64,7 @@ class CpuDetector:
         return Inventory(devices, f"{len(cpus)} in this process's affinity set")
 
 
-class DeviceKind(NamedTuple):
+class DeviceKind(Struct, frozen=True):
     """A built-in kind. `noun`: the usual word for one device. `variable`: makes devices visible.
 
     `driver_paths`: files, one of which its driver leaves; `variables`, one of which is set where it is; without

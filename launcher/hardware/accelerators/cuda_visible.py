@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDINAL = re.compile(r"[+-]?[0-9]+")
@@ -22,7 +22,7 @@ _DIGITS_MAX = 18  # more than any number of a GPU has, and Python reads no numbe
 _LIST_ENDS = ", and an entry that names none hides itself and all that follow"
 
 
-class NvidiaGpu(NamedTuple):
+class NvidiaGpu(Struct, frozen=True):
     """`ordinal`: the driver's number, to which an integer in the list refers. `mig_ids`: ids of its MIG instances."""
 
     ordinal: int
@@ -33,7 +33,7 @@ class NvidiaGpu(NamedTuple):
     model: str = ""
 
 
-class CudaDevice(NamedTuple):
+class CudaDevice(Struct, frozen=True):
     """One device: its id, the entry that selects it, and its GPU, None where the entry cannot be verified."""
 
     id: str
@@ -41,7 +41,7 @@ class CudaDevice(NamedTuple):
     gpu: NvidiaGpu | None
 
 
-class CudaSelection(NamedTuple):
+class CudaSelection(Struct, frozen=True):
     devices: tuple[CudaDevice, ...]
     mistake: str = ""
 

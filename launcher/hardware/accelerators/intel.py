@@ -15,10 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.hardware.accelerators.contract import KINDS, Inventory
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple
 
 MASK = "ZE_AFFINITY_MASK"
 HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
@@ -27,14 +28,14 @@ _INTEGRATED = re.compile(r"0000:00:02\.[0-7]")
 _ENTRY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 
 
-class IntelGpu(NamedTuple):
+class IntelGpu(Struct, frozen=True):
     address: str
     tiles: int
     numa_node: int | None
     model: str
 
 
-class ZeDevice(NamedTuple):
+class ZeDevice(Struct, frozen=True):
     """A device in Level Zero's sense: `entry` selects it in the mask. `tile` None: the whole GPU, or some tiles."""
 
     gpu: IntelGpu

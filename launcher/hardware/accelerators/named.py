@@ -12,6 +12,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from launcher.config import plugins
 from launcher.config.scrub import PRIVATE
@@ -26,9 +29,7 @@ from launcher.hardware.accelerators.contract import (
 )
 from launcher.model.errors import UnfitError, UsageError, sanitize
 from launcher.model.node import Device
-from rendezvous.values import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.config.options.readers import DeviceRequest
 
@@ -85,7 +86,7 @@ def detect_requested(
         there = f"{len(found.devices)} {'is' if len(found.devices) == 1 else 'are'} there"
         shares = f"--devices {request.kind} --nproc-per-node={count} starts {count} workers that share them"
         raise UnfitError(f"{request}: {count} are asked for, {there} ({reason})", shares)
-    return found._replace(devices=found.devices[:count], reason=reason)
+    return replace(found, devices=found.devices[:count], reason=reason)
 
 
 def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
@@ -128,8 +129,8 @@ def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inv
     problem = _find_problem(found, variable)
     if problem:
         raise UsageError(f"{plugin}: detect() returned {problem}")
-    return found._replace(
-        devices=tuple(replace(device, variable=device.variable or variable) for device in found.devices)
+    return replace(
+        found, devices=tuple(replace(device, variable=device.variable or variable) for device in found.devices)
     )
 
 

@@ -18,6 +18,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.hardware.accelerators.contract import KINDS, Inventory
 from launcher.hardware.accelerators.cuda_visible import (
     VARIABLE,
@@ -30,7 +33,6 @@ from launcher.hardware.accelerators.cuda_visible import (
 )
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple
 
 LIMIT_S = 30.0  # a healthy driver answers within seconds, also where it has to wake its GPUs first
 _PCI_VENDOR = "0x10de"
@@ -40,7 +42,7 @@ _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 _STRUCTS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")  # newer drivers fill the first, older the second
 
 
-class NvidiaInventory(NamedTuple):
+class NvidiaInventory(Struct, frozen=True):
     """`source`: what was queried. `unresponsive_count`: further GPUs that the driver lists and that do not answer;
     `empty_mig_count`: further GPUs that have MIG on and no instance.
     """
@@ -161,7 +163,7 @@ class Detector:
 def _limit_to_process(choice: CudaSelection) -> CudaSelection:
     """Return what CUDA shows of these to one process: all whole GPUs, or the first that is MIG or divided."""
     first = next((chosen for chosen in choice.devices if chosen.gpu and chosen.gpu.mig_ids), None)
-    return choice._replace(devices=(first,)) if first else choice
+    return replace(choice, devices=(first,)) if first else choice
 
 
 # NVML answers in PCI order and ignores CUDA_VISIBLE_DEVICES. A GPU that fell off the bus stays in its list until the

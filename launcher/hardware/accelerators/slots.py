@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from launcher.config.config import Config
 from launcher.config.frameworks import choose_environments
@@ -17,11 +18,6 @@ from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.contract import KINDS, CpuDetector, Detector, Inventory, make_unresponsive_error
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
 
 FLAG = "--nproc-per-node"
 GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on either

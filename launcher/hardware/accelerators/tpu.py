@@ -12,13 +12,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.hardware import slice_types
 from launcher.hardware.accelerators.contract import Inventory
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.hardware.slice_identity import SKIP, TYPE, fetch_metadata
 from launcher.model.node import Device
-from rendezvous.values import NamedTuple
 
 VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 """The variable that selects chips, and its older name."""
@@ -27,7 +28,7 @@ VISIBLE_PATHS = "TPU_VISIBLE_DEVICE_PATHS"
 _NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, which may be passed through as well
 
 
-class Chip(NamedTuple):
+class Chip(Struct, frozen=True):
     """`path`: the file in /dev that opens it; `address`: on the PCI bus, "" where unknown."""
 
     path: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
 
 UNIFIED = ""
 """The name of version 2's controllers in /proc/PID/cgroup."""
 
 
-class GroupMount(NamedTuple):
+class GroupMount(Struct, frozen=True):
     """A tree of groups: where it is mounted, the group that is its root there, and the controllers."""
 
     mount_point: str

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from errno import ENOSYS
+from typing import TYPE_CHECKING
 
-from rendezvous.values import NamedTuple
+from msgspec import Struct
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
 
@@ -142,7 +142,7 @@ class KillTimer:
 # --- /proc ---
 
 
-class ProcessStat(NamedTuple):
+class ProcessStat(Struct, frozen=True):
     """Fields of /proc/<pid>/stat, see proc(5). `arguments`: the memory from where to where its command line is."""
 
     name: str

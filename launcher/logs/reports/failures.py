@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -25,7 +26,6 @@ from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
 from rendezvous.events import Exit
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import WorkerFailure

@@ -7,11 +7,12 @@ written.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE
 from launcher.config.config import Config
@@ -149,7 +150,7 @@ def make_spec_builder(
     config: Config, slots: Sequence[Slot], environ: Mapping[str, str], host: str
 ) -> WorkerSpecBuilder:
     """Create a run's spec builder, without streams and directories. Raises UsageError as in a run."""
-    quiet = dataclasses.replace(
+    quiet = replace(
         config, redirects=Streams(), tee=Streams(), local_ranks_filter=None, logs_specs=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
     )  # fmt: skip

@@ -15,11 +15,11 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 from msgspec import to_builtins
+from msgspec.structs import asdict, replace
 
 from launcher.agent.membership import make_settings
 from launcher.config import config, credentials, files, frameworks, schedulers
@@ -72,7 +72,7 @@ def examine(
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
-    run = config.resolve(words._replace(script=words.script or NO_SCRIPT), environ, python, hostname)
+    run = config.resolve(replace(words, script=words.script or NO_SCRIPT), environ, python, hostname)
     gathered = schedulers.resolve(words.values, environ, hostname)
     findings: list[Finding] = []
 
@@ -295,7 +295,7 @@ def _describe_tpu_slice(environ: Mapping[str, str], locality: Locality | None) -
         reason = reason or why
     if found is None:
         return {"name": "", "reason": reason}
-    return {**found._asdict(), "hostnames": list(found.hostnames), "reason": reason}
+    return {**asdict(found), "hostnames": list(found.hostnames), "reason": reason}
 
 
 def _describe_options(gathered: schedulers.ResolvedOptions, run: Config, hostname: str) -> dict[str, dict[str, str]]:

@@ -158,7 +158,8 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     """Fill `found`. Raises MeshrunError for a store that refuses."""
     stores.require_grpc()
     login = credentials.read(network, environ)
-    kind, sentence, hint = probe(network)
+    answer = probe(network)
+    kind, sentence, hint = answer.kind, answer.sentence, answer.hint
     if "is a web server" in sentence and network.backend == "etcd" and (old := _read_old_version(network)):
         sentence = f"{network.endpoints[0]} is etcd {old}, which speaks version 2 of its language alone"
         raise UsageError(sentence, f"etcd {_VERSION_MIN} or later is needed")

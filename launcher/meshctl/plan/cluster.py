@@ -18,12 +18,11 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from reprlib import Repr
 from typing import Annotated, Any, TypeAlias, TypeGuard
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from launcher.model.errors import UsageError, suggest
 from launcher.model.mesh import Mesh
@@ -47,8 +46,7 @@ _Scalar: TypeAlias = int | float | str
 _Axis: TypeAlias = tuple[Annotated[str, Meta(pattern=r"^[^\W\d]\w*\Z")], _Scalar]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterSpec:
+class ClusterSpec(Struct, frozen=True, kw_only=True):
     """Nodes in the order in which they join, and options.
 
     `options`: name of a flag -> its text, e.g. "mesh" -> "pp=4,dp=*,tp=8". `previous`: the job's previous plan, of

@@ -12,8 +12,10 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import apply_changes, list_moves
@@ -42,8 +44,7 @@ from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
 PROGRAM = "meshctl"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(Struct, frozen=True, kw_only=True):
     """The arguments of the command line. `options`: name of a flag -> its text, of those that were set."""
 
     cluster: str

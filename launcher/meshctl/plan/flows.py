@@ -7,11 +7,11 @@ hosts. Amounts are in the user's own weights: a hop of dp with weight 10 carries
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
@@ -32,8 +32,7 @@ class Arc(NamedTuple):
     amount: Fraction
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flow:
+class Flow(Struct, frozen=True, kw_only=True):
     """The traffic of one communicator.
 
     `leaving`: per level, the host's last, what leaves its domains; `cost`: its part of J. `crossing_count` of
@@ -48,8 +47,7 @@ class Flow:
     arcs: tuple[Arc, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrafficSummary:
+class TrafficSummary(Struct, frozen=True, kw_only=True):
     """All flows, the most expensive first. `level`: index of the drawn level in `levels`; None: none has room.
 
     `names`: of its domains in use; `outer_names`: the domain around each, empty at the outermost level.

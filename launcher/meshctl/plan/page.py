@@ -8,9 +8,10 @@ twice, for a wide window and for a phone, because a picture that is only scaled 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from string import Template
+
+from msgspec.structs import replace
 
 from launcher.meshctl.plan import picture
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic

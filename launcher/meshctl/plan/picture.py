@@ -14,13 +14,13 @@ fonts: a word that fits here fits everywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
 from itertools import groupby, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from launcher.meshctl.plan.flows import Flow, TrafficSummary, summarize_traffic
 from launcher.meshctl.plan.render import format_number
@@ -141,8 +141,7 @@ def render_sheet(blocks: Sequence[SvgBlock], width: int, tooltip: str, margin: i
 # The map: a box for every domain, and a tile for every node.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Box:
+class Box(Struct, frozen=True, kw_only=True):
     """A domain, or without `children` a tile: a node, or some neighbours in a cluster of too many nodes to read.
 
     `level` and `name` are empty for the whole and for tiles, the name also for nodes of an unknown domain.
@@ -162,8 +161,7 @@ class ColouredAxis(NamedTuple):
     coordinates: Sequence[int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Map:
+class Map(Struct, frozen=True, kw_only=True):
     """`axes`: at most two, the first is the hue, the other the shade. `notes`: what was left out, to be readable."""
 
     root: Box

@@ -7,7 +7,7 @@ two keys being consistent: a record that cannot be read is named among the `faul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -30,7 +30,6 @@ from rendezvous.records import (
     decode,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rendezvous.records import AnyRecord
 

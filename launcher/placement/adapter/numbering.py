@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from launcher.model.ranges import format_ranges
 from launcher.placement.adapter.description import Description
-from rendezvous.values import NamedTuple
 
 SLICE_LEVEL = "slice"
 
 
-class Numbering(NamedTuple):
+class Numbering(Struct, frozen=True):
     """`nodes`: member ids in the order of their numbers; `others`: member id -> why it is a spare; `missing` numbers.
 
     `error`: why the numbers cannot be kept, "" if they can.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from launcher.model import traffic
 from launcher.model.errors import UsageError, suggest
@@ -21,11 +22,7 @@ from launcher.model.topology import HOST, build_tree
 from launcher.model.traffic import parse_number
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Value = TypeVar("_Value")
+_Value = TypeVar("_Value")
 
 _DIGITS_MAX = 9  # more is a typing error
 _ELASTIC_EXAMPLE = "write it like --elastic 1:64"

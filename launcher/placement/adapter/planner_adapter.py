@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -30,14 +32,13 @@ from rendezvous.errors import RecordError
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
 from rendezvous.policy.decide import MemberView, Size
 from rendezvous.stores.addresses import is_local_only
-from rendezvous.values import NamedTuple
 
 NAMES_MAX = 12  # a sentence with more names is unreadable
 SUCCESSORS = 4  # three, and one more in case the leader is among them: agreement knows who leads
 _CACHED_MAX = 20_000  # decoded texts that are kept, far more than members
 
 
-class _NodeSet(NamedTuple):
+class _NodeSet(Struct, frozen=True):
     """Members as nodes, by their names; `members`: by that name. `refused`: member id -> why.
 
     `missing`: the numbers that none of them has, in words, if nodes are numbered. `limits`: the job's, with their

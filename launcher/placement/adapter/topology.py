@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from launcher.locality.merge import order_levels
 from launcher.model.locality_path import LEVELS
 from launcher.model.topology import HOST, make_natural_key
 from launcher.placement.adapter.description import Description
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 from launcher.placement.shortage import join_names
-from rendezvous.values import NamedTuple, replace
 
 LEVELS_MAX = 24  # of all nodes together
 MACHINE, SLICE = "machine", "slice"
@@ -31,7 +33,7 @@ _MACHINE_LETTERS = 13  # of the kernel's id: more than enough to tell machines a
 NodePath = tuple[str | None, ...]
 
 
-class Topology(NamedTuple):
+class Topology(Struct, frozen=True):
     """`levels`: outermost first; `paths`: node -> its domain at each of them. `remarks` are sentences for the user."""
 
     levels: tuple[str, ...]

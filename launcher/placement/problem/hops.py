@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from launcher.model.traffic import Communicator, scale_to_integers
@@ -58,8 +58,7 @@ class Exchange(NamedTuple):
     weight: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """The traffic of all units. `grid`: units along each axis of the mesh, whose product is `block_count`.
 
     `level_costs`: scaled, of each level from the outermost, the host's last. A cost in scaled numbers divided by

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
@@ -52,8 +53,7 @@ class ClassRule(NamedTuple):
         return len(self.class_of) // (int(self.class_of.max()) + 1)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True, eq=False):
     """The valid layouts, and their costs.
 
     `capacity[item]`: most units it holds. `labels[level][item]`: the item's domain, numbered from 0 within its
@@ -141,12 +141,12 @@ def make_problem(
 def _make_class_rules(grid: Sequence[int], constraints: Sequence[Constraint]) -> tuple[ClassRule, ...]:
     """Return the constraints for units, outermost first; those that bind no two units are left out."""
     rules: list[ClassRule] = []
-    for level, axes in reversed(constraints):
-        free = [1 if axis in axes else size for axis, size in enumerate(grid)]
+    for constraint in reversed(constraints):
+        free = [1 if axis in constraint.axes else size for axis, size in enumerate(grid)]
         classes = np.arange(np.prod(free), dtype=np.int32).reshape(free)
         class_of = np.ascontiguousarray(np.broadcast_to(classes, grid)).ravel()
         if int(class_of.max()) + 1 < class_of.size:
-            rules.append(ClassRule(level, class_of))
+            rules.append(ClassRule(constraint.level, class_of))
     return tuple(rules)
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from launcher.placement.problem.hops import Graph, Ints
 from launcher.placement.problem.problem import Layout, Problem
@@ -43,8 +44,7 @@ Partitioner = Callable[[Sequence[RoomKind], Sequence[int], int], Partition]
 # The tree of domains
 
 
-@dataclass(kw_only=True, eq=False)
-class DomainNode:
+class DomainNode(Struct, kw_only=True, eq=False):
     """Items `start` to `end` of `DomainTree.items`, with `room` units in all.
 
     `depth`: how far its children are from the root, an index into `DomainTree.level_costs` and `DomainTree.steps`.

@@ -17,10 +17,10 @@ machine finds the same layout.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import build_graph

@@ -16,15 +16,16 @@ For TPU chips `tpu` does this together with the other variables that libtpu read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
 
 from launcher.hardware.accelerators.contract import format_visible_variable
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
-from rendezvous.values import NamedTuple, Protocol, dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerAssignment:
+class WorkerAssignment(Struct, frozen=True, kw_only=True):
     """One worker's ranks in one round. Ranks and sizes as torchrun names them; `group` is the node.
 
     `mesh_*` run from the outermost axis to the innermost; `mesh_groups` are the groups over several axes that were
@@ -72,7 +73,7 @@ LOCAL_RANK = "LAUNCHER_LOCAL_RANK"
 _CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class VisibleDevices(NamedTuple):
+class VisibleDevices(Struct, frozen=True):
     """`variables` are empty where the worker sees what the agent sees."""
 
     local_rank: int

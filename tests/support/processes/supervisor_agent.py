@@ -33,6 +33,8 @@ import select  # noqa: E402
 import signal  # noqa: E402
 import time  # noqa: E402
 
+from msgspec.structs import astuple  # noqa: E402
+
 from launcher.supervisor.messages import ForkServerSpec, WorkerSpec  # noqa: E402
 
 
@@ -97,4 +99,4 @@ while True:
                 poll.unregister(supervisor)
                 if CLEARS:
                     supervisor.kill_orphans(20)
-            say(type(report).__name__, *report)
+            say(type(report).__name__, *astuple(report))

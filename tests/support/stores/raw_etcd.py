@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import grpc
+from msgspec import Struct
 
 from rendezvous.stores import wire
 from rendezvous.stores.protobuf import decode, encode
 from rendezvous.stores.wire import HeaderResponse, Method, Request, Response
-from rendezvous.values import NamedTuple
 
 LIMIT_S = 20.0
 
 
-class CompactionRequest(NamedTuple):
+class CompactionRequest(Struct, frozen=True):
     revision: Annotated[int, 1] = 0
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import judge, long_search
 from benchmarks.anneal import exchange_delta
@@ -66,16 +66,16 @@ def test_the_umpire_sees_every_kind_of_fault() -> None:
     one, other = list(good.ranks)[:2]
 
     def fault(changed: dict[str, tuple[int, ...]], of: Instance = instance) -> str | None:
-        return judge.find_fault(of, dataclasses.replace(good, ranks={**good.ranks, **changed}))
+        return judge.find_fault(of, replace(good, ranks={**good.ranks, **changed}))
 
     assert fault({}) is None
     assert fault({one: good.ranks[other]}) == "not every rank is there once"
     torn = good.ranks[one][:4] + good.ranks[other][4:], good.ranks[other][:4] + good.ranks[one][4:]
     assert "is torn" in (fault({one: torn[0], other: torn[1]}) or "")
     assert f"{one} has more ranks" in (fault({one: good.ranks[one] + good.ranks[other], other: ()}) or "")
-    limits = dataclasses.replace(instance.limits, within={"dp": "leaf"})
+    limits = replace(instance.limits, within={"dp": "leaf"})
     assert fault({}, instance._replace(limits=limits)) == "a group of dp lies in several domains of leaf"
-    limits = dataclasses.replace(instance.limits, all_or_nothing=AllOrNothing(level="leaf", hosts=8))
+    limits = replace(instance.limits, all_or_nothing=AllOrNothing(level="leaf", hosts=8))
     assert "is used in part" in (fault({}, instance._replace(limits=limits)) or "")
 
 

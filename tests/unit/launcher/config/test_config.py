@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from launcher.config import config
@@ -20,7 +19,7 @@ NO_WORKERS = "is neither a number nor auto, gpu, cpu or a type of device"
 
 def test_without_options_torchruns_defaults_hold() -> None:
     made = resolve()
-    assert dataclasses.asdict(made) == {
+    assert msgspec.structs.asdict(made) == {
         "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
         "worker_count": None, "devices_per_worker": None, "mesh": None, "placement_options": {}, "settings": {},
         "preload": (), "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1, "role": "default",
@@ -41,7 +40,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
 
 
 def test_every_option_has_its_field_and_every_field_its_origin() -> None:
-    fields = {field.name for field in dataclasses.fields(Config)}
+    fields = {*Config.__struct_fields__}
     without = {"script", "script_args", "placement_options", "settings", "python", "notes", "origins"}
     assert set(resolve().origins) == fields - without | set(PLACEMENT_OPTIONS) | SETTINGS_OPTIONS
 

@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from launcher.config import config, schedulers
 from launcher.config.config import Config
@@ -223,7 +224,7 @@ def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> N
 @pytest.mark.parametrize("environ", [SLURM, JAX_JOB, VOLCANO])
 def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str]) -> None:
     with_controller, without = resolve(*words, environ=environ), resolve(*words, environ={})
-    assert vars(with_controller) == vars(without)
+    assert asdict(with_controller) == asdict(without)
     assert with_controller.network is None
 
 

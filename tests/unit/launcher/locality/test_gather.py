@@ -17,6 +17,7 @@ from launcher.locality.contract import Hints, Level
 from launcher.locality.explicit import find_in_file, read_explicit
 from launcher.locality.gather import Locality, SourceQuery, resolve_locality
 from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
+from launcher.locality.merge import SourceResult
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.node import Device
 
@@ -183,7 +184,7 @@ def test_a_command_is_told_no_secret_and_may_know_nothing() -> None:
     (said,) = read_explicit(config("--locality-command", 'echo "row=$ROW,leaf=x$LAUNCHER_JOB_SECRET"'), environ, NAMES)
     assert [level.domain for level in said.levels] == ["7", "x"]
     (said,) = read_explicit(config("--locality-command", "true"), environ, NAMES)
-    assert said == ("--locality-command", (), "the command printed nothing")
+    assert said == SourceResult("--locality-command", (), "the command printed nothing")
 
 
 # Sources

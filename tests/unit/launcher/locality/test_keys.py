@@ -9,7 +9,7 @@ import pytest
 
 from launcher.locality.clouds import CLOUDS, CloudSource
 from launcher.locality.contract import Hints
-from launcher.locality.keys import TIERS, derive_levels
+from launcher.locality.keys import TIERS, KeyLevels, derive_levels
 from launcher.locality.kubernetes import ACCOUNT, LabelsError, parse_labels
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.slurm import Source as SlurmSource
@@ -75,17 +75,17 @@ FAMILIES: list[tuple[str, dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("labels", "levels"), [case[1:] for case in FAMILIES], ids=[case[0] for case in FAMILIES])
 def test_each_family_of_labels_gives_its_levels(labels: dict[str, str], levels: str) -> None:
-    found, remarks = derive_levels("kubernetes", labels, "node label")
-    assert " ".join(f"{level.name}={level.domain}" for level in found) == levels
-    assert not remarks
-    for level in found:
+    found = derive_levels("kubernetes", labels, "node label")
+    assert " ".join(f"{level.name}={level.domain}" for level in found.levels) == levels
+    assert not found.remarks
+    for level in found.levels:
         assert labels[level.origin.removeprefix("node label ")] == level.domain
 
 
 def test_levels_of_switches_come_from_one_family() -> None:
     labels = {f"{TIER}0": "l", f"{AWS}network-node-layer-1": "nn-1", f"{AWS}network-node-layer-2": "nn-2",
               f"{AWS}network-node-layer-3": "nn-3", "topology.kubernetes.io/zone": "z"}  # fmt: skip
-    found, _ = derive_levels("kubernetes", labels)
+    found = derive_levels("kubernetes", labels).levels
     assert {level.name: level.domain for level in found} == {"zone": "z", "leaf": "l"}
 
 
@@ -102,14 +102,14 @@ def test_levels_of_switches_come_from_one_family() -> None:
     ],
 )
 def test_a_label_that_cannot_be_used_is_remarked(labels: dict[str, str], remark: str) -> None:
-    found, remarks = derive_levels("kubernetes", labels)
-    assert not found
-    assert len(remarks) == 1
-    assert remark in remarks[0]
+    found = derive_levels("kubernetes", labels)
+    assert not found.levels
+    (said,) = found.remarks
+    assert remark in said
 
 
 def test_an_empty_label_says_nothing() -> None:
-    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == ((), ())
+    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == KeyLevels((), ())
 
 
 def test_levels_of_switches_stand_in_one_order() -> None:

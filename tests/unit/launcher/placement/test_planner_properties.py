@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh, parse
@@ -63,7 +63,7 @@ def limits(draw: st.DrawFn) -> Limits:
 
 def bound_to(mesh: Mesh, rules: Limits) -> Limits:
     names = [axis.name for axis in mesh.axes]
-    return dataclasses.replace(rules, within={axis: level for axis, level in rules.within.items() if axis in names})
+    return replace(rules, within={axis: level for axis, level in rules.within.items() if axis in names})
 
 
 def planned(
@@ -135,9 +135,7 @@ def test_only_the_order_of_names_matters_and_not_the_names(nodes: list[Node], te
         return f"{name[0]}-rack-{1000 + int(name[1:])}-x"
 
     others = [
-        dataclasses.replace(
-            node, id=renamed(node.id), path=tuple(None if part is None else renamed(part) for part in node.path)
-        )
+        replace(node, id=renamed(node.id), path=tuple(None if part is None else renamed(part) for part in node.path))
         for node in nodes
     ]
     one, other = planned(nodes, parse(text), rules), planned(others, parse(text), rules)
@@ -156,9 +154,7 @@ def test_other_names_for_the_same_cluster_cost_the_same(nodes: list[Node], text:
     numbers |= dict(zip((node.id for node in nodes), map(str, chance.sample(range(10**6), len(nodes))), strict=True))
     assume(len(set(numbers.values())) == len(numbers))
     others = [
-        dataclasses.replace(
-            node, id=numbers[node.id], path=tuple(None if part is None else numbers[part] for part in node.path)
-        )
+        replace(node, id=numbers[node.id], path=tuple(None if part is None else numbers[part] for part in node.path))
         for node in nodes
     ]
     one, other = planned(nodes, parse(text), rules), planned(others, parse(text), rules)
@@ -169,7 +165,7 @@ def test_other_names_for_the_same_cluster_cost_the_same(nodes: list[Node], text:
 @given(clusters(4), clusters(3), worlds)
 def test_more_nodes_never_make_the_plan_of_a_fixed_world_worse(nodes: list[Node], more: list[Node], text: str) -> None:
     rules = Limits(levels=LEVELS, block_size=UNIT)
-    added = [dataclasses.replace(node, id=f"new-{node.id}") for node in more]  # on the same leaves and on others
+    added = [replace(node, id=f"new-{node.id}") for node in more]  # on the same leaves and on others
     few = planned(nodes, parse(text), rules)
     assume(few is not None)
     many = planned([*nodes, *added], parse(text), rules)

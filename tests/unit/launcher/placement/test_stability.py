@@ -19,7 +19,7 @@ from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import Problem
-from launcher.placement.stability import NO_ITEM, fill_holes, make_first_fit, tile
+from launcher.placement.stability import NO_ITEM, BlockRun, fill_holes, make_first_fit, tile
 from launcher.placement.units import choose_block_size
 from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
 
@@ -262,7 +262,7 @@ def test_staying_ends_where_too_many_nodes_would_be_active() -> None:
 
 def test_full_nodes_go_to_whoever_held_most_of_them() -> None:
     held = [NO_ITEM, NO_ITEM, 0, 0, 0, 1, 1, 1, 2]
-    assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [(2, 0, 3), (0, 3, 3), (1, 6, 3)]
+    assert tile(held, [3, 3, 3], make_first_fit([3, 3, 3])) == [BlockRun(2, 0, 3), BlockRun(0, 3, 3), BlockRun(1, 6, 3)]
 
 
 def test_parts_that_were_laid_out_by_somebody_else_cannot_all_stay() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import socket
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.agent.cluster import ClusterMembership
 from launcher.agent.startup import duplicate_rank
@@ -133,7 +133,7 @@ def test_the_second_of_two_store_hosts_joins_the_first_if_nodes_have_ranks(
     monkeypatch: pytest.MonkeyPatch, is_numbered: bool, raises: bool
 ) -> None:
     place = arrival("h4")
-    place = place._replace(network=replace(place.network, is_host=True), serves_at=("127.0.0.1",))
+    place = replace(place, network=replace(place.network, is_host=True), serves_at=("127.0.0.1",))
     taken = PortTaken("the port is taken")
     with place.listener:
         member = SimpleNamespace(_startup=place, _settings=Settings())
@@ -156,7 +156,7 @@ def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
     monkeypatch: pytest.MonkeyPatch, looks: list[str], outcome: str | None
 ) -> None:
     place, now, seen = arrival("h4"), [0.0], iter(looks)
-    place = place._replace(serves_at=("127.0.0.1",))
+    place = replace(place, serves_at=("127.0.0.1",))
 
     def serve(*_: object) -> str:
         if now[0] and looks[-1] == "free":

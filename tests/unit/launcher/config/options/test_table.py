@@ -6,9 +6,9 @@ Nothing is started: what the words mean is worked out as far as an agent does it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from launcher.agent import membership
 from launcher.config.config import Config
@@ -119,4 +119,4 @@ def test_the_variables_of_an_option_mean_what_the_flag_means(option: Option) -> 
 def meaning(words: list[str], environ: dict[str, str]) -> dict[str, object] | None:
     """What is made of it, but for where it was said; None if it is refused."""
     found = judged(words, environ)
-    return vars(replace(found, origins={}, notes=())) if isinstance(found, Config) else None
+    return asdict(replace(found, origins={}, notes=())) if isinstance(found, Config) else None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract, named, slots
@@ -114,7 +115,7 @@ def test_what_does_not_fit_says_how_to_share_on_purpose() -> None:
 def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) -> str:
     """The reason, or the refusal and its hint, on a machine with these devices."""
     detectors = [Fixed(kind, count) for kind, count in counts]
-    detectors[0].inventory = detectors[0].inventory._replace(mistake=mistake)
+    detectors[0].inventory = replace(detectors[0].inventory, mistake=mistake)
     try:
         return assign_devices(worker_count, 1, {}, accelerators=detectors, cpu=Fixed("cpu", 2))[1]
     except UsageError as error:
@@ -144,10 +145,10 @@ def test_a_variable_that_cannot_be_meant_stops_a_run_that_counts_devices() -> No
 
 
 def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
-    inventory = Fixed("nvidia", 1).inventory._replace(unresponsive_count=1, reason="3 found")
+    inventory = replace(Fixed("nvidia", 1).inventory, unresponsive_count=1, reason="3 found")
     assert str(contract.make_unresponsive_error(inventory)) == "1 of 2 devices does not answer (3 found)"
     assert (
-        str(contract.make_unresponsive_error(inventory._replace(mistake="no GPU 1")))
+        str(contract.make_unresponsive_error(replace(inventory, mistake="no GPU 1")))
         == "1 device does not answer (3 found)"
     )
 
@@ -177,9 +178,10 @@ def test_a_machine_without_a_sign_imports_no_detector() -> None:
     """In a fresh interpreter, as others of this process have imported them."""
     program = (
         "import sys\n"
+        "import msgspec\n"
         "from launcher.hardware.accelerators import slots\n"
         "from launcher.hardware.accelerators.contract import KINDS\n"
-        "slots.KINDS = {kind: known._replace(driver_paths=()) for kind, known in KINDS.items()}\n"
+        "slots.KINDS = {kind: msgspec.structs.replace(known, driver_paths=()) for kind, known in KINDS.items()}\n"
         "print(slots.assign_devices(None, 1, {})[1])\n"
         "found = [name for name in sys.modules if name.startswith('launcher.hardware.accelerators.')]\n"
         "print(*sorted(name.rpartition('.')[2] for name in found))\n"
@@ -228,7 +230,7 @@ def asked(
 ) -> tuple[int, list[str], str]:
     """How many workers, what selects the first one's devices, and the reason."""
     detector = Fixed(request.kind, found)
-    detector.inventory = detector.inventory._replace(mistake=mistake)
+    detector.inventory = replace(detector.inventory, mistake=mistake)
     slots, reason = assign_devices(
         worker_count, None, environ or {}, request=request, accelerators=[detector], cpu=Fixed("cpu", 2)
     )

@@ -6,11 +6,11 @@ import itertools
 import re
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from launcher.meshctl.plan.flows import summarize_traffic
 from launcher.meshctl.plan.picture import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.placement.adapter.description import Description
-from launcher.placement.adapter.numbering import describe_missing_ranks, resolve_numbering
+from launcher.placement.adapter.numbering import Numbering, describe_missing_ranks, resolve_numbering
 from launcher.placement.limits import Limits
 from tests.support.placement.members import node, plan, read_assignments, size
 
@@ -84,7 +84,7 @@ def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None
 @pytest.mark.parametrize("number", [None, 2])
 def test_who_has_no_number_of_this_job_stands_by(number: int | None) -> None:
     members = {"a": (numbered("h1", 0), 1), "b": (numbered("h2", 1), 2), "c": (numbered("h3", number), 3)}
-    assert resolve_numbering(members, 2) == (("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, (), "")
+    assert resolve_numbering(members, 2) == Numbering(("a", "b"), {"c": "h3 has no node rank from 0 to 1"}, ())
 
 
 def test_one_number_that_is_missing_is_one() -> None:

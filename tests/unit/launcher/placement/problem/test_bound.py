@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launcher.model.mesh import parse
 from launcher.model.traffic import make_default_traffic
@@ -157,7 +158,7 @@ def test_the_order_of_items_and_of_domains_does_not_matter() -> None:
 
 def test_a_rule_leaves_places_free_that_hold_no_whole_class() -> None:
     problem = regular([3, 3, 3], "dp=3,cp=2", "cp=1", unit=1, level_costs=(0, 2, 0))
-    ruled = Problem(**{**vars(problem), "rules": (ClassRule(1, np.arange(6, dtype=np.int32) // 2),)})
+    ruled = replace(problem, rules=(ClassRule(1, np.arange(6, dtype=np.int32) // 2),))
     # Every leaf has one class, so all three hops of both rings leave.
     assert compute_lower_bound(problem) < compute_lower_bound(ruled) == 10 * 6 * 2
 

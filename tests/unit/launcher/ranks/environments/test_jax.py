@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.jax import JaxEnvironment

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.config.scrub import list_step_variables
 from launcher.model.errors import UsageError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.hardware import slice_identity
 from launcher.hardware.metadata_server import LINK_LOCAL
