@@ -18,16 +18,17 @@ class Outcome(NamedTuple):
     err: str
 
 
+def is_ours(name: str) -> bool:
+    """Whether a variable sets options of ours, or the width of what is printed."""
+    return name.startswith(("LAUNCHER_", "PET_", "PYTHON", "TORCH")) or name in ("COLUMNS", "LINES")
+
+
 def run(*words: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Outcome:
     """Run a command of this Python's environment ("meshrun", "meshctl", "python") to its end.
 
     Variables that set our options are not inherited; `environ` is added to the rest.
     """
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("LAUNCHER_", "PET_", "PYTHON", "TORCH")) and name not in ("COLUMNS", "LINES")
-    }
+    inherited = {name: value for name, value in os.environ.items() if not is_ours(name)}
     program = sys.executable if words[0] == "python" else os.path.join(os.path.dirname(sys.executable), words[0])
     done = subprocess.run(
         [program, *words[1:]],

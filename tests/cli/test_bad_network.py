@@ -1,8 +1,10 @@
-"""What keeps a job on several machines from starting: one sentence each, within a bounded time, and the exit code."""
+"""What keeps nodes from meeting, in a store or by their numbers: one sentence each, within a limit, and the exit code.
+
+What else may be found at the endpoint of a store is in test_probe.py.
+"""
 
 from __future__ import annotations
 
-import http.server
 import os
 import signal
 import socket
@@ -10,18 +12,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import Outcome, run
 from tests.support.stores.etcd import EtcdServer
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text("print('it runs')\n")
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +28,32 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 
 @pytest.fixture
-def nobody() -> str:
+def taken() -> Iterator[int]:
+    """A port on which somebody listens who never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+        yield int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def free(nobody: str) -> int:
+    return int(nobody.partition(":")[2])
 
 
 def job(place: Path, *words: str, endpoint: str, **environ: str) -> Outcome:
     return run("meshrun", "--rdzv-backend=etcd", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job", "--nproc-per-node=1",
                *words, "train.py", cwd=place, environ=environ)  # fmt: skip
+
+
+def static(place: Path, *words: str, **environ: str) -> Outcome:
+    return run("meshrun", "--nnodes=2", "--nproc-per-node=1", "--node-name=h1", *words, "train.py", cwd=place,
+               environ=environ)  # fmt: skip
+
+
+def c10d(place: Path, endpoint: str, *words: str) -> Outcome:
+    return static(place, "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", *words)
+
+
+# --- a store of its own ---
 
 
 def test_a_store_that_does_not_come_is_given_up_after_the_start_timeout(place: Path, nobody: str) -> None:
@@ -74,27 +89,21 @@ def test_a_signal_ends_an_agent_that_waits_for_its_store(place: Path, nobody: st
         assert agent.wait(60) == (128 + signal.SIGTERM if is_first else -signal.SIGTERM)
 
 
-@pytest.mark.parametrize("backend", ["etcd", "c10d"])
-def test_without_grpcio_the_store_is_not_even_waited_for(place: Path, nobody: str, backend: str) -> None:
-    start = "import sys; sys.modules['grpc'] = None; from launcher import cli; sys.exit(cli.main(sys.argv[1:]))"
+STORE = ("a job whose nodes meet in a store needs the package grpcio", "'grpcio>=1.60,<2'")
+SERVER = ("the agent that serves the job's store needs the package h2", "'h2>=4.4,<5'")
+
+
+@pytest.mark.parametrize(
+    ("module", "backend", "said"), [("grpc", "etcd", STORE), ("grpc", "c10d", STORE), ("h2", "c10d", SERVER)]
+)
+def test_without_its_package_the_store_is_not_even_waited_for(
+    place: Path, nobody: str, module: str, backend: str, said: tuple[str, str]
+) -> None:
+    start = f"import sys; sys.modules[{module!r}] = None; from launcher import cli; sys.exit(cli.main(sys.argv[1:]))"
     words = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={nobody}", "--rdzv-id=job", "--nnodes=2", "train.py"]
     outcome = run("python", "-c", start, *words, cwd=place)
-    assert (outcome.out, outcome.code) == ("", 2)
-    assert outcome.err == (
-        "meshrun: error: a job whose nodes meet in a store needs the package grpcio, which is not installed\n"
-        "hint: pip install 'grpcio>=1.60,<2'\n"
-    )
-
-
-def test_without_h2_the_store_is_not_served(place: Path, nobody: str) -> None:
-    start = "import sys; sys.modules['h2'] = None; from launcher import cli; sys.exit(cli.main(sys.argv[1:]))"
-    words = ["--rdzv-backend=c10d", f"--rdzv-endpoint={nobody}", "--rdzv-id=job", "--nnodes=2", "train.py"]
-    outcome = run("python", "-c", start, *words, cwd=place)
-    assert (outcome.out, outcome.code) == ("", 2)
-    assert outcome.err == (
-        "meshrun: error: the agent that serves the job's store needs the package h2, which is not installed\n"
-        "hint: pip install 'h2>=4.4,<5'\n"
-    )
+    expected = f"meshrun: error: {said[0]}, which is not installed\nhint: pip install {said[1]}\n"
+    assert outcome == (2, "", expected)
 
 
 def test_a_name_that_nobody_has_is_given_up_too(place: Path) -> None:
@@ -103,66 +112,79 @@ def test_a_name_that_nobody_has_is_given_up_too(place: Path) -> None:
     assert "no-such-host.invalid:2379 cannot be found: " in outcome.err
 
 
-def test_a_web_server_is_refused_at_once(place: Path) -> None:
-    server = http.server.HTTPServer(("127.0.0.1", 0), _Quiet)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+@contextmanager
+def listener(greeting: bytes) -> Iterator[str]:
+    """Greets whoever comes and says no more; its endpoint."""
+    server = socket.create_server(("127.0.0.1", 0))
+    kept = []
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                connection.sendall(greeting)
+                kept.append(connection)
+
+    thread = threading.Thread(target=accept)
     thread.start()
-    endpoint = f"127.0.0.1:{server.server_port}"
-    outcome = job(place, endpoint=endpoint)
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"meshrun: error: {endpoint} is a web server, not an etcd\nhint: ")
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for each in (server, *kept):
+            each.close()
 
 
-class _Quiet(http.server.BaseHTTPRequestHandler):
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
+def test_a_server_that_greets_in_another_language_is_refused_at_once(place: Path) -> None:
+    with listener(b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n") as endpoint:
+        outcome = job(place, endpoint=endpoint)
+    sentence = f"{endpoint} is not an etcd: it answers b'SSH-2.0-OpenSSH_'"
+    assert outcome == (2, "", f"meshrun: error: {sentence}\nhint: etcd's usual port is 2379\n")
 
 
-def test_tls_where_there_is_none_is_refused_at_once(place: Path, etcd: EtcdServer) -> None:
-    outcome = job(place, endpoint=f"etcds://{etcd.endpoint}")
+def test_a_server_that_says_nothing_is_given_up_after_the_start_timeout(place: Path) -> None:
+    with listener(b"") as endpoint:
+        outcome = job(place, "--start-timeout=0.5", endpoint=endpoint)
+    assert (outcome.code, outcome.out) == (75, "")
+    sentence = f"no store could be used within 0.5 s: {endpoint} accepts connections and does not answer"
+    assert f"meshrun: error: {sentence}\n" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "said"),
+    [
+        (["--rdzv-conf=user=me"], {}, "etcd shall be asked as user me, and no password is given\nhint: "),
+        (
+            ["--rdzv-conf=user=me,password_file=/no/such"],
+            {},
+            "password_file=/no/such cannot be read: No such file or directory\n",
+        ),
+        (
+            [],
+            {"LAUNCHER_JOB_SECRET": "a", "LAUNCHER_JOB_SECRET_FILE": "/b"},
+            "LAUNCHER_JOB_SECRET and LAUNCHER_JOB_SECRET_FILE are both set\n",
+        ),
+        (
+            ["--local-addr=192.0.2.1"],
+            {},
+            "192.0.2.1 is no address of this node\nhint: --local-addr or --interface names one\n",
+        ),
+        (["--interface=nosuch0"], {}, "--interface nosuch0"),
+    ],
+)
+def test_what_this_node_cannot_be_is_a_usage_error(
+    place: Path, etcd: EtcdServer, words: list[str], environ: dict[str, str], said: str
+) -> None:
+    outcome = job(place, *words, endpoint=etcd.endpoint, **environ)
     assert outcome.code == 2
-    assert outcome.err.startswith(f"meshrun: error: {etcd.endpoint} does not speak TLS\nhint: ")
+    assert outcome.err.startswith(f"meshrun: error: {said}")
 
 
-def test_a_missing_password_and_a_missing_file_are_usage_errors(place: Path, nobody: str) -> None:
-    outcome = job(place, "--rdzv-conf=user=me", endpoint=nobody)
-    assert outcome.err.startswith("meshrun: error: etcd shall be asked as user me, and no password is given\nhint: ")
-    assert outcome.code == 2
-    outcome = job(place, "--rdzv-conf=user=me,password_file=/no/such", endpoint=nobody)
-    assert outcome.err == "meshrun: error: password_file=/no/such cannot be read: No such file or directory\n"
-    outcome = job(place, endpoint=nobody, LAUNCHER_JOB_SECRET="a", LAUNCHER_JOB_SECRET_FILE="/b")
-    assert outcome.err.startswith("meshrun: error: LAUNCHER_JOB_SECRET and LAUNCHER_JOB_SECRET_FILE are both set\n")
-
-
-def test_an_address_that_is_not_this_nodes_is_refused(place: Path, etcd: EtcdServer) -> None:
-    outcome = job(place, "--local-addr=192.0.2.1", endpoint=etcd.endpoint)
-    assert outcome.code == 2
-    assert outcome.err == (
-        "meshrun: error: 192.0.2.1 is no address of this node\nhint: --local-addr or --interface names one\n"
-    )
-    outcome = job(place, "--interface=nosuch0", endpoint=etcd.endpoint)
-    assert outcome.code == 2
-    assert "--interface nosuch0" in outcome.err
-
-
-def test_a_port_range_that_is_taken_is_said_so(place: Path, etcd: EtcdServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        outcome = job(place, f"--port-range={port}:{port}", "--local-addr=127.0.0.1", endpoint=etcd.endpoint)
-    assert outcome.code == 75
-    assert outcome.err == (
-        f"meshrun: error: every port from {port} to {port} of 127.0.0.1 is taken\nhint: --port-range gives others\n"
-    )
-
-
-def test_a_node_that_is_named_to_serve_the_store_must_be_this_one(place: Path) -> None:
-    words = ["--rdzv-backend=c10d", "--nnodes=2", "--rdzv-conf=is_host=1", "train.py"]
-    outcome = run("meshrun", "--rdzv-endpoint=192.0.2.1:29400", *words, cwd=place)
-    assert outcome.code == 2
-    assert outcome.err.startswith("meshrun: error: is_host=1, and 192.0.2.1:29400 is not on this node\n")
+def test_a_port_range_that_is_taken_is_said_so(place: Path, etcd: EtcdServer, taken: int) -> None:
+    outcome = job(place, f"--port-range={taken}:{taken}", "--local-addr=127.0.0.1", endpoint=etcd.endpoint)
+    sentence = f"every port from {taken} to {taken} of 127.0.0.1 is taken"
+    assert outcome == (75, "", f"meshrun: error: {sentence}\nhint: --port-range gives others\n")
 
 
 def test_too_few_nodes_are_waited_for_with_a_limit_and_named(place: Path, etcd: EtcdServer) -> None:
@@ -179,3 +201,91 @@ def test_records_of_another_version_are_refused(place: Path, etcd: EtcdServer) -
     etcd.ctl("del", "--prefix", "/meshrun/job/")
     assert outcome.code == 2
     assert "/meshrun/job/abc/spec has record version 999, this agent reads version 1" in outcome.err
+
+
+# --- numbered nodes, and those of an endpoint of their own ---
+
+
+@pytest.mark.parametrize(
+    ("environ", "whose"),
+    [
+        ({}, "no --node-rank is given, which makes 0"),
+        ({"PET_NODE_RANK": "0"}, "this is node rank 0 (PET_NODE_RANK)"),
+    ],
+)
+def test_node_rank_0_must_be_the_node_of_the_master(place: Path, environ: dict[str, str], whose: str) -> None:
+    outcome = static(place, "--master-addr=192.0.2.1", **environ)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(
+        f"meshrun: error: {whose}, and the master, 192.0.2.1, is not on this node\n"
+        "hint: each node has a --node-rank of its own"
+    )
+
+
+def test_a_node_that_is_named_to_serve_the_store_must_be_this_one(place: Path) -> None:
+    outcome = c10d(place, "192.0.2.1:29400", "--rdzv-conf=is_host=1")
+    assert outcome.code == 2
+    assert outcome.err.startswith("meshrun: error: is_host=1, and 192.0.2.1:29400 is not on this node\n")
+
+
+def test_node_rank_0_is_waited_for_with_a_limit(place: Path, free: int) -> None:
+    where = ("--node-rank=1", "--master-addr=127.0.0.1", f"--master-port={free}", f"--store-port={free + 1}")
+    outcome = static(place, *where, "--start-timeout=0.3")
+    refused = f"127.0.0.1:{free + 1} cannot be reached: Connection refused"
+    assert (outcome.code, outcome.out) == (75, "")
+    assert outcome.err == (
+        f"meshrun: waiting up to 0.3 s for the store: {refused}; the agent of node rank 0 serves it\n"
+        f"meshrun: error: no store could be used within 0.3 s: {refused}\n"
+        "hint: the agent of node rank 0 serves it: it must run, with the same --master-addr and --master-port\n"
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_master_whose_name_nobody_knows_is_waited_for_with_a_limit(place: Path, number: int) -> None:
+    outcome = static(place, f"--node-rank={number}", "--master-addr=no-such-host.invalid", "--start-timeout=0.1")
+    assert outcome.code == 75
+    assert "within 0.1 s: no-such-host.invalid:29501 cannot be found: " in outcome.err
+
+
+def test_the_master_s_port_is_looked_at_before_anything_is_started(place: Path, taken: int) -> None:
+    outcome = static(place, "--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={taken}")
+    assert outcome.code == 75
+    assert outcome.err == (
+        f"meshrun: error: port {taken} is meant for rank 0 on this node, and pid {os.getpid()} "
+        f"({Path('/proc/self/comm').read_text().strip()}) listens there\n"
+        "hint: --master-port gives another, on all nodes\n"
+    )
+
+
+def test_a_port_of_the_store_that_somebody_has_is_named_with_who_has_it(place: Path, taken: int) -> None:
+    outcome = static(place, "--node-rank=0", "--master-addr=127.0.0.1", f"--store-port={taken}", "--start-timeout=0.5")
+    assert outcome.code == 75
+    sentence = f"the store cannot listen on 127.0.0.1:{taken}: the port is taken by pid {os.getpid()} ("
+    assert f"error: {sentence}" in outcome.err
+    assert outcome.err.endswith("hint: all nodes may be given another port\n")
+
+
+def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, free: int) -> None:
+    # Behind a service: the others reach this node by an address that is not its own.
+    where = ("--master-addr=192.0.2.1", "--local-addr=127.0.0.1", f"--master-port={free}", f"--store-port={free + 1}")
+    outcome = static(place, "--nnodes=4", "--node-rank=0", *where, "--start-timeout=1")
+    assert (outcome.code, outcome.out) == (75, "")
+    assert f"this agent serves the job's store at 127.0.0.1:{free + 1}; if it is lost" in outcome.err
+    reason = "no world could be formed within 1 s: node ranks 1-3 of 4 are missing; here: h1 (0)"
+    assert f" {reason}\n" in outcome.err
+
+
+def test_an_endpoint_that_is_nobodys_address_is_said_to_be_so(place: Path) -> None:
+    outcome = c10d(place, "192.0.2.1:29400", "--start-timeout=0.1")
+    assert (outcome.code, outcome.out) == (75, "")
+    assert outcome.err.endswith(
+        "hint: 192.0.2.1 is no address of this node, and as far as can be seen here none of a node that came; "
+        "see is_host\n"
+    )
+
+
+def test_few_nodes_of_an_endpoint_of_their_own_are_named_at_the_time_out(place: Path, nobody: str) -> None:
+    outcome = c10d(place, nobody, "--start-timeout=1")
+    assert outcome.code == 75
+    reason = "no world could be formed within 1 s: at least 2 nodes must be active, 1 is present; here: h1"
+    assert f" {reason}\n" in outcome.err

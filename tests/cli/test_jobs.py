@@ -155,7 +155,6 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("status",), "Missing argument 'RUN_ID'"),
         (("clean",), "name a run, or give --all"),
         (("clean", "x", "--all"), "name a run, or give --all"),
         (("clean", "--all", "--insist"), "--insist is for one run"),

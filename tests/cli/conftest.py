@@ -1,0 +1,42 @@
+"""What tests of the commands share: a directory to run in, an endpoint where nobody listens, and commands without a
+process of their own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher import cli
+from launcher.meshctl import main as meshctl
+from tests.cli.running import Outcome, is_ours
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('it runs')\n")
+    return tmp_path
+
+
+@pytest.fixture
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """`run` in the process of the tests, for commands that start nothing."""
+    for name in filter(is_ours, list(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cli, "protect_imports", lambda: None)
+
+    def called(program: str, *words: str, cwd: Path) -> Outcome:
+        monkeypatch.chdir(cwd)
+        code = {"meshrun": cli.main, "meshctl": meshctl.main}[program](words)
+        return Outcome(code, *capfd.readouterr())
+
+    return called
