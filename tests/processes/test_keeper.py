@@ -11,7 +11,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.processes.tree import Agent, children, family, freeze, program_name, state
+from tests.support.processes.tree import Agent, children, family, freeze, is_refused, program_name, state
 from tests.support.processes.warm_agent import WarmAgent
 from tests.support.waiting import wait_until
 
@@ -88,8 +87,7 @@ class Trio:
 
     def strike(self, strokes: tuple[Stroke, ...], pause_s: float = 0.0) -> None:
         self.agent.do("extend_watchdog", time.clock_gettime(time.CLOCK_BOOTTIME) + WATCHDOG_S)
-        self.agent.do("sweep", 99)
-        self.agent.wait_for("RoundSwept", 99)  # so the supervisor has set its watchdog
+        self.agent.sweep(99)  # so the supervisor has set its watchdog
         for stroke in strokes:
             with suppress(ProcessLookupError):  # the first has ended it
                 os.kill(self.pids[stroke.who], stroke.signum)
@@ -135,16 +133,6 @@ def started(count: int, folder: Path | None) -> Iterator[Agent]:
             agent = WarmAgent(own, standby=1, setup=SETUP)
             agent.is_preloaded()
             yield agent
-
-
-def is_refused(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 0.2).close()
-    except ConnectionRefusedError:
-        return True
-    except (ConnectionResetError, TimeoutError):  # it is being closed, or has too many of these waiting
-        pass
-    return False
 
 
 @pytest.mark.parametrize("first", STROKES, ids=str)

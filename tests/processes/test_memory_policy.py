@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,6 @@ device = Device(kind="nvidia", index=0, id="a", visible="0", numa_node=0)
 found = node_binding.bind_node("node", [Slot(index=0, devices=(device,))])
 print(found.bindings[0].memory, len(found.remarks), found.remarks[-1])
 """
-
-
-@pytest.fixture
-def agent() -> Iterator[Agent]:
-    with Agent() as started:
-        yield started
 
 
 def policies(pid: int) -> set[str]:

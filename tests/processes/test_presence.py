@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from rendezvous.events import PeerDown, PeerGone, PeerMessage, PeerUp
-from tests.support.processes.tree import freeze
+from tests.support.processes.tree import freeze, is_refused
 from tests.support.protocol.presence import LIMIT_S, Member, MemberProcess, boottime
 from tests.support.waiting import wait_until
 
@@ -63,7 +63,7 @@ def test_a_stopped_member_is_silent_and_that_proves_nothing() -> None:
         leader.wait_for(PeerDown("follower", True))
         os.kill(follower.pid, signal.SIGKILL)
         follower_host, port = follower.address.rsplit(":", 1)
-        wait_until(lambda: is_refused(follower_host, int(port)))
+        wait_until(lambda: is_refused(int(port), follower_host))
         assert leader.of("follower")[1:] == [PeerDown("follower", True)]
 
 
@@ -96,14 +96,6 @@ def test_a_reset_without_a_death_is_followed_by_another_connection() -> None:
             leader.wait_for(PeerUp("follower", follower.address, True), count + 1)
         assert PeerGone("follower") not in leader.events
         assert PeerGone("leader") not in follower.events
-
-
-def is_refused(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), 10.0).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 class Cutter:

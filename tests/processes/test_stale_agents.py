@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.startup import stale_agents
-from launcher.agent.startup.stale_agents import LOCK_VARIABLE, take_node_lock
+from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, take_node_lock
 from launcher.hardware.linux import control_group
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
@@ -62,6 +62,20 @@ class Lives:
         self.processes.append(process)
         return process
 
+    def take(self, limit_s: float = 20.0) -> NodeLock:
+        """Take the place in this process."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        return take_node_lock(RUN, "node", {}, folder=str(self.folder), limit_s=limit_s)
+
+    def leave_a_sleeper(self) -> subprocess.Popen[bytes]:
+        """A process that carries the mark of an agent that has gone."""
+        place = self.take()
+        environment = {**os.environ, **place.environment, TOKEN_VARIABLE: self.token}
+        sleeper = subprocess.Popen(["sleep", "1000"], env=environment)
+        os.close(place.descriptor)
+        wait_until(lambda: marked(sleeper.pid))
+        return sleeper
+
     def worker_of(self, process: subprocess.Popen[str]) -> int:
         """Once the agent has its place and its worker runs."""
         assert process.stdout is not None
@@ -79,17 +93,21 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
         control_group.remove(group)
 
 
+def orphan_of(lives: Lives, worker: str) -> tuple[int, subprocess.Popen[str]]:
+    """What a worker leaves that writes its pid to the file ORPHAN, and its agent."""
+    file = lives.folder.parent / "orphan"
+    first = lives.start(worker=worker.replace("ORPHAN", str(file)))
+    lives.worker_of(first)
+    return int(wait_until(lambda: file.exists() and file.read_text())), first
+
+
 def marked(pid: int) -> bool:
     return f"{LOCK_VARIABLE}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 @pytest.mark.parametrize("lacking", [None, *WITHOUT_PIDFDS])
 def test_a_process_that_outlived_its_agent_is_killed_by_the_next_one(lives: Lives, lacking: str | None) -> None:
-    orphan_file = lives.folder.parent / "orphan"
-    daemonise = f"(setsid sleep 1000 >/dev/null 2>&1 & echo $! > {orphan_file}); exec sleep 1000"
-    first = lives.start(worker=daemonise)
-    lives.worker_of(first)
-    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    orphan, first = orphan_of(lives, "(setsid sleep 1000 >/dev/null 2>&1 & echo $! > ORPHAN); exec sleep 1000")
     kill_all_three(first)
     assert is_alive(orphan)
     assert marked(orphan)
@@ -99,10 +117,7 @@ def test_a_process_that_outlived_its_agent_is_killed_by_the_next_one(lives: Live
 
 
 def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:
-    orphan_file = lives.folder.parent / "orphan"
-    first = lives.start(worker=f"(env -i /usr/bin/setsid sleep 1000 & echo $! > {orphan_file}); exec sleep 1000")
-    lives.worker_of(first)
-    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    orphan, first = orphan_of(lives, "(env -i /usr/bin/setsid sleep 1000 & echo $! > ORPHAN); exec sleep 1000")
     wait_until(lambda: not marked(orphan))
     kill_all_three(first)
     lives.worker_of(lives.start())
@@ -118,25 +133,21 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def test_a_keeper_is_woken_and_may_end_its_work(lives: Lives) -> None:
-    lives.folder.mkdir(mode=0o700)
-    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    place = lives.take()
     keeper = subprocess.Popen([sys.executable, "-I", "-S", "-c", KEEPER], pass_fds=(place.descriptor,))
     wait_until(lambda: state(keeper.pid) == "T")
     os.pwrite(place.descriptor, b"0 0".ljust(64), 0)  # its agent has ended
     os.close(place.descriptor)
-    take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
+    lives.take().release()
     assert keeper.wait() == 0
 
 
 def test_a_process_without_mark_or_lock_is_found_by_its_control_group(lives: Lives) -> None:
     if not control_group.make_path(""):
         pytest.skip("no control group can be made here: no cgroup of version 2 is this user's")
-    orphan_file = lives.folder.parent / "orphan"
     close = "; ".join(f"exec {number}>&-" for number in range(3, 10))
-    daemon = f"({close}; env -i /usr/bin/setsid sleep 1000 & echo $! > {orphan_file})"
-    first = lives.start(worker=f"{daemon}; exec sleep 1000")
-    lives.worker_of(first)
-    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    daemon = f"({close}; env -i /usr/bin/setsid sleep 1000 & echo $! > ORPHAN)"
+    orphan, first = orphan_of(lives, f"{daemon}; exec sleep 1000")
     wait_until(lambda: not marked(orphan))
     kill_all_three(first)
     assert is_alive(orphan)
@@ -152,10 +163,9 @@ def test_a_process_without_mark_or_lock_is_found_by_its_control_group(lives: Liv
 
 @pytest.fixture
 def inmate() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "1000"])
-    yield process
-    process.kill()
-    process.wait()
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
 
 
 @pytest.fixture
@@ -281,25 +291,17 @@ def test_an_agent_that_was_ended_leaves_its_place_at_once(lives: Lives) -> None:
 
 
 def test_what_cannot_be_killed_is_named_after_the_limit(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-    lives.folder.mkdir(mode=0o700)
-    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
-    sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
-    os.close(place.descriptor)
-    wait_until(lambda: marked(sleeper.pid))
+    sleeper = lives.leave_a_sleeper()
     with monkeypatch.context() as patch:
         patch.setattr("launcher.agent.startup.stale_agents._kill", lambda *_: None)
         with pytest.raises(TemporaryError, match=rf"still there after 0.2 s: pid {sleeper.pid}$"):
-            take_node_lock(RUN, "node", {}, folder=str(lives.folder), limit_s=0.2)
+            lives.take(limit_s=0.2)
     sleeper.kill()
     sleeper.wait()
 
 
 def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
-    lives.folder.mkdir(mode=0o700)
-    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
-    sleeper = subprocess.Popen(["sleep", "1000"], env={**os.environ, **place.environment, TOKEN_VARIABLE: lives.token})
-    os.close(place.descriptor)
-    wait_until(lambda: marked(sleeper.pid))
+    sleeper = lives.leave_a_sleeper()
     next_one = lives.start(limit_s=0.3, BEFORE=refusing(PIDFD_OPEN, KILL))
     _, said = next_one.communicate(timeout=60)
     assert f"left processes that could not be killed: pid {sleeper.pid} (Operation not permitted)" in said
@@ -308,8 +310,7 @@ def test_what_may_not_be_killed_is_named_with_the_reason(lives: Lives) -> None:
 
 
 def test_whoever_started_the_agent_is_spared_though_it_carries_the_mark(lives: Lives) -> None:
-    lives.folder.mkdir(mode=0o700)
-    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    place = lives.take()
     os.close(place.descriptor)
     script = "import sys; from launcher.agent.startup.stale_agents import take_node_lock; "
     script += f"take_node_lock('{RUN}', 'node', {{}}, folder=sys.argv[1], limit_s=5); print('taken')"
@@ -350,20 +351,18 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_a_released_lock_leaves_no_file_and_a_dead_agents_is_taken_over(lives: Lives) -> None:
-    lives.folder.mkdir(mode=0o700)
-    take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
+    lives.take().release()
     assert list(lives.folder.iterdir()) == []
     first = lives.start()
     lives.worker_of(first)
     first.kill()
     first.wait()
-    take_node_lock(RUN, "node", {}, folder=str(lives.folder)).release()
+    lives.take().release()
     assert list(lives.folder.iterdir()) == []
 
 
 def test_a_file_whose_lock_a_process_still_holds_is_not_taken_away(lives: Lives) -> None:
-    lives.folder.mkdir(mode=0o700)
-    place = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    place = lives.take()
     sleeper = subprocess.Popen(["sleep", "1000"], pass_fds=(place.descriptor,))
     place.release()
     assert [path.name for path in lives.folder.iterdir()] == [os.path.basename(place.path)]
@@ -374,8 +373,7 @@ def test_a_file_whose_lock_a_process_still_holds_is_not_taken_away(lives: Lives)
 def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lives.folder.mkdir(mode=0o700)
-    first = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    first = lives.take()
     opened = os.open
 
     def leave_between(*words: object) -> int:
@@ -385,7 +383,7 @@ def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
         return found
 
     monkeypatch.setattr(os, "open", leave_between)
-    second = take_node_lock(RUN, "node", {}, folder=str(lives.folder))
+    second = lives.take()
     assert os.path.samestat(os.fstat(second.descriptor), os.stat(second.path))
     second.release()
 

@@ -39,8 +39,7 @@ def outside(agent: Agent) -> dict[int, int]:
 def test_a_round_is_started_and_swept(agent: Agent) -> None:
     agent.start(1, ["sh", "-c", "(setsid sleep 1000 &); exec sleep 1000"], ["true"])
     wait_until(lambda: len(outside(agent)) == 5)
-    agent.do("sweep", 1)
-    agent.wait_for("RoundSwept", 1)
+    agent.sweep(1)
     assert len(outside(agent)) == 3
 
 

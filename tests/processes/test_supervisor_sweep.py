@@ -10,22 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.tree import Agent, children, family, is_alive, parent, state
+from tests.support.processes.tree import Agent, children, family, freeze, is_alive, parent, state
 from tests.support.waiting import wait_until
 
 SLEEP = ["sleep", "1000"]
 
 
-@pytest.fixture
-def agent() -> Iterator[Agent]:
-    with Agent() as agent:
-        yield agent
-
-
 def sweep(agent: Agent, round: int) -> None:
     """Sweep a round; when the supervisor calls it gone, nobody but it and the agent may be alive."""
-    agent.do("sweep", round)
-    agent.wait_for("RoundSwept", round)
+    agent.sweep(round)
     assert set(family(agent.token)) == {agent.pid, agent.keeper_pid, agent.supervisor_pid}
     assert children(agent.supervisor_pid) == []
 
@@ -82,20 +75,18 @@ time.sleep(1000)
 def test_stopped_workers_are_killed(agent: Agent) -> None:
     workers = agent.start(1, SLEEP, SLEEP)
     for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: [state(pid) for pid in workers] == ["T", "T"])
+        freeze(pid)
     sweep(agent, 1)
 
 
-def test_a_clean_end_is_reported_gone(agent: Agent) -> None:
+def test_a_round_that_has_ended_and_one_that_never_was_are_gone(agent: Agent) -> None:
     agent.spawn(1, ["true"], ["true"])
     agent.wait_for("Exited", 1, 0)
     agent.wait_for("Exited", 1, 1)
     sweep(agent, 1)
-
-
-def test_a_round_that_never_was_is_gone(agent: Agent) -> None:
     sweep(agent, 7)
+    agent.start(8, SLEEP)
+    sweep(agent, 8)
 
 
 def test_what_a_worker_left_running_runs_on_until_the_sweep(agent: Agent) -> None:
@@ -107,29 +98,23 @@ def test_what_a_worker_left_running_runs_on_until_the_sweep(agent: Agent) -> Non
     sweep(agent, 1)
 
 
-def test_a_daemon_in_a_session_of_its_own_is_killed(agent: Agent) -> None:
-    agent.start(
-        1, shell("(setsid setsid sleep 1000 & setsid sleep 1000 &); (sleep 1000 &); sleep 1000 & exec sleep 1000")
-    )
-    wait_for_family(agent, 5)
-    sweep(agent, 1)
+LINE = '[ $1 = 0 ] || setsid sh -c "$2" sh $(($1 - 1)) "$2" & exec sleep 1000'
+DAEMONS = shell("(setsid setsid sleep 1000 & setsid sleep 1000 &); (sleep 1000 &); sleep 1000 & exec sleep 1000")
+NO_LIST = (
+    "import os; real = os.path.exists; os.path.exists = lambda path: not path.endswith('/children') and real(path)"
+)
 
 
-def test_a_kernel_that_does_not_list_children_is_no_obstacle() -> None:
-    hide = (
-        "import os; real = os.path.exists; os.path.exists = lambda path: not path.endswith('/children') and real(path)"
-    )
-    with Agent(setup=hide) as agent:
-        agent.start(1, shell("(setsid sleep 1000 &); sleep 1000 & exec sleep 1000"))
-        wait_for_family(agent, 3)
+@pytest.mark.parametrize(
+    ("program", "count", "setup"),
+    [(DAEMONS, 5, ""), (DAEMONS, 5, NO_LIST), ([*shell(LINE), "sh", "5", LINE], 6, "")],
+    ids=["daemons", "daemons under a kernel that lists no children", "a long line"],
+)
+def test_descendants_are_killed_wherever_they_went(program: list[str], count: int, setup: str) -> None:
+    with Agent(setup=setup) as agent:
+        agent.start(1, program)
+        wait_for_family(agent, count)
         sweep(agent, 1)
-
-
-def test_a_long_line_of_descendants_is_killed(agent: Agent) -> None:
-    script = '[ $1 = 0 ] || setsid sh -c "$2" sh $(($1 - 1)) "$2" & exec sleep 1000'
-    agent.start(1, ["sh", "-c", script, "sh", "5", script])
-    wait_for_family(agent, 6)
-    sweep(agent, 1)
 
 
 def test_orphans_that_end_by_themselves_leave_no_zombie(agent: Agent) -> None:
@@ -158,18 +143,10 @@ def test_a_sweep_spares_the_workers_of_other_rounds(agent: Agent) -> None:
     (kept,) = agent.start(1, shell("sleep 1000 & exec sleep 1000"))
     wait_for_family(agent, 2)
     agent.start(2, SLEEP)
-    agent.do("sweep", 2)
-    agent.wait_for("RoundSwept", 2)
+    agent.sweep(2)
     assert children(agent.supervisor_pid) == [kept]
     assert len(wait_for_family(agent, 2)) == 2
     sweep(agent, 1)
-
-
-def test_the_next_round_starts_after_the_sweep(agent: Agent) -> None:
-    agent.start(1, SLEEP)
-    sweep(agent, 1)
-    agent.start(2, SLEEP)
-    sweep(agent, 2)
 
 
 @pytest.fixture
@@ -199,8 +176,7 @@ def test_a_process_held_by_the_kernel_counts_as_gone_once_it_cannot_run(freezer:
     (freezer / "cgroup.procs").write_text(str(held))
     (freezer / "freezer.state").write_text("FROZEN")
     wait_until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
-    agent.do("sweep", 1)
-    agent.wait_for("RoundSwept", 1)
+    agent.sweep(1)
     assert [is_alive(pid) for pid in (held, grandchild, sibling)] == [True, False, False]
     assert not [report for report in agent.heard if report[:3] == ["Exited", 1, 0]]
     (freezer / "freezer.state").write_text("THAWED")

@@ -22,38 +22,52 @@ from tests.support.processes.tree import (
     parent,
     program_name,
 )
+from tests.support.processes.warm_agent import SLEEP, WarmAgent, is_cold
 from tests.support.waiting import wait_until
-
-SLEEP = ["sleep", "1000"]
-
-
-@pytest.fixture
-def agent() -> Iterator[Agent]:
-    with Agent() as agent:
-        yield agent
 
 
 def python(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, *arguments]
 
 
-def test_exit_codes_and_signals_are_reported(agent: Agent) -> None:
-    agent.spawn(1, ["true"], ["sh", "-c", "exit 3"], ["sh", "-c", "kill -SEGV $$"])
-    assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(3)] == [0, 3, -signal.SIGSEGV]
+@pytest.fixture(params=["by exec", "forked"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agent]:
+    """An agent whose workers are started by an exec, and one whose workers are forked."""
+    environment = {"KEPT": "k", "CHANGED": "old", "REMOVED": "r", "REPLACED": "old"}
+    if request.param == "forked":
+        with WarmAgent(tmp_path, env=environment) as warm:
+            warm.is_preloaded()
+            yield warm
+    else:
+        with Agent(env=environment) as agent:
+            yield agent
 
 
-def test_a_worker_is_reported_running_before_it_is_reported_ended(agent: Agent) -> None:
-    agent.spawn(1, *[["true"]] * 20)
-    for rank in range(20):
-        agent.wait_for("Exited", 1, rank)
-    kinds = [report[0] for rank in range(20) for report in agent.heard if report[1:3] == [1, rank]]
-    assert kinds == ["Spawned", "Exited"] * 20
+def test_each_worker_is_reported_running_and_then_how_it_ended(either: Agent) -> None:
+    programs = [["sh", "-c", f"exit {code}"] for code in range(15)] + [["sh", "-c", "kill -SEGV $$"]]
+    either.spawn(1, *programs)
+    assert [either.wait_for("Exited", 1, rank)[4] for rank in range(16)] == [*range(15), -signal.SIGSEGV]
+    kinds = [report[0] for rank in range(16) for report in either.heard if report[1:3] == [1, rank]]
+    assert kinds == ["Spawned", "Exited"] * 16
 
 
-def test_a_worker_leads_a_session_of_its_own(agent: Agent) -> None:
-    workers = agent.start(1, SLEEP, SLEEP)
+def test_workers_are_the_supervisors_own_children_and_lead_sessions(either: Agent) -> None:
+    workers = either.start(1, *[SLEEP] * 20)
+    assert len(set(workers)) == 20
     assert [os.getsid(pid) for pid in workers] == workers
-    assert {parent(pid) for pid in workers} == {agent.supervisor_pid}
+    assert {parent(pid) for pid in workers} == {either.supervisor_pid}
+    assert not (isinstance(either, WarmAgent) and any(map(is_cold, workers)))
+
+
+def test_the_environment_is_the_agents_with_the_workers_changes(either: Agent, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    environment = {"CHANGED": "\udcfe", "REPLACED": "new", "RANK": "3"}
+    either.spawn(1, ["env", "-0"], env=environment, unset=["REMOVED", "REPLACED", "NEVER_SET"], stdout=str(out))
+    assert either.wait_for("Exited", 1, 0)[4] == 0
+    seen = dict(entry.split(b"=", 1) for entry in out.read_bytes().split(b"\0") if entry)
+    names = ("KEPT", "CHANGED", "REMOVED", "REPLACED", "RANK", TOKEN_VARIABLE, "LAUNCHER_FORK_SERVER")
+    values = [b"k", b"\xfe", None, b"new", b"3", either.token.encode(), None]
+    assert [seen.get(name.encode()) for name in names] == values
 
 
 def test_a_worker_has_only_its_three_streams_open() -> None:
@@ -64,9 +78,7 @@ def test_a_worker_has_only_its_three_streams_open() -> None:
             wait_until(lambda pid=worker: descriptors(pid) == [os.devnull] * 3)  # type: ignore[misc]
 
 
-def test_a_worker_before_its_exec_holds_only_its_own_descriptors(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_before_its_exec_holds_only_its_own_descriptors(tmp_path: Path) -> None:
     slow_exec = "import time; from launcher.supervisor import child; child._execute = lambda *_: time.sleep(1000)"
     with Agent(setup=slow_exec) as agent:
         agent.spawn(
@@ -124,21 +136,9 @@ os.setsid = setsid
     with Agent(setup=wait_at_the_gate) as agent:
         agent.spawn(1, SLEEP)
         agent.do("signal", 1, signal.SIGTERM)
-        agent.do("sweep", 2)
-        agent.wait_for("RoundSwept", 2)  # orders are obeyed in their order, so the signal has been sent
+        agent.sweep(2)  # orders are obeyed in their order, so the signal has been sent
         gate.touch()
         assert agent.wait_for("Exited", 1, 0)[4] == -signal.SIGTERM
-
-
-def test_the_environment_is_the_agents_with_the_workers_changes(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with Agent(env={"KEPT": "k", "CHANGED": "old", "REMOVED": "r", "REPLACED": "old"}) as agent:
-        environment = {"CHANGED": "new", "REPLACED": "new", "RANK": "3"}
-        agent.spawn(1, ["env", "-0"], env=environment, unset=["REMOVED", "REPLACED", "NEVER_SET"], stdout=str(out))
-        agent.wait_for("Exited", 1, 0)
-        seen = dict(entry.split("=", 1) for entry in out.read_text().split("\0") if entry)
-    names = ("KEPT", "CHANGED", "REMOVED", "REPLACED", "RANK", TOKEN_VARIABLE)
-    assert [seen.get(name) for name in names] == ["k", "new", None, "new", "3", agent.token]
 
 
 def test_arguments_and_variables_arrive_byte_by_byte(agent: Agent, tmp_path: Path) -> None:
@@ -172,8 +172,7 @@ def test_a_program_that_cannot_be_run_is_told_in_a_sentence(agent: Agent, tmp_pa
         ["cannot run 'echo': Argument list too long", 7],
         ["cannot run 'echo': embedded null byte", 22],
     ]
-    agent.do("sweep", 1)
-    agent.wait_for("RoundSwept", 1)
+    agent.sweep(1)
     assert not [report for report in agent.heard if report[0] in ("Spawned", "Exited")]
     assert children(agent.supervisor_pid) == []
 
@@ -216,8 +215,7 @@ def test_a_fork_that_fails_is_told(tmp_path: Path) -> None:
         agent.spawn(1, SLEEP, stdout=str(tmp_path / "out"))
         sentence = "cannot start the worker of local rank 0: Resource temporarily unavailable"
         assert agent.wait_for("SpawnFailed")[1:] == [1, 0, sentence, 11]
-        agent.do("sweep", 1)
-        agent.wait_for("RoundSwept", 1)
+        agent.sweep(1)
         assert len(descriptors(agent.supervisor_pid)) == count
 
 
@@ -265,8 +263,7 @@ def test_fifty_rounds_leave_no_descriptor_and_no_process_behind(agent: Agent, tm
         files = {"stdout": str(tmp_path / "out"), "stderr": str(tmp_path / "err")}
         agent.spawn(number, SLEEP, ["nowhere-to-be-found"], ["true"], **files)
         agent.wait_for("Spawned", number, 0)
-        agent.do("sweep", number)
-        agent.wait_for("RoundSwept", number)
+        agent.sweep(number)
 
     one_round(1)
     before = descriptors(agent.pid), descriptors(agent.supervisor_pid)
@@ -286,3 +283,28 @@ def test_buffered_output_and_exit_handlers_of_the_agent_run_once(tmp_path: Path)
         agent.do("exit")
         assert agent.wait_for_exit() == 0
     assert out.read_text() == "buffered at exit"
+
+
+# --- the limit of open files: the agent raises its own, the supervisor and the workers keep the user's ---
+
+RAISE = "__import__('launcher.agent.startup.startup', fromlist=['x']).raise_descriptor_limit({})"
+LOW = "import resource; h = resource.getrlimit(7)[1]; resource.setrlimit(7, (256, h))"
+
+
+def test_workers_have_the_limit_that_the_user_had_set() -> None:
+    with Agent(setup=LOW) as agent:
+        raised = agent.ask("evaluate", RAISE.format(512))
+        (worker,) = agent.start(1, ["sleep", "1000"])
+        assert raised == 512
+        assert [soft_limit(pid) for pid in (agent.pid, agent.supervisor_pid, worker)] == [512, 256, 256]
+
+
+def test_a_hard_limit_is_as_far_as_it_goes() -> None:
+    with Agent(setup="import resource; resource.setrlimit(7, (200, 300))") as agent:
+        assert agent.ask("evaluate", RAISE.format("")) == 300
+
+
+def soft_limit(pid: int) -> int:
+    """Of open files (proc(5), /proc/<pid>/limits)."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(int(line.split()[3]) for line in lines if line.startswith("Max open files"))

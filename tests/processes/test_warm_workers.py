@@ -10,29 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.tree import Agent, children, descriptors, freeze, is_alive, parent, state
-from tests.support.processes.warm_agent import SLEEP, WarmAgent, becomes_cold, is_cold
+from tests.support.processes.tree import Agent, children, descriptors, freeze, is_alive, state
+from tests.support.processes.warm_agent import SLEEP, WarmAgent, becomes_cold
 from tests.support.waiting import wait_until
-
-
-def test_workers_are_the_supervisors_own_children_and_lead_sessions(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path) as agent:
-        server = agent.is_preloading()
-        assert agent.wait_for("Preloaded") == ["Preloaded", server, 0.5, ["a remark"]]
-        workers = agent.start(1, *[SLEEP] * 20)
-        assert len(set(workers)) == 20
-        assert {parent(pid) for pid in workers} == {agent.supervisor_pid}
-        assert [os.getsid(pid) for pid in workers] == workers
-        assert not any(map(is_cold, workers))
-
-
-def test_each_is_reported_running_before_its_end(tmp_path: Path) -> None:
-    with WarmAgent(tmp_path) as agent:
-        programs = [["sh", "-c", f"exit {code}"] for code in range(8)] + [["sh", "-c", "kill -SEGV $$"]]
-        agent.spawn(1, *programs)
-        assert [agent.wait_for("Exited", 1, rank)[4] for rank in range(9)] == [*range(8), -signal.SIGSEGV]
-        kinds = [report[0] for rank in range(9) for report in agent.heard if report[1:3] == [1, rank]]
-        assert kinds == ["Spawned", "Exited"] * 9
 
 
 def test_a_worker_has_its_streams_and_kept_files_the_supervisor_has_none(tmp_path: Path) -> None:
@@ -53,23 +33,12 @@ def test_a_worker_has_its_streams_and_kept_files_the_supervisor_has_none(tmp_pat
 
 def test_streams_that_are_not_given_are_the_agents(tmp_path: Path) -> None:
     with WarmAgent(tmp_path) as agent:
-        server = agent.is_preloaded()
+        server = agent.is_preloading()
+        assert agent.wait_for("Preloaded") == ["Preloaded", server, 0.5, ["a remark"]]
         # Standard output is for workers: what an import prints goes elsewhere.
         assert descriptors(server)[:3] == [*descriptors(agent.pid)[:1], *descriptors(agent.pid)[2:3] * 2]
         (worker,) = agent.start(1, SLEEP)
         wait_until(lambda: descriptors(worker) == descriptors(agent.pid)[:3])
-
-
-def test_the_environment_is_the_agents_with_the_workers_changes(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with WarmAgent(tmp_path, env={"KEPT": "k", "CHANGED": "old", "REMOVED": "r"}) as agent:
-        agent.spawn(
-            1, ["env", "-0"], env={"CHANGED": "\udcfe", "RANK": "3"}, unset=["REMOVED", "NEVER_SET"], stdout=str(out)
-        )
-        assert agent.wait_for("Exited", 1, 0)[4] == 0
-        seen = dict(entry.split(b"=", 1) for entry in out.read_bytes().split(b"\0") if entry)
-    names = (b"KEPT", b"CHANGED", b"REMOVED", b"RANK", b"LAUNCHER_FORK_SERVER")
-    assert [seen.get(name) for name in names] == [b"k", b"\xfe", None, b"3", None]
 
 
 def test_the_supervisor_does_not_wait_for_a_worker_to_read_its_large_spec(tmp_path: Path) -> None:
@@ -176,11 +145,8 @@ def test_a_refusal_starts_nobody(tmp_path: Path) -> None:
         agent.server_pid = 0
         agent.aside(0)
         wait_until(lambda: children(agent.supervisor_pid) == [])
-        assert [report[0] for report in agent.heard if report[0] != "Returned"] == [
-            "Preloading",
-            "PreloadRefused",
-            "RoundSwept",
-        ]
+        kinds = [report[0] for report in agent.heard if report[0] != "Returned"]
+        assert kinds == ["Preloading", "PreloadRefused", "RoundSwept"]
 
 
 def test_standby_workers_outlive_a_round_and_are_the_next_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -123,6 +124,17 @@ def descriptors(pid: int) -> list[str]:
     return found
 
 
+def is_refused(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether the kernel says that nobody listens there."""
+    try:
+        socket.create_connection((host, port), 0.2).close()
+    except ConnectionRefusedError:
+        return True
+    except (ConnectionResetError, TimeoutError):  # it is being closed, or has too many of these waiting
+        pass
+    return False
+
+
 class Agent:
     """A small agent in a process of its own (tests/support/processes/supervisor_agent.py), driven line by line.
 
@@ -137,9 +149,7 @@ class Agent:
         self._process = subprocess.Popen(
             [
                 *prefix,
-                sys.executable,
-                "-m",
-                "tests.support.processes.supervisor_agent",
+                *(sys.executable, "-m", "tests.support.processes.supervisor_agent"),
                 f"{setup}\nSETTLES = {settles}",
             ],
             cwd=REPOSITORY,
@@ -150,8 +160,7 @@ class Agent:
         # As numbered in the agent's own pid namespace.
         _, self.pid, self.keeper_pid, self.supervisor_pid = self.wait_for("Ready")
         if settles:
-            self.do("sweep", 0)
-            self.wait_for("RoundSwept", 0)  # now the supervisor has settled
+            self.sweep(0)  # now the supervisor has settled
             self.heard.clear()
 
     def __enter__(self) -> Agent:
@@ -182,16 +191,16 @@ class Agent:
         self.spawn(round, *programs, **options)
         return [self.wait_for("Spawned", round, index)[3] for index in range(len(programs))]
 
-    def wait_for(self, *beginning: object, limit_s: float = REPORT_LIMIT_S) -> list[Any]:
+    def wait_for(self, *beginning: object) -> list[Any]:
         """The first report not taken yet that begins so; what else arrives is kept for later calls."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + REPORT_LIMIT_S
         while True:
             for report in self.inbox:
                 if report[: len(beginning)] == list(beginning):
                     self.inbox.remove(report)
                     return report
             left_s = deadline - time.monotonic()
-            assert left_s > 0, f"waited {limit_s:g} s for {beginning}, heard {self.heard}"
+            assert left_s > 0, f"waited {REPORT_LIMIT_S:g} s for {beginning}, heard {self.heard}"
             self._read(left_s)
 
     def _read(self, limit_s: float) -> None:
@@ -205,9 +214,14 @@ class Agent:
             self.inbox.append(json.loads(line))
             self.heard.append(self.inbox[-1])
 
-    def wait_until_nobody_is_left(self, *but: int, limit_s: float = 20.0) -> None:
-        """But the agent, its keeper and supervisor, or whoever is named."""
-        wait_until(lambda: set(family(self.token)) <= set(but), limit_s, f"the end of all but {but}")
+    def wait_until_nobody_is_left(self, *but: int) -> None:
+        """But whoever is named."""
+        wait_until(lambda: set(family(self.token)) <= set(but), what=f"the end of all but {but}")
+
+    def sweep(self, round: int) -> None:
+        """Have a round swept, and wait for that; orders given before have been obeyed then, too."""
+        self.do("sweep", round)
+        self.wait_for("RoundSwept", round)
 
     def wait_for_exit(self) -> int:
         """The agent's own exit code."""

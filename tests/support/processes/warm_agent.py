@@ -81,10 +81,6 @@ class WarmAgent(Agent):
         there = set(children(self.supervisor_pid)) - {self.server_pid}  # first, or one not born yet is taken for one
         return sorted(there - {int(number) for number in re.findall(r"pid (\d+)", self.ask("describe_remaining"))})
 
-    def sweep(self, round: int) -> None:
-        self.do("sweep", round)
-        self.wait_for("RoundSwept", round)
-
     def wait_until_only_the_server_is_left(self) -> None:
         """But agent and supervisor, zombies included."""
         self.aside(0)
