@@ -77,6 +77,13 @@ class Job:
         for worker in self.workers:
             assert worker.wait(LIMIT_S) == 0
 
+    def finish(self) -> None:
+        """Wait for the end of the workers, and until all that they printed is where it belongs."""
+        self.wait()
+        for pump in self._pumps:
+            assert pump.drain(LIMIT_S)
+            pump.close()
+
     def end(self) -> None:
         for worker in self.workers:
             worker.kill()
@@ -101,6 +108,24 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
 
 
+class Console(Reader):
+    """The reader of a pipe that a pump has as its console: `write_fd` is the pump's end."""
+
+    def __init__(self, pipe: tuple[int, int]) -> None:
+        super().__init__(pipe[0])
+        self.write_fd = pipe[1]
+
+    def rest(self) -> bytes:
+        """All of it, once nobody holds the other end."""
+        os.close(self.write_fd)
+        return super().rest()
+
+
+@pytest.fixture
+def console(pipe: tuple[int, int]) -> Console:
+    return Console(pipe)
+
+
 NUMBERED = """
 rank = sys.argv[1]
 for number in range(3000):
@@ -121,16 +146,12 @@ def numbers_by_rank(console: bytes) -> dict[bytes, list[int]]:
     return found
 
 
-def test_eight_workers_print_at_once_and_every_line_is_whole_and_in_order(job: Job, pipe: tuple[int, int]) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1], console_stderr=2)
+def test_eight_workers_print_at_once_and_every_line_is_whole_and_in_order(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd, console_stderr=2)
     for rank in range(8):
         job.start(NUMBERED, rank, stdout=job.open(pump, rank))
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    os.close(pipe[1])
-    assert numbers_by_rank(reader.rest()) == {b"%d" % rank: list(range(3000)) for rank in range(8)}
+    job.finish()
+    assert numbers_by_rank(console.rest()) == {b"%d" % rank: list(range(3000)) for rank in range(8)}
     for rank in range(8):
         lines = [f"worker {rank} line {number} " + "x" * (number % 70) for number in range(3000)]
         assert job.log(rank).read_text().splitlines() == lines
@@ -179,57 +200,41 @@ def test_lines_stay_whole_beside_somebody_else_on_the_same_pipe(job: Job, pipe: 
     assert numbers_by_rank(ours) == {b"0": list(range(3000)), b"1": list(range(3000))}
 
 
-def test_bytes_that_are_no_text_reach_the_file_exactly(job: Job, pipe: tuple[int, int]) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1])
+def test_bytes_that_are_no_text_reach_the_file_exactly(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     job.start("os.write(1, bytes(range(256)) * 300)", stdout=job.open(pump, 0))
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    os.close(pipe[1])
+    job.finish()
     data = bytes(range(256)) * 300
     assert job.log(0).read_bytes() == data
     shown = [b"[default0]:" + line + b"\n" for line in data.replace(b"\r", b"\n").split(b"\n")]
-    assert reader.rest() == b"".join(shown)
+    assert console.rest() == b"".join(shown)
 
 
-def test_a_line_of_three_megabytes_is_whole_among_others(job: Job, pipe: tuple[int, int]) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1])
+def test_a_line_of_three_megabytes_is_whole_among_others(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     job.start("print('y' * 3_000_000)", stdout=job.open(pump, 1))
     job.start(NUMBERED, 0, stdout=job.open(pump, 0))
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    os.close(pipe[1])
-    lines = reader.rest().splitlines(keepends=True)
+    job.finish()
+    lines = console.rest().splitlines(keepends=True)
     assert lines.count(b"[default1]:" + b"y" * 3_000_000 + b"\n") == 1
     assert len(lines) == 3001
 
 
-def test_a_worker_without_line_ends_neither_fills_memory_nor_goes_unseen(job: Job, pipe: tuple[int, int]) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1])
+def test_a_worker_without_line_ends_neither_fills_memory_nor_goes_unseen(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     job.start("for _ in range(20): os.write(1, b'z' * 1_000_000)", stdout=job.open(pump, 5))
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    os.close(pipe[1])
-    lines = reader.rest().splitlines()
+    job.finish()
+    lines = console.rest().splitlines()
     assert len(lines) == 3
     assert b"".join(line.removeprefix(b"[default5]:") for line in lines) == b"z" * 20_000_000
     assert job.warnings == ["rank 5 on stdout prints lines above 8 MiB, the console shows them cut"]
 
 
-def test_the_end_of_a_stream_shows_its_unfinished_line_and_keeps_the_file(job: Job, pipe: tuple[int, int]) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1])
+def test_the_end_of_a_stream_shows_its_unfinished_line_and_keeps_the_file(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     job.start("os.write(1, b'last words')", stdout=job.open(pump, 0))
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    os.close(pipe[1])
-    assert reader.rest() == b"[default0]:last words\n"
+    job.finish()
+    assert console.rest() == b"[default0]:last words\n"
     assert job.log(0).read_bytes() == b"last words"
 
 
@@ -240,20 +245,16 @@ def test_a_stream_without_output_leaves_an_empty_file(job: Job) -> None:
     assert job.log(0).read_bytes() == b""
 
 
-def test_a_full_disk_is_one_warning_and_no_failure(job: Job, pipe: tuple[int, int]) -> None:
-    reader = Reader(pipe[0])
-    pump = job.pump(console_stdout=pipe[1])
+def test_a_full_disk_is_one_warning_and_no_failure(job: Job, console: Console) -> None:
+    pump = job.pump(console_stdout=console.write_fd)
     for rank in range(2):
         job.start(NUMBERED, rank, stdout=job.open(pump, rank, path="/dev/full"))
-    job.wait()
-    assert pump.drain(LIMIT_S)
-    pump.close()
-    os.close(pipe[1])
+    job.finish()
     assert job.warnings == [
         "cannot write to /dev/full: No space left on device; output is missing from log files until that is over, "
         "training goes on"
     ]
-    assert numbers_by_rank(reader.rest()) == {b"0": list(range(3000)), b"1": list(range(3000))}
+    assert numbers_by_rank(console.rest()) == {b"0": list(range(3000)), b"1": list(range(3000))}
 
 
 def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe: tuple[int, int]) -> None:
@@ -425,3 +426,55 @@ def test_a_thread_that_cannot_be_started_is_an_error_of_the_system(monkeypatch: 
     with pytest.raises(BlockingIOError) as caught:  # Python's class for EAGAIN
         OutputPump(warn=print)
     assert caught.value.errno == errno.EAGAIN
+
+
+# --- one file for lines looked for, of many streams: none torn, none lost, none too many ---
+
+
+def test_lines_of_many_streams_arrive_whole_however_they_were_cut(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    with (tmp_path / "console").open("wb") as console:
+        pump = OutputPump(console_stdout=console.fileno(), console_stderr=console.fileno(), warn=warnings.append)
+        found = pump.open_filter(str(tmp_path / "found"), ("needle",))
+        texts, ends = [], []
+        for rank in range(8):
+            lines = [
+                f"line {n} of {rank} " + ("needle" if n % 10 == rank else "straw") * (n % 5 + 1) for n in range(500)
+            ]
+            texts.append("\n".join(lines).encode() + b"\n" * (rank % 2))  # some end in the middle of a line
+            ends.append(
+                pump.open_stream(
+                    stream="stdout", local_rank=rank, rank=rank, path=None, prefix=b"[%d]:" % rank, line_filter=found
+                )
+            )
+        at, size = 0, 7
+        while any(at < len(text) for text in texts):
+            for text, end in zip(texts, ends, strict=True):
+                if at < len(text):
+                    os.write(end, text[at : at + size])
+            at, size = at + size, size % 977 + 61
+        for end in ends:
+            os.close(end)
+        assert pump.drain(LIMIT_S)
+        pump.close()
+    shown = (tmp_path / "console").read_bytes().splitlines()
+    assert len(shown) == 8 * 500
+    copied = (tmp_path / "found").read_bytes().splitlines()
+    assert sorted(copied) == sorted(line for line in shown if b"needle" in line)
+    assert len(copied) == 8 * 50
+    assert warnings == []
+
+
+def test_a_filter_whose_file_cannot_be_opened_warns_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    warnings: list[str] = []
+    pump = OutputPump(warn=warnings.append)
+    (tmp_path / "file").touch()
+    found = pump.open_filter(str(tmp_path / "file/found"), ("a",))
+    end = pump.open_stream(stream="stdout", local_rank=0, rank=0, path=None, prefix=b":", line_filter=found)
+    os.write(end, b"a1\na2\n")
+    os.close(end)
+    assert pump.drain(LIMIT_S)
+    pump.close()
+    assert capfd.readouterr().out == ":a1\n:a2\n"
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"cannot write to {tmp_path}/file/found: Not a directory")
