@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from tests.support.documents.variables import VARIABLES
+from tests.support.documents.pages import VARIABLES
 from tests.support.jobs.single_node import Job
 from tests.support.processes.tree import TOKEN_VARIABLE
 

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.supervisor.fork_server import fork_safety
 from launcher.supervisor.fork_server.importing import WORKER_VARIABLES
-from tests.support.documents.variables import VARIABLES
+from tests.support.documents.pages import VARIABLES
 from tests.support.processes.small_supervisor import SmallSupervisor
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from docs import meshctl, settings
+from docs.images import idea, life, packages, round
 from launcher.config import help
 from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
@@ -156,25 +161,16 @@ def test_the_tests_run_under_the_torch_that_is_measured_against() -> None:
     assert "torch==2.13.0" in pins  # a local label such as +cpu would refuse every other build
 
 
-def test_the_page_of_options_is_what_the_table_says() -> None:
-    assert (ROOT / "docs/reference/options.md").read_text() == help.render_reference(), "make docs writes it anew"
-
-
-def test_the_page_of_settings_is_what_the_code_says() -> None:
-    from docs import settings
-
-    assert (ROOT / "docs/reference/settings.md").read_text() == settings.page(), "make docs writes it anew"
-
-
-def test_the_page_of_meshctl_is_what_its_commands_say() -> None:
-    from docs import meshctl
-
-    assert (ROOT / "docs/reference/meshctl.md").read_text() == meshctl.page(), "make docs writes it anew"
+@pytest.mark.parametrize(
+    ("page", "make"),
+    [("options", help.render_reference), ("settings", settings.page), ("meshctl", meshctl.page)],
+    ids=["options", "settings", "meshctl"],
+)
+def test_a_page_that_is_made_from_the_code_is_what_it_says(page: str, make: Callable[[], str]) -> None:
+    assert (ROOT / f"docs/reference/{page}.md").read_text() == make(), "make docs writes it anew"
 
 
 def test_pictures_are_what_their_scripts_draw() -> None:
-    from docs.images import idea, life, packages, round
-
     for script in (idea, life, packages, round):
         file = Path(script.__file__)
         assert file.with_suffix(".svg").read_text() == script.picture(), f"python {name(file)} draws it anew"

@@ -116,3 +116,28 @@ def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
     plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+# Headings of the page, and the environment that sets what is below: "" every one.
+FRAMEWORKS = {"In every worker": "", "Under JAX": "jax", "On TPU chips": "tpu", "Under torch_xla": "xla"}
+
+
+class Variable(NamedTuple):
+    """A row of docs/reference/worker-variables.md. A name with <AXIS> stands for one variable per axis of the mesh."""
+
+    name: str
+    framework: str
+    source: str
+
+
+def _read_variables() -> tuple[Variable, ...]:
+    page = (ROOT / "docs/reference/worker-variables.md").read_text()
+    return tuple(
+        Variable(name, FRAMEWORKS[heading], source)
+        for heading, text in re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+        if heading in FRAMEWORKS
+        for name, source in re.findall(r"^\| `([^`]+)` \| .+ \| .+ \| (.+) \|$", text, re.MULTILINE)
+    )
+
+
+VARIABLES = _read_variables()

@@ -21,8 +21,7 @@ from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.contract import WorkerAssignment
 from launcher.ranks.spec_builder import make_environments
-from tests.support.documents.pages import ROOT
-from tests.support.documents.variables import VARIABLES
+from tests.support.documents.pages import ROOT, VARIABLES
 
 # Environments that stand on their own, and what a machine of theirs may say before the start.
 TPU_SLICE = {

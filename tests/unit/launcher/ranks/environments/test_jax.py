@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from launcher.model.node import Device, Slot
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.torch import TorchEnvironment
-from tests.support.documents.variables import VARIABLES
+from tests.support.documents.pages import VARIABLES
 from tests.unit.launcher.ranks.environments.test_torch import PLACE, gpus
 
 
