@@ -13,11 +13,20 @@ from tests.compat.differences import differences, expected, plain
 from tests.compat.runs import Case, run
 from tests.compat.table import CASES, duplicate_sentences
 
-# What no other test looks at: every option at once, arguments and environments at their limits, nodes that differ.
+# What no other test looks at: every option at once, what can be run, arguments and environments at their limits, nodes
+# that differ.
 CHOSEN = (
     "PET_ variables",
+    "flags without a value",
     "underscores and a blank",
     "beginnings of names",
+    "a script",
+    "a module",
+    "a directory",
+    "run-path",
+    "run-path and exit 0",
+    "run-path and exit 3",
+    "dollars",
     "odd arguments",
     "many arguments",
     "a zip file",

@@ -6,8 +6,6 @@ Whoever comes second is told in a sentence what is amiss and ends; the job that 
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ import pytest
 from tests.support.jobs.attacks import ATTACK_S
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Ended
-from tests.support.network.namespaces import Host, loopback_hosts
+from tests.support.network.namespaces import Host, free_port, loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.stores.hostile_clients import strangers
 
@@ -26,24 +24,16 @@ OPTIONS = ("--nproc-per-node=1", "--lease-ttl=3")
 ALONE = ("--nnodes=1:2", "--join-grace=0", "--grow=never")
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    with EtcdServer("3.5", tmp_path_factory.mktemp("etcd")) as server:
-        yield server
-
-
 def refused(first: Cluster, second: Cluster, host: Host = N2, *options: str) -> Ended:
     """How an agent of the second ends, while the first goes on and ends well. Nobody of either is left."""
     with first, second:
-        first.start(N1)
-        first.wait_for_round(1, 1)
+        first.begin(N1, workers=1)
         second.start(host, options=options)
         ended = second[host].wait()
         second[host].wait_until_nobody_is_left()
         assert (ended.stdout, second.lives()) == ("", [])
         assert "Traceback" not in ended.stderr
         first.finish()
-        assert first[N1].wait().exit_code == 0
         assert len(first.lives()) == 1
     return ended
 
@@ -85,9 +75,7 @@ def test_two_machines_with_one_name_are_two_nodes(tmp_path: Path, etcd: EtcdServ
         for each, host in ((job, N1), (other, N2)):
             each[host].says("round 1: 2 of 2 nodes, 2 ranks")
         assert {life.rank for life in job.lives() + other.lives()} <= {0, 1}
-        job.finish()
-        ended = [job[N1].wait(), other[N2].wait()]
-        assert [one.exit_code for one in ended] == [0, 0]
+        ended = [*job.finish(), *other.wait()]
         assert any("2 nodes are called same: give each its own --node-name" in one.stderr for one in ended), ended
 
 
@@ -116,8 +104,7 @@ def test_a_joiner_that_cannot_read_the_records_is_refused(tmp_path: Path, etcd: 
     etcd.ctl("put", f"/meshrun/{run}/abc/spec", json.dumps({"version": 2, "mesh": "", "limits": "", "digest": ""}))
     with cluster(tmp_path, etcd, run_id=run) as job:
         job.start(N1)
-        ended = job[N1].wait()
-    assert ended.exit_code == 2
+        (ended,) = job.wait(exit_code=2)
     assert error_of(ended) == f"meshrun: /meshrun/{run}/abc/spec has record version 2, this agent reads version 1"
 
 
@@ -125,24 +112,20 @@ def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: Et
     etcd.ctl("put", "/meshrun/taken/current", "what is this / ?")
     with cluster(tmp_path, etcd, run_id="taken") as job:
         job.start(N1)
-        ended = job[N1].wait()
-    assert ended.exit_code == 2
+        (ended,) = job.wait(exit_code=2)
     sentence = "the value of /meshrun/taken/current is no job key, so it was not written by meshrun"
     assert error_of(ended) == f"meshrun: {sentence}"
     assert etcd.ctl("get", "--prefix", "/meshrun/taken/", "--keys-only").split() == ["/meshrun/taken/current"]
 
 
 def test_a_flood_of_unauthenticated_calls_does_not_end_a_round(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = int(listener.getsockname()[1])
+    port = free_port("127.0.0.1")
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2")
     with Cluster(tmp_path, *OPTIONS, *meeting, env={"LAUNCHER_STORE_TOKEN": "sesame"}) as job:
-        job.start(N1, N2)
-        job.wait_for_round(1, 2)
+        job.begin(N1, N2, workers=2)
         before = {host.name: job[host].stderr for host in (N1, N2)}
         with strangers(("guess", "reset", "goaway", "odd"), port, ATTACK_S):
             pass
         assert {host.name: job[host].stderr for host in (N1, N2)} == before
         job.finish()
-        assert [job[host].wait().exit_code for host in (N1, N2)] == [0, 0]
         assert {life.round for life in job.lives()} == {1}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents.pages import COMMANDS, ETCD, LANGUAGES, ROOT, SERVED, Block, blocks, is_shown, pages
+from tests.support.network.namespaces import free_port
 from tests.support.stores.etcd import EtcdServer
 
 BLOCK_LIMIT_S = 180.0
@@ -81,15 +81,10 @@ def reader(page: Path, directory: Path) -> Iterator[Reader]:
         if ETCD in named:
             addresses[ETCD] = stack.enter_context(EtcdServer("3.4", directory / "etcd")).endpoint
         if SERVED in named:
-            addresses[SERVED] = f"127.0.0.1:{free_port()}"
+            addresses[SERVED] = f"127.0.0.1:{free_port('127.0.0.1')}"
         found = Reader(directory, addresses)
         stack.callback(found.close)
         yield found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=[str(page.relative_to(ROOT)) for page in PAGES_THAT_RUN])

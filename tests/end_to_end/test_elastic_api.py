@@ -12,7 +12,7 @@ import pytest
 
 from launcher import launch
 from tests.support.jobs import call_targets
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import run
 
 torch = pytest.importorskip("torch")
 
@@ -29,9 +29,7 @@ with open(f"environment-{os.getppid()}-{RANK}", "w") as file:
 def test_workers_of_every_kind_know_that_they_were_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    with Job(tmp_path, *words, script=DUMP) as job:
-        ended = job.wait()
-    assert ended.exit_code == 0, ended.stderr
+    run(tmp_path, *words, script=DUMP)
     (file,) = tmp_path.glob("environment-*")
     for name, value in json.loads(file.read_text()).items():
         monkeypatch.setenv(name, value)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, family, kill_family
+from tests.support.jobs.single_node import Command
+from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
 EXAMPLES = REPOSITORY / "examples"
@@ -23,61 +22,34 @@ LIMIT_S = 180.0
 LAUNCHERS = {"meshrun": "launcher", "torchrun": "torch.distributed.run"}
 
 
-class Run:
-    def __init__(self, process: subprocess.Popen[str], token: str, output: Path) -> None:
-        self._process = process
-        self._token = token
-        self._output = output
+class Run(Command):
+    """An example under a launcher, as a user starts it."""
+
+    def __init__(self, launcher: str, directory: Path, *words: str) -> None:
+        command = [sys.executable, "-m", LAUNCHERS[launcher], "--standalone", *words]
+        super().__init__(directory, command, {**os.environ, "PYTHONPATH": str(REPOSITORY)})
 
     @property
     def output(self) -> str:
-        return self._output.read_text()
+        return self.stdout + self.stderr
 
     def worker(self, rank: int) -> int:
         """The pid of the worker with this rank."""
-        for pid in family(self._token):
+        for pid in self.left():
             with suppress(OSError):
                 if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     return pid
         raise AssertionError(f"no worker has rank {rank}:\n{self.output}")
 
-    def send(self, signum: int) -> None:
-        """Send the launcher a signal."""
-        self._process.send_signal(signum)
-
-    def wait(self) -> int:
-        try:
-            return self._process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {LIMIT_S:g} s:\n{self.output}") from None
-
-
-@contextmanager
-def start(launcher: str, directory: Path, *words: str) -> Iterator[Run]:
-    """One run with both its streams in one file; whatever is left at the end is killed by pid."""
-    token = secrets.token_hex(8)
-    output = directory / f"{token}.txt"
-    with output.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", LAUNCHERS[launcher], "--standalone", *words],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), TOKEN_VARIABLE: token},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    try:
-        yield Run(process, token, output)
-    finally:
-        kill_family(token)
-        process.wait()
+    def require(self, exit_code: int = 0) -> str:
+        """What it has printed, once it has ended with this exit code."""
+        assert self.wait(LIMIT_S).exit_code == exit_code, self.output
+        return self.output
 
 
 def finish(launcher: str, directory: Path, *words: str) -> str:
-    with start(launcher, directory, *words) as run:
-        assert run.wait() == 0, run.output
-        return run.output
+    with Run(launcher, directory, *words) as run:
+        return run.require()
 
 
 def accuracy(output: str) -> float:
@@ -105,11 +77,10 @@ def test_a_killed_worker_costs_an_epoch_at_most(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     checkpoint = tmp_path / "saved" / "digits.pt"
     words = ("--nproc-per-node", "2", "--max-restarts", "1", str(EXAMPLES / "ddp_digits.py"))
-    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "40") as run:
+    with Run("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "40") as run:
         wait_until(checkpoint.exists, LIMIT_S, "the first checkpoint")
         os.kill(run.worker(1), signal.SIGKILL)
-        assert run.wait() == 0, run.output
-        output = run.output
+        output = run.require()
     resumed = re.findall(r"^resumed after epoch ([0-9]+) ", output, re.MULTILINE)
     assert len(resumed) == 1
     trained = [int(number) for number in re.findall(r"^epoch ([0-9]+) of 40", output, re.MULTILINE)]
@@ -132,23 +103,10 @@ def test_the_tour_shows_every_rank_in_one_block(tmp_path: Path) -> None:
 
 def test_the_tour_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('not on this machine')")
-    variables = {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "MESH_AXES": "pp,dp,tp",
-        "MESH_SHAPE": "2,2,2",
-        "MESH_COORDS": "1,0,1",
-        "LAUNCHER_ROUND": "1",
-        "PYTHONPATH": str(tmp_path),
-    }
-    shown = subprocess.run(
-        [sys.executable, EXAMPLES / "mesh_tour.py"],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    )
+    mesh = {"MESH_AXES": "pp,dp,tp", "MESH_SHAPE": "2,2,2", "MESH_COORDS": "1,0,1"}
+    environ = {**os.environ, **mesh, "RANK": "5", "WORLD_SIZE": "8", "LAUNCHER_ROUND": "1", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, EXAMPLES / "mesh_tour.py"]
+    shown = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert shown.stdout == "rank 5: pp=1 dp=0 tp=1   groups: pp [1, 5]  dp [5, 7]  tp [4, 5]\n"
 
 

@@ -21,6 +21,7 @@ import pytest
 import launcher
 from launcher.model.errors import LauncherError, UsageError
 from tests.support.jobs import call_targets
+from tests.support.network.namespaces import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -155,21 +156,13 @@ def test_workers_can_use_multiprocessing_and_a_managers_queue() -> None:
 
 
 def test_two_nodes_each_get_the_results_of_their_own_ranks() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port("127.0.0.1")
     results: dict[str, Any] = {}
 
     def node(name: str) -> None:
+        meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}", "rdzv_id": "launched"}
         results[name] = launcher.launch(
-            call_targets.place,
-            nproc=2,
-            nnodes=2,
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"127.0.0.1:{port}",
-            rdzv_id="launched",
-            node_name=name,
-            join_grace=1,
-            start_timeout=60,
+            call_targets.place, nproc=2, nnodes=2, node_name=name, join_grace=1, start_timeout=60, **meeting
         )
 
     threads = [threading.Thread(target=node, args=(name,)) for name in ("one", "two")]
@@ -177,7 +170,6 @@ def test_two_nodes_each_get_the_results_of_their_own_ranks() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(sorted(found) for found in results.values()) == [[0, 1], [2, 3]]
-    assert {rank: place for found in results.values() for rank, place in found.items()} == {
-        rank: (rank, 4, "4") for rank in range(4)
-    }
+    assert sorted(sorted(found.items()) for found in results.values()) == [
+        [(rank, (rank, 4, "4")) for rank in ranks] for ranks in ((0, 1), (2, 3))
+    ]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, family, kill_family
+from tests.support.jobs.single_node import Command
+from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -71,45 +70,23 @@ print("points", [type(points[rank]) is Point and points[rank].x for rank in sort
 """
 
 
-class Caller:
-    """A Python in `directory` that launches something; at its end every process that descends from it is killed."""
+class Caller(Command):
+    """A Python in `directory` that launches something."""
 
     def __init__(self, directory: Path, *words: str, stdin: str = "", path: str = "") -> None:
-        self.directory = directory
         self.temporary = directory / "temporary"
         self.temporary.mkdir(exist_ok=True)
-        self.token = secrets.token_hex(8)
-        paths = [path, str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-        self.stdin = stdin
-        self.process = subprocess.Popen(
-            # A shell has what it starts in the background ignore Ctrl-C, these tests too.
-            ["env", "--default-signal=INT", sys.executable, *words],
-            cwd=directory,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                "TMPDIR": str(self.temporary),
-                TOKEN_VARIABLE: self.token,
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        kill_family(self.token)
-        self.process.communicate()
+        paths = os.pathsep.join(filter(None, [path, str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+        # A shell has what it starts in the background ignore Ctrl-C, these tests too.
+        command = ["env", "--default-signal=INT", sys.executable, *words]
+        super().__init__(directory, command, {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(self.temporary)}, stdin)
 
     def ended(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr, when it has ended and nothing is left."""
-        stdout, stderr = self.process.communicate(self.stdin, timeout=LIMIT_S)
-        wait_until(lambda: not family(self.token), LIMIT_S, "the end of all that was launched")
+        ended = self.wait(LIMIT_S)
+        self.wait_until_nobody_is_left(LIMIT_S)
         wait_until(lambda: not list(self.temporary.iterdir()), LIMIT_S, "the end of the call's directory")
-        return self.process.returncode, stdout, stderr
+        return ended
 
 
 @pytest.fixture
@@ -165,7 +142,7 @@ def test_a_caller_that_is_told_to_stop_stops_all_workers_first(
     (tmp_path / "script.py").write_text(IDLE)
     with Caller(tmp_path, "script.py", str(tmp_path)) as caller:
         wait_until(lambda: all((tmp_path / rank).exists() for rank in "01"), LIMIT_S, "two workers")
-        caller.process.send_signal(signum)
+        caller.send(signum)
         code, _, stderr = caller.ended()
     assert code == exit_code
     assert f"{signum.name} is passed to the workers, which have 30 s" in stderr
@@ -176,5 +153,5 @@ def test_a_killed_caller_leaves_no_worker_and_no_directory(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text(IDLE)
     with Caller(tmp_path, "script.py", str(tmp_path)) as caller:
         wait_until(lambda: all((tmp_path / rank).exists() for rank in "01"), LIMIT_S, "two workers")
-        caller.process.kill()
+        caller.send(signal.SIGKILL)
         assert caller.ended()[0] == -signal.SIGKILL

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.jobs.multi_node import SLEEP, Cluster
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import Job, run
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
@@ -22,12 +21,6 @@ mark("trained")
 """
 # A check that leaves a child in a session of its own, which nobody would find by its group or its parent.
 LEAVES_A_CHILD = "setsid sh -c 'echo $$ > child; exec sleep 1000' & "
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    with EtcdServer("3.4", tmp_path / "etcd") as server:
-        yield server
 
 
 def test_a_node_joins_once_its_check_passes(tmp_path: Path) -> None:
@@ -78,8 +71,7 @@ def test_a_check_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> N
 def test_what_a_check_leaves_running_is_gone_before_the_workers_start(tmp_path: Path) -> None:
     script = "child = open('child').read().strip()\nmark('alive', str(os.path.exists('/proc/' + child)))"
     check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done"
-    with Job(tmp_path, "--health-check", check, script=script) as job:
-        assert job.wait().exit_code == 0
+    job = run(tmp_path, "--health-check", check, script=script)
     assert job.mark("alive", 0, 1) == "False"
 
 
@@ -98,45 +90,36 @@ def test_a_signal_ends_a_check_and_the_wait_for_the_next_one(tmp_path: Path) -> 
         assert ended.stderr.endswith("meshrun: error: stopped by SIGTERM before this node had joined\n")
 
 
-def test_a_check_does_not_outlive_its_agent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["agent", "supervisor"])
+def test_a_check_outlives_neither_its_agent_nor_the_supervisor(tmp_path: Path, victim: str) -> None:
     check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done; touch runs; sleep 1000"
     with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
         wait_until((tmp_path / "runs").exists, what="the check")
-        job.send(signal.SIGKILL)
-        job.wait()
-        job.wait_until_nobody_is_left()
-
-
-def test_the_loss_of_the_supervisor_ends_the_check_too(tmp_path: Path) -> None:
-    check = LEAVES_A_CHILD + "while ! test -s child; do sleep 0.01; done; touch runs; sleep 1000"
-    with Job(tmp_path, "--health-check", check, script=TRAIN) as job:
-        wait_until((tmp_path / "runs").exists, what="the check")
-        os.kill(job.supervisor_pid, signal.SIGKILL)
+        os.kill(job.pid if victim == "agent" else job.supervisor_pid, signal.SIGKILL)
         ended = job.wait()
-        assert not job.left()
-    assert ended.exit_code == 137
-    assert "was killed by SIGKILL" in ended.stderr
+        if victim == "agent":
+            job.wait_until_nobody_is_left()
+        else:
+            assert not job.left()
+            assert ended.exit_code == 137
+            assert "was killed by SIGKILL" in ended.stderr
 
 
 def test_a_check_that_floods_its_output_shows_the_end_of_it(tmp_path: Path) -> None:
     check = "i=0; while test $i -lt 3000; do i=$((i+1)); echo line $i of the very same length; done; exit 3"
-    with Job(tmp_path, "--health-check", check, "--start-timeout=0", script=TRAIN) as job:
-        ended = job.wait()
-    assert ended.exit_code == 75
-    assert ended.stderr.count("  | line ") == 10
-    assert "  | line 2991 of the very same length\n" in ended.stderr
-    assert "  | line 3000 of the very same length\n" in ended.stderr
+    job = run(tmp_path, "--health-check", check, "--start-timeout=0", script=TRAIN, exit_code=75)
+    assert job.stderr.count("  | line ") == 10
+    assert "  | line 2991 of the very same length\n" in job.stderr
+    assert "  | line 3000 of the very same length\n" in job.stderr
 
 
 def test_other_nodes_do_not_see_one_that_is_not_fit(tmp_path: Path, etcd: EtcdServer) -> None:
     common = ("--nproc-per-node=1", "--nnodes=1:2", "--join-grace=0", "--grow=never")
     with Cluster(tmp_path, *common, etcd=etcd, script=SLEEP) as job:
-        job.start(N1)
-        job.wait_for_round(1, 1)
+        job.begin(N1, workers=1)
         job.start(N2, options=("--health-check", "test -e fit"))
         job[N2].says("this node does not join yet")
         assert job.members() == ["n1"]
         (tmp_path / "n2/fit").touch()
         job.wait_for_members("n1", "n2")
         job.finish()
-        assert [job[host].wait().exit_code for host in (N1, N2)] == [0, 0]

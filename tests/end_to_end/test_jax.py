@@ -76,12 +76,12 @@ total()
 
 def test_a_script_survives_a_killed_worker_and_saves_when_it_is_stopped(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=4", *JAX, script=SURVIVES, env=STEP | ON_CPU) as job:
-        assert [job.mark("sum", rank, 1, LIMIT_S) for rank in range(4)] == ["10 of 4, True, cpu"] * 4
+        assert job.marks("sum", range(4), 1, LIMIT_S) == ["10 of 4, True, cpu"] * 4
         os.kill(int(job.mark("waits", 2, 1, LIMIT_S)), signal.SIGKILL)
-        assert [job.mark("sum", rank, 2, LIMIT_S) for rank in range(4)] == ["10 of 4, True, cpu"] * 4
+        assert job.marks("sum", range(4), 2, LIMIT_S) == ["10 of 4, True, cpu"] * 4
         assert "rank 2" in job.stderr
         job.send(signal.SIGTERM)
-        assert len({job.mark("saved", rank, 2, LIMIT_S) for rank in range(4)}) == 1
+        assert len(set(job.marks("saved", range(4), 2, LIMIT_S))) == 1
         job.send(signal.SIGINT)  # who does not want to wait for the end of --shutdown-timeout
         ended = job.wait(LIMIT_S)
         assert ended.exit_code == 143, ended.stderr
@@ -89,18 +89,15 @@ def test_a_script_survives_a_killed_worker_and_saves_when_it_is_stopped(tmp_path
         job.wait_until_nobody_is_left()
 
 
-def test_a_worker_that_fails_ends_the_round_at_once_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_worker_that_fails_ends_the_round_at_once_with_its_exit_code(tmp_path: Path, etcd: EtcdServer) -> None:
     """JAX alone would wait at exit for five minutes, and end all by SIGABRT. Here on two nodes."""
     # Under this machine's own name: gloo, which JAX uses on CPUs, looks it up.
     hosts = [host._replace(prefix=()) for host in loopback_hosts(2)]
     options = ("--nproc-per-node=1", "--nnodes=2", *JAX)
-    with EtcdServer("3.4", tmp_path / "etcd") as etcd, Cluster(
-        tmp_path, *options, etcd=etcd, script=FAILS, env=ON_CPU
-    ) as job:  # fmt: skip
+    with Cluster(tmp_path, *options, etcd=etcd, script=FAILS, env=ON_CPU) as job:
         for host in hosts:
             job.start(host, options=("--node-name", host.name))
-        ended = [job[host].wait(LIMIT_S) for host in hosts]
-        assert [one.exit_code for one in ended] == [1, 1], ended[0].stderr
+        ended = job.wait(exit_code=1, limit_s=LIMIT_S)
         assert any("failed with exit code 3" in one.stderr for one in ended)
         for one in ended:
             assert "exitcode  : 1 " in one.stderr

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.support.jobs.multi_node import LIMIT_S, Cluster
+from tests.support.jobs.multi_node import Cluster, meshctl
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
-from tests.support.waiting import wait_until
 
 HOSTS = N1, N2, N3, N4 = loopback_hosts(4)
 ONE = ("--nproc-per-node=1", "--lease-ttl=3", "--join-grace=0.5", "--locality-sources=none")
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    with EtcdServer("3.4", tmp_path_factory.mktemp("etcd")) as server:
-        yield server
-
-
-def wait_for_ranks(cluster: Cluster, round: int) -> dict[str, list[int]]:
-    """Wait until every host has a worker of this round; which rank that is."""
-    wait_until(lambda: all(cluster[host].ranks(round) for host in HOSTS), LIMIT_S, f"workers of round {round}")
-    return {host.name: cluster[host].ranks(round) for host in HOSTS}
 
 
 def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -46,18 +27,16 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
         for host in (N4, N1, N2, N3):  # in no good order, and the first two are on different leaves
             cluster.start(host, options=ways[host])
             cluster[host].says("meets the other nodes")
-        first = wait_for_ranks(cluster, 1)
+        first = cluster.wait_for_round(1, 4)
         assert sorted([*first["n1"], *first["n3"]]) in ([0, 1], [2, 3])
         assert sorted([*first["n2"], *first["n4"]]) in ([0, 1], [2, 3])
         cluster[N2].says("this node stands at spine=s,leaf=east, by --locality-command")
         cluster[N1].says("tp stays on one leaf; dp goes over 2 leaves")
 
-        program = os.path.join(os.path.dirname(sys.executable), "meshctl")
-        asked = [program, "status", cluster.run_id, "--rdzv-backend", "etcd", "--rdzv-endpoint", etcd.endpoint]
-        shown = subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True).stdout
+        shown = meshctl("status", cluster.run_id, "--json", endpoint=etcd.endpoint).stdout
         stand = {node["name"]: node["locality"] for node in json.loads(shown)["nodes"]}
         assert stand["n3"] == {"spine": "s", "leaf": "west"}
-        text = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        text = meshctl("status", cluster.run_id, endpoint=etcd.endpoint).stdout
         assert "all nodes are on spine s" in text
         assert "leaf" in text
 
@@ -65,7 +44,7 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
         cluster[N1].says("round 1 ends")
         # A level that only this node knows would put it before its neighbour, were the ranks given anew.
         cluster.start(N3, options=("--locality", "spine=s,leaf=west,nvl=a"))
-        assert wait_for_ranks(cluster, 2) == first
+        assert cluster.wait_for_round(2, 4) == first
 
 
 def test_a_place_that_is_wrong_ends_the_start_in_a_sentence(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -85,7 +64,6 @@ def test_a_place_that_is_wrong_ends_the_start_in_a_sentence(tmp_path: Path, etcd
         for host, (options, _, _) in wrong.items():
             cluster.start(host, options=options)
         for host, (_, exit_code, sentence) in wrong.items():
-            ended = cluster[host].wait()
-            assert ended.exit_code == exit_code
+            (ended,) = cluster.wait(host, exit_code=exit_code)
             assert sentence in ended.stderr
             assert "Traceback" not in ended.stderr

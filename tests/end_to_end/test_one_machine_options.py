@@ -13,7 +13,7 @@ import pytest
 from launcher.config.plugins import LOGS_SPECS
 from launcher.hardware import node_binding
 from tests.support.distributions import install
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import run, words
 from tests.support.processes.tree import REPOSITORY
 
 AFFINITY = 'mark("cpus", " ".join(map(str, sorted(os.sched_getaffinity(0)))) + "/" + os.environ["OMP_NUM_THREADS"])'
@@ -30,15 +30,18 @@ if ROUND == 1:
     wait_for(f"printed-{1 - RANK}-1")
     sys.exit(3 * RANK)
 """
-    with Job(
-        tmp_path, "--nproc-per-node", "2", "--max-restarts", "1", "--tee", "3", "--log-dir", "logs", "--rdzv-id", "n",
-        "--duplicate-stdout-filters", "loss,,", "--duplicate_stderr_filters=grad,nan", "--legacy-local-rank",
-        "--event-log-handler", "console", "--start-method", "fork", script=script, arguments=("a",),
-    ) as job:  # fmt: skip
-        ended = job.wait()
-    assert ended.exit_code == 0, ended.stderr
+    options = words(
+        "--nproc-per-node 2 --max-restarts 1 --tee 3 --log-dir logs --rdzv-id n --legacy-local-rank --start-method fork"
+        " --duplicate-stdout-filters loss,, --duplicate_stderr_filters=grad,nan --event-log-handler console"
+    )
+    job = run(tmp_path, *options, script=script, arguments=("a",))
     (root,) = (tmp_path / "logs").iterdir()
+    assert root.name.startswith("n_")
+    assert f"log files are in {root}\n" in job.stderr
+    assert sorted(os.listdir(root)) == ["attempt_0", "attempt_1"]
     for restarts in range(2):
+        assert (root / f"attempt_{restarts}/0/stdout.log").read_text().startswith(f"loss,0 of round {restarts + 1}\n")
+        assert (root / f"attempt_{restarts}/1/stderr.log").read_text() == "grad 1\n"
         found = (root / f"attempt_{restarts}/filtered_stdout.log").read_text().splitlines()
         expected = [
             f"[default{rank}]:loss,{number} of round {restarts + 1}"
@@ -48,13 +51,14 @@ if ROUND == 1:
         assert sorted(found) == sorted(expected)
         grads = (root / f"attempt_{restarts}/filtered_stderr.log").read_text().splitlines()
         assert sorted(grads) == ["[default0]:grad 0", "[default1]:grad 1"]
-    events = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert "[default1]:grad 1\n" in job.stderr
+    events = [json.loads(line) for line in job.stderr.splitlines() if line.startswith("{")]
     told = [(one["metadata"]["state"], one["metadata"]["global_rank"]) for one in events]
     assert told[0] == told[told.index(("ROUND_ENDED", None)) + 1] == ("RENDEZVOUS", None)
     assert told[-1] == ("SUCCEEDED", None)
     assert told.count(("FAILED", 1)) == 1
     assert told.count(("START", 0)) == told.count(("START", 1)) == 2
-    assert "--start-method fork has no effect" in ended.stderr
+    assert "--start-method fork has no effect" in job.stderr
 
 
 def test_a_plugin_says_where_output_goes_and_no_torch_is_needed(tmp_path: Path) -> None:
@@ -91,16 +95,12 @@ if RANK == 1:
     sys.exit(7)
 wait_for("never")
 """
-    with Job(
-        tmp_path, "--nproc-per-node", "2", "--logs-specs", "fancy", "--log-dir", str(tmp_path / "a/b"),
-        "--rdzv-id", "n", "--duplicate-stdout-filters", "hello", script=script,
-        env={"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{offered}"},
-    ) as job:  # fmt: skip
-        ended = job.wait()
-    assert ended.exit_code == 7
-    assert ended.stdout == "[default1]:hello 1 yes\n"
-    assert "not shown" not in ended.stderr
-    assert "the cause" in ended.stderr
+    options = words("--nproc-per-node 2 --logs-specs fancy --log-dir a/b --rdzv-id n --duplicate-stdout-filters hello")
+    env = {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{offered}"}
+    job = run(tmp_path, *options, script=script, env=env, exit_code=7)
+    assert job.stdout == "[default1]:hello 1 yes\n"
+    assert "not shown" not in job.stderr
+    assert "the cause" in job.stderr
     assert {path.name: path.read_text() for path in (tmp_path / "a/b").glob("*.out")} == {
         "n-0-0.out": "hello 0 yes\n", "n-0-1.out": "hello 1 yes\n", "n-0-found.out": "[default1]:hello 1 yes\n"
     }  # fmt: skip
@@ -131,15 +131,12 @@ def load():
     )
     metadata = offered / "mine-1.0.dist-info/entry_points.txt"
     metadata.write_text(metadata.read_text() + "\n[torch.backends]\nmine = mine_device:load\n")
-    with Job(
-        tmp_path, "--logs-specs", "mine", "--log-dir", "logs", "--rdzv-id", "n", "--tee", "1",
-        "--duplicate-stdout-filters", "hello", "--event-log-handler", "file", script='print("hello")',
-        env={"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{offered}"},
-    ) as job:  # fmt: skip
-        ended = job.wait()
-    assert ended.exit_code == 0, ended.stderr
+    options = words(
+        "--logs-specs mine --log-dir logs --rdzv-id n --tee 1 --duplicate-stdout-filters hello --event-log-handler file"
+    )
+    job = run(tmp_path, *options, script='print("hello")', env={"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{offered}"})
     (found,) = tmp_path.glob("logs/n_*/attempt_0/looked_for_stdout.log")
-    assert found.read_text() == ended.stdout == "[default0]:hello\n"
+    assert found.read_text() == job.stdout == "[default0]:hello\n"
     (log,) = tmp_path.glob("logs/n_*/attempt_0/0/stdout.log")
     assert log.read_text() == "hello\n"
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
@@ -152,27 +149,22 @@ def test_workers_run_on_their_own_cpus_out_of_those_of_the_agent(tmp_path: Path)
     allowed = sorted(os.sched_getaffinity(0))
     cores = set(node_binding.read_topology(frozenset(allowed)).core.values()) & set(allowed)
     count = min(2, len(cores))
-    with Job(tmp_path, "--nproc-per-node", str(count), "--numa-binding", "exclusive", script=AFFINITY) as job:
-        ended = job.wait()
-    assert ended.exit_code == 0, ended.stderr
-    assert "--numa-binding exclusive keeps local rank 0 to CPUs " in ended.stderr
+    job = run(tmp_path, "--nproc-per-node", str(count), "--numa-binding", "exclusive", script=AFFINITY)
+    assert "--numa-binding exclusive keeps local rank 0 to CPUs " in job.stderr
     found = [set(map(int, job.mark("cpus", rank, 1).partition("/")[0].split())) for rank in range(count)]
     assert all(cpus and cpus <= set(allowed) for cpus in found)
     assert count == 1 or not found[0] & found[1]
 
     narrow = f"import os, sys; os.sched_setaffinity(0, {{{allowed[0]}}}); os.execvp(sys.argv[1], sys.argv[1:])"
     prefix = (sys.executable, "-c", narrow)
-    with Job(tmp_path, "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY) as job:
-        assert job.wait().exit_code == 0
+    run(tmp_path, "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY)
     assert (tmp_path / "cpus-0-1").read_text() == f"{allowed[0]}/1"
     own = {"OMP_NUM_THREADS": "3"}
-    with Job(tmp_path, "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY, env=own) as job:
-        assert job.wait().exit_code == 0
+    run(tmp_path, "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY, env=own)
     assert (tmp_path / "cpus-0-1").read_text() == f"{allowed[0]}/3", "what the user says stays"
-    with Job(tmp_path, "--nproc-per-node", "2", "--numa-binding", "exclusive", prefix=prefix, script=AFFINITY) as job:
-        ended = job.wait()
-    assert ended.exit_code == 2
-    assert ended.stderr.startswith("meshrun: error: --numa-binding exclusive: 2 workers belong on NUMA node ")
+    two = ("--nproc-per-node", "2", "--numa-binding", "exclusive")
+    job = run(tmp_path, *two, prefix=prefix, script=AFFINITY, exit_code=2)
+    assert job.stderr.startswith("meshrun: error: --numa-binding exclusive: 2 workers belong on NUMA node ")
 
 
 def test_a_worker_whose_timer_runs_out_is_killed_and_nobody_else(tmp_path: Path) -> None:
@@ -190,16 +182,12 @@ if ROUND == 1 and RANK == 1:
     set_timer(os.getpid(), "slow step", 0.1)
     wait_for("never")
 """
-    with Job(
-        tmp_path, "--nproc-per-node", "2", "--max-restarts", "1", script=script,
-        env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(tmp_path / "pipe")},
-    ) as job:  # fmt: skip
-        pid = job.mark("started", 1, 1)
-        ended = job.wait()
-    assert ended.exit_code == 0
-    assert ended.stderr.count("has run out") == 1
-    assert f"pid {pid}: its timer 'slow step' has run out, it gets signal 9\n" in ended.stderr
-    assert f"rank 1 (pid {pid}) was killed by SIGKILL" in ended.stderr
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(tmp_path / "pipe")}
+    job = run(tmp_path, "--nproc-per-node", "2", "--max-restarts", "1", script=script, env=env)
+    pid = job.mark("started", 1, 1)
+    assert job.stderr.count("has run out") == 1
+    assert f"pid {pid}: its timer 'slow step' has run out, it gets signal 9\n" in job.stderr
+    assert f"rank 1 (pid {pid}) was killed by SIGKILL" in job.stderr
     assert not (tmp_path / "pipe").exists()
 
 
@@ -207,7 +195,6 @@ def test_a_pipe_for_timers_that_cannot_be_made_is_refused(tmp_path: Path) -> Non
     there = tmp_path / "file"
     there.write_text("mine")
     env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": str(there)}
-    with Job(tmp_path, script="", env=env) as job:
-        ended = job.wait()
-    assert (ended.exit_code, there.read_text()) == (2, "mine")
-    assert f"error: TORCHELASTIC_ENABLE_FILE_TIMER=1: cannot make {there}: File exists\n" in ended.stderr
+    job = run(tmp_path, env=env, exit_code=2)
+    assert there.read_text() == "mine"
+    assert f"error: TORCHELASTIC_ENABLE_FILE_TIMER=1: cannot make {there}: File exists\n" in job.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import Job, run
 from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
@@ -32,15 +32,12 @@ while os.statvfs("small").f_bfree:  # what the pipe still holds comes later
 mark("trained")
 """
     (tmp_path / "small").mkdir()
-    with Job(tmp_path, "--nproc-per-node", "2", "--log-dir", "small", "--tee", "1", prefix=SMALL_DISK,
-             script=script) as job:  # fmt: skip
-        ended = job.wait()
+    job = run(tmp_path, "--nproc-per-node", "2", "--log-dir", "small", "--tee", "1", prefix=SMALL_DISK, script=script)
     assert [job.has_mark("trained", rank, 1) for rank in range(2)] == [True, True]
-    assert ended.exit_code == 0
-    assert ended.stderr.count("No space left on device") == 1
-    assert "training goes on" in ended.stderr
-    assert ended.stdout.count("step 3999") == 2
-    assert len(ended.stdout.splitlines()) == 8000
+    assert job.stderr.count("No space left on device") == 1
+    assert "training goes on" in job.stderr
+    assert job.stdout.count("step 3999") == 2
+    assert len(job.stdout.splitlines()) == 8000
 
 
 def test_when_the_reader_of_stdout_goes_away_log_files_and_training_go_on(tmp_path: Path) -> None:
@@ -62,27 +59,6 @@ mark("trained")
     assert log.read_text() == "first\nsecond\n"
 
 
-def test_every_restart_has_its_own_log_files_and_the_start_says_where(tmp_path: Path) -> None:
-    script = """
-print("round", ROUND)
-if RANK == 0:
-    print("reason", ROUND, file=sys.stderr)
-    sys.exit(1 if ROUND < 3 else 0)
-"""
-    with Job(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "--tee", "3", "--log-dir", "logs",
-             "--rdzv-id", "night", script=script) as job:  # fmt: skip
-        ended = job.wait()
-    assert ended.exit_code == 0
-    (root,) = (tmp_path / "logs").iterdir()
-    assert root.name.startswith("night_")
-    assert f"log files are in {root}\n" in ended.stderr
-    assert sorted(os.listdir(root)) == ["attempt_0", "attempt_1", "attempt_2"]
-    for restarts in range(3):
-        assert (root / f"attempt_{restarts}/0/stdout.log").read_text() == f"round {restarts + 1}\n"
-        assert (root / f"attempt_{restarts}/0/stderr.log").read_text() == f"reason {restarts + 1}\n"
-        assert f"[default0]:reason {restarts + 1}\n" in ended.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "script", "exit_code"),
     [
@@ -101,18 +77,8 @@ def test_no_temporary_directory_without_a_file_is_left(
     env = {"TMPDIR": str(tmp_path / "temporary"), "CUDA_VISIBLE_DEVICES": "0"}
     env |= {"AGENT": ""} if exit_code != 143 else {}
     prefix = ("sh", "-c", 'AGENT=$$ exec "$@"', "sh")
-    with Job(tmp_path, "--nproc-per-node", "2", *options, script=script, env=env, prefix=prefix) as job:
-        assert job.wait().exit_code == exit_code
+    run(tmp_path, "--nproc-per-node", "2", *options, script=script, env=env, prefix=prefix, exit_code=exit_code)
     assert os.listdir(tmp_path / "temporary") == []
-
-
-def test_options_that_name_a_local_rank_that_is_not_there_are_remarked_on(tmp_path: Path) -> None:
-    with Job(tmp_path, "--nproc-per-node", "2", "--local-ranks-filter", "1,2,7", script="",
-             env={"PET_TEE": "0:3,4:3"}) as job:  # fmt: skip
-        ended = job.wait()
-    assert ended.exit_code == 0
-    assert "--local-ranks-filter names 2, 7, but the last local rank is 1\n" in ended.stderr
-    assert "PET_TEE names 4, but the last local rank is 1\n" in ended.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--tee", "3"), ("--redirects", "3")], ids=["inherited", "teed", "redirected"])

@@ -1,4 +1,4 @@
-"""Signals to the agent at moments that are easily forgotten, on one machine with real processes."""
+"""Signals to the agent, also at moments that are easily forgotten, and the deaths of agent and supervisor."""
 
 from __future__ import annotations
 
@@ -11,32 +11,162 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs.single_node import Job
-from tests.support.processes.tree import REPOSITORY, children, is_alive
+from tests.support.jobs.single_node import Job, run
+from tests.support.processes.tree import REPOSITORY, children, is_alive, state
 from tests.support.waiting import wait_until
 
+TWO = ("--nproc-per-node", "2")
+SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129, "SIGQUIT": 131}
+IDLE = """
+mark("up")
+while True:
+    time.sleep(60)
+"""
+STOPPABLE = """
+def stop(signum, frame):
+    mark("got", signal.Signals(signum).name)
+    sys.exit(0)
+for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(signum, stop)
+"""
+STUBBORN = """
+for signum in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(signum, lambda signum, frame: mark(signal.Signals(signum).name))
+"""
+WAITS = """
+mark("up")
+wait_for("go")
+mark("done")
+"""
 CRASHES = """
 mark("up")
 sys.exit(3)
 """
+GRANDCHILD = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        mark("grandchild")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(60)
+    os._exit(0)
+os.wait()
+"""
 
 
-def test_a_stop_in_the_pause_between_two_rounds_is_obeyed_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["agent", "supervisor"])
+def test_a_killed_agent_or_supervisor_leaves_nobody(tmp_path: Path, victim: str) -> None:
+    with Job(tmp_path, *TWO, script=GRANDCHILD + IDLE) as job:
+        job.marks("grandchild", range(2))
+        job.marks("up", range(2))
+        os.kill(job.pid if victim == "agent" else job.supervisor_pid, signal.SIGKILL)
+        if victim == "agent":
+            job.wait_until_nobody_is_left()
+        else:
+            assert job.wait().exit_code == 137
+            assert not job.left()
+            assert "supervisor" in job.stderr
+            assert job.stderr.count("was killed by SIGKILL") == 1
+
+
+def test_a_frozen_agent_with_a_watchdog_keeps_no_workers_and_starts_a_new_round(tmp_path: Path) -> None:
+    script = """
+mark("up")
+mark("restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+if ROUND == 1:
+    time.sleep(1000)
+"""
+    with Job(tmp_path, *TWO, "--lease-ttl", "3", script=script) as job:
+        pids = [int(pid) for pid in job.marks("up", range(2))]
+        job.send(signal.SIGSTOP)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), 30)
+        assert state(job.pid) == "T"
+        job.send(signal.SIGCONT)
+        assert job.wait().exit_code == 0
+    assert job.marks("restarts", range(2), 2) == ["0", "0"]
+
+
+def test_without_a_watchdog_a_stopped_agent_kills_nobody(tmp_path: Path) -> None:
+    with Job(tmp_path, script=WAITS) as job:
+        job.mark("up", 0, 1)
+        job.send(signal.SIGSTOP)  # Ctrl-Z's own signal does nothing to a process group that no shell looks after
+        wait_until(lambda: state(job.pid) == "T")
+        (tmp_path / "go").touch()
+        wait_until(lambda: job.has_mark("done", 0, 1))
+        job.send(signal.SIGCONT)
+        assert job.wait().exit_code == 0
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_to_the_agent_reaches_the_workers(tmp_path: Path, name: str) -> None:
+    with Job(tmp_path, *TWO, "--max-restarts", "3", script=STOPPABLE + IDLE) as job:
+        job.marks("up", range(2))
+        job.send(signal.Signals[name])
+        assert job.wait().exit_code == SIGNALS[name]
+        assert not job.left()
+    assert job.marks("got", range(2)) == [name] * 2
+    assert "FAILED" not in job.stderr
+
+
+@pytest.mark.parametrize(("grace", "names"), [("1", ["SIGTERM"]), ("1000", ["SIGINT", "SIGINT"])])
+def test_workers_that_stay_are_killed_after_the_grace_or_at_a_second_interrupt(
+    tmp_path: Path, grace: str, names: list[str]
+) -> None:
+    with Job(tmp_path, "--shutdown-timeout", grace, script=STUBBORN + IDLE) as job:
+        job.mark("up", 0, 1)
+        for name in names:
+            job.send(signal.Signals[name])
+            job.mark(name, 0, 1)
+        assert job.wait().exit_code == SIGNALS[names[0]]
+
+
+# A PID 1 that reaps nobody, and one that does: what a container without and with tini gives.
+FORK = "import os, sys\npid = os.fork()\nif pid == 0: os.execvp(sys.argv[1], sys.argv[1:])\n"
+INITS = {
+    "not reaping": FORK + "os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) % 256)\n",
+    "reaping": FORK + "while True:\n"
+    "    ended, status = os.wait()\n"
+    "    if ended == pid: os._exit(os.waitstatus_to_exitcode(status) % 256)\n",
+}
+
+
+def _can_unshare() -> bool:
+    return subprocess.run(["unshare", "-p", "-f", "--mount-proc", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no own pid namespace may be made here (unshare needs privileges)")
+@pytest.mark.parametrize("init", ["none", "not reaping", "reaping"])
+def test_under_any_pid_1_a_termination_is_passed_on(tmp_path: Path, init: str) -> None:
+    """`none`: the agent itself is PID 1."""
+    inner = () if init == "none" else (sys.executable, "-c", INITS[init])
+    prefix = ("unshare", "-p", "-f", "--mount-proc", *inner)
+    with Job(tmp_path, *TWO, script=GRANDCHILD + STOPPABLE + IDLE, prefix=prefix) as job:
+        job.marks("up", range(2))
+        job.marks("grandchild", range(2))
+        os.kill(_the_agent(job), signal.SIGTERM)
+        assert job.wait().exit_code == 143
+        job.wait_until_nobody_is_left()
+    assert all(job.has_mark("got", rank, 1) for rank in range(2))
+
+
+def _the_agent(job: Job) -> int:
+    """The outermost process that runs the launcher, by its command line."""
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in job.left()}
+    return min(pid for pid, found in words.items() if found[1:3] == [b"-m", b"launcher"])
+
+
+@pytest.mark.parametrize("what", ["stop", "loss"])
+def test_in_the_pause_between_two_rounds_a_stop_and_a_lost_supervisor_end_the_job(tmp_path: Path, what: str) -> None:
     with Job(tmp_path, "--max-restarts", "9", script=CRASHES) as job:
         job.says("round 4 was short")  # and the pause after it is one of seconds
-        job.send(signal.SIGTERM)
-        ended = job.wait()
-    assert ended.exit_code == 143
-    assert ended.stderr.endswith("meshrun: stopped by SIGTERM\n")
-    assert "passed to the workers" not in ended.stderr  # there are none
-    assert not job.has_mark("up", 0, 5)
-
-
-def test_a_supervisor_lost_in_the_pause_between_two_rounds_ends_the_job(tmp_path: Path) -> None:
-    with Job(tmp_path, "--max-restarts", "9", script=CRASHES) as job:
-        job.says("round 4 was short")
-        os.kill(job.supervisor_pid, signal.SIGKILL)
-        assert job.wait().exit_code == 137
+        if what == "stop":
+            job.send(signal.SIGTERM)
+        else:
+            os.kill(job.supervisor_pid, signal.SIGKILL)
+        assert job.wait().exit_code == (143 if what == "stop" else 137)
+    assert job.stderr.endswith("meshrun: stopped by SIGTERM\n") == (what == "stop")
+    assert "passed to the workers" not in job.stderr  # there are none
     assert not job.has_mark("up", 0, 5)
 
 
@@ -77,46 +207,44 @@ def test_a_stop_signal_after_the_last_worker_succeeded_changes_nothing(tmp_path:
     assert data.count(b"\n") == 15000
 
 
-def test_under_nohup_a_hangup_stops_nothing(tmp_path: Path) -> None:
-    script = """
-mark("up")
-wait_for("go")
-mark("done")
-"""
-    with Job(tmp_path, script=script, prefix=("nohup",)) as job:
+def test_who_holds_up_the_end_is_named(tmp_path: Path) -> None:
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nmark('up')\ntime.sleep(1000)"
+    with Job(tmp_path, "--shutdown-timeout", "0.1", script=script) as job:
         job.mark("up", 0, 1)
-        job.send(signal.SIGHUP)
-        (tmp_path / "go").touch()
-        assert job.wait().exit_code == 0
-    assert job.has_mark("done", 0, 1)
+        supervisor = job.supervisor_pid
+        os.kill(supervisor, signal.SIGSTOP)
+        job.send(signal.SIGTERM)
+        job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {supervisor} (mr-supervisor, state T)")
+        os.kill(supervisor, signal.SIGCONT)
+        assert job.wait().exit_code == 143
 
 
-def test_under_nohup_a_hangup_that_was_asked_for_stops_the_job(tmp_path: Path) -> None:
-    options = ("--signals-to-handle", "SIGTERM,SIGHUP")
-    with Job(tmp_path, *options, script="mark('up')\ntime.sleep(1000)", prefix=("nohup",)) as job:
+@pytest.mark.parametrize(("options", "exit_code"), [((), 0), (("--signals-to-handle", "SIGTERM,SIGHUP"), 129)])
+def test_under_nohup_a_hangup_stops_the_job_only_if_it_was_asked_for(
+    tmp_path: Path, options: tuple[str, ...], exit_code: int
+) -> None:
+    with Job(tmp_path, *options, script=WAITS, prefix=("nohup",)) as job:
         job.mark("up", 0, 1)
         job.send(signal.SIGHUP)
-        assert job.wait().exit_code == 129
+        if not options:
+            (tmp_path / "go").touch()
+        assert job.wait().exit_code == exit_code
+    assert job.has_mark("done", 0, 1) == (not options)
 
 
 IGNORING = ("sh", "-c", 'trap "" INT TERM QUIT PIPE CHLD USR1; exec "$0" "$@"')
 
 
 def test_signals_that_the_agents_parent_ignored_stop_it_all_the_same(tmp_path: Path) -> None:
-    script = """
-assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-mark("up")
-time.sleep(1000)
-"""
-    with Job(tmp_path, script=script, prefix=IGNORING) as job:
+    script = "assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL"
+    with Job(tmp_path, script=script + IDLE, prefix=IGNORING) as job:
         job.mark("up", 0, 1)
         job.send(signal.SIGTERM)
         assert job.wait().exit_code == 143
 
 
 def test_exit_codes_are_seen_though_the_agents_parent_ignored_sigchld(tmp_path: Path) -> None:
-    with Job(tmp_path, script="sys.exit(7)", prefix=IGNORING) as job:
-        assert job.wait().exit_code == 7
+    run(tmp_path, script="sys.exit(7)", prefix=IGNORING, exit_code=7)
 
 
 def test_tests_are_not_run_with_what_their_shell_ignores() -> None:
@@ -126,17 +254,11 @@ def test_tests_are_not_run_with_what_their_shell_ignores() -> None:
     assert subprocess.run(ignoring, cwd=REPOSITORY, capture_output=True, text=True).stdout == "True\n"
 
 
-@pytest.mark.parametrize("options", [("--shutdown-timeout", "9e8"), ("--lease-ttl", "9e8")])
-def test_a_time_of_years_is_waited_for_like_any_other(tmp_path: Path, options: tuple[str, ...]) -> None:
-    script = """
-signal.signal(signal.SIGTERM, lambda signum, frame: mark("got"))
-mark("up")
-wait_for("go")
-"""
-    with Job(tmp_path, *options, script=script) as job:
+@pytest.mark.parametrize("option", ["--shutdown-timeout", "--lease-ttl"])
+def test_a_time_of_years_is_waited_for_like_any_other(tmp_path: Path, option: str) -> None:
+    with Job(tmp_path, option, "9e8", script=STUBBORN + WAITS) as job:
         job.mark("up", 0, 1)
         job.send(signal.SIGTERM)
-        job.mark("got", 0, 1)
+        job.mark("SIGTERM", 0, 1)
         (tmp_path / "go").touch()
-        ended = job.wait()
-    assert ended.exit_code == 143, ended.stderr
+        assert job.wait().exit_code == 143, job.stderr

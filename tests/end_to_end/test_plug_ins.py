@@ -7,13 +7,13 @@ in a directory that Python searches.
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.cli.running import run
 from tests.support.documents.pages import ROOT, SERVED, blocks, is_shown
+from tests.support.network.namespaces import free_port
 
 PAGE = ROOT / "docs/guides/plug-ins.md"
 LIMIT_S = 60.0
@@ -57,10 +57,9 @@ def test_the_package_of_the_guide_does_what_the_guide_says(tmp_path: Path) -> No
     packages = install_the_guides_package(tmp_path / "packages")
     (tmp_path / "train.py").write_text(next(block.text for block in blocks(PAGE) if block.file == "train.py"))
     (block,) = (block for block in blocks(PAGE) if Path(__file__).name in block.not_run)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    script = block.script.replace(SERVED, f"127.0.0.1:{free_port('127.0.0.1')}")
     done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", block.script.replace(SERVED, address)],
+        ["bash", "-eu", "-o", "pipefail", "-c", script],
         cwd=tmp_path,
         env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)},
         stdin=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.jobs.single_node import Ended, Job
-from tests.support.network.namespaces import loopback_hosts
+from tests.support.network.namespaces import free_port, loopback_hosts
 
 N1, N2 = loopback_hosts(2)
 TELL = """
@@ -50,15 +50,6 @@ def are_free(*ports: int) -> bool:
     return True
 
 
-def two_ports() -> int:
-    """A port that the kernel gave, and the next one is free too."""
-    while True:
-        with socket.create_server((N1.address, 0)) as listener:
-            port = int(listener.getsockname()[1])
-        if are_free(port, port + 1):
-            return port
-
-
 def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
     # The number of the job makes the port, so one is chosen whose port is free.
     job = next(number for number in range(os.getpid(), 1 << 30) if are_free(20480 + number * 31 % 8192))
@@ -88,7 +79,7 @@ def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
 
 
 def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:
-    port = two_ports()
+    port = free_port(N1.address, count=2)
     pod = {
         "MASTER_ADDR": N1.address,
         "MASTER_PORT": str(port),
@@ -105,6 +96,11 @@ def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_p
 
 
 def test_two_pods_of_an_indexed_job_are_one_job_if_they_know_the_first(tmp_path: Path) -> None:
-    options = ("--nnodes=2", f"--master-addr={N1.address}", f"--master-port={two_ports()}", "--nproc-per-node=1")
+    options = (
+        "--nnodes=2",
+        f"--master-addr={N1.address}",
+        f"--master-port={free_port(N1.address, count=2)}",
+        "--nproc-per-node=1",
+    )
     _, words = run(tmp_path, *options, environs=[{"JOB_COMPLETION_INDEX": str(index)} for index in (0, 1)])
     assert [word[:3] for word in words] == [["2", "0", "0"], ["2", "1", "1"]]

@@ -5,11 +5,10 @@ Names, addresses and the order in which the nodes come say something else than t
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from tests.support.jobs.multi_node import SLEEP, Cluster
-from tests.support.network.namespaces import Host, loopback_hosts
+from tests.support.network.namespaces import Host, free_port, loopback_hosts
 
 N1, N2, N3, N4 = loopback_hosts(4)
 MASTER = "127.0.0.99"
@@ -38,24 +37,11 @@ else:
 """
 
 
-def two_ports(address: str) -> int:
-    """A port of the address that is free, and so is the next one."""
-    for _ in range(100):
-        with socket.create_server((address, 0)) as first:
-            port = int(first.getsockname()[1])
-            try:
-                socket.create_server((address, port + 1)).close()
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no two free ports in a row")
-
-
 class Numbered(Cluster):
     """A job of hosts with numbers, from 0 in the order given; the master's address is none by which hosts know one."""
 
     def __init__(self, directory: Path, hosts: list[Host], *options: str, script: str) -> None:
-        address, port = MASTER, str(two_ports(MASTER))
+        address, port = MASTER, str(free_port(MASTER, count=2))
         self.master = f"{address}:{port}"
         self.numbers = {host.name: number for number, host in enumerate(hosts)}
         where = ("--master-addr", address, "--master-port", port)
@@ -74,8 +60,7 @@ def test_four_nodes_keep_their_ranks_address_and_port_through_a_restart(tmp_path
         job.start(N2, N4)
         job[N2].says("; the agent of node rank 0 serves it")
         job.start(N1, N3)
-        ended = [job[host].wait() for host in hosts]
-        assert [one.exit_code for one in ended] == [0, 0, 0, 0]
+        ended = job.wait(*hosts)
         for round in (1, 2):
             assert job.ranks(round) == {"n1": [1], "n2": [3], "n3": [0], "n4": [2]}
             for number, host in enumerate(hosts):
@@ -102,9 +87,7 @@ def test_a_lost_node_is_awaited_by_its_rank_and_so_is_its_replacement(tmp_path: 
         assert job.ranks(3) == {}
         job[N3].kill()
         assert job.wait_for_round(3, 6) == {"n2": [0, 1], "n4": [2, 3], "n1": [4, 5]}
-        assert job.overlaps() == []
-        job.finish()
-        assert [job[host].wait().exit_code for host in (N1, N2, N4)] == [0, 0, 0]
+        job.finish(N1, N2, N4)
 
 
 def test_a_number_that_is_given_twice_is_refused_with_both_names(tmp_path: Path) -> None:
@@ -112,7 +95,6 @@ def test_a_number_that_is_given_twice_is_refused_with_both_names(tmp_path: Path)
         job.start(N1, N2)
         job[N1].says("waiting for nodes: node rank 2 of 3 is missing; here: n1 (0), n2 (1)")
         job.start(N3, options=("--node-rank=1",))
-        ended = job[N3].wait()
-        assert ended.exit_code == 2
+        (ended,) = job.wait(N3, exit_code=2)
         assert "meshrun: error: n3 and n2 are both given --node-rank 1\nhint: " in ended.stderr
         assert job.lives() == []

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tests.support.jobs.multi_node import Cluster, NodeJob
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.network.proxy import Proxy
 from tests.support.stores.certificates import Certificates, signing_keys
-from tests.support.stores.etcd import EtcdCluster, EtcdServer, ctl
+from tests.support.stores.etcd import EtcdCluster, EtcdServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
@@ -29,31 +28,17 @@ N1, N2, N3 = HOSTS
 LEASE_TTL_S = 3.0
 OPTIONS = ("--nproc-per-node=1", f"--lease-ttl={LEASE_TTL_S:g}", "--nnodes=3")
 CHEAP_PASSWORDS = ("--bcrypt-cost", "4")
-USERS = {"trainer": ("right", "/meshrun/")}
 
 
-class Store:
-    """Several servers as one, or one that asks who it is."""
-
-    def __init__(self, *servers: EtcdServer, user: str = "") -> None:
-        self.servers = servers
-        self.endpoint = ",".join(server.endpoint for server in servers)
-        self._user = user
-
-    def ctl(self, *words: str) -> str:
-        up = [server for server in self.servers if server.process is not None]
-        return ctl([server.url for server in up], *words, user=self._user, tls=up[0].tls)
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    with EtcdServer("3.5", tmp_path / "etcd") as server:
-        yield server
+def admit_trainer(server: EtcdServer, tmp_path: Path) -> str:
+    """Have the server know users, one of whom the job is; the option that says so."""
+    server.set_up_users(root_password="top", users={"trainer": ("right", "/meshrun/")})
+    (tmp_path / "password").write_text("right\n")
+    return f"--rdzv-conf=user=trainer,password_file={tmp_path / 'password'}"
 
 
 def begin(job: Cluster) -> None:
-    job.start(*HOSTS)
-    job.wait_for_round(1, 3)
+    job.begin(*HOSTS, workers=3)
 
 
 def live_on(job: Cluster, seconds: float) -> None:
@@ -68,15 +53,13 @@ def live_on(job: Cluster, seconds: float) -> None:
 
 def require_one_round(job: Cluster) -> None:
     finish(job)
-    assert {life.round for life in job.lives()} == {1}, said(job)
+    assert {life.round for life in job.lives()} == {1}
     assert len(job.lives()) == 3
 
 
 def finish(job: Cluster) -> None:
     """Let the workers end well."""
     job.finish()
-    assert {name: node.wait().exit_code for name, node in job.jobs.items()} == dict.fromkeys(job.jobs, 0), said(job)
-    assert job.overlaps() == []
     for node in job.jobs.values():
         node.wait_until_nobody_is_left()
 
@@ -93,41 +76,35 @@ def root_of(job: Cluster) -> str:
     return f"{run}/{job.etcd.ctl('get', '--print-value-only', f'{run}/current').strip()}"
 
 
-def said(job: Cluster) -> str:
-    return "\n".join(f"--- {name}\n{node.stderr}" for name, node in job.jobs.items())
-
-
 def test_workers_continue_when_etcd_loses_a_server_its_leader_and_most(tmp_path: Path) -> None:
-    with EtcdCluster("3.5", tmp_path / "etcd") as etcd:
-        store = Store(*etcd.members)
-        with Cluster(tmp_path, *OPTIONS, etcd=store) as job:
-            begin(job)
-            leader = etcd.leader()
-            follower, other = (server for server in etcd.members if server is not leader)
-            follower.kill()
-            live_on(job, 0.5)
-            follower.start()
-            leader.kill()
-            live_on(job, 0.5 * LEASE_TTL_S)
-            other.kill()
-            live_on(job, 1.7 * LEASE_TTL_S)
-            job[N1].says("cannot be reached: connection refused; ")
-            other.start(wait=False)
-            leader.start()
-            live_on(job, 0.5 * LEASE_TTL_S)
-            require_one_round(job)
-
-
-def test_with_store_outage_stop_a_store_that_stays_away_ends_all_agents(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, *OPTIONS, "--store-outage=stop", "--rejoin-timeout=2", etcd=etcd) as job:
+    with EtcdCluster("3.5", tmp_path / "etcd") as etcd, Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
         begin(job)
-        etcd.kill()
-        for node in job.jobs.values():
-            ended = node.wait()
-            assert (ended.exit_code, ended.stdout) == (75, "")
-            why = f"the store at {etcd.endpoint} cannot be reached: connection refused"
+        leader = etcd.leader()
+        follower, other = (server for server in etcd.members if server is not leader)
+        follower.kill()
+        live_on(job, 0.5)
+        follower.start()
+        leader.kill()
+        live_on(job, 0.5 * LEASE_TTL_S)
+        other.kill()
+        live_on(job, 1.7 * LEASE_TTL_S)
+        job[N1].says("cannot be reached: connection refused; ")
+        other.start(wait=False)
+        leader.start()
+        live_on(job, 0.5 * LEASE_TTL_S)
+        require_one_round(job)
+
+
+def test_with_store_outage_stop_a_store_that_stays_away_ends_all_agents(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *OPTIONS, "--store-outage=stop", "--rejoin-timeout=2", etcd=own_etcd) as job:
+        begin(job)
+        own_etcd.kill()
+        for ended in job.wait(exit_code=75):
+            assert ended.stdout == ""
+            why = f"the store at {own_etcd.endpoint} cannot be reached: connection refused"
             assert f"meshrun: {why}\n" in ended.stderr
             assert ended.stderr.endswith(f"meshrun: could not join run {job.run_id} within 2 s: {why}\n")
+        for node in job.jobs.values():
             node.wait_until_nobody_is_left()
         assert len(job.lives()) == 3
 
@@ -139,30 +116,25 @@ def test_tokens_that_expire_or_are_forgotten_stop_nobody(tmp_path: Path, kind: s
         public, private = signing_keys(tmp_path / "keys")
         flags = [*CHEAP_PASSWORDS, "--auth-token", f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=1s"]
     with EtcdServer("3.5", tmp_path / "etcd", flags=flags) as server:
-        server.set_up_users(root_password="top", users=USERS)
-        (tmp_path / "password").write_text("right\n")
-        conf = f"--rdzv-conf=user=trainer,password_file={tmp_path / 'password'}"
-        with Cluster(tmp_path, *OPTIONS, conf, etcd=Store(server, user="root:top")) as job:
+        conf = admit_trainer(server, tmp_path)
+        with Cluster(tmp_path, *OPTIONS, conf, etcd=server) as job:
             begin(job)
             if kind == "simple":
                 server.restart()  # it remembers none; the others expire meanwhile
             live_on(job, 0.8 * LEASE_TTL_S)
-            assert "denies" not in said(job)
+            assert not any("denies" in node.stderr for node in job.jobs.values())
             require_one_round(job)
 
 
 def test_a_job_reports_lost_rights_and_continues_once_they_are_back(tmp_path: Path) -> None:
     with EtcdServer("3.5", tmp_path / "etcd", flags=CHEAP_PASSWORDS) as server:
-        server.set_up_users(root_password="top", users=USERS)
-        (tmp_path / "password").write_text("right\n")
-        conf = f"--rdzv-conf=user=trainer,password_file={tmp_path / 'password'}"
-        store = Store(server, user="root:top")
-        with Cluster(tmp_path, *OPTIONS, "--max-restarts=1", conf, etcd=store) as job:
+        conf = admit_trainer(server, tmp_path)
+        with Cluster(tmp_path, *OPTIONS, "--max-restarts=1", conf, etcd=server) as job:
             begin(job)
-            store.ctl("role", "revoke-permission", "trainer", "--prefix", "/meshrun/")
+            server.ctl("role", "revoke-permission", "trainer", "--prefix", "/meshrun/")
             crash(job[N1])
             job[N1].says(f"the store at {server.endpoint} denies this user ")
-            store.ctl("role", "grant-permission", "trainer", "--prefix=true", "readwrite", "/meshrun/")
+            server.ctl("role", "grant-permission", "trainer", "--prefix=true", "readwrite", "/meshrun/")
             job.wait_for_round(2, 3)
             job[N1].says("the store does what it is asked again")
             finish(job)
@@ -172,7 +144,7 @@ def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -
     right, wrong = Certificates(tmp_path / "right"), Certificates(tmp_path / "wrong")
     with EtcdServer("3.5", tmp_path / "etcd", tls=right) as server:
         conf = f"--rdzv-conf=protocol=https,cacert={right.authority}"
-        with Cluster(tmp_path, *OPTIONS, conf, etcd=Store(server)) as job:
+        with Cluster(tmp_path, *OPTIONS, conf, etcd=server) as job:
             begin(job)
             server.tls = wrong
             server.restart()
@@ -221,33 +193,32 @@ def is_full(server: EtcdServer) -> bool:
     return False
 
 
-def test_a_watch_that_has_missed_what_was_compacted_reads_anew(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Proxy(etcd.client_port) as wire, Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+def test_a_watch_that_has_missed_what_was_compacted_reads_anew(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    with Proxy(own_etcd.client_port) as wire, Cluster(tmp_path, *OPTIONS, etcd=own_etcd) as job:
         job.start(N1, N2)
         job.start(N3, options=(f"--rdzv-endpoint={wire.endpoint}",))
         job.wait_for_round(1, 3)
         wire.cut()
         root = root_of(job)
         for number in range(3):
-            etcd.ctl("put", f"{root}/ctl/drained/n{7 + number}", '{"node_name":"n7","version":1}')
-        answer = json.loads(etcd.ctl("get", "/x", "--write-out=json"))
-        etcd.compact(answer["header"]["revision"])
+            own_etcd.ctl("put", f"{root}/ctl/drained/n{7 + number}", '{"node_name":"n7","version":1}')
+        answer = json.loads(own_etcd.ctl("get", "/x", "--write-out=json"))
+        own_etcd.compact(answer["header"]["revision"])
         wire.join()
         live_on(job, 0.8 * LEASE_TTL_S)
-        etcd.ctl("put", f"{root}/ctl/drained/n3", '{"node_name":"n3","version":1}')
-        assert job["n3"].wait().exit_code == 143
+        own_etcd.ctl("put", f"{root}/ctl/drained/n3", '{"node_name":"n3","version":1}')
+        job.wait(N3, exit_code=143)
         assert "n3 was drained" in job["n3"].stderr
 
 
-def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *OPTIONS, etcd=own_etcd) as job:
         begin(job)
-        etcd.ctl("del", "--prefix", f"/meshrun/{job.run_id}/")
+        own_etcd.ctl("del", "--prefix", f"/meshrun/{job.run_id}/")
+        sentence = f"run {job.run_id} was removed from the store, or another job was begun under its name"
+        for ended in job.wait(exit_code=75):
+            assert (ended.stdout, ended.stderr.splitlines()[-1]) == ("", f"meshrun: {sentence}")
         for node in job.jobs.values():
-            ended = node.wait()
-            assert (ended.exit_code, ended.stdout) == (75, "")
-            sentence = f"run {job.run_id} was removed from the store, or another job was begun under its name"
-            assert ended.stderr.splitlines()[-1] == f"meshrun: {sentence}"
             node.wait_until_nobody_is_left()
 
 
@@ -262,18 +233,18 @@ HOSTILE = (
 )
 
 
-def test_strange_records_are_named_and_ignored(tmp_path: Path, etcd: EtcdServer) -> None:
-    with Cluster(tmp_path, *OPTIONS, etcd=etcd) as job:
+def test_strange_records_are_named_and_ignored(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, *OPTIONS, etcd=own_etcd) as job:
         begin(job)
         root = root_of(job)
         member = next(key for key in job.stored() if key.startswith("members/"))
         leader = job[job.leader()]
         for number, value in enumerate(HOSTILE):
             for folder in ("members", "status", "ctl", "ctl/drained", "ctl/command", "history", "assign/1"):
-                etcd.ctl("put", f"{root}/{folder}/stranger{number}", input=os.fsencode(value))
-        etcd.ctl("put", f"{root}/status/{member.removeprefix('members/')}", "junk")
+                own_etcd.ctl("put", f"{root}/{folder}/stranger{number}", input=os.fsencode(value))
+        own_etcd.ctl("put", f"{root}/status/{member.removeprefix('members/')}", "junk")
         for key in ("spares", "stop", "verdict"):
-            etcd.ctl("put", f"{root}/ctl/{key}", "junk")
+            own_etcd.ctl("put", f"{root}/ctl/{key}", "junk")
         leader.says("what was decided last cannot be read, so nothing is decided until its key is removed")
         for folder in ("members", "status", "ctl/drained", "ctl/command"):
             for number in range(len(HOSTILE)):
@@ -283,7 +254,7 @@ def test_strange_records_are_named_and_ignored(tmp_path: Path, etcd: EtcdServer)
             assert "\x1b" not in node.stderr
         live_on(job, 1.2 * LEASE_TTL_S)
         for key in ("stop", "verdict"):
-            etcd.ctl("del", f"{root}/ctl/{key}")
+            own_etcd.ctl("del", f"{root}/ctl/{key}")
         require_one_round(job)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_c10d import C10D, free_port
+from tests.end_to_end.test_c10d import C10D
 from tests.support.jobs import call_targets
 from tests.support.jobs.multi_node import Cluster
-from tests.support.jobs.single_node import Job
-from tests.support.network.namespaces import loopback_hosts
+from tests.support.jobs.single_node import Job, run, words
+from tests.support.network.namespaces import free_port, loopback_hosts
 from tests.support.processes.tree import children, is_alive
 from tests.support.waiting import wait_until
 
@@ -77,16 +77,15 @@ def importers(directory: Path) -> list[int]:
 
 
 def learnt(job: Job, round: int) -> list[list[str]]:
-    return [job.mark("learnt", rank, round, LIMIT_S).split() for rank in range(8)]
+    return [text.split() for text in job.marks("learnt", range(8), round, LIMIT_S)]
 
 
 def test_eight_workers_learn_in_two_rounds_from_one_import(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     put(tmp_path, counted=COUNTED)
-    options = (
-        "--preload=torch,numpy,counted", "--standby=1", "--nproc-per-node=8", "--max-restarts=1", "--tee=3",
-        "--log-dir=logs",
-    )  # fmt: skip
+    options = words(
+        "--preload=torch,numpy,counted --standby=1 --nproc-per-node=8 --max-restarts=1 --tee=3 --log-dir=logs"
+    )
     with Job(tmp_path, *options, script=LEARN) as job:
         first = learnt(job, 1)
         (importer,) = importers(tmp_path)
@@ -182,10 +181,8 @@ def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(
 
 def test_a_node_whose_preload_fails_does_not_wait_to_become_fit(tmp_path: Path) -> None:
     options = ("--preload=absent", "--health-check=false", "--framework=torch", "--nproc-per-node=2")
-    with Job(tmp_path, *options, script="mark('ran')") as job:
-        ended = job.wait()
-        assert ended.exit_code == 2, ended.stderr
-        assert "error: --preload: there is no module absent" in ended.stderr
+    job = run(tmp_path, *options, script="mark('ran')", exit_code=2)
+    assert "error: --preload: there is no module absent" in job.stderr
 
 
 def test_a_node_whose_preload_fails_leaves_the_others(tmp_path: Path) -> None:
@@ -193,14 +190,11 @@ def test_a_node_whose_preload_fails_leaves_the_others(tmp_path: Path) -> None:
     endpoint = f"{one.address}:{free_port(one.address)}"
     options = (*C10D, "--nnodes=1:2", f"--rdzv-endpoint={endpoint}", "--join-grace=0")
     with Cluster(tmp_path, *options) as job:
-        job.start(one)
-        job.wait_for_round(1, 1)
+        job.begin(one, workers=1)
         job.start(other, options=("--preload=absent",))
-        ended = job[other].wait(LIMIT_S)
-        assert ended.exit_code == 2, ended.stderr
+        (ended,) = job.wait(other, exit_code=2, limit_s=LIMIT_S)
         assert "error: --preload: there is no module absent" in ended.stderr
-        job.finish()
-        assert job[one].wait(LIMIT_S).exit_code == 0, job[one].stderr
+        job.finish(one)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -224,13 +218,11 @@ def test_two_nodes_have_a_fork_server_each(tmp_path: Path) -> None:
         for host in hosts:
             (tmp_path / host.name).mkdir()
             put(tmp_path / host.name, counted=COUNTED)
-        job.start(*hosts)
-        job.wait_for_round(1, 2)
+        job.begin(*hosts, workers=2)
         marks = [job[host].mark("of", rank, 1).split() for host in hosts for rank in job[host].ranks(1)]
         assert [int(importer) for importer, _ in marks] == [importers(tmp_path / host.name)[0] for host in hosts]
         assert all(importer != own for importer, own in marks)
         job.finish()
-        assert [job[host].wait(LIMIT_S).exit_code for host in hosts] == [0, 0]
 
 
 def test_hashes_are_those_of_the_seed_that_was_asked_for(tmp_path: Path) -> None:
@@ -238,9 +230,8 @@ def test_hashes_are_those_of_the_seed_that_was_asked_for(tmp_path: Path) -> None
     script = "mark('hash', str(hash('meshrun')))"
     found = set()
     for options in (("--preload=counted",), ()):
-        with Job(tmp_path, *options, "--nproc-per-node=2", script=script, env={"PYTHONHASHSEED": "7"}) as job:
-            assert job.wait().exit_code == 0
-            found |= {job.mark("hash", rank, 1) for rank in range(2)}
+        job = run(tmp_path, *options, "--nproc-per-node=2", script=script, env={"PYTHONHASHSEED": "7"})
+        found |= set(job.marks("hash", range(2)))
     assert len(found) == 1
 
 
@@ -256,12 +247,9 @@ time.sleep(3600)
 """
     put(tmp_path, counted=COUNTED)
     options = ("--framework=jax", "--preload=jax,counted", "--nproc-per-node=2")
-    with Job(tmp_path, *options, script=script, env={"JAX_PLATFORMS": "cpu"}) as job:
-        ended = job.wait(LIMIT_S)
-        assert ended.exit_code == 3, ended.stderr
-        (importer,) = importers(tmp_path)
-        said = f"2 {importer} ['train.py'] {tmp_path}/train.py"
-        assert [job.mark("met", rank, 1) for rank in range(2)] == [said, said]
+    job = run(tmp_path, *options, script=script, env={"JAX_PLATFORMS": "cpu"}, exit_code=3, limit_s=LIMIT_S)
+    (importer,) = importers(tmp_path)
+    assert job.marks("met", range(2)) == [f"2 {importer} ['train.py'] {tmp_path}/train.py"] * 2
 
 
 def test_a_function_in_workers_finds_its_modules_in_memory(

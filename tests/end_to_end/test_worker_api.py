@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.jobs.multi_node import Cluster
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.multi_node import Cluster, meshctl
+from tests.support.jobs.single_node import Job, run
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 
@@ -80,9 +77,7 @@ def groups(strides: dict[str, tuple[int, int]], rank: int, axes: tuple[str, ...]
 def test_the_groups_of_a_device_mesh_are_those_that_were_declared(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     options = ("--nproc-per-node=8", "--mesh=pp=2,dp=*,tp=2", "--traffic=tp=100,tp+pp=10:ring")
-    with Job(tmp_path, *options, script=TORCH) as job:
-        ended = job.wait(LIMIT_S)
-        assert ended.exit_code == 0, ended.stderr
+    job = run(tmp_path, *options, script=TORCH, limit_s=LIMIT_S)
     strides = {"pp": (2, 4), "dp": (2, 2), "tp": (2, 1)}
     for rank in range(8):
         names = [("pp",), ("dp",), ("tp",), ("pp", "tp")]
@@ -92,9 +87,7 @@ def test_the_groups_of_a_device_mesh_are_those_that_were_declared(tmp_path: Path
 
 def test_a_jax_mesh_has_the_declared_axes_over_all_devices(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    with Job(tmp_path, "--nproc-per-node=4", "--mesh=dp=2,tp=2", script=JAX) as job:
-        ended = job.wait(LIMIT_S)
-        assert ended.exit_code == 0, ended.stderr
+    job = run(tmp_path, "--nproc-per-node=4", "--mesh=dp=2,tp=2", script=JAX, limit_s=LIMIT_S)
     for rank in range(4):
         assert job.mark("refused", rank, 1).startswith(
             "mesh dp=2,tp=2 has one device per worker, and each worker has 2"
@@ -119,11 +112,10 @@ while RANK == 1 and not got:
 mark("saved", " ".join(got) or "no signal")
 """
     with Job(tmp_path, "--nproc-per-node=2", script=script) as job:
-        for rank in range(2):
-            job.mark("up", rank, 1)
+        job.marks("up", range(2))
         job.send(signal.SIGTERM)
         assert job.wait().exit_code == 143
-    assert [job.mark("saved", rank, 1) for rank in range(2)] == ["no signal", "SIGTERM"]
+    assert job.marks("saved", range(2)) == ["no signal", "SIGTERM"]
 
 
 def test_a_round_that_has_failed_asks_nobody_to_save(tmp_path: Path) -> None:
@@ -140,12 +132,11 @@ while not got:
     time.sleep(0.01)
 mark("answer", str(stop_requested()))
 """
-    with Job(tmp_path, "--nproc-per-node=2", script=script) as job:
-        assert job.wait().exit_code == 3
+    job = run(tmp_path, "--nproc-per-node=2", script=script, exit_code=3)
     assert job.mark("answer", 0, 1) == "False"
 
 
-def test_a_drain_of_one_node_makes_all_workers_leave_after_the_same_step(tmp_path: Path) -> None:
+def test_a_drain_of_one_node_makes_all_workers_leave_after_the_same_step(tmp_path: Path, etcd: EtcdServer) -> None:
     pytest.importorskip("torch")
     script = """
 from launcher.worker import stop_requested
@@ -169,23 +160,18 @@ mark("saved", str(step))
 dist.barrier()
 dist.destroy_process_group()
 """
-    with EtcdServer("3.4", tmp_path / "etcd") as etcd:
-        options = ("--nnodes=1:2", "--nproc-per-node=1", "--lease-ttl=5", "--join-grace=0.5")
-        with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
-            cluster.start(N1, N2, options=("--target-nodes=2",))
-            cluster.wait_for_round(1, 2)
-            first = {host: cluster[host].ranks(1)[0] for host in (N1, N2)}
-            for host, rank in first.items():
-                cluster[host].mark("began", rank, 1, LIMIT_S)
-            program = os.path.join(os.path.dirname(sys.executable), "meshctl")
-            words = ("drain", cluster.run_id, N2.name, "--rdzv-endpoint", etcd.endpoint)
-            subprocess.run([program, *words], check=True, capture_output=True, timeout=60)
-            steps = {cluster[host].mark("saved", rank, 1) for host, rank in first.items()}
-            assert len(steps) == 1
-            cluster[N2].wait()
-            assert cluster[N1].mark("began", 0, 2, LIMIT_S) == "False"
-            assert cluster[N1].wait().exit_code == 0
-            assert cluster.overlaps() == []
+    options = ("--nnodes=1:2", "--nproc-per-node=1", "--lease-ttl=5", "--join-grace=0.5")
+    with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
+        cluster.start(N1, N2, options=("--target-nodes=2",))
+        cluster.wait_for_round(1, 2)
+        first = {host: cluster[host].ranks(1)[0] for host in (N1, N2)}
+        for host, rank in first.items():
+            cluster[host].mark("began", rank, 1, LIMIT_S)
+        meshctl("drain", cluster.run_id, N2.name, endpoint=etcd.endpoint).check_returncode()
+        assert len({cluster[host].mark("saved", rank, 1) for host, rank in first.items()}) == 1
+        cluster[N2].wait()
+        assert cluster[N1].mark("began", 0, 2, LIMIT_S) == "False"
+        cluster.wait(N1)
 
 
 def test_a_hung_worker_is_replaced_only_if_it_has_sent_heartbeats(tmp_path: Path) -> None:
@@ -203,12 +189,10 @@ else:
     os.rename("again-1-2", "again")
 """
     options = ("--nproc-per-node=2", "--max-restarts=1", "--heartbeat-timeout=1", "--tee=2")
-    with Job(tmp_path, *options, script=script) as job:
-        ended = job.wait()
-        assert ended.exit_code == 0, ended.stderr
-    assert "gave no heartbeat for 1 s and was killed" in ended.stderr
-    assert "in hang" in ended.stderr  # where it stood
-    assert "rank 0 (pid" not in ended.stderr
+    job = run(tmp_path, *options, script=script)
+    assert "gave no heartbeat for 1 s and was killed" in job.stderr
+    assert "in hang" in job.stderr  # where it stood
+    assert "rank 0 (pid" not in job.stderr
 
 
 def test_a_worker_that_ignores_sigabrt_is_killed_and_the_report_says_why(tmp_path: Path) -> None:
@@ -218,7 +202,5 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGABRT])
 heartbeat()
 wait_for("never")
 """
-    with Job(tmp_path, "--nproc-per-node=1", "--heartbeat-timeout=0.5", script=script) as job:
-        ended = job.wait()
-    assert ended.exit_code == 137
-    assert "traceback : no heartbeat for 0.5 s" in ended.stderr
+    job = run(tmp_path, "--nproc-per-node=1", "--heartbeat-timeout=0.5", script=script, exit_code=137)
+    assert "traceback : no heartbeat for 0.5 s" in job.stderr

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tests.support.jobs.single_node import Job
+from tests.support.jobs.single_node import Ended, Job
 from tests.support.network.namespaces import Host, Network
 from tests.support.processes.tree import family, freeze, is_alive
 from tests.support.stores.etcd import EtcdServer, Version
@@ -50,6 +50,8 @@ beat_until("../finish")
 """
 # Where a hundred other processes want the same cores, three agents and six workers took 48 s to start.
 LIMIT_S = 180.0
+# How often `make slow WHAT=faults` makes each fault.
+FAULT_REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))
 
 
 class Life(NamedTuple):
@@ -229,6 +231,11 @@ class Cluster:
             self._stack.push(job)
             self.jobs[host.name] = job
 
+    def begin(self, *hosts: Host, workers: int, limit_s: float = LIMIT_S) -> dict[str, list[int]]:
+        """Start the agent on these hosts, and wait until round 1 has so many workers; which ranks ran where."""
+        self.start(*hosts)
+        return self.wait_for_round(1, workers, limit_s)
+
     def __getitem__(self, host: Host | str) -> NodeJob:
         return self.jobs[host if isinstance(host, str) else host.name]
 
@@ -247,12 +254,17 @@ class Cluster:
         leader: Any = wait_until(lambda: self.stored().get("ctl/leader"), 30, "a leader")
         return str(leader["node_name"])
 
+    def victim(self, is_leader: bool) -> str:
+        """The node that leads, or another one that runs workers."""
+        leader = self.leader()
+        return leader if is_leader else next(life.node for life in self.lives() if life.node != leader)
+
     def members(self) -> list[str]:
         """The names of the nodes that are members now."""
         return sorted(str(item["node_name"]) for key, item in self.stored().items() if key.startswith("members/"))
 
-    def wait_for_members(self, *names: str, limit_s: float = LIMIT_S) -> None:
-        wait_until(lambda: self.members() == sorted(names), limit_s, f"{', '.join(names)} to be the members")
+    def wait_for_members(self, *names: str) -> None:
+        wait_until(lambda: self.members() == sorted(names), LIMIT_S, f"{', '.join(names)} to be the members")
 
     def lives(self, round: int | None = None) -> list[Life]:
         """Every worker that any host has had, or those of one round."""
@@ -270,22 +282,31 @@ class Cluster:
         def are_there() -> bool:
             return len({life.rank for life in self.lives(round)}) == worker_count
 
-        def everybody() -> str:
-            return "".join(f"\n--- {name}:\n{job.stderr}" for name, job in sorted(self.jobs.items()))
-
         try:
             wait_until(are_there, limit_s, f"{worker_count} workers of round {round}")
         except AssertionError as error:
             load = f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
-            raise AssertionError(f"{error}; there are {self.ranks(round)}; {load}{everybody()}") from None
+            raise AssertionError(f"{error}; there are {self.ranks(round)}; {load}") from None
         return self.ranks(round)
 
-    def finish(self) -> None:
-        """Let workers that sleep end well."""
+    def finish(self, *hosts: Host | str) -> list[Ended]:
+        """Let workers that sleep end, and these agents, or all, with them: see `wait`."""
         (self.directory / "finish").touch()
+        return self.wait(*hosts)
+
+    def wait(self, *hosts: Host | str, exit_code: int = 0, limit_s: float = 60.0) -> list[Ended]:
+        """How these agents, or all, ended: each with this exit code, and no round had begun in the time of another."""
+        ended = [self[host].wait(limit_s) for host in hosts or self.jobs]
+        assert [one.exit_code for one in ended] == [exit_code] * len(ended)
+        assert self.overlaps() == []
+        return ended
 
     def overlaps(self) -> list[str]:
         return find_overlaps(self.lives())
+
+
+Make = Callable[..., Cluster]
+"""Makes a job with these options."""
 
 
 def find_overlaps(lives: Iterable[Life]) -> list[str]:
@@ -304,6 +325,13 @@ def lose(job: Cluster, network: Network, victim: str, fault: str) -> None:
     elif fault == "cut":
         network.cut(victim)
     else:
-        program = os.path.join(os.path.dirname(sys.executable), "meshctl")
-        words = ("drain", job.run_id, victim, "--rdzv-endpoint", job.etcd.endpoint)
-        subprocess.run([*network.host("login").prefix, program, *words], check=True, capture_output=True, timeout=60)
+        meshctl(
+            "drain", job.run_id, victim, endpoint=job.etcd.endpoint, prefix=network.host("login").prefix
+        ).check_returncode()
+
+
+def meshctl(*words: str, endpoint: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """What `meshctl WORDS` does with the store there. `prefix`: what to put before it, as for a host."""
+    program = os.path.join(os.path.dirname(sys.executable), "meshctl")
+    command = [*prefix, program, *words, "--rdzv-endpoint", endpoint]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -9,15 +9,12 @@ import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.jobs.single_node import Job
-from tests.support.processes.tree import TOKEN_VARIABLE
+from tests.support.jobs.single_node import Command
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
@@ -43,29 +40,6 @@ LIMIT_S = 120.0  # torchrun alone takes seconds to start where others want the s
 SETTLED = {"LAUNCHER_JOIN_GRACE": "0", "LAUNCHER_GROW_DELAY": "0"}
 
 
-class Agent(Job):
-    """One torchrun. `Job`'s methods for exit codes, signals and words work; marks do not."""
-
-    def __init__(self, directory: Path, name: str, command: list[str], environ: dict[str, str]) -> None:
-        self.directory = directory / name
-        self.directory.mkdir(exist_ok=True)
-        self._token = secrets.token_hex(8)
-        self._stdout, self._stderr = self.directory / "agent.stdout", self.directory / "agent.stderr"
-        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.directory,
-                env={**environ, "LAUNCHER_NODE_NAME": name, TOKEN_VARIABLE: self._token},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-            )
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-
 class Torchruns:
     """One job: stock torchruns that meet in an etcd. At the end all of their processes are killed by pid."""
 
@@ -84,7 +58,7 @@ class Torchruns:
         self._options = options
         self.run_id = run_id or f"job-{secrets.token_hex(4)}"
         self._stack = ExitStack()
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, Command] = {}
         (directory / "train.py").write_text(PRELUDE + script)
 
     def __enter__(self) -> Torchruns:
@@ -96,7 +70,7 @@ class Torchruns:
             for name, agent in self.agents.items():
                 print(f"--- {name} said:\n{agent.stderr}")
 
-    def start(self, number: int, *options: str) -> Agent:
+    def start(self, number: int, *options: str) -> Command:
         """The agent of node `number`, from 1, at 127.0.0.<20 + number>."""
         name = f"n{number}"
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("LAUNCHER_", "PET_", "TORCHEL"))}
@@ -106,7 +80,9 @@ class Torchruns:
             *(f"--local-addr=127.0.0.{20 + number}", *self._options, *options, "../train.py"),
         ]
         kept["OMP_NUM_THREADS"] = "1"
-        agent = Agent(self._directory, name, command, {**kept, **self._environ})
+        directory = self._directory / name
+        directory.mkdir(exist_ok=True)
+        agent = Command(directory, command, {**kept, **self._environ, "LAUNCHER_NODE_NAME": name})
         self._stack.push(agent)
         self.agents[name] = agent
         return agent
@@ -129,21 +105,20 @@ class Torchruns:
             return [one for one in self.seen() if values.items() <= one.items()]
 
         words = f"{count} workers with {values} among {self.seen()}"
-        wait_until(lambda: len(found()) >= count or self._has_ended(), LIMIT_S, words)
+        wait_until(lambda: len(found()) >= count or None not in self._exit_codes(), LIMIT_S, words)
         assert len(found()) >= count, f"torchrun ended before there were {words}"
         return found()
 
-    def _has_ended(self) -> bool:
-        return all(agent.has_ended for agent in self.agents.values())
+    def _exit_codes(self) -> list[int | None]:
+        return [agent.exit_code for agent in self.agents.values()]
 
     def wait(self) -> dict[str, int]:
         """Wait for all agents that have not been killed; their exit codes by name."""
         return {name: agent.wait(LIMIT_S).exit_code for name, agent in self.agents.items()}
 
 
-def kill(agent: Agent, pick: Callable[[int], bool] = lambda pid: True) -> None:
-    """SIGKILL to the agent and its workers, or to those picked: the node has lost its power."""
+def kill(agent: Command) -> None:
+    """SIGKILL to the agent and its workers: the node has lost its power."""
     for pid in agent.left():
-        if pick(pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

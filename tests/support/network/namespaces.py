@@ -19,9 +19,10 @@ import functools
 import os
 import secrets
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import IPv4Address
 from typing import Literal, NamedTuple
 
@@ -52,6 +53,17 @@ def named(name: str) -> tuple[str, ...]:
 def loopback_hosts(count: int) -> list[Host]:
     """Hosts n1, n2, ... that differ in name and in address, 127.0.0.2 and on, and share everything else."""
     return [Host(f"n{index}", f"127.0.0.{index + 1}", named(f"n{index}")) for index in range(1, count + 1)]
+
+
+def free_port(address: str, family: socket.AddressFamily = socket.AF_INET, count: int = 1) -> int:
+    """A port of the address that is free, and so are the next ones if `count` is more than 1."""
+    for _ in range(100):
+        with ExitStack() as stack, suppress(OSError):
+            port = int(stack.enter_context(socket.create_server((address, 0), family=family)).getsockname()[1])
+            for more in range(1, count):
+                stack.enter_context(socket.create_server((address, port + more), family=family))
+            return port
+    raise AssertionError(f"no {count} free ports in a row")
 
 
 @functools.cache

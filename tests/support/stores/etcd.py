@@ -20,11 +20,14 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from tests.support.processes.tree import freeze
 from tests.support.stores.certificates import Certificates
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from typing import Self  # not in Python 3.10
 
 Version = Literal["3.4", "3.5"]
 VERSIONS: tuple[Version, ...] = ("3.4", "3.5")
@@ -84,6 +87,7 @@ class EtcdServer:
         self.client_port, self.peer_port, self.health_port = (port.number for port in self.ports)
         self.cluster: Sequence[EtcdServer] = (self,)
         self.process: subprocess.Popen[bytes] | None = None
+        self._administrator = ""
 
     @property
     def endpoint(self) -> str:
@@ -200,12 +204,12 @@ class EtcdServer:
         self.close()
 
     def ctl(self, *words: str, user: str = "", input: bytes | None = None) -> str:
-        """What Debian's `etcdctl WORDS` prints when it talks to this server. `user` is NAME:PASSWORD."""
-        return ctl([self.url], *words, user=user, tls=self.tls, input=input)
+        """What Debian's `etcdctl WORDS` prints when it talks to this server. `user` is NAME:PASSWORD, root if known."""
+        return ctl([self.url], *words, user=user or self._administrator, tls=self.tls, input=input)
 
-    def compact(self, revision: int, *, user: str = "") -> None:
+    def compact(self, revision: int) -> None:
         """Forget the history before the revision."""
-        self.ctl("compaction", str(revision), user=user)
+        self.ctl("compaction", str(revision))
 
     def set_up_users(self, *, root_password: str, users: Mapping[str, tuple[str, str]]) -> None:
         """Turn authentication on. `users`: name -> (password, the prefix that this user may read and write)."""
@@ -217,23 +221,29 @@ class EtcdServer:
             self.ctl("role", "grant-permission", name, "--prefix=true", "readwrite", prefix)
             self.ctl("user", "grant-role", name, name)
         self.ctl("auth", "enable")
+        self._administrator = f"root:{root_password}"
 
 
-class EtcdCluster:
-    """Several servers that are one store."""
+class Members:
+    """Some servers of one store, as their clients see them."""
 
-    def __init__(
-        self,
-        version: Version,
-        directory: Path,
-        *,
-        members: int = 3,
-        tls: Certificates | None = None,
-        flags: Sequence[str] = (),
-    ) -> None:
-        self.members = [
-            EtcdServer(version, directory, name=f"etcd{index}", tls=tls, flags=flags) for index in range(members)
-        ]
+    def __init__(self, members: Sequence[EtcdServer]) -> None:
+        self.members = members
+
+    @property
+    def endpoint(self) -> str:
+        return ",".join(member.endpoint for member in self.members)
+
+    def ctl(self, *words: str) -> str:
+        """What `etcdctl WORDS` prints when it talks to those that run."""
+        return ctl([member.url for member in self.members if member.process is not None], *words)
+
+
+class EtcdCluster(Members):
+    """Three servers that are one store."""
+
+    def __init__(self, version: Version, directory: Path, *, flags: Sequence[str] = ()) -> None:
+        super().__init__([EtcdServer(version, directory, name=f"etcd{index}", flags=flags) for index in range(3)])
         for member in self.members:
             member.cluster = self.members
 
