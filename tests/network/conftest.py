@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.jobs.multi_node import SLEEP, Cluster, HostEtcd
+from tests.support.jobs.multi_node import FAULT_REPEATS, SLEEP, Cluster, HostEtcd, Make
 from tests.support.network.namespaces import Host, Network, why_no_namespaces
 
-# How often each fault is made; every third time the leader's node is the victim.
-REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))
 # Shorter than usual, for many of these tests wait for its end; long enough for a machine that is short of breath.
 LEASE = ("--lease-ttl", "4")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "is_leader_victim" in metafunc.fixturenames:
-        # With one repetition the tests take turns, so that a third of all faults hits the leader then, too.
+        # Every third fault hits the leader's node; with one repetition each, the tests take turns.
         offset = sum(map(ord, metafunc.function.__name__)) % 3
-        turns = range(offset, offset + REPEATS)
+        turns = range(offset, offset + FAULT_REPEATS)
         names = [f"{turn - offset}-{'leader' if turn % 3 == 0 else 'follower'}" for turn in turns]
         metafunc.parametrize("is_leader_victim", [turn % 3 == 0 for turn in turns], ids=names)
     elif "cluster" in metafunc.fixturenames:
         metafunc.fixturenames.append("turn")
-        metafunc.parametrize("turn", range(REPEATS))
+        metafunc.parametrize("turn", range(FAULT_REPEATS))
     if "direction" in metafunc.fixturenames:
-        metafunc.parametrize("direction", ["both"] if REPEATS == 1 else ["both", "from", "to"])
+        metafunc.parametrize("direction", ["both"] if FAULT_REPEATS == 1 else ["both", "from", "to"])
 
 
 @pytest.fixture
@@ -53,7 +50,7 @@ def etcd(network: Network, tmp_path: Path) -> Iterator[HostEtcd]:
 
 
 @pytest.fixture
-def cluster(etcd: HostEtcd, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+def cluster(etcd: HostEtcd, tmp_path: Path) -> Iterator[Make]:
     """Makes a job of two workers a node; called with options, and perhaps a script."""
     with ExitStack() as stack:
 

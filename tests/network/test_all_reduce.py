@@ -7,18 +7,13 @@ comes the others wait for one another inside gloo.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-
 import pytest
 
-from tests.support.jobs.multi_node import Cluster, lose
+from tests.support.jobs.multi_node import FAULT_REPEATS, Make, lose
 from tests.support.network.namespaces import Host, Network
 
-Make = Callable[..., Cluster]
-REPEATS = int(os.environ.get("FAULT_REPEATS", "1"))
 # Once each they take half a minute: test_training has one kill in `make test`, `make slow WHAT=faults` has all of them.
-FAULTS = ["cut", "drain"] if REPEATS == 1 else ["kill", "cut", "drain"]
+FAULTS = ["cut", "drain"] if FAULT_REPEATS == 1 else ["kill", "cut", "drain"]
 REDUCING = """
 import threading
 import torch, torch.distributed
@@ -52,20 +47,14 @@ def test_a_node_lost_in_an_all_reduce_costs_the_others_no_restart(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, fault: str
 ) -> None:
     job = cluster("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "0", script=REDUCING)
-    job.start(*hosts[:3])
-    before = job.wait_for_round(1, 3)
+    before = job.begin(*hosts[:3], workers=3)
     for name, ranks in before.items():
         job[name].mark("reduces", ranks[0], 1, 120)
-    leader = job.leader()
-    victim = leader if is_leader_victim else next(name for name in before if name != leader)
+    victim = job.victim(is_leader_victim)
     lose(job, network, victim, fault)
     after = job.wait_for_round(2, 2)
     assert sorted(after) == sorted(name for name in before if name != victim)
     for name, ranks in after.items():
         job[name].mark("reduces", ranks[0], 2, 120)
-    job.finish()
-    ended = {name: job[name].wait(120) for name in after}
-    assert {name: end.exit_code for name, end in ended.items()} == dict.fromkeys(after, 0), ended
-    assert all(f"node {victim} " in end.stderr for end in ended.values())
+    assert all(f"node {victim} " in end.stderr for end in job.finish(*after))
     assert {life.round for life in job.lives()} == {1, 2}
-    assert job.overlaps() == []

@@ -6,31 +6,22 @@ round may have begun before the last one of an earlier round was dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.multi_node import Cluster, Make
 from tests.support.network.namespaces import Direction, Host, Network
 from tests.support.waiting import wait_until
 
-Make = Callable[..., Cluster]
 NO_RESTARTS = ("--max-restarts", "0")
 
 
 def with_spare(cluster: Make, hosts: list[Host]) -> tuple[Cluster, dict[str, list[int]]]:
     """Round 1 on n1, n2 and n3, n4 as a spare; the job and its ranks."""
     job = cluster("--nnodes", "3", *NO_RESTARTS)
-    job.start(*hosts[:3])
-    ranks = job.wait_for_round(1, 6)
+    ranks = job.begin(*hosts[:3], workers=6)
     job.start(hosts[3])
     job.wait_for_members("n1", "n2", "n3", "n4")
     return job, ranks
-
-
-def victim_of(job: Cluster, ranks: dict[str, list[int]], is_leader_victim: bool) -> str:
-    leader = job.leader()
-    return leader if is_leader_victim else next(name for name in sorted(ranks) if name != leader)
 
 
 def require_spare_in_its_place(before: dict[str, list[int]], after: dict[str, list[int]], victim: str) -> None:
@@ -38,71 +29,66 @@ def require_spare_in_its_place(before: dict[str, list[int]], after: dict[str, li
     assert after == {**expected, "n4": before[victim]}
 
 
-def finish(job: Cluster, *names: str) -> None:
-    """Let these nodes end well."""
-    job.finish()
-    assert {name: job[name].wait().exit_code for name in names} == dict.fromkeys(names, 0)
-    assert job.overlaps() == []
+def others(job: Cluster, victim: str) -> list[str]:
+    return [name for name in job.jobs if name != victim]
 
 
 def test_a_killed_node_is_replaced_by_the_spare_and_only_its_ranks_are_new(
     cluster: Make, hosts: list[Host], is_leader_victim: bool
 ) -> None:
     job, before = with_spare(cluster, hosts)
-    victim = victim_of(job, before, is_leader_victim)
+    victim = job.victim(is_leader_victim)
     job[victim].kill()
     require_spare_in_its_place(before, job.wait_for_round(2, 6), victim)
-    finish(job, *(name for name in job.jobs if name != victim))
+    job.finish(*others(job, victim))
 
 
 def test_without_a_spare_a_killed_node_drops_a_whole_replica(
     cluster: Make, hosts: list[Host], is_leader_victim: bool
 ) -> None:
     job = cluster("--nnodes", "2:4", "--mesh", "pp=2,dp=*,tp=2", *NO_RESTARTS)
-    job.start(*hosts)
-    before = job.wait_for_round(1, 8)
-    victim = victim_of(job, before, is_leader_victim)
+    job.begin(*hosts, workers=8)
+    victim = job.victim(is_leader_victim)
     job[victim].kill()
     after = job.wait_for_round(2, 4)
     assert sorted(rank for ranks in after.values() for rank in ranks) == [0, 1, 2, 3]
     assert victim not in after
-    finish(job, *(name for name in job.jobs if name != victim))
+    job.finish(*others(job, victim))
 
 
 def test_workers_of_a_cut_off_node_are_dead_before_the_next_round_starts(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool, direction: Direction
 ) -> None:
     job, before = with_spare(cluster, hosts)
-    victim = victim_of(job, before, is_leader_victim)
+    victim = job.victim(is_leader_victim)
     network.cut(victim, direction=direction)
     require_spare_in_its_place(before, job.wait_for_round(2, 6), victim)
     wait_until(lambda: not job[victim].worker_pids(), 20, "the end of the workers that are cut off")
     network.heal(victim)
     job.wait_for_members("n1", "n2", "n3", "n4")
-    finish(job, *job.jobs)
+    job.finish()
 
 
 def test_a_node_that_is_cut_off_from_the_store_alone_is_replaced(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool
 ) -> None:
     job, before = with_spare(cluster, hosts)
-    victim = victim_of(job, before, is_leader_victim)
+    victim = job.victim(is_leader_victim)
     network.cut(victim, "store")
     require_spare_in_its_place(before, job.wait_for_round(2, 6), victim)
     network.heal(victim)
     job.wait_for_members("n1", "n2", "n3", "n4")
-    finish(job, *job.jobs)
+    job.finish()
 
 
 def test_a_node_that_is_cut_off_from_its_peers_alone_is_replaced(
     cluster: Make, hosts: list[Host], network: Network, is_leader_victim: bool
 ) -> None:
     job, before = with_spare(cluster, hosts)
-    victim = victim_of(job, before, is_leader_victim)
-    network.cut(victim, *(name for name in job.jobs if name != victim))
+    victim = job.victim(is_leader_victim)
+    network.cut(victim, *others(job, victim))
     require_spare_in_its_place(before, job.wait_for_round(2, 6), victim)
-    job.finish()
-    assert job.overlaps() == []
+    job.finish(*others(job, victim))
 
 
 @pytest.mark.parametrize("parts", [("agent",), ("agent", "supervisor"), ("node",)], ids="+".join)
@@ -110,9 +96,9 @@ def test_a_frozen_node_that_thaws_never_has_two_owners_of_one_rank(
     cluster: Make, hosts: list[Host], is_leader_victim: bool, parts: tuple[str, ...]
 ) -> None:
     job, before = with_spare(cluster, hosts)
-    victim = victim_of(job, before, is_leader_victim)
+    victim = job.victim(is_leader_victim)
     frozen = job[victim].freeze(*parts)
     require_spare_in_its_place(before, job.wait_for_round(2, 6), victim)
     job[victim].thaw(frozen)
     wait_until(lambda: not job[victim].worker_pids(), 20, "the end of the workers that were frozen")
-    finish(job, *(name for name in job.jobs if name != victim))
+    job.finish(*others(job, victim))
