@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
+
+from tests.support.stores.etcd import EtcdServer
 
 CLIENTS = ("torch", "jax", "accelerate", "transformers", "deepspeed")
 
@@ -23,3 +26,9 @@ def described(name: str) -> str:
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer("3.4", tmp_path_factory.mktemp("etcd")) as server:
+        yield server

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_examples import start
+from tests.end_to_end.test_examples import LIMIT_S, Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 # A thread of gloo's that still has a tensor to give back when Python ends aborts the process, whoever has started it
@@ -19,11 +20,10 @@ TRIES = 3
 
 def outcome(launcher: str, directory: Path, *words: str) -> tuple[int | None, str]:
     """The exit code and all that was printed; None for one that does not end."""
-    with start(launcher, directory, *words) as run:
-        try:
-            return run.wait(), run.output
-        except AssertionError:
-            return None, run.output
+    with Run(launcher, directory, *words) as run:
+        with suppress(AssertionError):
+            run.wait(LIMIT_S)
+        return run.exit_code, run.output
 
 
 def said(directory: Path, *words: str) -> str:

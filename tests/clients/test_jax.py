@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import PROGRAMS, said
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, accuracy, start
+from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, accuracy
 from tests.support.waiting import wait_until
 
 pytest.importorskip("jax")
@@ -26,11 +26,10 @@ def test_a_script_that_passes_torchs_variables_to_jax_needs_no_framework(tmp_pat
 def test_the_example_goes_on_where_a_killed_worker_left_it(tmp_path: Path) -> None:
     """Rank 0 among them: it has JAX's coordinator, and the next one listens on a port of its own."""
     words = ("--nproc-per-node=2", "--framework=jax", "--max-restarts=1", str(EXAMPLES / "jax_digits.py"))
-    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "60") as run:
+    with Run("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "60") as run:
         wait_until((tmp_path / "saved" / "digits.npz").exists, LIMIT_S, "the first checkpoint")
         os.kill(run.worker(0), signal.SIGKILL)
-        assert run.wait() == 0, run.output
-        output = run.output
+        output = run.require()
     assert output.count("resumed after epoch") == 1
     assert accuracy(output) >= 0.95
 
@@ -40,15 +39,13 @@ def test_the_example_ends_at_once_when_it_fails(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "digits.npz").write_bytes(b"not a checkpoint")
     words = ("--nproc-per-node=2", "--framework=jax", str(EXAMPLES / "jax_digits.py"), "--checkpoint", "saved")
-    with start("meshrun", tmp_path, *words) as run:
-        assert run.wait() == 1, run.output
-        assert "exitcode  : 1 " in run.output
+    with Run("meshrun", tmp_path, *words) as run:
+        assert "exitcode  : 1 " in run.require(1)
 
 
 def test_the_example_saves_and_leaves_when_it_is_told_to_stop(tmp_path: Path) -> None:
     words = ("--nproc-per-node=2", "--framework=jax", str(EXAMPLES / "jax_digits.py"))
-    with start("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "100000") as run:
+    with Run("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "100000") as run:
         wait_until((tmp_path / "saved" / "digits.npz").exists, LIMIT_S, "the first checkpoint")
         run.send(signal.SIGTERM)
-        assert run.wait() == 143, run.output
-        assert "told to stop after epoch" in run.output
+        assert "told to stop after epoch" in run.require(143)
