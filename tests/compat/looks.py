@@ -6,17 +6,15 @@ import re
 import socket
 from collections.abc import Callable
 
-from tests.compat.runs import Seen
-
-Look = Callable[[Seen], str]
+from tests.compat.runs import Look, See, Seen
 
 
-def variable(name: str, rank: int = 0) -> Look:
+def variable(name: str, rank: int = 0) -> See:
     """The value of a worker's variable."""
     return lambda seen: seen.environ(name, rank)
 
 
-def exit_code(agent: int = 0) -> Look:
+def exit_code(agent: int = 0) -> See:
     return lambda seen: str(seen.codes[agent])
 
 
@@ -32,16 +30,21 @@ def is_refused(seen: Seen) -> str:
     return "a worker ran" if seen.workers else f"refused, exit code {seen.codes[0]}"
 
 
-def arguments(rank: int = 0) -> Look:
+def arguments(rank: int = 0) -> See:
     """What the script sees behind its own name."""
     return lambda seen: " ".join(seen.worker(rank)["argv"][1:]) or "(nothing)"
 
 
-def yes(condition: Callable[[Seen], object]) -> Look:
+def yes(condition: Callable[[Seen], object]) -> See:
     return lambda seen: "yes" if condition(seen) else "no"
 
 
-def address(name: str = "MASTER_ADDR", rank: int = 0) -> Look:
+def holds(sentence: str, condition: Callable[[Seen], object]) -> Look:
+    """torchrun does what the sentence says."""
+    return sentence, yes(condition), "yes"
+
+
+def address(name: str = "MASTER_ADDR", rank: int = 0) -> See:
     """An address, or whose it is."""
 
     def see(seen: Seen) -> str:
@@ -51,7 +54,7 @@ def address(name: str = "MASTER_ADDR", rank: int = 0) -> Look:
     return see
 
 
-def port(name: str = "MASTER_PORT", rank: int = 0) -> Look:
+def port(name: str = "MASTER_PORT", rank: int = 0) -> See:
     """A port: the one that was given, or another."""
 
     def see(seen: Seen) -> str:
@@ -68,11 +71,11 @@ def log_files(seen: Seen) -> str:
     return " ".join(name for name, text in seen.logs().items() if text) or "(none)"
 
 
-def log(name: str) -> Look:
+def log(name: str) -> See:
     return lambda seen: seen.logs().get(name, "(no such file)").replace("\n", "; ").removesuffix("; ")
 
 
-def console(pattern: str = "", *, stream: str = "out") -> Look:
+def console(pattern: str = "", *, stream: str = "out") -> See:
     """The lines of the console that hold the pattern, sorted, since workers are not ordered among themselves."""
 
     def see(seen: Seen) -> str:

@@ -57,6 +57,11 @@ def wait_for(name):
 )
 
 
+def tools(code: str) -> str:
+    """A script that has these tools."""
+    return TOOLS + code
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A command line, and what torchrun does with it.
@@ -81,6 +86,15 @@ class Case:
     stdin: bytes = b""
     act: Callable[[Running], None] | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
+
+
+See = Callable[["Seen"], str]
+Look = tuple[str, See, str]
+
+
+def case(name: str, options: str | tuple[str, ...], *looks: Look, **more: Any) -> Case:
+    """A row of the table. A look: a sentence that names a behaviour, how it is seen, and what torchrun shows."""
+    return Case(name=name, options=options, looks={sentence: (see, shown) for sentence, see, shown in looks}, **more)
 
 
 class Running:

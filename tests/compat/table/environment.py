@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tests.compat.looks import address, console, is_refused, port, variable, yes
-from tests.compat.runs import DUMP, Case, Seen
+from tests.compat.looks import address, console, holds, is_refused, port, variable, yes
+from tests.compat.runs import DUMP, Case, Seen, case
 
 _ENVIRON = {"ODD": "a\nb=c", "EMPTY": "", "BYTES": os.fsdecode(b"\xff"), "NODE_RANK": "7", "RANK": "9", "HOSTNAME": "h"}
 
@@ -71,129 +71,111 @@ dist.destroy_process_group()
 )
 
 CASES: tuple[Case, ...] = (
-    Case(
-        name="two workers",
-        options="--nproc-per-node 2 --log-dir logs",
+    case(
+        "two workers",
+        "--nproc-per-node 2 --log-dir logs",
+        *((f"{name} of rank 1 of 2", variable(name, 1), value) for name, value in _COUNTS.items()),
+        ("the variables of a launcher that a worker has", _torchruns, _TORCHRUNS),
+        ("variables that only this launcher sets", _own, "(none)"),
+        holds("the launcher's own environment reaches workers", _passes),
+        ("MASTER_ADDR on one machine", address(), "this host's name"),
+        ("MASTER_PORT", port(), "a free port"),
+        ("TORCHELASTIC_ERROR_FILE", _error_file, "RUN/attempt_0/1/error.json"),
+        (
+            "TORCHELASTIC_ERROR_FILE when --log-dir is relative",
+            lambda seen: "absolute" if seen.environ("TORCHELASTIC_ERROR_FILE").startswith("/") else "relative",
+            "relative",
+        ),
+        holds(
+            "TORCHELASTIC_RUN_ID when no --rdzv-id is given", lambda seen: len(seen.environ("TORCHELASTIC_RUN_ID")) > 6
+        ),
+        holds(
+            "workers of one run have one TORCHELASTIC_RUN_ID",
+            lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == seen.environ("TORCHELASTIC_RUN_ID", 1),
+        ),
         environ=_ENVIRON,
-        looks={
-            **{f"{name} of rank 1 of 2": (variable(name, 1), value) for name, value in _COUNTS.items()},
-            "the variables of a launcher that a worker has": (_torchruns, _TORCHRUNS),
-            "variables that only this launcher sets": (_own, "(none)"),
-            "the launcher's own environment reaches workers": (yes(_passes), "yes"),
-            "MASTER_ADDR on one machine": (address(), "this host's name"),
-            "MASTER_PORT": (port(), "a free port"),
-            "TORCHELASTIC_ERROR_FILE": (_error_file, "RUN/attempt_0/1/error.json"),
-            "TORCHELASTIC_ERROR_FILE when --log-dir is relative": (
-                lambda seen: "absolute" if seen.environ("TORCHELASTIC_ERROR_FILE").startswith("/") else "relative",
-                "relative",
-            ),
-            "TORCHELASTIC_RUN_ID when no --rdzv-id is given": (
-                yes(lambda seen: len(seen.environ("TORCHELASTIC_RUN_ID")) > 6),
-                "yes",
-            ),
-            "workers of one run have one TORCHELASTIC_RUN_ID": (
-                yes(lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == seen.environ("TORCHELASTIC_RUN_ID", 1)),
-                "yes",
-            ),
-        },
     ),
-    Case(
-        name="one worker",
-        looks={
-            "OMP_NUM_THREADS of the only worker": (variable("OMP_NUM_THREADS"), "(not set)"),
-            "number of workers when --nproc-per-node is not given and there is no accelerator": (
-                variable("WORLD_SIZE"),
-                "1",
-            ),
-        },
+    case(
+        "one worker",
+        "",
+        ("OMP_NUM_THREADS of the only worker", variable("OMP_NUM_THREADS"), "(not set)"),
+        (
+            "number of workers when --nproc-per-node is not given and there is no accelerator",
+            variable("WORLD_SIZE"),
+            "1",
+        ),
     ),
     *(
-        Case(
-            name=f"as many workers as {word}",
-            options=f"--nproc-per-node {word}",
+        case(
+            f"as many workers as {word}",
+            f"--nproc-per-node {word}",
+            (
+                f"--nproc-per-node {word} without an accelerator: workers",
+                lambda seen: "one per CPU" if len(seen.workers) == os.cpu_count() else str(len(seen.workers)),
+                "one per CPU",
+            ),
             environ={"OMP_NUM_THREADS": "1"},
-            looks={
-                f"--nproc-per-node {word} without an accelerator: workers": (
-                    lambda seen: "one per CPU" if len(seen.workers) == os.cpu_count() else str(len(seen.workers)),
-                    "one per CPU",
-                )
-            },
         )
         for word in ("cpu", "auto")
     ),
-    Case(
-        name="no GPU",
-        options="--nproc-per-node gpu",
-        looks={"--nproc-per-node gpu without a GPU": (is_refused, "refused, exit code 1")},
+    case("no GPU", "--nproc-per-node gpu", ("--nproc-per-node gpu without a GPU", is_refused, "refused, exit code 1")),
+    case(
+        "CPUs near a device that is not there",
+        "--numa-binding node",
+        ("--numa-binding node without a GPU", lambda seen: "runs" if seen.workers else "fails", "fails"),
     ),
-    Case(
-        name="CPUs near a device that is not there",
-        options="--numa-binding node",
-        looks={"--numa-binding node without a GPU": (lambda seen: "runs" if seen.workers else "fails", "fails")},
-    ),
-    Case(
-        name="variables that were set before",
-        options="--nproc-per-node 2",
+    case(
+        "variables that were set before",
+        "--nproc-per-node 2",
+        ("OMP_NUM_THREADS that was set", variable("OMP_NUM_THREADS"), "3"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING that was set", variable("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "0"),
+        ("CUDA_VISIBLE_DEVICES that was set", variable("CUDA_VISIBLE_DEVICES", 1), "4,6"),
         environ={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "CUDA_VISIBLE_DEVICES": "4,6"},
-        looks={
-            "OMP_NUM_THREADS that was set": (variable("OMP_NUM_THREADS"), "3"),
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING that was set": (variable("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "0"),
-            "CUDA_VISIBLE_DEVICES that was set": (variable("CUDA_VISIBLE_DEVICES", 1), "4,6"),
-        },
     ),
-    Case(
-        name="a named run",
-        options="--rdzv-id night --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --log-dir logs",
-        looks={
-            "--rdzv-id with c10d": (variable("TORCHELASTIC_RUN_ID"), "night"),
-            "the directory of a run's log files": (_run_directory, "night_RANDOM"),
-        },
+    case(
+        "a named run",
+        "--rdzv-id night --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --log-dir logs",
+        ("--rdzv-id with c10d", variable("TORCHELASTIC_RUN_ID"), "night"),
+        ("the directory of a run's log files", _run_directory, "night_RANDOM"),
     ),
-    Case(
-        name="a named run without a backend",
-        options="--rdzv-id night",
-        looks={
-            "--rdzv-id without any other rendezvous option names the run": (
-                yes(lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == "night"),
-                "no",
-            )
-        },
+    case(
+        "a named run without a backend",
+        "--rdzv-id night",
+        (
+            "--rdzv-id without any other rendezvous option names the run",
+            yes(lambda seen: seen.environ("TORCHELASTIC_RUN_ID") == "night"),
+            "no",
+        ),
     ),
-    Case(
-        name="a static rendezvous of one node",
-        options="--master-addr 127.0.0.1 --master-port {port} --node-rank 0 --nproc-per-node 2",
-        looks={
-            "--master-addr: MASTER_ADDR": (variable("MASTER_ADDR"), "127.0.0.1"),
-            "--master-port: MASTER_PORT": (port(), "the given port"),
-            "a static rendezvous: TORCHELASTIC_RUN_ID": (variable("TORCHELASTIC_RUN_ID"), "none"),
-        },
+    case(
+        "a static rendezvous of one node",
+        "--master-addr 127.0.0.1 --master-port {port} --node-rank 0 --nproc-per-node 2",
+        ("--master-addr: MASTER_ADDR", variable("MASTER_ADDR"), "127.0.0.1"),
+        ("--master-port: MASTER_PORT", port(), "the given port"),
+        ("a static rendezvous: TORCHELASTIC_RUN_ID", variable("TORCHELASTIC_RUN_ID"), "none"),
     ),
-    Case(
-        name="a static rendezvous by its endpoint",
-        options="--rdzv-backend static --rdzv-endpoint localhost:{port} --rdzv-id night",
-        looks={
-            "a static --rdzv-endpoint: MASTER_ADDR": (variable("MASTER_ADDR"), "localhost"),
-            "a static --rdzv-endpoint: MASTER_PORT": (port(), "the given port"),
-            "a static rendezvous: --rdzv-id": (variable("TORCHELASTIC_RUN_ID"), "night"),
-        },
+    case(
+        "a static rendezvous by its endpoint",
+        "--rdzv-backend static --rdzv-endpoint localhost:{port} --rdzv-id night",
+        ("a static --rdzv-endpoint: MASTER_ADDR", variable("MASTER_ADDR"), "localhost"),
+        ("a static --rdzv-endpoint: MASTER_PORT", port(), "the given port"),
+        ("a static rendezvous: --rdzv-id", variable("TORCHELASTIC_RUN_ID"), "night"),
     ),
     *(
-        Case(
-            name=f"torch meets by {how}://",
-            options="--nproc-per-node 2",
+        case(
+            f"torch meets by {how}://",
+            "--nproc-per-node 2",
+            (f"init_process_group by {how}://", console("sum"), "sum 3 True; sum 3 True"),
             target=f"train.py {how}",
             script=_MEET,
-            looks={
-                f"init_process_group by {how}://": (console("sum"), "sum 3 True; sum 3 True"),
-            },
         )
         for how in ("env", "tcp")
     ),
-    Case(
-        name="torch meets at a static master",
-        options="--nproc-per-node 2 --master-addr 127.0.0.1 --master-port {port}",
+    case(
+        "torch meets at a static master",
+        "--nproc-per-node 2 --master-addr 127.0.0.1 --master-port {port}",
+        ("init_process_group by env:// at a given master", console("sum"), "sum 3 True; sum 3 True"),
         target="train.py env",
         script=_MEET,
-        looks={"init_process_group by env:// at a given master": (console("sum"), "sum 3 True; sum 3 True")},
     ),
 )

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 
-from tests.compat.looks import exit_code, succeeds, variable, yes
-from tests.compat.runs import TOOLS, Case, Running, Seen
+from tests.compat.looks import exit_code, holds, succeeds, variable, yes
+from tests.compat.runs import TOOLS, Case, Running, See, Seen, case, tools
 
-_FIRST = (
-    TOOLS
-    + """
-if RANK == 1:
-    sys.exit(3)
-def leave(number, frame):
-    mark("told", signal.Signals(number).name)
-    sys.exit(5)
-signal.signal(signal.SIGTERM, leave)
-mark("ready")
-while True:
-    time.sleep(0.01)
-"""
-)
-_READY = TOOLS.replace("dump()\n", "dump()\n", 1)
-_WAITS = (
-    TOOLS
-    + """
+_WAITS = tools("""
 def leave(number, frame):
     mark(f"told-{RANK}", signal.Signals(number).name)
     sys.exit(5)
@@ -36,11 +20,8 @@ if RANK == 0:
     while True:
         time.sleep(0.01)
 wait_for("ready")
-"""
-)
-_RECORD = (
-    TOOLS
-    + """
+""")
+_RECORD = tools("""
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
@@ -48,18 +29,14 @@ def main():
         raise ValueError("the loss is not a number")
     time.sleep(600)
 main()
-"""
-)
-_EXITS = (
-    TOOLS
-    + """
+""")
+_EXITS = tools("""
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
     sys.exit(4)
 main()
-"""
-)
+""")
 # Both are there before either fails.
 _BOTH = 'mark(f"there-{RANK}-{RESTART}")\nwait_for(f"there-{1 - RANK}-{RESTART}")\n'
 _TIMER = """
@@ -77,7 +54,7 @@ def report(seen: Seen) -> dict[str, str]:
     return {label: text.strip() for label, text in re.findall(r"^ *(\w+) *: ?(.*)$", box, re.MULTILINE)}
 
 
-def _label(name: str, pattern: str = "", shown: str = "") -> object:
+def _label(name: str, pattern: str = "", shown: str = "") -> See:
     def see(seen: Seen) -> str:
         text = report(seen).get(name, "(no such label)")
         return re.sub(pattern, shown, text) if pattern else text
@@ -85,12 +62,15 @@ def _label(name: str, pattern: str = "", shown: str = "") -> object:
     return see
 
 
+_exitcode = _label("exitcode", r"\d+\)", "PID)")
+
+
 def _labels(seen: Seen) -> str:
     there = report(seen)
     return " ".join(label for label in _LABELS if label in there)
 
 
-def _error(seen: Seen, text: str) -> str:
+def _error(text: str) -> str:
     """What an error file holds."""
     try:
         content = json.loads(text)["message"]
@@ -105,10 +85,6 @@ def _error(seen: Seen, text: str) -> str:
             *(["errorCode"] if "errorCode" in content else []),
         )
     )
-
-
-def _copy(seen: Seen) -> str:
-    return _error(seen, seen.file("copy.json"))
 
 
 def _attempts(seen: Seen) -> str:
@@ -126,113 +102,107 @@ def _lives(seen: Seen) -> str:
 
 def _kill(running: Running) -> None:
     running.wait_for("ready")
-    import os
-
     os.kill(running.pids(2)[1], signal.SIGKILL)
 
 
 CASES: tuple[Case, ...] = (
-    Case(
-        name="a worker that exits with 3",
-        options="--nproc-per-node 2 --log-dir logs",
+    case(
+        "a worker that exits with 3",
+        "--nproc-per-node 2 --log-dir logs",
+        ("a worker exits with 3: exit code", exit_code(), "1"),
+        ("a worker fails: what its siblings get", lambda seen: seen.file("told-0"), "SIGTERM"),
+        ("--max-restarts is 0 by default: TORCHELASTIC_MAX_RESTARTS", variable("TORCHELASTIC_MAX_RESTARTS"), "0"),
+        ("--max-restarts is 0 by default: starts of each rank", _lives, "rank 0: 0; rank 1: 0"),
+        (
+            "the report: title",
+            lambda seen: next(iter(re.findall(r"^(\S+ FAILED)$", seen.err, re.MULTILINE)), "(none)"),
+            "train.py FAILED",
+        ),
+        ("the report: labels of the root cause", _labels, " ".join(_LABELS)),
+        (
+            "the report: Root Cause",
+            lambda seen: next(iter(re.findall(r"Root Cause \(.*?\):", seen.err)), "(none)"),
+            "Root Cause (first observed failure):",
+        ),
+        ("the report: rank", _label("rank"), "1 (local_rank: 1)"),
+        ("the report: exitcode", _exitcode, "3 (pid: PID)"),
+        ("the report: time", _label("time", r"\d", "0"), "0000-00-00_00:00:00"),
+        ("the report: error_file of a worker that wrote none", _label("error_file"), "<N/A>"),
+        holds("the report: where it is printed", lambda seen: "FAILED" not in seen.out),
+        holds(
+            "the report: a sibling that exits with 5 when it is stopped is another failure",
+            lambda seen: "<NO_OTHER_FAILURES>" not in seen.err,
+        ),
         script=_WAITS + "sys.exit(3)\n",
-        looks={
-            "a worker exits with 3: exit code": (exit_code(), "1"),
-            "a worker fails: what its siblings get": (lambda seen: seen.file("told-0"), "SIGTERM"),
-            "--max-restarts is 0 by default: TORCHELASTIC_MAX_RESTARTS": (variable("TORCHELASTIC_MAX_RESTARTS"), "0"),
-            "--max-restarts is 0 by default: starts of each rank": (_lives, "rank 0: 0; rank 1: 0"),
-            "the report: title": (
-                lambda seen: next(iter(re.findall(r"^(\S+ FAILED)$", seen.err, re.MULTILINE)), "(none)"),
-                "train.py FAILED",
-            ),
-            "the report: labels of the root cause": (_labels, " ".join(_LABELS)),
-            "the report: Root Cause": (
-                lambda seen: next(iter(re.findall(r"Root Cause \(.*?\):", seen.err)), "(none)"),
-                "Root Cause (first observed failure):",
-            ),
-            "the report: rank": (_label("rank"), "1 (local_rank: 1)"),
-            "the report: exitcode": (_label("exitcode", r"\d+\)", "PID)"), "3 (pid: PID)"),
-            "the report: time": (_label("time", r"\d", "0"), "0000-00-00_00:00:00"),
-            "the report: error_file of a worker that wrote none": (_label("error_file"), "<N/A>"),
-            "the report: where it is printed": (yes(lambda seen: "FAILED" not in seen.out), "yes"),
-            "the report: a sibling that exits with 5 when it is stopped is another failure": (
-                yes(lambda seen: "<NO_OTHER_FAILURES>" not in seen.err),
-                "yes",
-            ),
-        },
     ),
-    Case(
-        name="a worker that is killed",
-        options="--nproc-per-node 2",
+    case(
+        "a worker that is killed",
+        "--nproc-per-node 2",
+        ("a worker is killed by SIGKILL: exit code", exit_code(), "1"),
+        ("the report: exitcode of a signal", _exitcode, "-9 (pid: PID)  (SIGKILL)"),
+        (
+            "the report: what is said of a signal",
+            _label("traceback", r"\d+$", "PID"),
+            "Signal 9 (SIGKILL) received by PID PID",
+        ),
         script=_WAITS + "time.sleep(600)\n",
         act=_kill,
-        looks={
-            "a worker is killed by SIGKILL: exit code": (exit_code(), "1"),
-            "the report: exitcode of a signal": (_label("exitcode", r"\d+\)", "PID)"), "-9 (pid: PID)  (SIGKILL)"),
-            "the report: what is said of a signal": (
-                _label("traceback", r"\d+$", "PID"),
-                "Signal 9 (SIGKILL) received by PID PID",
-            ),
-        },
     ),
-    Case(
-        name="an exception under record",
-        options="--nproc-per-node 2 --log-dir logs",
+    case(
+        "an exception under record",
+        "--nproc-per-node 2 --log-dir logs",
+        (
+            "record: what the worker's error file holds",
+            lambda seen: _error(seen.logs()["attempt_0/1/error.json"]),
+            "ValueError: the loss is not a number, a call stack, a time",
+        ),
+        (
+            "record: what the copy for the launcher's own TORCHELASTIC_ERROR_FILE holds",
+            lambda seen: _error(seen.file("copy.json")),
+            "ValueError: the loss is not a number, a call stack, a time, errorCode",
+        ),
+        holds(
+            "record: the report has the traceback",
+            lambda seen: "ValueError: the loss is not a number" in seen.err.rpartition("Root Cause")[2],
+        ),
+        ("the report: error_file", _label("error_file", r".*/(?=attempt)", ""), "attempt_0/1/error.json"),
         script=_RECORD,
         environ={"TORCHELASTIC_ERROR_FILE": "copy.json"},
-        looks={
-            "record: what the worker's error file holds": (
-                lambda seen: _error(seen, seen.logs()["attempt_0/1/error.json"]),
-                "ValueError: the loss is not a number, a call stack, a time",
-            ),
-            "record: what the copy for the launcher's own TORCHELASTIC_ERROR_FILE holds": (
-                _copy,
-                "ValueError: the loss is not a number, a call stack, a time, errorCode",
-            ),
-            "record: the report has the traceback": (
-                yes(lambda seen: "ValueError: the loss is not a number" in seen.err.rpartition("Root Cause")[2]),
-                "yes",
-            ),
-            "the report: error_file": (_label("error_file", r".*/(?=attempt)", ""), "attempt_0/1/error.json"),
-        },
     ),
-    Case(
-        name="SystemExit under record",
-        options="--log-dir logs",
+    case(
+        "SystemExit under record",
+        "--log-dir logs",
+        (
+            "SystemExit under record: error files",
+            lambda seen: " ".join(name for name in seen.logs() if "error" in name) or "(none)",
+            "(none)",
+        ),
+        ("SystemExit under record: exitcode in the report", _exitcode, "4 (pid: PID)"),
+        holds("the report: there are no other failures", lambda seen: "<NO_OTHER_FAILURES>" in seen.err),
         script=_EXITS,
-        looks={
-            "SystemExit under record: error files": (
-                lambda seen: " ".join(name for name in seen.logs() if "error" in name) or "(none)",
-                "(none)",
-            ),
-            "SystemExit under record: exitcode in the report": (_label("exitcode", r"\d+\)", "PID)"), "4 (pid: PID)"),
-            "the report: there are no other failures": (yes(lambda seen: "<NO_OTHER_FAILURES>" in seen.err), "yes"),
-        },
     ),
-    Case(
-        name="an error file that nobody can read",
-        options="--nproc-per-node 2 --log-dir logs",
-        script=TOOLS
-        + """
+    case(
+        "an error file that nobody can read",
+        "--nproc-per-node 2 --log-dir logs",
+        holds("an error file that is cut short: the job ends", lambda seen: seen.codes[0] != 0),
+        (
+            "an error file that is cut short: there is a report",
+            yes(lambda seen: report(seen).get("rank") == "1 (local_rank: 1)"),
+            "no",
+        ),
+        script=tools("""
 if RANK == 1:
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
         file.write('{"message": ')
     sys.exit(3)
 time.sleep(600)
-""",
-        looks={
-            "an error file that is cut short: the job ends": (yes(lambda seen: seen.codes[0] != 0), "yes"),
-            "an error file that is cut short: there is a report": (
-                yes(lambda seen: report(seen).get("rank") == "1 (local_rank: 1)"),
-                "no",
-            ),
-        },
+"""),
     ),
-    Case(
-        name="two failures at nearly the same time",
-        options="--nproc-per-node 3 --monitor-interval 3",
-        script=TOOLS
-        + """
+    case(
+        "two failures at nearly the same time",
+        "--nproc-per-node 3 --monitor-interval 3",
+        ("the root cause is the earliest failure", _label("rank"), "2 (local_rank: 2)"),
+        script=tools("""
 def fail(seconds, code):
     message = {"message": f"number {code}", "extraInfo": {"timestamp": str(int(time.time()) + seconds)}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
@@ -245,60 +215,54 @@ if RANK == 2:
 wait_for("first")
 time.sleep(0.2)
 fail(5, 10 + RANK)
-""",
-        looks={"the root cause is the earliest failure": (_label("rank"), "2 (local_rank: 2)")},
+"""),
     ),
-    Case(
-        name="a timer that runs out",
+    case(
+        "a timer that runs out",
+        "",
+        (
+            "a timer of torch.distributed.elastic.timer runs out",
+            lambda seen: "a failure like any other" if "FAILED" in seen.err else f"exit code {seen.codes[0]}",
+            "exit code -9",
+        ),
         environ={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "timers"},
         script=TOOLS + _TIMER,
-        looks={
-            "a timer of torch.distributed.elastic.timer runs out": (
-                lambda seen: "a failure like any other" if "FAILED" in seen.err else f"exit code {seen.codes[0]}",
-                "exit code -9",
-            )
-        },
     ),
-    Case(
-        name="restarts",
-        options="--nproc-per-node 2 --max-restarts 2 --log-dir logs --redirects 1",
+    case(
+        "restarts",
+        "--nproc-per-node 2 --max-restarts 2 --log-dir logs --redirects 1",
+        ("restarts that lead to success", succeeds, "runs"),
+        ("a group restarts as one: starts of each rank", _lives, "rank 0: 0 1 2; rank 1: 0 1 2"),
+        ("restarts: directories of the log files", _attempts, "attempt_0 attempt_1 attempt_2"),
+        ("TORCHELASTIC_RESTART_COUNT of the last start", variable("TORCHELASTIC_RESTART_COUNT", 1), "2"),
+        (
+            "MASTER_PORT after a restart",
+            lambda seen: (
+                "the same" if len({worker["environ"]["MASTER_PORT"] for worker in seen.workers}) == 1 else "another"
+            ),
+            "the same",
+        ),
         script=TOOLS
         + _BOTH
         + "print('try', RESTART)\nif RESTART == 2: sys.exit(0)\nif RANK == 1: sys.exit(3)\ntime.sleep(600)",
-        looks={
-            "restarts that lead to success": (succeeds, "runs"),
-            "a group restarts as one: starts of each rank": (_lives, "rank 0: 0 1 2; rank 1: 0 1 2"),
-            "restarts: directories of the log files": (_attempts, "attempt_0 attempt_1 attempt_2"),
-            "TORCHELASTIC_RESTART_COUNT of the last start": (variable("TORCHELASTIC_RESTART_COUNT", 1), "2"),
-            "MASTER_PORT after a restart": (
-                lambda seen: (
-                    "the same" if len({worker["environ"]["MASTER_PORT"] for worker in seen.workers}) == 1 else "another"
-                ),
-                "the same",
-            ),
-        },
     ),
-    Case(
-        name="restarts that are used up",
-        options="--nproc-per-node 2 --max-restarts 1",
+    case(
+        "restarts that are used up",
+        "--nproc-per-node 2 --max-restarts 1",
+        ("both workers fail, --max-restarts 1: starts of each rank", _lives, "rank 0: 0 1; rank 1: 0 1"),
+        holds("both workers fail: exit code", lambda seen: seen.codes[0] != 0),
         script=TOOLS + _BOTH + "sys.exit(RANK + 4)\n",
-        looks={
-            "both workers fail, --max-restarts 1: starts of each rank": (_lives, "rank 0: 0 1; rank 1: 0 1"),
-            "both workers fail: exit code": (yes(lambda seen: seen.codes[0] != 0), "yes"),
-        },
     ),
-    Case(
-        name="a failure after a success",
-        options="--nproc-per-node 2",
-        script=TOOLS + "if RANK == 0:\n    mark('done')\n    sys.exit(0)\nwait_for('done')\nsys.exit(1)\n",
-        looks={"one worker succeeds and one fails: exit code": (exit_code(), "1")},
+    case(
+        "a failure after a success",
+        "--nproc-per-node 2",
+        ("one worker succeeds and one fails: exit code", exit_code(), "1"),
+        script=tools("if RANK == 0:\n    mark('done')\n    sys.exit(0)\nwait_for('done')\nsys.exit(1)\n"),
     ),
-    Case(
-        name="run-path and exit 3",
-        options="--run-path",
-        script=TOOLS + "sys.exit(3)\n",
-        looks={
-            "--run-path: sys.exit(3): exitcode in the report": (_label("exitcode", r"\d+\)", "PID)"), "3 (pid: PID)")
-        },
+    case(
+        "run-path and exit 3",
+        "--run-path",
+        ("--run-path: sys.exit(3): exitcode in the report", _exitcode, "3 (pid: PID)"),
+        script=tools("sys.exit(3)\n"),
     ),
 )

@@ -6,32 +6,29 @@ import json
 import signal
 import socket
 from contextlib import suppress
+from typing import Any
 
-from tests.compat.looks import exit_code, port, succeeds, variable, yes
-from tests.compat.runs import LIMIT_S, TOOLS, Case, Running, Seen
+from tests.compat.looks import exit_code, holds, port, succeeds, variable, yes
+from tests.compat.runs import LIMIT_S, Case, Running, Seen, case, tools
 from tests.support.processes.tree import is_alive
 from tests.support.waiting import wait_until
 
 # Every agent has an address of its own on this machine; a name too, which torchrun knows nothing of.
 _NAMES = {"LAUNCHER_NODE_NAME": "node{agent}"}
 _FIRST, _SECOND = "--local-addr 127.0.0.21", "--local-addr 127.0.0.22"
+_TWO: Any = {"environ": _NAMES, "agents": (_FIRST, _SECOND)}
 _C10D = "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id night"
 _STATIC = "--master-addr 127.0.0.1 --master-port {port}"
 
-_MEET = (
-    TOOLS
-    + """
+_MEET = tools("""
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([RANK + 1])
 dist.all_reduce(total)
 mark(f"sum-{RANK}", int(total))
 dist.destroy_process_group()
-"""
-)
-_HOLD = (
-    TOOLS
-    + """
+""")
+_HOLD = tools("""
 if RANK == 0:
     mark("pid", os.getpid())
     sys.exit(0)
@@ -47,8 +44,7 @@ while True:
     time.sleep(0.01)
 time.sleep(1.5)
 mark("late")
-"""
-)
+""")
 
 
 def _rows(seen: Seen, *names: str) -> str:
@@ -109,167 +105,160 @@ def _first_of_two(running: Running) -> None:
     running.mark("held" if running.has("late") else "not held")
 
 
-_UNTIL_OVER = TOOLS + 'wait_for("over")\n'
+_UNTIL_OVER = tools('wait_for("over")\n')
 
 CASES: tuple[Case, ...] = (
-    Case(
-        name="two nodes of unequal size",
-        options=f"--nnodes 2 {_C10D}",
+    case(
+        "two nodes of unequal size",
+        f"--nnodes 2 {_C10D}",
+        ("two nodes of unequal size: they run", succeeds, "runs"),
+        (
+            "two nodes of unequal size: RANK, LOCAL_RANK, GROUP_RANK",
+            lambda seen: _rows(seen, "RANK", "LOCAL_RANK", "GROUP_RANK"),
+            "0 0 0; 1 1 0; 2 0 1",
+        ),
+        (
+            "two nodes of unequal size: ROLE_RANK, ROLE_WORLD_SIZE",
+            lambda seen: _rows(seen, "ROLE_RANK", "ROLE_WORLD_SIZE"),
+            "0 3; 1 3; 2 3",
+        ),
+        (
+            "two nodes of unequal size: WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_WORLD_SIZE",
+            lambda seen: _rows(seen, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+            "3 2 2; 3 2 2; 3 1 2",
+        ),
+        holds(
+            "two nodes: all workers have one MASTER_ADDR and MASTER_PORT",
+            lambda seen: _one(seen, "MASTER_ADDR", "MASTER_PORT"),
+        ),
+        ("--local-addr of the first node: MASTER_ADDR", variable("MASTER_ADDR", 2), "127.0.0.21"),
+        ("c10d: MASTER_PORT", port(), "a free port"),
         environ=_NAMES,
         agents=(f"--nproc-per-node 2 {_FIRST}", f"--nproc-per-node 1 {_SECOND}"),
-        looks={
-            "two nodes of unequal size: they run": (succeeds, "runs"),
-            "two nodes of unequal size: RANK, LOCAL_RANK, GROUP_RANK": (
-                lambda seen: _rows(seen, "RANK", "LOCAL_RANK", "GROUP_RANK"),
-                "0 0 0; 1 1 0; 2 0 1",
-            ),
-            "two nodes of unequal size: ROLE_RANK, ROLE_WORLD_SIZE": (
-                lambda seen: _rows(seen, "ROLE_RANK", "ROLE_WORLD_SIZE"),
-                "0 3; 1 3; 2 3",
-            ),
-            "two nodes of unequal size: WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_WORLD_SIZE": (
-                lambda seen: _rows(seen, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-                "3 2 2; 3 2 2; 3 1 2",
-            ),
-            "two nodes: all workers have one MASTER_ADDR and MASTER_PORT": (
-                yes(lambda seen: _one(seen, "MASTER_ADDR", "MASTER_PORT")),
-                "yes",
-            ),
-            "--local-addr of the first node: MASTER_ADDR": (variable("MASTER_ADDR", 2), "127.0.0.21"),
-            "c10d: MASTER_PORT": (port(), "a free port"),
-        },
     ),
-    Case(
-        name="two roles",
-        options=f"--nnodes 2 {_C10D}",
+    case(
+        "two roles",
+        f"--nnodes 2 {_C10D}",
+        (
+            "two roles: ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE",
+            lambda seen: _rows(seen, "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+            "trainer 0 2; trainer 1 2; reader 0 2; reader 1 2",
+        ),
         environ=_NAMES,
         agents=(f"--nproc-per-node 2 --role trainer {_FIRST}", f"--nproc-per-node 2 --role reader {_SECOND}"),
-        looks={
-            "two roles: ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE": (
-                lambda seen: _rows(seen, "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-                "trainer 0 2; trainer 1 2; reader 0 2; reader 1 2",
-            ),
-        },
     ),
-    Case(
-        name="static, the second node first",
-        options=f"--nnodes 2 --nproc-per-node 2 {_STATIC}",
+    case(
+        "static, the second node first",
+        f"--nnodes 2 --nproc-per-node 2 {_STATIC}",
+        ("static: workers meet", lambda seen: " ".join(seen.file(f"sum-{rank}") for rank in range(4)), "10 10 10 10"),
+        ("static: GROUP_RANK is --node-rank", lambda seen: _rows(seen, "RANK", "GROUP_RANK"), "0 0; 1 0; 2 1; 3 1"),
+        (
+            "static: the rank of the node that started first",
+            lambda seen: ", ".join(
+                sorted({worker["environ"]["RANK"] for worker in seen.workers if worker["environ"]["LOCAL_RANK"] == "0"})
+            ),
+            "0, 2",
+        ),
+        ("static: MASTER_ADDR on the other node", variable("MASTER_ADDR", 3), "127.0.0.1"),
+        ("static: MASTER_PORT on the other node", port(rank=3), "the given port"),
         environ=_NAMES,
         agents=("--node-rank 1", "--node-rank 0"),
         script=_MEET,
-        looks={
-            "static: workers meet": (
-                lambda seen: " ".join(seen.file(f"sum-{rank}") for rank in range(4)),
-                "10 10 10 10",
-            ),
-            "static: GROUP_RANK is --node-rank": (lambda seen: _rows(seen, "RANK", "GROUP_RANK"), "0 0; 1 0; 2 1; 3 1"),
-            "static: the rank of the node that started first": (
-                lambda seen: ", ".join(
-                    sorted(
-                        {worker["environ"]["RANK"] for worker in seen.workers if worker["environ"]["LOCAL_RANK"] == "0"}
-                    )
-                ),
-                "0, 2",
-            ),
-            "static: MASTER_ADDR on the other node": (variable("MASTER_ADDR", 3), "127.0.0.1"),
-            "static: MASTER_PORT on the other node": (port(rank=3), "the given port"),
-        },
     ),
-    Case(
-        name="c10d and torch",
-        options=f"--nnodes 2 --nproc-per-node 1 {_C10D}",
-        environ=_NAMES,
-        agents=(_FIRST, _SECOND),
+    case(
+        "c10d and torch",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D}",
+        ("c10d: workers meet", lambda seen: " ".join(seen.file(f"sum-{rank}") for rank in range(2)), "3 3"),
+        **_TWO,
         script=_MEET,
-        looks={"c10d: workers meet": (lambda seen: " ".join(seen.file(f"sum-{rank}") for rank in range(2)), "3 3")},
     ),
-    Case(
-        name="an IPv6 endpoint",
-        options="--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint [::1]:{port}",
+    case(
+        "an IPv6 endpoint",
+        "--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint [::1]:{port}",
+        ("an IPv6 endpoint: two nodes meet", lambda seen: seen.environ("WORLD_SIZE"), "2"),
+        ("an IPv6 endpoint: MASTER_ADDR", variable("MASTER_ADDR", 1), "::1"),
         environ=_NAMES,
         agents=("--local-addr ::1", "--local-addr ::1"),
-        looks={
-            "an IPv6 endpoint: two nodes meet": (lambda seen: seen.environ("WORLD_SIZE"), "2"),
-            "an IPv6 endpoint: MASTER_ADDR": (variable("MASTER_ADDR", 1), "::1"),
-        },
     ),
-    Case(
-        name="fewer than the most",
-        options=f"--nnodes 2:3 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=2",
-        environ=_NAMES,
-        agents=(_FIRST, _SECOND),
-        looks={"--nnodes 2:3, two nodes come: they start after the last call with": (variable("WORLD_SIZE"), "2")},
+    case(
+        "fewer than the most",
+        f"--nnodes 2:3 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=2",
+        ("--nnodes 2:3, two nodes come: they start after the last call with", variable("WORLD_SIZE"), "2"),
+        **_TWO,
     ),
-    Case(
-        name="as many as the most",
-        options=f"--nnodes 1:2 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=100000,join_timeout=200000",
-        environ=_NAMES,
-        agents=(_FIRST, _SECOND),
-        looks={"--nnodes 1:2, two nodes come: they start at once with": (variable("WORLD_SIZE"), "2")},
+    case(
+        "as many as the most",
+        f"--nnodes 1:2 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=100000,join_timeout=200000",
+        ("--nnodes 1:2, two nodes come: they start at once with", variable("WORLD_SIZE"), "2"),
+        **_TWO,
     ),
-    Case(
-        name="more than the most",
-        options=f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf read_timeout=10,join_timeout=40",
-        environ=_NAMES,
-        agents=(_FIRST, _SECOND),
+    case(
+        "more than the most",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf read_timeout=10,join_timeout=40",
+        (
+            "--nnodes 2, a third node comes: workers that are started for it",
+            lambda seen: str(len(seen.workers) - 2),
+            "0",
+        ),
+        ("--nnodes 2, a third node comes: its exit code when the others are done", exit_code(2), "1"),
+        ("--nnodes 2, a third node comes: exit code of the others", exit_code(0), "0"),
+        **_TWO,
         script=_UNTIL_OVER,
         act=_one_too_many,
-        looks={
-            "--nnodes 2, a third node comes: workers that are started for it": (
-                lambda seen: str(len(seen.workers) - 2),
-                "0",
-            ),
-            "--nnodes 2, a third node comes: its exit code when the others are done": (exit_code(2), "1"),
-            "--nnodes 2, a third node comes: exit code of the others": (exit_code(0), "0"),
-        },
     ),
-    Case(
-        name="an endpoint that is nobody's",
-        options="--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint nobody.invalid:29400 "
+    case(
+        "an endpoint that is nobody's",
+        "--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint nobody.invalid:29400 "
         "--rdzv-conf join_timeout=3,read_timeout=3",
-        looks={"an endpoint whose name does not resolve in time: exit code": (exit_code(), "1")},
+        ("an endpoint whose name does not resolve in time: exit code", exit_code(), "1"),
     ),
-    Case(
-        name="nobody else comes",
-        options=f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf join_timeout=3",
+    case(
+        "nobody else comes",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D} --rdzv-conf join_timeout=3",
+        ("--rdzv-conf join_timeout=3 and nobody comes: exit code", exit_code(), "1"),
+        ("--rdzv-conf join_timeout=3 and nobody comes: a worker was started", yes(lambda seen: seen.workers), "no"),
         environ=_NAMES,
         agents=(_FIRST,),
-        looks={
-            "--rdzv-conf join_timeout=3 and nobody comes: exit code": (exit_code(), "1"),
-            "--rdzv-conf join_timeout=3 and nobody comes: a worker was started": (yes(lambda seen: seen.workers), "no"),
-        },
     ),
-    Case(
-        name="a node comes later",
-        options=f"--nnodes 1:2 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=1,read_timeout=10",
+    case(
+        "a node comes later",
+        f"--nnodes 1:2 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=1,read_timeout=10",
+        ("--nnodes 1:2, a node comes later", _grown, "the job fails, exit codes 1 1"),
         environ={**_NAMES, "LAUNCHER_GROW_DELAY": "1"},
         agents=(_FIRST,),
         script=_UNTIL_OVER,
         act=_grow,
-        looks={"--nnodes 1:2, a node comes later": (_grown, "the job fails, exit codes 1 1")},
     ),
-    Case(
-        name="another node fails",
-        options=f"--nnodes 2 --nproc-per-node 1 {_C10D}",
+    case(
+        "another node fails",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D}",
+        ("the other node's worker fails: exit code there", exit_code(1), "1"),
+        (
+            "the other node's worker fails: a worker here that is well",
+            lambda seen: " ".join(name for name in ("runs on", "is stopped") if (seen.directory / name).exists()),
+            "runs on",
+        ),
         environ=_NAMES,
         agents=(_FIRST,),
-        script=TOOLS + "if RANK == 1:\n    wait_for('begun')\n    sys.exit(3)\nmark('begun')\nwait_for('over')\n",
+        script=tools("if RANK == 1:\n    wait_for('begun')\n    sys.exit(3)\nmark('begun')\nwait_for('over')\n"),
         act=_other_fails,
-        looks={
-            "the other node's worker fails: exit code there": (exit_code(1), "1"),
-            "the other node's worker fails: a worker here that is well": (
-                lambda seen: " ".join(name for name in ("runs on", "is stopped") if (seen.directory / name).exists()),
-                "runs on",
-            ),
-        },
     ),
-    Case(
-        name="another node restarts",
-        options=f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 {_C10D}",
-        environ=_NAMES,
-        agents=(_FIRST, _SECOND),
-        script=TOOLS
-        + """
+    case(
+        "another node restarts",
+        f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 {_C10D}",
+        ("the other node's worker fails once: both nodes start anew", succeeds, "runs"),
+        (
+            "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT here",
+            variable("TORCHELASTIC_RESTART_COUNT", 0),
+            "0",
+        ),
+        (
+            "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT there",
+            variable("TORCHELASTIC_RESTART_COUNT", 1),
+            "1",
+        ),
+        **_TWO,
+        script=tools("""
 if not os.path.exists("failed"):
     if RANK == 1:
         wait_for("begun")
@@ -277,32 +266,19 @@ if not os.path.exists("failed"):
         sys.exit(3)
     mark("begun")
     time.sleep(600)
-""",
-        looks={
-            "the other node's worker fails once: both nodes start anew": (succeeds, "runs"),
-            "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT here": (
-                variable("TORCHELASTIC_RESTART_COUNT", 0),
-                "0",
-            ),
-            "the other node's worker fails once: TORCHELASTIC_RESTART_COUNT there": (
-                variable("TORCHELASTIC_RESTART_COUNT", 1),
-                "1",
-            ),
-        },
+"""),
     ),
-    Case(
-        name="an early finisher",
-        options=f"--nnodes 2 --nproc-per-node 1 {_C10D}",
-        environ=_NAMES,
-        agents=(_FIRST, _SECOND),
+    case(
+        "an early finisher",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D}",
+        (
+            "a node whose workers are done waits for the others",
+            lambda seen: "held" if seen.file("held") == "" else "not held",
+            "held",
+        ),
+        ("a node whose workers are done: exit codes", succeeds, "runs"),
+        **_TWO,
         script=_HOLD,
         act=_first_of_two,
-        looks={
-            "a node whose workers are done waits for the others": (
-                lambda seen: "held" if seen.file("held") == "" else "not held",
-                "held",
-            ),
-            "a node whose workers are done: exit codes": (succeeds, "runs"),
-        },
     ),
 )

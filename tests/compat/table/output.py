@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 
-from tests.compat.looks import console, log, log_files, succeeds, yes
-from tests.compat.runs import TOOLS, Case, Running, Seen
+from tests.compat.looks import console, holds, log, log_files, succeeds, yes
+from tests.compat.runs import Case, Running, Seen, case, tools
 
 # A line and its end in one write, or two workers tear each other's where nobody stands between.
-_SAYS = TOOLS + "sys.stdout.write(f'out {RANK}\\n'); sys.stderr.write(f'err {RANK}\\n')\n"
+_SAYS = tools("sys.stdout.write(f'out {RANK}\\n'); sys.stderr.write(f'err {RANK}\\n')\n")
 _WRITERS, _LINES = 32, 1000
 _WRITES = f"""
 import os, sys
@@ -23,15 +23,12 @@ os.write(1, b"before \\xff\\xfe after\\n")
 os.write(1, "gr\\u00fc\\u00df\\n".encode())
 os.write(1, b"no line end")
 """
-_LATE = (
-    TOOLS
-    + """
+_LATE = tools("""
 print("first", flush=True)
 mark("said")
 wait_for("go on")
 print("last")
-"""
-)
+""")
 
 
 def _of_workers(seen: Seen, stream: str) -> str:
@@ -77,84 +74,65 @@ sys.stdout.write("the other\\n")
 """
 
 CASES: tuple[Case, ...] = (
-    Case(
-        name="no redirection",
-        options="--nproc-per-node 2 --log-dir logs",
+    case(
+        "no redirection",
+        "--nproc-per-node 2 --log-dir logs",
+        ("without options: stdout", _out, "out 0; out 1"),
+        ("without options: stderr", _err, "err 0; err 1"),
+        ("without options: log files", log_files, "(none)"),
         script=_SAYS,
-        looks={
-            "without options: stdout": (_out, "out 0; out 1"),
-            "without options: stderr": (_err, "err 0; err 1"),
-            "without options: log files": (log_files, "(none)"),
-        },
     ),
-    Case(
-        name="redirects",
-        options="--nproc-per-node 3 --log-dir logs --redirects 0:3,1:1,2:0",
+    case(
+        "redirects",
+        "--nproc-per-node 3 --log-dir logs --redirects 0:3,1:1,2:0",
+        ("--redirects 0:3,1:1,2:0: stdout", _out, "out 2"),
+        ("--redirects 0:3,1:1,2:0: stderr", _err, "err 1; err 2"),
+        (
+            "--redirects 0:3,1:1,2:0: log files",
+            log_files,
+            "attempt_0/0/stderr.log attempt_0/0/stdout.log attempt_0/1/stdout.log",
+        ),
         script=_SAYS,
-        looks={
-            "--redirects 0:3,1:1,2:0: stdout": (_out, "out 2"),
-            "--redirects 0:3,1:1,2:0: stderr": (_err, "err 1; err 2"),
-            "--redirects 0:3,1:1,2:0: log files": (
-                log_files,
-                "attempt_0/0/stderr.log attempt_0/0/stdout.log attempt_0/1/stdout.log",
-            ),
-        },
     ),
-    Case(
-        name="tee",
-        options="--nproc-per-node 3 --log-dir logs --tee 3 --local-ranks-filter 0,2 --role trainer",
+    case(
+        "tee",
+        "--nproc-per-node 3 --log-dir logs --tee 3 --local-ranks-filter 0,2 --role trainer",
+        ("--tee 3 with --local-ranks-filter 0,2: stdout", _out, "[trainer0]:out 0; [trainer2]:out 2"),
+        ("--tee 3 with --local-ranks-filter 0,2: stderr", _err, "[trainer0]:err 0; [trainer2]:err 2"),
+        ("--tee 3 with --local-ranks-filter 0,2: the file of local rank 1", log("attempt_0/1/stdout.log"), "out 1"),
         script=_SAYS,
-        looks={
-            "--tee 3 with --local-ranks-filter 0,2: stdout": (_out, "[trainer0]:out 0; [trainer2]:out 2"),
-            "--tee 3 with --local-ranks-filter 0,2: stderr": (_err, "[trainer0]:err 0; [trainer2]:err 2"),
-            "--tee 3 with --local-ranks-filter 0,2: the file of local rank 1": (
-                log("attempt_0/1/stdout.log"),
-                "out 1",
-            ),
-        },
     ),
-    Case(
-        name="a filter alone",
-        options="--nproc-per-node 2 --local-ranks-filter 1",
+    case(
+        "a filter alone",
+        "--nproc-per-node 2 --local-ranks-filter 1",
+        ("--local-ranks-filter 1: stdout", _out, "out 1"),
+        ("--local-ranks-filter 1: stderr", _err, "err 1"),
         script=_SAYS,
-        looks={
-            "--local-ranks-filter 1: stdout": (_out, "out 1"),
-            "--local-ranks-filter 1: stderr": (_err, "err 1"),
-        },
     ),
-    Case(
-        name="a tee of one stream",
-        options="--nproc-per-node 2 --log-dir logs --tee 1 --redirects 2",
+    case(
+        "a tee of one stream",
+        "--nproc-per-node 2 --log-dir logs --tee 1 --redirects 2",
+        (
+            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+            _out,
+            "<default 0/0 $ ${other}> out 0; <default 1/1 $ ${other}> out 1",
+        ),
+        ("--tee 1 with --redirects 2: stderr", _err, "(nothing)"),
         environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}/${local_rank} $$ ${other}> "},
         script=_SAYS,
-        looks={
-            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": (
-                _out,
-                "<default 0/0 $ ${other}> out 0; <default 1/1 $ ${other}> out 1",
-            ),
-            "--tee 1 with --redirects 2: stderr": (_err, "(nothing)"),
-        },
     ),
-    Case(
-        name="duplicate filters",
-        options="--nproc-per-node 2 --log-dir logs --tee 3",
+    case(
+        "duplicate filters",
+        "--nproc-per-node 2 --log-dir logs --tee 3",
+        ("--duplicate-stdout-filters in a variable", log("attempt_0/filtered_stdout.log"), "[default1]:out 1"),
+        ("--duplicate-stderr-filters in a variable", log("attempt_0/filtered_stderr.log"), "[default0]:err 0"),
         target="train.py",
         environ={"PET_DUPLICATE_STDOUT_FILTERS": "out 1,x,,y", "PET_DUPLICATE_STDERR_FILTERS": "err 0"},
         script=_SAYS,
-        looks={
-            "--duplicate-stdout-filters in a variable": (
-                log("attempt_0/filtered_stdout.log"),
-                "[default1]:out 1",
-            ),
-            "--duplicate-stderr-filters in a variable": (
-                log("attempt_0/filtered_stderr.log"),
-                "[default0]:err 0",
-            ),
-        },
     ),
-    Case(
-        name="duplicate filters with commas",
-        options=(
+    case(
+        "duplicate filters with commas",
+        (
             "--nproc-per-node",
             "2",
             "--log-dir",
@@ -166,91 +144,76 @@ CASES: tuple[Case, ...] = (
             "--duplicate-stderr-filters",
             "err 0",
         ),
+        (
+            "--duplicate-stdout-filters with two commas for one",
+            lambda seen: "; ".join(sorted(seen.logs()["attempt_0/filtered_stdout.log"].splitlines())),
+            "[default0]:x,y 0; [default1]:out 1; [default1]:x,y 1",
+        ),
+        ("--duplicate-stderr-filters: filtered_stderr.log", log("attempt_0/filtered_stderr.log"), "[default0]:err 0"),
         script=_SAYS + "print('x,y', RANK); print('x', RANK)\n",
-        looks={
-            "--duplicate-stdout-filters with two commas for one": (
-                lambda seen: "; ".join(sorted(seen.logs()["attempt_0/filtered_stdout.log"].splitlines())),
-                "[default0]:x,y 0; [default1]:out 1; [default1]:x,y 1",
-            ),
-            "--duplicate-stderr-filters: filtered_stderr.log": (
-                log("attempt_0/filtered_stderr.log"),
-                "[default0]:err 0",
-            ),
-        },
     ),
-    Case(
-        name="duplicate filters without a tee",
-        options=("--log-dir", "logs", "--redirects", "3", "--duplicate-stdout-filters", "out 0"),
+    case(
+        "duplicate filters without a tee",
+        ("--log-dir", "logs", "--redirects", "3", "--duplicate-stdout-filters", "out 0"),
+        (
+            "--duplicate-stdout-filters without --tee: filtered_stdout.log is written",
+            yes(lambda seen: seen.logs().get("attempt_0/filtered_stdout.log")),
+            "no",
+        ),
         script=_SAYS,
-        looks={
-            "--duplicate-stdout-filters without --tee: filtered_stdout.log is written": (
-                yes(lambda seen: seen.logs().get("attempt_0/filtered_stdout.log")),
-                "no",
-            )
-        },
     ),
-    Case(
-        name="log files that are not wanted",
-        options=("--log-dir", os.devnull, "--tee", "3"),
+    case(
+        "log files that are not wanted",
+        ("--log-dir", os.devnull, "--tee", "3"),
+        ("--log-dir /dev/null: it runs", succeeds, "runs"),
+        (
+            "--log-dir /dev/null: TORCHELASTIC_ERROR_FILE",
+            lambda seen: seen.environ("TORCHELASTIC_ERROR_FILE") or "(empty)",
+            "(empty)",
+        ),
         script=_SAYS,
-        looks={
-            "--log-dir /dev/null: it runs": (succeeds, "runs"),
-            "--log-dir /dev/null: TORCHELASTIC_ERROR_FILE": (
-                lambda seen: seen.environ("TORCHELASTIC_ERROR_FILE") or "(empty)",
-                "(empty)",
-            ),
-        },
     ),
-    Case(
-        name="a directory for logs that is a file",
-        options="--log-dir train.py",
-        looks={"--log-dir that is a file": (lambda seen: "a worker ran" if seen.workers else "refused", "refused")},
+    case(
+        "a directory for logs that is a file",
+        "--log-dir train.py",
+        ("--log-dir that is a file", lambda seen: "a worker ran" if seen.workers else "refused", "refused"),
     ),
-    Case(
-        name="thirty-two writers",
-        options=f"--nproc-per-node {_WRITERS} --log-dir logs --tee 1",
+    case(
+        "thirty-two writers",
+        f"--nproc-per-node {_WRITERS} --log-dir logs --tee 1",
+        holds("32 writers of 1,000 lines: all of them in the files", _all_lines),
         script=_WRITES,
-        looks={
-            "32 writers of 1,000 lines: all of them in the files": (yes(_all_lines), "yes"),
-        },
     ),
-    Case(
-        name="a line in two halves",
-        options="--log-dir logs --tee 1",
+    case(
+        "a line in two halves",
+        "--log-dir logs --tee 1",
+        (
+            "--tee: a line that is written in two halves",
+            console("half|other"),
+            "[default0]:one half, [default0]:the other",
+        ),
         script=_HALVES,
-        looks={
-            "--tee: a line that is written in two halves": (
-                console("half|other"),
-                "[default0]:one half, [default0]:the other",
-            )
-        },
     ),
-    Case(
-        name="output that is not UTF-8",
-        options="--log-dir logs --tee 1",
+    case(
+        "output that is not UTF-8",
+        "--log-dir logs --tee 1",
+        holds(
+            "output that is not UTF-8: the file has it as it was",
+            lambda seen: _raw(seen) == b"before \xff\xfe after\ngr\xc3\xbc\xc3\x9f\nno line end",
+        ),
+        (
+            "output that is not UTF-8: the console",
+            lambda seen: "as it was" if b"before \xff\xfe after" in seen.stdout else "changed",
+            "changed",
+        ),
+        holds("output without a line end: it reaches the console", lambda seen: "[default0]:no line end" in seen.out),
         script=_BYTES,
-        looks={
-            "output that is not UTF-8: the file has it as it was": (
-                yes(lambda seen: _raw(seen) == b"before \xff\xfe after\ngr\xc3\xbc\xc3\x9f\nno line end"),
-                "yes",
-            ),
-            "output that is not UTF-8: the console": (
-                lambda seen: "as it was" if b"before \xff\xfe after" in seen.stdout else "changed",
-                "changed",
-            ),
-            "output without a line end: it reaches the console": (
-                yes(lambda seen: "[default0]:no line end" in seen.out),
-                "yes",
-            ),
-        },
     ),
-    Case(
-        name="a file that is followed",
-        options="--log-dir logs --tee 3",
+    case(
+        "a file that is followed",
+        "--log-dir logs --tee 3",
+        ("a log file is there while the worker runs", console("first|last"), "[default0]:first; [default0]:last"),
         script=_LATE,
         act=_while_it_runs,
-        looks={
-            "a log file is there while the worker runs": (console("first|last"), "[default0]:first; [default0]:last")
-        },
     ),
 )

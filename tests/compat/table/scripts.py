@@ -7,8 +7,8 @@ import os
 import sys
 import zipfile
 
-from tests.compat.looks import arguments, console, exit_code, is_refused, succeeds, variable, yes
-from tests.compat.runs import DUMP, Case, Seen
+from tests.compat.looks import arguments, console, exit_code, holds, is_refused, succeeds, variable, yes
+from tests.compat.runs import DUMP, Case, Seen, case
 
 
 def _zip() -> bytes:
@@ -35,149 +35,130 @@ def _got(seen: Seen, words: tuple[str, ...]) -> bool:
 
 
 CASES: tuple[Case, ...] = (
-    Case(
-        name="a script",
+    case(
+        "a script",
+        "",
+        ("a script: its name in sys.argv", lambda seen: seen.worker()["argv"][0], "./scripts/work.py"),
+        ("a script: __name__", lambda seen: seen.worker()["name"], "__main__"),
+        ("a script: sys.path begins with", _folder, "the directory of the script"),
+        holds(
+            "a script: its working directory is the launcher's",
+            lambda seen: seen.worker()["cwd"] == str(seen.directory),
+        ),
+        holds("a script: Python runs with -u", lambda seen: seen.worker()["unbuffered"]),
+        ("a script: arguments that look like flags", arguments(), "--lr 1 --nproc-per-node 8 -m -- -- x"),
+        holds("a worker is the leader of a session", lambda seen: seen.worker()["session"] == seen.worker()["pid"]),
         target="./scripts/work.py --lr 1 --nproc-per-node 8 -m -- -- x",
         files={"scripts/work.py": DUMP},
-        looks={
-            "a script: its name in sys.argv": (lambda seen: seen.worker()["argv"][0], "./scripts/work.py"),
-            "a script: __name__": (lambda seen: seen.worker()["name"], "__main__"),
-            "a script: sys.path begins with": (_folder, "the directory of the script"),
-            "a script: its working directory is the launcher's": (
-                yes(lambda seen: seen.worker()["cwd"] == str(seen.directory)),
-                "yes",
-            ),
-            "a script: Python runs with -u": (yes(lambda seen: seen.worker()["unbuffered"]), "yes"),
-            "a script: arguments that look like flags": (arguments(), "--lr 1 --nproc-per-node 8 -m -- -- x"),
-            "a worker is the leader of a session": (
-                yes(lambda seen: seen.worker()["session"] == seen.worker()["pid"]),
-                "yes",
-            ),
-        },
     ),
-    Case(
-        name="dashes before the script",
-        options="--",
+    case(
+        "dashes before the script",
+        "--",
+        ("-- before the script, and one behind it", arguments(), "-- a"),
         target="train.py -- a",
-        looks={"-- before the script, and one behind it": (arguments(), "-- a")},
     ),
-    Case(
-        name="dashes behind the script",
+    case(
+        "dashes behind the script",
+        "",
+        ("-- directly behind the script", arguments(), "a -- b"),
         target="train.py -- a -- b",
-        looks={"-- directly behind the script": (arguments(), "a -- b")},
     ),
-    Case(
-        name="dollars",
-        options="--nproc-per-node 2",
+    case(
+        "dollars",
+        "--nproc-per-node 2",
+        ("${local_rank} and $$ in the script's arguments", arguments(1), "1 1 a$b $HOME ${rank} $ ${local_rank}"),
         target=("train.py", "${local_rank}", "$local_rank", "a$$b", "$HOME", "${rank}", "$", "$${local_rank}"),
-        looks={
-            "${local_rank} and $$ in the script's arguments": (arguments(1), "1 1 a$b $HOME ${rank} $ ${local_rank}")
-        },
     ),
-    Case(
-        name="odd arguments",
+    case(
+        "odd arguments",
+        "",
+        holds("empty, quoted, many-lined and non-UTF-8 arguments arrive", lambda seen: _got(seen, _ODD)),
         target=("train.py", *_ODD),
-        looks={"empty, quoted, many-lined and non-UTF-8 arguments arrive": (yes(lambda seen: _got(seen, _ODD)), "yes")},
     ),
-    Case(
-        name="many arguments",
+    case(
+        "many arguments",
+        "",
+        holds("30,000 arguments arrive", lambda seen: _got(seen, _MANY)),
         target=("train.py", *_MANY),
-        looks={"30,000 arguments arrive": (yes(lambda seen: _got(seen, _MANY)), "yes")},
     ),
-    Case(
-        name="a module",
-        options="--module",
+    case(
+        "a module",
+        "--module",
+        holds(
+            "a module: its file in sys.argv",
+            lambda seen: seen.worker()["argv"][0] == str(seen.directory / "package/work.py"),
+        ),
+        ("a module: its arguments", arguments(), "--lr 1"),
         target="package.work --lr 1",
         files={"package/__init__.py": "", "package/work.py": DUMP},
-        looks={
-            "a module: its file in sys.argv": (
-                yes(lambda seen: seen.worker()["argv"][0] == str(seen.directory / "package/work.py")),
-                "yes",
-            ),
-            "a module: its arguments": (arguments(), "--lr 1"),
-        },
     ),
-    Case(
-        name="a program",
-        options="--no-python --nproc-per-node 2",
+    case(
+        "a program",
+        "--no-python --nproc-per-node 2",
+        ("--no-python: a program and its arguments", console("work.sh"), "./work.sh 0 -x 0; ./work.sh 1 -x 1"),
         target="./work.sh -x ${local_rank}",
         files={"work.sh": _SHELL},
-        act=None,
-        looks={"--no-python: a program and its arguments": (console("work.sh"), "./work.sh 0 -x 0; ./work.sh 1 -x 1")},
     ),
-    Case(
-        name="run-path",
-        options="--run-path --no-python",
+    case(
+        "run-path",
+        "--run-path --no-python",
+        ("--run-path wins over --no-python", succeeds, "runs"),
+        ("--run-path: __name__", lambda seen: seen.worker()["name"], "__main__"),
+        ("--run-path: sys.argv", lambda seen: " ".join(seen.worker()["argv"]), "train.py -x"),
+        ("--run-path: Python runs with -u", yes(lambda seen: seen.worker()["unbuffered"]), "no"),
         target="train.py -x",
-        looks={
-            "--run-path wins over --no-python": (succeeds, "runs"),
-            "--run-path: __name__": (lambda seen: seen.worker()["name"], "__main__"),
-            "--run-path: sys.argv": (lambda seen: " ".join(seen.worker()["argv"]), "train.py -x"),
-            "--run-path: Python runs with -u": (yes(lambda seen: seen.worker()["unbuffered"]), "no"),
-        },
     ),
-    Case(
-        name="run-path and exit 0",
-        options="--run-path",
+    case(
+        "run-path and exit 0",
+        "--run-path",
+        ("--run-path: sys.exit(0) is success", exit_code(), "0"),
         script=DUMP + "sys.exit(0)\n",
-        looks={"--run-path: sys.exit(0) is success": (exit_code(), "0")},
     ),
-    Case(
-        name="a directory",
+    case(
+        "a directory",
+        "",
+        ("a directory with __main__.py", arguments(), "a"),
         target="project a",
         files={"project/__main__.py": "import helper\n" + DUMP, "project/helper.py": ""},
-        looks={"a directory with __main__.py": (arguments(), "a")},
     ),
-    Case(
-        name="a zip file",
+    case(
+        "a zip file",
+        "",
+        ("a zip file with __main__.py", arguments(), "a"),
         target="project.zip a",
         files={"project.zip": _zip()},
-        looks={"a zip file with __main__.py": (arguments(), "a")},
     ),
-    Case(
-        name="another interpreter",
+    case(
+        "another interpreter",
+        "",
+        ("PYTHON_EXEC names the interpreter, called with", lambda seen: seen.environ("SAW"), "./python -u"),
         environ={"PYTHON_EXEC": "./python"},
         files={"python": _PYTHON},
-        looks={"PYTHON_EXEC names the interpreter, called with": (lambda seen: seen.environ("SAW"), "./python -u")},
     ),
-    Case(
-        name="no script",
-        target="missing.py",
-        looks={"a script that is not there": (is_refused, "refused, exit code 1")},
-    ),
-    Case(
-        name="a script on stdin",
-        target="-",
-        stdin=DUMP.encode(),
-        looks={"a script on stdin (-)": (is_refused, "accepted")},
-    ),
-    Case(
-        name="stdin",
+    case("no script", "", ("a script that is not there", is_refused, "refused, exit code 1"), target="missing.py"),
+    case("a script on stdin", "", ("a script on stdin (-)", is_refused, "accepted"), target="-", stdin=DUMP.encode()),
+    case(
+        "stdin",
+        "",
+        ("what a worker reads on stdin", lambda seen: seen.worker()["stdin"], "from the terminal"),
         script=DUMP.replace("dump()\n", "dump(stdin=sys.stdin.read())\n"),
         stdin=b"from the terminal",
-        looks={"what a worker reads on stdin": (lambda seen: seen.worker()["stdin"], "from the terminal")},
     ),
-    Case(
-        name="the command before torchrun",
-        options="--nproc_per_node 2",
+    case(
+        "the command before torchrun",
+        "--nproc_per_node 2",
+        ("torch.distributed.launch, --legacy-local-rank: arguments", arguments(1), "--local-rank=1 --lr 1"),
+        ("torch.distributed.launch, --legacy-local-rank: LOCAL_RANK", variable("LOCAL_RANK", 1), "1"),
         target="train.py --lr 1",
         environ={"LAUNCHER_LEGACY_LOCAL_RANK": "1"},
         modules={"torchrun": "torch.distributed.launch"},
-        looks={
-            "torch.distributed.launch, --legacy-local-rank: arguments": (arguments(1), "--local-rank=1 --lr 1"),
-            "torch.distributed.launch, --legacy-local-rank: LOCAL_RANK": (variable("LOCAL_RANK", 1), "1"),
-        },
     ),
-    Case(
-        name="the command before torchrun with --use-env",
-        options="--use-env",
+    case(
+        "the command before torchrun with --use-env",
+        "--use-env",
+        ("torch.distributed.launch --use-env: arguments", arguments(), "--lr 1"),
         target="train.py --lr 1",
         modules={"torchrun": "torch.distributed.launch"},
-        looks={"torch.distributed.launch --use-env: arguments": (arguments(), "--lr 1")},
     ),
-    Case(
-        name="a bare environment",
-        is_bare=True,
-        looks={"an environment with nothing in it": (succeeds, "runs")},
-    ),
+    case("a bare environment", "", ("an environment with nothing in it", succeeds, "runs"), is_bare=True),
 )
