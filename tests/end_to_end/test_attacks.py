@@ -246,7 +246,7 @@ def test_a_share_that_no_leader_wrote_ends_no_agent(tmp_path: Path, etcd: EtcdSe
 
 
 @pytest.mark.parametrize("env", [{}, SECRET], ids=["without a secret", "with a secret"])
-def test_agents_show_no_key_to_a_listener_of_a_forged_leader_and_with_a_secret_do_not_dial_it(
+def test_agents_show_a_forged_leader_no_key_and_do_not_dial_one_unsigned(
     tmp_path: Path, etcd: EtcdServer, env: dict[str, str]
 ) -> None:
     with (

@@ -70,7 +70,7 @@ def test_a_killed_agent_or_supervisor_leaves_nobody(tmp_path: Path, victim: str)
             assert job.stderr.count("was killed by SIGKILL") == 1
 
 
-def test_a_frozen_agent_with_a_watchdog_keeps_no_workers_and_starts_a_new_round(tmp_path: Path) -> None:
+def test_a_frozen_agent_keeps_no_workers_and_starts_a_new_round_later(tmp_path: Path) -> None:
     script = """
 mark("up")
 mark("restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -110,7 +110,7 @@ def test_a_signal_to_the_agent_reaches_the_workers(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(("grace", "names"), [("1", ["SIGTERM"]), ("1000", ["SIGINT", "SIGINT"])])
-def test_workers_that_stay_are_killed_after_the_grace_or_at_a_second_interrupt(
+def test_workers_that_stay_are_killed_in_the_end_or_at_a_second_interrupt(
     tmp_path: Path, grace: str, names: list[str]
 ) -> None:
     with Job(tmp_path, "--shutdown-timeout", grace, script=STUBBORN + IDLE) as job:
@@ -157,7 +157,7 @@ def _the_agent(job: Job) -> int:
 
 
 @pytest.mark.parametrize("what", ["stop", "loss"])
-def test_in_the_pause_between_two_rounds_a_stop_and_a_lost_supervisor_end_the_job(tmp_path: Path, what: str) -> None:
+def test_a_stop_and_a_lost_supervisor_end_the_job_between_two_rounds(tmp_path: Path, what: str) -> None:
     with Job(tmp_path, "--max-restarts", "9", script=CRASHES) as job:
         job.says("round 4 was short")  # and the pause after it is one of seconds
         if what == "stop":
