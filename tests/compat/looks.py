@@ -75,11 +75,8 @@ def log(name: str) -> See:
     return lambda seen: seen.logs().get(name, "(no such file)").replace("\n", "; ").removesuffix("; ")
 
 
-def console(pattern: str = "", *, stream: str = "out") -> See:
-    """The lines of the console that hold the pattern, sorted, since workers are not ordered among themselves."""
-
-    def see(seen: Seen) -> str:
-        text = seen.out if stream == "out" else seen.err
-        return "; ".join(sorted(line for line in text.splitlines() if re.search(pattern, line))) or "(nothing)"
-
-    return see
+def console(pattern: str = "") -> See:
+    """The lines of stdout that hold the pattern, sorted, since workers are not ordered among themselves."""
+    return lambda seen: (
+        "; ".join(sorted(line for line in seen.out.splitlines() if re.search(pattern, line))) or "(nothing)"
+    )

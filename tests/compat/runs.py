@@ -234,11 +234,10 @@ class Seen:
     def err(self) -> str:
         return self.stderr.decode(errors="backslashreplace")
 
-    def worker(self, rank: int = 0, restarts: int | None = None) -> dict[str, Any]:
+    def worker(self, rank: int = 0) -> dict[str, Any]:
         """What this rank wrote down, the last time if it was started again."""
         for dump in reversed(self.workers):
-            environ = dump["environ"]
-            if int(environ["RANK"]) == rank and restarts in (None, int(environ["TORCHELASTIC_RESTART_COUNT"])):
+            if int(dump["environ"]["RANK"]) == rank:
                 return dump
         raise AssertionError(f"rank {rank} wrote nothing down:\n{self.said}")
 
@@ -249,9 +248,9 @@ class Seen:
         path = self.directory / name
         return path.read_text(errors="backslashreplace") if path.exists() else "(no such file)"
 
-    def logs(self, base: str = "logs") -> dict[str, str]:
-        """The files below the directory of the run, which is the only one in `base`: path -> content."""
-        runs = list((self.directory / base).glob("*"))
+    def logs(self) -> dict[str, str]:
+        """The files below the directory of the run, which is the only one in logs: path -> content."""
+        runs = list((self.directory / "logs").glob("*"))
         assert len(runs) == 1, f"{runs}\n{self.said}"
         found = [path for path in sorted(runs[0].rglob("*")) if path.is_file()]
         return {str(path.relative_to(runs[0])): path.read_text(errors="backslashreplace") for path in found}

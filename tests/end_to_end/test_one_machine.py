@@ -74,6 +74,13 @@ def test_an_end_by_a_signal_is_an_exit_code_above_128(tmp_path: Path) -> None:
     run(tmp_path, script="os.kill(os.getpid(), 11)", exit_code=139)
 
 
+def test_a_program_that_cannot_be_run_is_said(tmp_path: Path) -> None:
+    with Job(tmp_path, "--no-python", "./no-such-program") as job:
+        assert job.wait().exit_code in (2, 127)
+    assert "no-such-program" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
 RECORDED = """
 import torch.distributed
 from torch.distributed.elastic.multiprocessing.errors import record

@@ -12,14 +12,14 @@ from contextlib import suppress
 
 
 class Proxy:
-    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int) -> None:
         """Forwards to `port`."""
         self.is_mute = False
-        self._target = (host, port)
+        self._target = ("127.0.0.1", port)
         self._is_cut = False
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server((host, 0))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept)
 

@@ -11,12 +11,12 @@ from tests.support.processes.tree import REPOSITORY
 
 
 @contextmanager
-def strangers(modes: Sequence[str], port: int, seconds: float, host: str = "127.0.0.1") -> Iterator[None]:
+def strangers(modes: Sequence[str], port: int, seconds: float) -> Iterator[None]:
     """Let one attack in each of these ways for so long; waits for their end. Each has said something."""
     command = [sys.executable, "-m", "tests.support.stores.hostile_client"]
     processes = [
         subprocess.Popen(
-            [*command, mode, host, str(port), str(seconds)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+            [*command, mode, "127.0.0.1", str(port), str(seconds)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
         )
         for mode in modes
     ]
