@@ -1,5 +1,5 @@
 """Connections between agents: they show within milliseconds what a lease shows within seconds.
 
-connections.py is what the driver uses, in front of one thread (connection_loop.py); liveness.py is what a member knows
-from them, messages.py the messages of members.
+connections.py is what the driver uses; liveness.py is what a member knows from them, messages.py the messages of
+members.
 """

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from rendezvous.peers.resolve import Target
-
+Target = tuple[int, tuple[str, int]]
+"""A socket family and the address to connect to."""
 PROOF_INTERVAL_S = 0.02
 PROOF_DELAY_MAX_S = 0.5
 """Another process answers at that address: there will be no proof, so the dials become rarer."""

@@ -10,14 +10,14 @@ import contextlib
 import math
 import os
 import socket
+import threading
 from collections.abc import Callable
 from errno import EINPROGRESS
 from itertools import islice
 
 from rendezvous.errors import SettingsError
 from rendezvous.peers.connection import ConnectionEnd, PeerConnection, explain_error
-from rendezvous.peers.dial_attempt import DialAttempt
-from rendezvous.peers.resolve import Target, resolve
+from rendezvous.peers.dial_attempt import DialAttempt, Target
 from rendezvous.stores.addresses import split_address
 
 DIALS_PER_TURN = 128  # begun in one turn of the loop
@@ -201,3 +201,35 @@ class Dialer:
         """Drop an attempt that is no longer wanted."""
         if not attempt.is_wanted:
             self._attempts.pop(attempt.member_id, None)
+
+
+def resolve(address: str, on_targets: Callable[[list[Target]], None]) -> None:
+    """Call `on_targets` with the addresses of HOST:PORT: at once for an address, later and from a thread for a name.
+
+    A thread, since the system's resolver may take half a minute to fail. The list is empty if there is no such host.
+    """
+    try:
+        host, port = split_address(address)
+    except SettingsError:
+        on_targets([])
+        return
+    found = _find_targets(host, port, socket.AI_NUMERICHOST)
+    if found:
+        on_targets(found)
+        return
+
+    def look_up() -> None:
+        on_targets(_find_targets(host, port, 0))
+
+    try:
+        threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
+    except RuntimeError:  # the kernel gives no more threads
+        on_targets([])
+
+
+def _find_targets(host: str, port: int, flags: int) -> list[Target]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except (OSError, UnicodeError):
+        return []
+    return [(family, target) for family, _, _, _, target in found]  # type: ignore[misc]

@@ -8,7 +8,7 @@ proof: a member's host has refused dials after its connection ended. What follow
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from rendezvous.events import PeerDown, PeerGone, PeerUp
 
@@ -22,7 +22,9 @@ class PeerLiveness:
     def __init__(self, trusts_refusals: bool) -> None:
         self._trusts_refusals = trusts_refusals
         self._connected: dict[str, PeerUp] = {}
-        self._unreachable_since: dict[str, float] = {}
+        self.unreachable_since: dict[
+            str, float
+        ] = {}  # when the last connection to each ended
         self._last: dict[str, PeerUp] = {}  # the connection by which each peer was known last
         self._gone_since: dict[str, float] = {}
 
@@ -33,18 +35,18 @@ class PeerLiveness:
                 if len(member_id) > MEMBER_ID_MAX or (member_id not in self._last and len(self._last) >= PEERS_MAX):
                     return
                 self._connected[member_id] = self._last[member_id] = event
-                self._unreachable_since.pop(member_id, None)
+                self.unreachable_since.pop(member_id, None)
                 self._gone_since.pop(member_id, None)
             case PeerDown(member_id, _):
                 if self._connected.pop(member_id, None) is not None:
-                    self._unreachable_since[member_id] = now
+                    self.unreachable_since[member_id] = now
             case PeerGone(member_id):
                 if member_id in self._last and member_id not in self._connected:
                     self._gone_since.setdefault(member_id, now)
 
     def list_reached_after(self, at: float) -> list[str]:
         """List the members with a connection that is up, or was up after `at`."""
-        return [*self._connected, *(member_id for member_id, since in self._unreachable_since.items() if since > at)]
+        return [*self._connected, *(member_id for member_id, since in self.unreachable_since.items() if since > at)]
 
     @property
     def connected_ids(self) -> Collection[str]:
@@ -58,11 +60,6 @@ class PeerLiveness:
     def was_reached(self, member_id: str) -> bool:
         """Return whether a connection with this member has ever been up."""
         return member_id in self._last
-
-    @property
-    def unreachable_since(self) -> Mapping[str, float]:
-        """When the last connection ended, for each member that was reached once and is not now."""
-        return self._unreachable_since
 
     def get_gone_since(self, member_id: str, address: str) -> float:
         """Return since when this member is proven gone, with its workers, if it advertises `address`; else infinite.
@@ -89,5 +86,5 @@ class PeerLiveness:
         kept = {*member_ids, *self._connected}
         for member_id in [member_id for member_id in self._last if member_id not in kept]:
             del self._last[member_id]
-            self._unreachable_since.pop(member_id, None)
+            self.unreachable_since.pop(member_id, None)
             self._gone_since.pop(member_id, None)

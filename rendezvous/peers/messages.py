@@ -20,25 +20,21 @@ Number = Annotated[int, Meta(ge=0, lt=2**62)]
 Token = Annotated[str, Meta(max_length=64)]
 
 
-class OutageProbe(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="IsStoreAway"):
+class _OutageMessage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    probe: Number
+    plan_token: Token
+
+
+class OutageProbe(_OutageMessage, frozen=True, tag="IsStoreAway"):
     """The leader cannot reach the store, and asks with number `probe` whether the receiver can."""
 
-    probe: Number
-    plan_token: Token
 
-
-class OutageAck(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="StoreIsAway"):
+class OutageAck(_OutageMessage, frozen=True, tag="StoreIsAway"):
     """The reply: the sender cannot reach the store either, and knows no newer round than this plan's."""
 
-    probe: Number
-    plan_token: Token
 
-
-class OutageConfirmed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="HoldOn"):
+class OutageConfirmed(_OutageMessage, frozen=True, tag="HoldOn"):
     """All have acknowledged `probe`: each may count a lease's time from its own acknowledgement."""
-
-    probe: Number
-    plan_token: Token
 
 
 class KnownRevision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Known"):

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 import pytest
 
 from rendezvous.events import PeerDown, PeerMessage, PeerUp
-from rendezvous.peers import connection_loop
+from rendezvous.peers import connections
 from rendezvous.peers import dialer as dialling_module
 from rendezvous.peers.connection import HANDSHAKE_BYTES_MAX, ConnectionEnd, PeerConnection
+from rendezvous.peers.dial_attempt import Target
 from rendezvous.peers.dialer import LOOK_UPS_MAX, Dialer
 from rendezvous.peers.handshake import NONCE_BYTES, WIRE_VERSION, Handshake, PeerIdentity
-from rendezvous.peers.resolve import Target
 from tests.support.protocol.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
 
@@ -268,7 +268,7 @@ def test_a_member_that_sends_rubbish_is_lost_and_not_proven_gone() -> None:
 
 
 def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_loop, "HANDSHAKE_LIMIT_S", 0.3)
+    monkeypatch.setattr(connections, "HANDSHAKE_LIMIT_S", 0.3)
     with Member("leader") as leader, connect(leader) as silent, connect(leader) as slow:
         slow.settimeout(0.02)
 
@@ -287,11 +287,11 @@ def test_who_says_nothing_or_one_letter_at_a_time_is_hung_up_on(monkeypatch: pyt
 
 
 def test_however_many_say_nothing_who_belongs_here_gets_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_loop, "UNAUTHENTICATED_MAX", 50)
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 50)
     with Member("leader") as leader:
         silent = [connect(leader) for _ in range(200)]
         assert_still_serves(leader)
-        wait_until(lambda: len(leader.presence._loop._unauthenticated) <= 50)
+        wait_until(lambda: len(leader.presence._unauthenticated) <= 50)
         for end in silent:
             end.close()
 
@@ -401,7 +401,7 @@ def test_a_connection_from_another_address_than_advertised_proves_nothing() -> N
         leader.wait_for(PeerUp("follower", "192.0.2.1:7", False))
         follower.presence.close()
         leader.wait_for(PeerDown("follower", False))
-        assert leader.presence._loop._dialer._attempts == {}
+        assert leader.presence._dialer._attempts == {}
 
 
 class NoFilesLeft(socket.socket):
@@ -413,8 +413,13 @@ def test_accepting_is_tried_again_soon_after_descriptors_ran_out() -> None:
     with NoFilesLeft() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        board = connection_loop.ConnectionLoop(
-            listener=listener, address="", secret=b"", submit=lambda event: None, clock=lambda: 100.0, silence_s=60.0
+        board = connections.PeerConnections(
+            listener=listener,
+            address="127.0.0.1:9",
+            secret=b"",
+            submit=lambda event: None,
+            clock=lambda: 100.0,
+            silence_s=60.0,
         )
         board._sweep(100.0)
         board._accept()
