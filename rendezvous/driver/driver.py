@@ -16,30 +16,9 @@ from typing import TYPE_CHECKING
 from rendezvous import events
 from rendezvous.driver.store_health import StoreHealthLog
 from rendezvous.errors import OutcomeUnknown, StoreError
-from rendezvous.events import (
-    Action,
-    ConnectTo,
-    Event,
-    Log,
-    MakePlan,
-    PlanReady,
-    PlanRefused,
-    SendToPeer,
-    SetIdentity,
-    StartWatch,
-    StopWatch,
-    StoreOutcomeUnknown,
-    StoreRejected,
-    StoreReply,
-    StoreRequest,
-    Tick,
-    WatchLost,
-    WatchUpdate,
-    execute_request,
-    get_request_kind,
-)
+from rendezvous.events import Action, Event, MakePlan, PlanReady, PlanRefused, StoreRequest
 from rendezvous.machine import MemberMachine
-from rendezvous.stores.contract import Batch, Store, Watch
+from rendezvous.stores.contract import Store, Watch
 
 if TYPE_CHECKING:
     from rendezvous.driver.worker_pool import WorkerPool
@@ -107,14 +86,14 @@ class Driver:
         while True:
             if self._failure is not None:
                 raise self._failure
-            events = self._take_inbox()
+            inbox = self._take_inbox()
             now = self._clock()  # after the events: none is handled with a time before a freeze that it followed
             for_agent += self._report_store_health(now)
-            if not events:
+            if not inbox:
                 if now < self._machine.wake_at:
                     return for_agent
-                events.append(Tick())
-            actions = self._machine.steps(events, now)
+                inbox.append(events.Tick())
+            actions = self._machine.steps(inbox, now)
             for_agent += [action for action in actions if not self._carry_out(action)]
 
     def close(self, limit_s: float) -> None:
@@ -142,7 +121,7 @@ class Driver:
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
         sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
-        return [Log(sentence, is_remark=True) for sentence in sentences if sentence]
+        return [events.Log(sentence, is_remark=True) for sentence in sentences if sentence]
 
     def _take_inbox(self) -> list[Event]:
         """Return the events in the inbox, without late events of watches that were cancelled."""
@@ -153,19 +132,19 @@ class Driver:
         match action:
             case StoreRequest():
                 self._request(action)
-            case StartWatch(key, start_revision):
+            case events.StartWatch(key, start_revision):
                 self._start_watch(key, start_revision)
-            case StopWatch(key):
+            case events.StopWatch(key):
                 self._stop_watch(key)
             case MakePlan():
                 self._plan(action)
-            case SetIdentity(job, member_id):
+            case events.SetIdentity(job, member_id):
                 if self._presence is not None:
                     self._presence.set_identity(job, member_id)
-            case ConnectTo(member_id, address):
+            case events.ConnectTo(member_id, address):
                 if self._presence is not None:
                     self._presence.connect_to(member_id, address)
-            case SendToPeer(member_id, text):
+            case events.SendToPeer(member_id, text):
                 if self._presence is not None:
                     self._presence.send(member_id, text)
             case _:
@@ -176,8 +155,17 @@ class Driver:
 
     def _start_watch(self, key: str, start_revision: int) -> None:
         self._stop_watch(key)
-        subscription = self._watches[key] = _Subscription(self._store, key, start_revision, self._deliver)
-        subscription.begin()
+        subscription = self._watches[key] = _Subscription()
+        try:
+            subscription.watch = self._store.watch(
+                key,
+                prefix=key.endswith("/"),
+                start_revision=start_revision,
+                on_batch=lambda batch: self._deliver(events.WatchUpdate(key, batch), subscription),
+                on_lost=lambda error: self._deliver(events.WatchLost(key, error), subscription),
+            )
+        except StoreError as error:
+            self._deliver(events.WatchLost(key, error), subscription)
 
     def _stop_watch(self, key: str) -> None:
         subscription = self._watches.pop(key, None)
@@ -189,8 +177,9 @@ class Driver:
                 self._run_in_pool(self._request_pool, subscription.cancel)
 
     def _deliver(self, event: Event, subscription: _Subscription) -> None:
-        self._inbox.append((event, subscription))
-        self._wake()
+        if not subscription.is_cancelled:
+            self._inbox.append((event, subscription))
+            self._wake()
 
     def _plan(self, request: MakePlan) -> None:
         if self._is_local:
@@ -219,54 +208,27 @@ class Driver:
         failure: StoreError | None = None
         since = self._clock()
         try:
-            return StoreReply(store_request.id, execute_request(self._store, store_request.request))
+            return events.StoreReply(store_request.id, events.execute_request(self._store, store_request.request))
         except OutcomeUnknown as error:
             failure = error
-            return StoreOutcomeUnknown(store_request.id)
+            return events.StoreOutcomeUnknown(store_request.id)
         except StoreError as error:
             failure = error
-            return StoreRejected(store_request.id, error)
+            return events.StoreRejected(store_request.id, error)
         finally:
-            self._outcomes.append((get_request_kind(store_request.request), failure, self._clock() - since))
+            self._outcomes.append((events.get_request_kind(store_request.request), failure, self._clock() - since))
 
 
 class _Subscription:
-    """One watch, from its StartWatch on. `deliver` is called from the store's threads."""
+    """One watch, from its StartWatch on."""
 
-    def __init__(
-        self, store: Store, key: str, start_revision: int, deliver: Callable[[Event, _Subscription], None]
-    ) -> None:
-        self._store = store
-        self._key = key
-        self._start_revision = start_revision
-        self._deliver = deliver
-        self._watch: Watch | None = None
-        self.is_cancelled = False
-
-    def begin(self) -> None:
-        try:
-            self._watch = self._store.watch(
-                self._key,
-                prefix=self._key.endswith("/"),
-                start_revision=self._start_revision,
-                on_batch=self._take,
-                on_lost=self._lose,
-            )
-        except StoreError as error:
-            self._lose(error)
+    watch: Watch | None = None
+    is_cancelled = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        if self._watch is not None:
-            self._watch.cancel()
-
-    def _take(self, batch: Batch) -> None:
-        if not self.is_cancelled:
-            self._deliver(WatchUpdate(self._key, batch), self)
-
-    def _lose(self, error: StoreError) -> None:
-        if not self.is_cancelled:
-            self._deliver(WatchLost(self._key, error), self)
+        if self.watch is not None:
+            self.watch.cancel()
 
 
 def _cancel(subscriptions: list[_Subscription]) -> None:
