@@ -66,7 +66,11 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     free_at = min((quarantine.until for quarantine in chosen.quarantined.values()), default=math.inf)
     if chosen.size.world_size <= seal.world_size:
         return Wait(free_at, reason)
-    arrived_at = max((_find_arrival(view, member, settings) for member in chosen.members), default=-math.inf)
+    # When each of the others could first have enlarged the round; a node in quarantine, at its end.
+    quarantines = view.budget.find_quarantines(settings)
+    others = [member for member in chosen.members if member.member.member_id not in view.active]
+    ended_at = [quarantines[member.node].until for member in others if member.node in quarantines]
+    arrived_at = max([*(member.seen_at for member in others), *ended_at], default=-math.inf)
     growing = f"growing after round {seal.round}: {chosen.size.reason}"
     if settings.grow == "checkpoint":
         if view.saved_at > arrived_at:
@@ -76,15 +80,3 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     if now >= until:
         return EndRound("grace", growing)
     return Wait(min(until, free_at), f"{reason}; could grow: {chosen.size.reason}")
-
-
-def _find_arrival(view: View, member: MemberView, settings: Settings) -> float:
-    """Return when this member could first have enlarged the round; if it was quarantined, the end of its quarantine."""
-    if member.member.member_id in view.active:
-        return -math.inf
-    quarantine = (
-        view.budget.find_quarantines(settings).get(member.node)
-        if view.budget.losses or view.budget.first_failures
-        else None
-    )
-    return max(member.seen_at, quarantine.until if quarantine is not None else -math.inf)

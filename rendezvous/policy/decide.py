@@ -18,29 +18,12 @@ from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
 from rendezvous.policy.commands import choose_request
-from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
-from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
+from rendezvous.policy.decisions import Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
+from rendezvous.policy.view import Sizer, View
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 
 _PUT_OFF = "omission put off"
-
-__all__ = [
-    "ApplyCommand",
-    "Decision",
-    "EndJob",
-    "EndRound",
-    "Fence",
-    "MemberView",
-    "QuitJob",
-    "SealRound",
-    "Size",
-    "Sizer",
-    "StatusView",
-    "View",
-    "Wait",
-    "decide",
-]
 
 
 def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:

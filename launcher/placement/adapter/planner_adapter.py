@@ -30,7 +30,7 @@ from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.planner import plan
 from rendezvous.errors import RecordError
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
-from rendezvous.policy.decide import MemberView, Size
+from rendezvous.policy.view import MemberView, Size
 from rendezvous.stores.addresses import is_local_only
 
 NAMES_MAX = 12  # a sentence with more names is unreadable

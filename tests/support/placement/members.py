@@ -9,7 +9,7 @@ from launcher.placement.adapter.description import Description, NodeAssignment, 
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.policy.decide import MemberView, Size
+from rendezvous.policy.view import MemberView, Size
 from rendezvous.records import Member
 
 USUAL, FREE = Limits(), Costs()

@@ -27,7 +27,7 @@ from rendezvous.events import (
     execute_request,
 )
 from rendezvous.machine import MemberMachine
-from rendezvous.policy.decide import MemberView, Size
+from rendezvous.policy.view import MemberView, Size
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Watch

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decide import Decision, EndJob, MemberView, Size, Sizer, StatusView, View, decide
+from rendezvous.policy.decide import decide
+from rendezvous.policy.decisions import Decision, EndJob
 from rendezvous.policy.quarantine import Strike
+from rendezvous.policy.view import MemberView, Size, Sizer, StatusView, View
 from rendezvous.records import Command, Member, Seal, Status, Stop, Verdict
 from rendezvous.settings import Settings
 

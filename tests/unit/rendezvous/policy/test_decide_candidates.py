@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rendezvous.policy.decide import ApplyCommand, EndRound, QuitJob, SealRound, Wait
+from rendezvous.policy.decisions import ApplyCommand, EndRound, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command
 from tests.support.protocol.views import (

@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decide import EndJob, MemberView, SealRound, Wait, decide
+from rendezvous.policy.decide import decide
+from rendezvous.policy.decisions import EndJob, SealRound, Wait
+from rendezvous.policy.view import MemberView
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
 from tests.support.protocol.views import (

@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.policy.decide import EndRound, MemberView, QuitJob, SealRound, Size, View, Wait, decide
+from rendezvous.policy.decide import decide
+from rendezvous.policy.decisions import EndRound, QuitJob, SealRound, Wait
+from rendezvous.policy.view import MemberView, Size, View
 from rendezvous.settings import Settings
 from tests.support.protocol.views import (
     RUNS,

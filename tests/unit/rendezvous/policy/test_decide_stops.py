@@ -7,7 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from rendezvous.policy.decide import EndJob, EndRound, Fence, QuitJob, SealRound, Wait
+from rendezvous.policy.decisions import EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Command, Verdict
 from tests.support.protocol.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict

@@ -16,7 +16,7 @@ from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import AllOrNothing, Costs, Feasibility, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.policy.decide import MemberView, Size
+from rendezvous.policy.view import MemberView, Size
 from rendezvous.records import Member
 
 
