@@ -71,49 +71,53 @@ def execute_request(store: Store, request: Request) -> Answer:
 # --- Events ---
 
 
-class Start(Struct, frozen=True):
+class Event(Struct, frozen=True):
+    """What happened: an input of the machine."""
+
+
+class Start(Event, frozen=True):
     """Join the job."""
 
 
-class Tick(Struct, frozen=True):
+class Tick(Event, frozen=True):
     """Time has passed: the machine's `wake_at` was reached."""
 
 
-class StoreReply(Struct, frozen=True):
+class StoreReply(Event, frozen=True):
     """The store's answer to StoreRequest `id`."""
 
     id: int
     answer: Answer
 
 
-class StoreRejected(Struct, frozen=True):
+class StoreRejected(Event, frozen=True):
     """StoreRequest `id` was rejected: nothing was written."""
 
     id: int
     error: StoreError
 
 
-class StoreOutcomeUnknown(Struct, frozen=True):
+class StoreOutcomeUnknown(Event, frozen=True):
     """It is unknown whether StoreRequest `id` was applied, or will be."""
 
     id: int
 
 
-class WatchUpdate(Struct, frozen=True):
+class WatchUpdate(Event, frozen=True):
     """Events of the watch on `key`."""
 
     key: str
     batch: Batch
 
 
-class WatchLost(Struct, frozen=True):
+class WatchLost(Event, frozen=True):
     """The watch on `key` has ended."""
 
     key: str
     error: StoreError
 
 
-class PlanReady(Struct, frozen=True):
+class PlanReady(Event, frozen=True):
     """The planner's reply to MakePlan `id`: one text per active member; the other members are spares.
 
     `reasons` are sentences for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: which
@@ -131,20 +135,20 @@ class PlanReady(Struct, frozen=True):
     remarks: tuple[str, ...] = ()
 
 
-class PlanRefused(Struct, frozen=True):
+class PlanRefused(Event, frozen=True):
     """The planner found no plan for MakePlan `id`."""
 
     id: int
     reason: str
 
 
-class RoundSucceeded(Struct, frozen=True):
+class RoundSucceeded(Event, frozen=True):
     """Every worker of the round on this node has succeeded."""
 
     round: int
 
 
-class RoundFailed(Struct, frozen=True):
+class RoundFailed(Event, frozen=True):
     """A worker of the round on this node has failed. `failure` is the launcher's text for the report."""
 
     round: int
@@ -156,20 +160,20 @@ class RoundFailed(Struct, frozen=True):
     is_final: bool = False  # this node does not restart its workers, even if the budget is not spent
 
 
-class RoundStopped(Struct, frozen=True):
+class RoundStopped(Event, frozen=True):
     """No process of the round is left on this node. `worker_port` is offered for the next round."""
 
     round: int
     worker_port: int
 
 
-class CheckpointSaved(Struct, frozen=True):
+class CheckpointSaved(Event, frozen=True):
     """The workers of the round report that they have saved a checkpoint."""
 
     round: int
 
 
-class PeerUp(Struct, frozen=True):
+class PeerUp(Event, frozen=True):
     """An authenticated presence connection with a member is up, whichever side dialled.
 
     `address`: HOST:PORT where the member says it listens. `is_provable`: the connection came from, or went to, that
@@ -181,14 +185,14 @@ class PeerUp(Struct, frozen=True):
     is_provable: bool
 
 
-class PeerDown(Struct, frozen=True):
+class PeerDown(Event, frozen=True):
     """No presence connection with the member is left. `is_silent`: no more data arrived; else FIN or RST came."""
 
     member_id: str
     is_silent: bool
 
 
-class PeerGone(Struct, frozen=True):
+class PeerGone(Event, frozen=True):
     """The presence proof: after FIN or RST of a provable connection, its host has refused two dials.
 
     The listener is held by keeper, supervisor and workers too, so none of them is left. Sent once, until PeerUp.
@@ -197,50 +201,32 @@ class PeerGone(Struct, frozen=True):
     member_id: str
 
 
-class PeerMessage(Struct, frozen=True):
+class PeerMessage(Event, frozen=True):
     """A message that a member sent over its presence connection, as that member wrote it."""
 
     member_id: str
     text: str
 
 
-class WatchdogExpired(Struct, frozen=True):
+class WatchdogExpired(Event, frozen=True):
     """The watchdog ran out and the workers were killed, though the lease may yet be renewed."""
 
 
-class LeaveRequest(Struct, frozen=True):
+class LeaveRequest(Event, frozen=True):
     """This node was asked to leave."""
 
     reason: str
     exit_code: int
 
 
-Event = (
-    Start
-    | Tick
-    | StoreReply
-    | StoreRejected
-    | StoreOutcomeUnknown
-    | WatchUpdate
-    | WatchLost
-    | PlanReady
-    | PlanRefused
-    | RoundSucceeded
-    | RoundFailed
-    | RoundStopped
-    | CheckpointSaved
-    | PeerUp
-    | PeerDown
-    | PeerGone
-    | PeerMessage
-    | WatchdogExpired
-    | LeaveRequest
-)
-
 # --- Actions ---
 
 
-class StoreRequest(Struct, frozen=True):
+class Action(Struct, frozen=True):
+    """What to do next: an output of the machine."""
+
+
+class StoreRequest(Action, frozen=True):
     """Send a request; answered by StoreReply, StoreRejected or StoreOutcomeUnknown. `why` is for people."""
 
     id: int
@@ -248,14 +234,14 @@ class StoreRequest(Struct, frozen=True):
     request: Request
 
 
-class StartWatch(Struct, frozen=True):
+class StartWatch(Action, frozen=True):
     """Watch `key` (a prefix if it ends with "/") from `start_revision`."""
 
     key: str
     start_revision: int
 
 
-class StopWatch(Struct, frozen=True):
+class StopWatch(Action, frozen=True):
     """Stop watching `key`."""
 
     key: str
@@ -270,7 +256,7 @@ class RosterMember(Struct, frozen=True):
     order: int
 
 
-class MakePlan(Struct, frozen=True):
+class MakePlan(Action, frozen=True):
     """Plan a round for these members; answer with PlanReady or PlanRefused. `previous`: last round's assignments."""
 
     id: int
@@ -280,7 +266,7 @@ class MakePlan(Struct, frozen=True):
     names: Mapping[str, str] = {}  # of the nodes in `previous`, also of those that are gone
 
 
-class StartRound(Struct, frozen=True):
+class StartRound(Action, frozen=True):
     """Start this node's workers of the round."""
 
     round: int
@@ -290,7 +276,7 @@ class StartRound(Struct, frozen=True):
     assignment: str
 
 
-class StopRound(Struct, frozen=True):
+class StopRound(Action, frozen=True):
     """End this node's workers of the round; answer with RoundStopped.
 
     `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once.
@@ -301,20 +287,20 @@ class StopRound(Struct, frozen=True):
     reason: str
 
 
-class ExtendWatchdog(Struct, frozen=True):
+class ExtendWatchdog(Action, frozen=True):
     """Workers may live until this time and no longer, unless extended again."""
 
     until: float
 
 
-class SetIdentity(Struct, frozen=True):
+class SetIdentity(Action, frozen=True):
     """This agent is this member of this job, for both directions of presence connections; "" means no member."""
 
     job: str
     member_id: str
 
 
-class ConnectTo(Struct, frozen=True):
+class ConnectTo(Action, frozen=True):
     """Keep a presence connection to this member, the leader, and to no other; an empty id ends it.
 
     Dials are repeated until the next ConnectTo. Inbound connections are accepted at any time, whichever member leads.
@@ -324,14 +310,14 @@ class ConnectTo(Struct, frozen=True):
     address: str
 
 
-class SendToPeer(Struct, frozen=True):
+class SendToPeer(Action, frozen=True):
     """Send a message over the presence connection with the member; it is lost if there is none."""
 
     member_id: str
     text: str
 
 
-class Log(Struct, frozen=True):
+class Log(Action, frozen=True):
     """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
 
     `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules.
@@ -342,25 +328,9 @@ class Log(Struct, frozen=True):
     rule: str = ""
 
 
-class Exit(Struct, frozen=True):
+class Exit(Action, frozen=True):
     """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends."""
 
     exit_code: int
     reason: str
     verdict: Verdict | None
-
-
-Action = (
-    StoreRequest
-    | StartWatch
-    | StopWatch
-    | MakePlan
-    | StartRound
-    | StopRound
-    | ExtendWatchdog
-    | SetIdentity
-    | ConnectTo
-    | SendToPeer
-    | Log
-    | Exit
-)

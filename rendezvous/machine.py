@@ -22,31 +22,7 @@ from msgspec.structs import replace
 
 from rendezvous import events, records
 from rendezvous.errors import EXIT_TEMPORARY, LeaseNotFound, SettingsError
-from rendezvous.events import (
-    Action,
-    CheckpointSaved,
-    Event,
-    LeaveRequest,
-    PeerDown,
-    PeerGone,
-    PeerMessage,
-    PeerUp,
-    PlanReady,
-    PlanRefused,
-    RoundFailed,
-    RoundStopped,
-    RoundSucceeded,
-    SetIdentity,
-    Start,
-    StoreOutcomeUnknown,
-    StoreRejected,
-    StoreReply,
-    StoreRequest,
-    Tick,
-    WatchdogExpired,
-    WatchLost,
-    WatchUpdate,
-)
+from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
 from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers import messages
@@ -54,18 +30,7 @@ from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
 from rendezvous.records import Member, Spec
 from rendezvous.settings import Settings
-from rendezvous.state.intents import (
-    BecomeMember,
-    ExitNow,
-    Finish,
-    HoldMembership,
-    Intent,
-    LoseMembership,
-    NoteRegistration,
-    NoteResync,
-    StopWorkers,
-    SuspectRemoval,
-)
+from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
 
 
@@ -146,7 +111,7 @@ class MemberMachine:
         """
         state = self.state
         requests, membership = state.requests, state.membership
-        requests.begin_step()
+        requests.actions = []
         if membership.has_ended:
             return requests.actions
         if state.is_member and not membership.is_final and now >= state.lease.membership_until:
@@ -165,31 +130,30 @@ class MemberMachine:
         if state.membership.is_final and not isinstance(event, (StoreReply, StoreRejected, StoreOutcomeUnknown)):
             return
         match event:
-            case Start() | Tick():
+            case events.Start() | events.Tick():
                 pass
             case StoreReply() | StoreRejected() | StoreOutcomeUnknown():
                 self._handle_outcome(event, now)
-            case WatchUpdate() | WatchLost():
+            case events.WatchUpdate() | events.WatchLost():
                 state.cache.handle_watch(event, now)
-            case PlanReady() | PlanRefused():
+            case events.PlanReady() | events.PlanRefused():
                 if state.leadership is not None:
                     leader.handle_plan(state.leadership, event)
-            case RoundSucceeded() | RoundFailed() | RoundStopped() | CheckpointSaved():
+            case events.RoundSucceeded() | events.RoundFailed() | events.RoundStopped() | events.CheckpointSaved():
                 local_round.handle(state, event)
-            case PeerUp() | PeerDown() | PeerGone():
+            case events.PeerUp() | events.PeerDown() | events.PeerGone():
                 state.peers.take(event, now)
-            case PeerMessage(member_id, text):
+            case events.PeerMessage(member_id, text):
                 message = messages.decode_message(text)
                 if isinstance(message, messages.KnownRevision):
                     stale_watch.handle(state, member_id, message, now)
                 elif message is not None:
                     outage.handle(state, member_id, message, now)
-            case WatchdogExpired():
+            case events.WatchdogExpired():
                 if state.lease.id is not None:
-                    revoke = events.Revoke(state.lease.id)
-                    state.requests.emit(StoreRequest(state.requests.make_request_id(), "give the lease back", revoke))
+                    state.requests.give_back(state.lease.id)
                 self._lose_membership(now)
-            case LeaveRequest():
+            case events.LeaveRequest():
                 leave.handle(state, event, now)
 
     def _handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> None:
@@ -200,16 +164,13 @@ class MemberMachine:
             return
         is_lease_gone = isinstance(event, StoreRejected) and isinstance(event.error, LeaseNotFound)
         if purpose == "lease":
-            if isinstance(event, StoreReply) or is_lease_gone:
-                lease.note_answer(state)
-            else:
-                lease.note_failed_renewal(state)
+            lease.note_outcome(state, is_answer=isinstance(event, StoreReply) or is_lease_gone)
         if purpose == "join" and not isinstance(event, StoreReply):
             problem = str(event.error) if isinstance(event, StoreRejected) else "the store does not answer"
-            join.note_problem(state, problem)
+            state.membership.join_problem = problem
         # For the purpose of leading it is the verdict's lease.
         if is_lease_gone and purpose == "lead" and state.leadership is not None:
-            leader.lose_verdict_lease(state.leadership)
+            state.leadership.is_verdict_lease_granted = False
         if is_lease_gone and purpose != "lead" and not lease.handle_end(state, now):
             is_early = now < state.lease.ends_at
             self._lose_membership(now, "the store has ended its lease early" if is_early else "", is_early=is_early)
@@ -276,7 +237,7 @@ class MemberMachine:
         local_round.write_status(state, job, now)
         election.advance(state, job, now)
         # Nothing is decided on data that may be old.
-        if state.leadership is not None and not state.cache.has_lost_watch and not state.lease.is_store_away:
+        if state.leadership is not None and not state.cache.lost_watches and not state.lease.is_store_away:
             leader.advance(state, state.leadership, now)
 
     def _leave_in_order(self, job: records.Keys, now: float) -> None:
@@ -307,21 +268,12 @@ class MemberMachine:
     def _apply(self, intent: Intent, now: float) -> None:
         state = self.state
         match intent:
-            case BecomeMember(own, revision):
-                state.membership.move("registered")
-                state.membership.revision = own.create_revision
-                lease.note_resync(state, state.requests.sent_at)
-                state.cache.watch(own.key, revision + 1)
-                state.cache.watch(state.job.control, revision + 1)
-                state.requests.emit(SetIdentity(state.job.root, state.member_id))
             case NoteRegistration(create_revision):
                 state.membership.revision = create_revision
             case LoseMembership(reason):
                 self._lose_membership(now, reason)
             case SuspectRemoval(loss_reason):
                 self._suspect_removal(loss_reason, now)
-            case StopWorkers(mode, reason):
-                local_round.stop_workers(state, mode, reason, now)
             case QuitJob(reason):
                 local_round.stop_workers(state, "fence", reason, now)
                 self._finish(leave.get_exit(state, reason), now)
@@ -331,11 +283,6 @@ class MemberMachine:
                 if state.leaving.exit_action is not None and not state.membership.has_ended:
                     state.membership.move("exited")
                     state.requests.emit(state.leaving.exit_action)
-            case HoldMembership(until):
-                lease.hold_until(state, until)
-            case NoteResync(sent_at):
-                lease.note_resync(state, sent_at)
-                state.peers.forget_except(stale_watch.list_present(state))
 
     def _finish(self, request: Finish, now: float) -> None:
         if not self.state.membership.is_final:
@@ -365,7 +312,7 @@ class MemberMachine:
         """Forget the membership: a node that rejoins is a new member."""
         state = self.state
         if state.is_member:
-            state.requests.emit(SetIdentity("", ""))
+            state.requests.emit(events.SetIdentity("", ""))
         state.requests.begin_membership()
         state.cache.clear()
         state.membership.move("lease lost")

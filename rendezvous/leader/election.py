@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable
 
 from rendezvous import records
-from rendezvous.events import Answer, ConnectTo, Txn
+from rendezvous.events import ConnectTo, Txn
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
-from rendezvous.state.own_records import make_leader_put
 from rendezvous.state.state import Leadership, MemberState, TakeoverState
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, TxnResult
 
@@ -178,8 +177,7 @@ def _take_over(state: MemberState, job: records.Keys, leader: LeaderRecord, seal
         return
     former_key, revision = job.make_member_key(leader.member_id), state.cache.keys.get_revision(job.leader)
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         former_member = answer.found[0].first
         guards = (
             Compare(job.leader, "mod", "=", revision),
@@ -210,11 +208,10 @@ def _write_leader(
         Compare(job.round, "mod", "=", keys.get_revision(job.round)),
         Compare(job.spares, "mod", "=", keys.get_revision(job.spares)),
     )
-    put = make_leader_put(state, job)
+    put = state.make_leader_put(job)
     reads = (Get(job.control, prefix=True), Get(own_key))
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         for found, key in zip(answer.found, (job.control, own_key), strict=True):
             keys.load(found, key, now)
         if not answer.succeeded:

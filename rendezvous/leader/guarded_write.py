@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rendezvous import records
-from rendezvous.events import Answer, Txn
+from rendezvous.events import Txn
 from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
@@ -29,8 +29,7 @@ def write(
     """Request one guarded transaction; `on_done` is called once it is known to be written."""
     job = leadership.job
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         if not answer.succeeded:
             state.cache.keys.load(answer.found[0], job.control, now)
             leadership.is_loaded = False
@@ -39,7 +38,7 @@ def write(
             _note(state, job, operation, answer.revision, now)
         on_done(now)
 
-    def on_unknown(now: float) -> None:
+    def on_unknown() -> None:
         leadership.is_loaded = False
 
     own_guard = Compare(state.own_key, "create", "=", state.membership.revision)

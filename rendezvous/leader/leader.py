@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rendezvous import events, records
 from rendezvous.errors import EXIT_TEMPORARY
-from rendezvous.events import Answer, PlanReady, PlanRefused, Txn
+from rendezvous.events import PlanReady, PlanRefused, Txn
 from rendezvous.leader import commit
 from rendezvous.leader.guarded_write import guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_fenced, note_round, observe
@@ -20,7 +20,7 @@ from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound
 from rendezvous.policy.view import View
 from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
 from rendezvous.state.state import Leadership, MemberState
-from rendezvous.stores.contract import Delete, Get, Operation, Put, TxnResult
+from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
 
 FENCED_PER_TXN = 60
 
@@ -53,11 +53,6 @@ def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     # docs/internals/decisions/agreement.md#0015-pacing-of-the-leaders-evaluations
     leadership.observe_at = now + state.settings.observe_pause_s * len(view.members)
     _carry_out(state, leadership, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
-
-
-def lose_verdict_lease(leadership: Leadership) -> None:
-    """Note that the lease for the verdict has ended, so that it is requested again."""
-    leadership.is_verdict_lease_granted = False
 
 
 def handle_plan(leadership: Leadership, event: PlanReady | PlanRefused) -> None:
@@ -107,8 +102,7 @@ def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: fl
     if seal is not None:
         names += [job.make_history_key(seal.round), job.make_assignments_prefix(seal.round, seal.plan_token)]
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         found = dict(zip(names, answer.found, strict=True))
         if seal is not None:
             items = found.pop(names[-1]).items
@@ -238,7 +232,7 @@ def _has_verdict_lease(state: MemberState, leadership: Leadership, now: float) -
         leadership.verdict_lease, leadership.verdict_lease_since = state.requests.make_lease_id(), now
         leadership.is_verdict_lease_granted = False
 
-    def on_reply(answer: Answer, now: float) -> None:
+    def on_reply(answer: Lease, now: float) -> None:
         leadership.is_verdict_lease_granted = True
 
     if not leadership.is_verdict_lease_granted:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from rendezvous import records
 from rendezvous.policy import budget
 from rendezvous.policy.view import MemberView, StatusView, View
 from rendezvous.records import Assignment, Command, Drain, Member, Seal, Spares, Status, Stop
-from rendezvous.state.state import CachedView, Leadership, MemberState, Observations
+from rendezvous.state.state import Leadership, MemberState, Observations
 from rendezvous.stores.contract import KeyValue
+
+Part = TypeVar("Part", MemberView, StatusView)
 
 
 def note_round(seen: Observations, token: str, assignments: Mapping[str, Assignment]) -> None:
@@ -108,18 +111,21 @@ def _note_loss(state: MemberState, seen: Observations, member_id: str, now: floa
 def _refresh(
     state: MemberState,
     prefix: str,
-    known: Mapping[str, CachedView],
-    make_view: Callable[[str, KeyValue], MemberView | StatusView | None],
-) -> dict[str, CachedView]:
-    """Return the parts of all keys under `prefix`, made again where the key has changed."""
-    parts: dict[str, CachedView] = {}
-    for item in state.cache.keys.list_under(prefix):
-        member_id = item.key[len(prefix) :]
-        last = known.get(member_id)
-        if last is None or last.item is not item:
-            last = CachedView(item, make_view(member_id, item))
-        parts[member_id] = last
-    return parts
+    known: dict[str, tuple[KeyValue, Part | None]],
+    make_view: Callable[[str, KeyValue], Part | None],
+) -> dict[str, Part]:
+    """Return the views of all keys under `prefix`, made again where the key has changed."""
+    items = {item.key[len(prefix) :]: item for item in state.cache.keys.list_under(prefix)}
+    for member_id in known.keys() - items:
+        del known[member_id]
+    views = {}
+    for member_id, item in items.items():
+        if member_id not in known or known[member_id][0] is not item:
+            known[member_id] = (item, make_view(member_id, item))
+        view = known[member_id][1]
+        if view is not None:
+            views[member_id] = view
+    return views
 
 
 def _observe_members(state: MemberState, seen: Observations, job: records.Keys) -> dict[str, MemberView]:
@@ -135,8 +141,7 @@ def _observe_members(state: MemberState, seen: Observations, job: records.Keys) 
         seen.names[member_id], seen.nodes[member_id] = member.node_name, view.node
         return view
 
-    seen.members = _refresh(state, job.members, seen.members, make_view)
-    return {m: cached.part for m, cached in seen.members.items() if isinstance(cached.part, MemberView)}
+    return _refresh(state, job.members, seen.members, make_view)
 
 
 def _observe_statuses(state: MemberState, seen: Observations, job: records.Keys, now: float) -> dict[str, StatusView]:
@@ -149,8 +154,7 @@ def _observe_statuses(state: MemberState, seen: Observations, job: records.Keys,
         leaving_at = seen.leaving_at.setdefault(member_id, now) if status.leaving else math.inf
         return StatusView(status, status.failed_revision or item.mod_revision, failed_at, leaving_at)
 
-    seen.statuses = _refresh(state, job.statuses, seen.statuses, make_view)
-    return {m: cached.part for m, cached in seen.statuses.items() if isinstance(cached.part, StatusView)}
+    return _refresh(state, job.statuses, seen.statuses, make_view)
 
 
 def _observe_checkpoints(seen: Observations, statuses: Mapping[str, StatusView], now: float) -> None:

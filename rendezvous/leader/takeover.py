@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rendezvous import records
-from rendezvous.events import Answer, Txn
+from rendezvous.events import Txn
 from rendezvous.records import Assignment, Member, Spares
 from rendezvous.state.state import MemberState, TakeoverState
 from rendezvous.stores.contract import Get, KeyValue, TxnResult
@@ -50,8 +50,7 @@ def _observe(state: MemberState, takeover: TakeoverState, job: records.Keys, now
     if takeover.is_among_first and takeover.nodes is None:
         reads.append(Get(assigned, prefix=True))
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         members, own, *rest = (found.items for found in answer.found)
         takeover.is_in_roster = bool(own)  # this member has ranks, but the round was stopped before it read them
         for items in rest:

@@ -17,10 +17,10 @@ import math
 
 from rendezvous import records
 from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError
-from rendezvous.events import Answer, Txn
+from rendezvous.events import SetIdentity, Txn
+from rendezvous.member import lease
 from rendezvous.records import Command, Drain, Spec, Verdict
-from rendezvous.state.intents import BecomeMember, Finish
-from rendezvous.state.own_records import make_leader_put, make_member_record
+from rendezvous.state.intents import Finish
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, KeyValue, Put, TxnResult
 
@@ -31,11 +31,6 @@ def restart(state: MemberState) -> None:
     """Read everything again: a node that rejoins is a new member."""
     membership = state.membership
     membership.current, membership.is_current_read, membership.is_inspected = None, False, False
-
-
-def note_problem(state: MemberState, sentence: str) -> None:
-    """Keep why the last attempt to join failed, for the message at the limit."""
-    state.membership.join_problem = sentence
 
 
 def has_run_out(state: MemberState, now: float) -> bool:
@@ -58,8 +53,7 @@ def advance(state: MemberState, now: float) -> None:
         return  # the renewal in progress shows whether the lease has ended
     if not membership.is_current_read:
 
-        def on_reply(answer: Answer, now: float) -> None:
-            assert isinstance(answer, TxnResult)
+        def on_reply(answer: TxnResult, now: float) -> None:
             _take_current(state, answer.found[0].first)
 
         state.requests.request("join", "find the job", Txn((), (Get(key),)), on_reply, now)
@@ -144,14 +138,13 @@ def is_drained(state: MemberState, job: records.Keys) -> bool:
 def _follow_finished_job(state: MemberState, job: records.Keys, reason: str, now: float) -> None:
     """Open the next job as soon as no member of the last one is left."""
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         if not answer.found[0].items:
             _open_job(state, now)
             return
         state.membership.is_inspected = False
         state.requests.pause("join", now)
-        note_problem(state, f"agents of the finished job are still there ({reason})")
+        state.membership.join_problem = f"agents of the finished job are still there ({reason})"
         state.requests.log_status(f"waiting for the agents of the finished job to go: {reason}")
 
     request = Txn((), (Get(job.members, prefix=True),))
@@ -170,7 +163,7 @@ def _open_job(state: MemberState, now: float) -> None:
     writes = (
         Put(setup.current_key, name.encode()),
         Put(job.spec, state.cache.encode(setup.spec, job.spec)),
-        make_leader_put(state, job),
+        state.make_leader_put(job),
     )
     register(state, job, "open the job", tuple(Compare(key, "mod", "=", 0) for key in absent), writes, now)
 
@@ -216,7 +209,7 @@ def register(
         Compare(own_key, "create", "=", 0),
         *guards,
     )
-    own = Put(own_key, state.cache.encode(make_member_record(state), own_key), state.lease.id)
+    own = Put(own_key, state.cache.encode(state.make_member_record(), own_key), state.lease.id)
     _request_about(state, job, why, compares, (own, *writes), now)
 
 
@@ -233,11 +226,10 @@ def _request_about(
     keys_to_read = (job.spec, job.control, own_key)
     reads = (Get(state.setup.current_key), *(Get(key, prefix=key == job.control) for key in keys_to_read))
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         membership = state.membership
         current, *found = answer.found
-        if not _take_current(state, current.first) or membership.current is None or membership.job != job:
+        if not _take_current(state, current.first) or membership.current is None or state.job.root != job.root:
             return
         for result, key in zip(found, keys_to_read, strict=True):
             cache_keys.load(result, key, now)
@@ -245,10 +237,15 @@ def _request_about(
         own = cache_keys.get(own_key)
         if own is not None:  # by this request, or by one whose answer was lost
             membership.joined_root, membership.join_since = job.root, math.inf
-            state.ask(BecomeMember(own, answer.revision))
+            membership.move("registered")
+            membership.revision = own.create_revision
+            lease.note_resync(state, state.requests.sent_at)
+            state.cache.watch(own_key, answer.revision + 1)
+            state.cache.watch(job.control, answer.revision + 1)
+            state.requests.emit(SetIdentity(job.root, state.member_id))
 
     request = Txn(compares, (*writes, *reads), reads)
-    state.requests.request("join", why, request, on_reply, now, lambda now: restart(state))
+    state.requests.request("join", why, request, on_reply, now, lambda: restart(state))
 
 
 def _parse_attempt(job: records.Keys) -> int:

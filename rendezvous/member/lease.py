@@ -16,9 +16,8 @@ import math
 from collections.abc import Callable
 
 from rendezvous import events
-from rendezvous.events import Answer, ExtendWatchdog, KeepAlive, Txn
+from rendezvous.events import ExtendWatchdog, KeepAlive, Txn
 from rendezvous.state.intents import LoseMembership, NoteRegistration
-from rendezvous.state.own_records import make_member_record
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
 
@@ -42,8 +41,7 @@ def _request_lease(
         lease.requested = (state.requests.make_lease_id(), now)
     lease_id, since = lease.requested
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, Lease)
+    def on_reply(answer: Lease, now: float) -> None:
         lease.requested = None
         on_lease(answer, since)
 
@@ -58,16 +56,11 @@ def note_resync(state: MemberState, sent_at: float) -> None:
         extend_watchdog(state)
 
 
-def note_answer(state: MemberState) -> None:
-    """Note that the store replied, whatever the reply was."""
-    if state.lease.is_store_away:
+def note_outcome(state: MemberState, *, is_answer: bool) -> None:
+    """Note whether the store replied, whatever it said, or refused the request or gave no reply in time."""
+    if is_answer and state.lease.is_store_away:
         state.requests.reset_backoff()
-    state.lease.is_store_away = False
-
-
-def note_failed_renewal(state: MemberState) -> None:
-    """Note that a renewal was refused, or got no reply in time."""
-    state.lease.is_store_away = True
+    state.lease.is_store_away = not is_answer
 
 
 def hold_until(state: MemberState, until: float) -> None:
@@ -99,7 +92,7 @@ def advance(state: MemberState, now: float) -> None:
         # Before the own key is known, another key that this agent may read.
         key = state.own_key if state.membership.job is not None else state.setup.current_key
 
-        def on_reply(answer: Answer, now: float) -> None:
+        def on_reply(answer: Renewal, now: float) -> None:
             _handle_renewal(state, answer, key, now)
 
         requests.request("lease", "keep the lease", KeepAlive(lease.id, key), on_reply, now)
@@ -122,12 +115,11 @@ def may_have_ended(state: MemberState, now: float) -> bool:
 
 
 # docs/internals/decisions/agreement.md#0041-renewals-confirmed-by-a-read
-def _handle_renewal(state: MemberState, answer: Answer, key: str, now: float) -> None:
+def _handle_renewal(state: MemberState, answer: Renewal, key: str, now: float) -> None:
     """Extend the lease, but not for a reply of a server that may no longer lead, nor for a member that was removed.
 
     `key` is the key that was read with the renewal: not the own one, if it was requested while joining.
     """
-    assert isinstance(answer, Renewal)
     lease, requests, own_revision = state.lease, state.requests, state.membership.revision
     if answer.is_confirmed:
         lease.renewed_count += 1
@@ -183,16 +175,15 @@ def _register_again(state: MemberState, now: float) -> None:
         Compare(current.key, "mod", "=", current.mod_revision),
     )
     reads = (Get(key), Get(job.control, prefix=True))
-    request = Txn(guards, (Put(key, state.cache.encode(make_member_record(state), key), granted.id), *reads), reads)
+    request = Txn(guards, (Put(key, state.cache.encode(state.make_member_record(), key), granted.id), *reads), reads)
 
-    def on_reply(answer: Answer, now: float) -> None:
+    def on_reply(answer: TxnResult, now: float) -> None:
         _handle_registration(state, answer, granted, granted_at, now)
 
     state.requests.request("lease", "register again", request, on_reply, now)
 
 
-def _handle_registration(state: MemberState, answer: Answer, granted: Lease, granted_at: float, now: float) -> None:
-    assert isinstance(answer, TxnResult)
+def _handle_registration(state: MemberState, answer: TxnResult, granted: Lease, granted_at: float, now: float) -> None:
     lease, keys = state.lease, state.cache.keys
     own = answer.found[0].first
     if own is None or own.lease != granted.id:

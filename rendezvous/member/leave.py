@@ -7,12 +7,12 @@ or they would never read the verdict.
 
 from __future__ import annotations
 
-from rendezvous import events, records
+from rendezvous import records
 from rendezvous.errors import EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
-from rendezvous.events import Answer, Exit, LeaveRequest, StoreRequest, Txn
-from rendezvous.member import join
+from rendezvous.events import Exit, LeaveRequest, Txn
+from rendezvous.member import join, local_round
 from rendezvous.records import Verdict
-from rendezvous.state.intents import ExitNow, Finish, StopWorkers
+from rendezvous.state.intents import ExitNow, Finish
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Get, Put, TxnResult
 
@@ -54,7 +54,7 @@ def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
     is_leading = state.leadership is not None and now < lease.ends_at
     if round_state.alive_round is not None:
         if is_announced:
-            state.ask(StopWorkers("grace", request.reason))
+            local_round.stop_workers(state, "grace", request.reason, now)
         else:
             state.requests.wake_by(announce_by)
     elif now >= gone_by or (not is_leading and (round_state.is_status_written or now >= announce_by)):
@@ -102,8 +102,7 @@ def explain_fence(state: MemberState, job: records.Keys, loss_reason: str, now: 
         state.ask(Finish(EXIT_TEMPORARY, loss_reason) if loss_reason else removed)
         return
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         current, spec = answer.found
         state.leaving.is_removal_sure = True
         if state.membership.is_removed(current.first, spec.first):
@@ -121,7 +120,7 @@ def finish(state: MemberState, exit_code: int, reason: str, verdict: Verdict | N
     state.leaving.exit_action = Exit(exit_code, reason, verdict)
     state.cache.unwatch_all()
     if lease_id is not None:
-        requests.emit(StoreRequest(requests.make_request_id(), "give the lease back", events.Revoke(lease_id)))
+        requests.give_back(lease_id)
     requests.drop_requests()
     if state.setup.hosts_store and state.is_member:
         state.leaving.exit_by = now + state.settings.farewell_s
@@ -141,8 +140,7 @@ def advance(state: MemberState, now: float) -> None:
         return
     members = state.job.members
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         others = [item.key for item in answer.found[0].items if item.key != members + state.member_id]
         if others:
             state.requests.pause("farewell", now)

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from rendezvous import records
 from rendezvous.events import (
-    Answer,
     CheckpointSaved,
     RoundFailed,
     RoundStopped,
@@ -85,7 +84,7 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
     elif seal.plan_token != round_state.answered_token and state.leaving.request is None:
         key = job.make_assignment_key(seal.round, seal.plan_token, state.member_id)
 
-        def on_reply(answer: Answer, now: float) -> None:
+        def on_reply(answer: TxnResult, now: float) -> None:
             take_up(state, job, seal, answer, now)
 
         why = f"read the assignment of round {seal.round}"
@@ -99,9 +98,8 @@ def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:
     return seal.round == round_state.alive_round and seal.plan_token != round_state.status.plan_token
 
 
-def take_up(state: MemberState, job: records.Keys, sealed: Seal, answer: Answer, now: float) -> None:
+def take_up(state: MemberState, job: records.Keys, sealed: Seal, answer: TxnResult, now: float) -> None:
     """Start the round if there is an assignment under the sealed token, unless the watchdog is about to end."""
-    assert isinstance(answer, TxnResult)
     round_state, cache, requests = state.round, state.cache, state.requests
     seal, stop = cache.read(Seal, job.round), cache.read(Stop, job.stop)
     is_stopped = stop is not None and stop.round >= sealed.round
@@ -162,8 +160,7 @@ def write_status(state: MemberState, job: records.Keys, now: float) -> None:
     put = Put(key, cache.encode(replace(status, failed_revision=round_state.failed_revision), key))
     request = Txn(guards, (put,), (Get(key), Get(own_key)))
 
-    def on_reply(answer: Answer, now: float) -> None:
-        assert isinstance(answer, TxnResult)
+    def on_reply(answer: TxnResult, now: float) -> None:
         if answer.succeeded:
             cache.note_own_write(put, answer.revision, now)
         else:  # perhaps it had been written and the answer was lost

@@ -14,10 +14,10 @@ from collections.abc import Set
 
 from rendezvous import records
 from rendezvous.events import SendToPeer
+from rendezvous.member import lease
 from rendezvous.peers import messages
 from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe
 from rendezvous.records import LeaderRecord, Member, Seal, Spares
-from rendezvous.state.intents import HoldMembership
 from rendezvous.state.state import MemberState
 
 PROBES_REMEMBERED = 4
@@ -81,7 +81,7 @@ def count_acknowledgements(state: MemberState, plan_token: str) -> None:
     if outage.awaited_ids or outage.is_confirmed:
         return
     outage.is_confirmed = True
-    state.ask(HoldMembership(outage.probed_at + state.settings.lease_ttl_s))
+    lease.hold_until(state, outage.probed_at + state.settings.lease_ttl_s)
     confirmed = messages.encode_message(OutageConfirmed(outage.probe_number, plan_token))
     for member_id in sorted(outage.probed_ids):
         state.requests.emit(SendToPeer(member_id, confirmed))
@@ -111,7 +111,7 @@ def handle(state: MemberState, member_id: str, message: messages.Message, now: f
         case OutageConfirmed(probe, plan_token) if (
             is_leader and plan_token == seal.plan_token and probe in outage.acknowledged_at
         ):
-            state.ask(HoldMembership(outage.acknowledged_at[probe] + settings.lease_ttl_s))
+            lease.hold_until(state, outage.acknowledged_at[probe] + settings.lease_ttl_s)
 
 
 def acknowledge(state: MemberState, seal: Seal, now: float) -> None:

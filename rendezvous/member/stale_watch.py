@@ -16,20 +16,20 @@ import math
 
 from rendezvous import records
 from rendezvous.events import SendToPeer
+from rendezvous.member import lease
 from rendezvous.peers import messages
 from rendezvous.peers.messages import KnownRevision
 from rendezvous.records import LeaderRecord
-from rendezvous.state.intents import NoteResync
 from rendezvous.state.state import MemberState
 
 
 def advance(state: MemberState, job: records.Keys, now: float) -> None:
     """Send known revisions, at most once per renewal, when something is sent anyhow; read again when due."""
-    watch_state, lease, leader = state.stale_watch, state.lease, state.leadership
-    if lease.ends_at == math.inf:
+    watch_state, leader, renewed_count = state.stale_watch, state.leadership, state.lease.renewed_count
+    if state.lease.ends_at == math.inf:
         return  # no other agent reads or writes this store
-    if leader is not None and leader.is_loaded and watch_state.renewed_count != lease.renewed_count:
-        watch_state.renewed_count = lease.renewed_count
+    if leader is not None and leader.is_loaded and watch_state.renewed_count != renewed_count:
+        watch_state.renewed_count = renewed_count
         _send_revisions(state, job)
     if watch_state.resync_at == math.inf:
         _schedule_resync(state, now)
@@ -43,7 +43,8 @@ def _resync(state: MemberState, now: float) -> None:
     """Read everything, repeatedly until it succeeds: the workers' lives depend on it."""
 
     def on_done(sent_at: float) -> None:
-        state.ask(NoteResync(sent_at))
+        lease.note_resync(state, sent_at)
+        state.peers.forget_except(_list_present(state))
         _schedule_resync(state, sent_at)
 
     state.cache.resync(now, on_done)
@@ -56,7 +57,7 @@ def _schedule_resync(state: MemberState, after: float) -> None:
     state.stale_watch.resync_at = after + pause_s
 
 
-def list_present(state: MemberState) -> set[str]:
+def _list_present(state: MemberState) -> set[str]:
     """List the members whose keys this member knows, and the leader."""
     leader = state.cache.read(LeaderRecord, state.job.leader)
     present = {item.key.rpartition("/")[2] for item in state.cache.keys.list_under(state.job.members)}

@@ -12,14 +12,6 @@ from msgspec import Struct
 
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.records import Verdict
-from rendezvous.stores.contract import KeyValue
-
-
-class BecomeMember(Struct, frozen=True):
-    """The own key is in the store, and all control keys are known as of `revision`."""
-
-    own: KeyValue
-    revision: int
 
 
 class NoteRegistration(Struct, frozen=True):
@@ -40,13 +32,6 @@ class SuspectRemoval(Struct, frozen=True):
     loss_reason: str = ""
 
 
-class StopWorkers(Struct, frozen=True):
-    """End the round on this node; `mode` as in StopRound."""
-
-    mode: str
-    reason: str
-
-
 class Finish(Struct, frozen=True):
     """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does."""
 
@@ -59,27 +44,4 @@ class ExitNow(Struct, frozen=True):
     """Exit as decided: this agent no longer has to stay for the others."""
 
 
-class HoldMembership(Struct, frozen=True):
-    """The roster agrees that no node takes this member's place before `until`."""
-
-    until: float
-
-
-class NoteResync(Struct, frozen=True):
-    """Every key that this member follows was read, by a request sent at `sent_at`."""
-
-    sent_at: float
-
-
-Intent = (
-    BecomeMember
-    | NoteRegistration
-    | LoseMembership
-    | SuspectRemoval
-    | StopWorkers
-    | QuitJob
-    | Finish
-    | ExitNow
-    | HoldMembership
-    | NoteResync
-)
+Intent = NoteRegistration | LoseMembership | SuspectRemoval | QuitJob | Finish | ExitNow

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
 from rendezvous.events import (
     Action,
-    Answer,
     Log,
     Request,
+    Revoke,
     StoreOutcomeUnknown,
     StoreRejected,
     StoreReply,
@@ -32,8 +33,8 @@ class _PendingRequest(Struct, frozen=True):
 
     purpose: str
     sent_at: float
-    on_answer: Callable[[Answer, float], None]
-    on_unknown: Callable[[float], None]
+    on_answer: Callable[[Any, float], None]
+    on_unknown: Callable[[], None]
     kind: str
 
 
@@ -52,10 +53,6 @@ class RequestQueue:
         self.wake_at = math.inf  # when to send Tick if nothing else happens before
         self._last_status = ""
 
-    def begin_step(self) -> None:
-        """Clear the actions of the last step, which are done."""
-        self.actions = []
-
     def begin_membership(self) -> None:
         """Drop the requests of the last membership: their replies are ignored."""
         self.drop_requests()
@@ -68,11 +65,14 @@ class RequestQueue:
         purpose: str,
         why: str,
         request: Request,
-        on_answer: Callable[[Answer, float], None],
+        on_answer: Callable[[Any, float], None],
         now: float,
-        on_unknown: Callable[[float], None] = lambda now: None,
+        on_unknown: Callable[[], None] = lambda: None,
     ) -> None:
-        """Send a request, unless one is in progress for this purpose or it pauses after a failure."""
+        """Send a request, unless one is in progress for this purpose or it pauses after a failure.
+
+        `on_answer` gets what the store answers to this kind of request, as in `execute_request`, and the time.
+        """
         if self.is_busy(purpose):
             return
         retry_at = self._retry_at.get(purpose, -math.inf)
@@ -126,8 +126,12 @@ class RequestQueue:
                     self._back_off(pending.purpose, now)
                 else:
                     self.pause(pending.purpose, now)
-                pending.on_unknown(now)
+                pending.on_unknown()
         return pending.purpose
+
+    def give_back(self, lease_id: int) -> None:
+        """Revoke a lease, whatever the reply."""
+        self.actions.append(StoreRequest(self.make_request_id(), "give the lease back", Revoke(lease_id)))
 
     # --- the rest ---
 

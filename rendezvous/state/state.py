@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Set
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rendezvous import records
 from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefused
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.peers.messages import KnownRevision, OutageProbe
 from rendezvous.policy.view import MemberView, Sizer, StatusView
-from rendezvous.records import Assignment, Member, Seal, Spec, Status, Verdict
+from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spec, Status, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import life
 from rendezvous.state.intents import Intent
@@ -232,13 +233,6 @@ class ElectionState:
         self.takeover: TakeoverState | None = None  # while there is no leader, and this member is not in the roster
 
 
-class CachedView(Struct, frozen=True):
-    """A part of the leader's view, and the key from which it was made."""
-
-    item: KeyValue
-    part: MemberView | StatusView | None
-
-
 class Observations:
     """What the leader has observed, and when; written by `leader.observe`. `opened_at`: the start of its leadership."""
 
@@ -249,8 +243,9 @@ class Observations:
         self.ranked: Mapping[str, None] = {}  # the members with ranks in it, in a fixed order
         self.names: dict[str, str] = {}
         self.nodes: dict[str, str] = {}
-        self.members: dict[str, CachedView] = {}
-        self.statuses: dict[str, CachedView] = {}
+        # By member id: the key, and the view that was made of it.
+        self.members: dict[str, tuple[KeyValue, MemberView | None]] = {}
+        self.statuses: dict[str, tuple[KeyValue, StatusView | None]] = {}
         self.lost_at: dict[str, float] = {}
         self.failed_at: dict[str, float] = {}
         self.leaving_at: dict[str, float] = {}
@@ -355,6 +350,25 @@ class MemberState:
     def removal_reason(self) -> str:
         """The sentence for a job that was removed."""
         return f"run {self.setup.run_id} was removed from the store, or another job was begun under its name"
+
+    def make_member_record(self) -> Member:
+        """Make the record of this agent as the member that it is now."""
+        ttl_s = self.settings.lease_ttl_s
+        return replace(
+            self.setup.node,
+            member_id=self.member_id,
+            worker_port=self.round.worker_port,
+            lease_ttl_s=ttl_s if ttl_s < math.inf else 0.0,
+        )
+
+    def make_leader_put(self, job: records.Keys) -> Put:
+        """Make the write that names this member as leader, on its own lease."""
+        assert self.lease.id is not None
+        node = self.setup.node
+        leader = LeaderRecord(
+            member_id=self.member_id, node_name=node.node_name, presence_address=node.presence_address
+        )
+        return Put(job.leader, self.cache.encode(leader, job.leader), self.lease.id)
 
     @property
     def own_key(self) -> str:

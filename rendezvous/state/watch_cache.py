@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rendezvous import records
 from rendezvous.errors import RecordError
-from rendezvous.events import Answer, StartWatch, StopWatch, Txn, WatchLost, WatchUpdate
+from rendezvous.events import StartWatch, StopWatch, Txn, WatchLost, WatchUpdate
 from rendezvous.records import LeaderRecord
 from rendezvous.state.key_cache import KeyCache
 from rendezvous.state.request_queue import RequestQueue
@@ -30,7 +30,7 @@ class WatchCache:
         self.keys = KeyCache()
         self._decoded: dict[str, tuple[int, object]] = {}
         self.watched: set[str] = set()
-        self.lost_watches: set[str] = set()  # followed keys whose watch has ended
+        self.lost_watches: set[str] = set()  # followed keys whose watch has ended and that were not read again yet
         self._rejected: set[str] = set()  # keys whose invalid values were logged
 
     def clear(self) -> None:
@@ -38,11 +38,6 @@ class WatchCache:
         self.unwatch_all()
         self.keys = KeyCache()
         self._decoded = {}
-
-    @property
-    def has_lost_watch(self) -> bool:
-        """Return whether a watch has ended whose keys were not read again yet."""
-        return bool(self.lost_watches)
 
     # --- records ---
 
@@ -121,8 +116,7 @@ class WatchCache:
             self.rewatch(key, now)
 
     def rewatch(self, key: str, now: float) -> None:
-        def on_reply(answer: Answer, now: float) -> None:
-            assert isinstance(answer, TxnResult)
+        def on_reply(answer: TxnResult, now: float) -> None:
             if key in self.lost_watches:
                 self.keys.load(answer.found[0], key, now)
                 self.watch(key, answer.revision + 1)
@@ -136,8 +130,7 @@ class WatchCache:
         """
         followed = tuple(sorted(self.watched))
 
-        def on_reply(answer: Answer, now: float) -> None:
-            assert isinstance(answer, TxnResult)
+        def on_reply(answer: TxnResult, now: float) -> None:
             for key, found in zip(followed, answer.found, strict=True):
                 has_ended = key in self.lost_watches
                 if key in self.watched and (self._load_changes(key, found, now) or has_ended):

@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "a look counts from its answer, not from when it was sent",
         "member/stale_watch",
-        "state.ask(NoteResync(sent_at))",
-        "state.ask(NoteResync(sent_at + 2.0))",
+        "lease.note_resync(state, sent_at)",
+        "lease.note_resync(state, sent_at + 2.0)",
     ),
     Mutant(
         "registering again renews the new lease",
@@ -112,14 +112,14 @@ MUTANTS = (
     Mutant(
         "a member holds from when it hears that the beat holds",
         "member/outage",
-        "state.ask(HoldMembership(outage.acknowledged_at[probe] + settings.lease_ttl_s))",
-        "state.ask(HoldMembership(now + settings.lease_ttl_s))",
+        "lease.hold_until(state, outage.acknowledged_at[probe] + settings.lease_ttl_s)",
+        "lease.hold_until(state, now + settings.lease_ttl_s)",
     ),
     Mutant(
         "the leader holds from when all have answered",
         "member/outage",
-        "state.ask(HoldMembership(outage.probed_at + state.settings.lease_ttl_s))",
-        "state.ask(HoldMembership(max(outage.acknowledged_at.values()) + 1.0 + state.settings.lease_ttl_s))",
+        "lease.hold_until(state, outage.probed_at + state.settings.lease_ttl_s)",
+        "lease.hold_until(state, max(outage.acknowledged_at.values()) + 1.0 + state.settings.lease_ttl_s)",
     ),
     Mutant(
         "words that come after their beat count",
