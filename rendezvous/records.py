@@ -273,63 +273,25 @@ def make_node_number_prefix(prefix: str, run_id: str, number: int) -> str:
     return f"/{prefix}/{run_id}/numbers/{number}/"
 
 
-class Keys(Struct, frozen=True):
-    """The keys of one job; `root` ends with the job key."""
+class Keys:
+    """The keys of one job; `root` ends with the job key, `name`."""
 
-    root: str
-
-    @property
-    def name(self) -> str:
-        """The job key."""
-        return self.root.rpartition("/")[2]
-
-    @property
-    def spec(self) -> str:
-        return f"{self.root}/spec"
-
-    @property
-    def control(self) -> str:
-        return f"{self.root}/ctl/"
-
-    @property
-    def leader(self) -> str:
-        return f"{self.root}/ctl/leader"
-
-    @property
-    def round(self) -> str:
-        return f"{self.root}/ctl/round"
-
-    @property
-    def stop(self) -> str:
-        return f"{self.root}/ctl/stop"
-
-    @property
-    def verdict(self) -> str:
-        return f"{self.root}/ctl/verdict"
-
-    @property
-    def spares(self) -> str:
-        return f"{self.root}/ctl/spares"
-
-    @property
-    def drains(self) -> str:
-        return f"{self.root}/ctl/drained/"
-
-    @property
-    def commands(self) -> str:
-        return f"{self.root}/ctl/command/"
-
-    @property
-    def history(self) -> str:
-        return f"{self.root}/history/"
-
-    @property
-    def members(self) -> str:
-        return f"{self.root}/members/"
-
-    @property
-    def statuses(self) -> str:
-        return f"{self.root}/status/"
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.name = root.rpartition("/")[2]
+        self.spec = f"{root}/spec"
+        self.members = f"{root}/members/"
+        self.statuses = f"{root}/status/"
+        self.history = f"{root}/history/"
+        self.all_assignments = f"{root}/assign/"
+        self.control = f"{root}/ctl/"
+        self.leader = f"{root}/ctl/leader"
+        self.round = f"{root}/ctl/round"
+        self.stop = f"{root}/ctl/stop"
+        self.verdict = f"{root}/ctl/verdict"
+        self.spares = f"{root}/ctl/spares"
+        self.drains = f"{root}/ctl/drained/"
+        self.commands = f"{root}/ctl/command/"
 
     def make_member_key(self, member_id: str) -> str:
         return self.members + member_id
@@ -350,10 +312,6 @@ class Keys(Struct, frozen=True):
     def make_history_key(self, number: int) -> str:
         """Make the key of a round's history; numbers are padded, so that rounds sort."""
         return f"{self.history}{number:08}"
-
-    @property
-    def all_assignments(self) -> str:
-        return f"{self.root}/assign/"
 
     def make_assignments_prefix(self, number: int, plan_token: str = "") -> str:
         """Make the prefix of a round's assignments, or of one plan's."""

@@ -100,7 +100,7 @@ def store_keys() -> Iterator[str]:
     job = records.make_job_keys("prefix", "run", "job")
     yield f"current {records.make_current_key('prefix', 'run')}"
     yield f"numbers {records.make_node_number_prefix('prefix', 'run', 3)}"
-    for name in sorted(name for name, one in vars(records.Keys).items() if isinstance(one, property)):
+    for name in sorted(vars(job).keys() - {"root"}):
         yield f"{name} {getattr(job, name)}"
     for name, key in (
         ("member", job.make_member_key("m")),
