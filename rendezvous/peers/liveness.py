@@ -22,9 +22,7 @@ class PeerLiveness:
     def __init__(self, trusts_refusals: bool) -> None:
         self._trusts_refusals = trusts_refusals
         self._connected: dict[str, PeerUp] = {}
-        self.unreachable_since: dict[
-            str, float
-        ] = {}  # when the last connection to each ended
+        self.unreachable_since: dict[str, float] = {}  # when the last connection to each ended
         self._last: dict[str, PeerUp] = {}  # the connection by which each peer was known last
         self._gone_since: dict[str, float] = {}
 

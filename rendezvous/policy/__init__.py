@@ -1,5 +1,4 @@
 """What a leader decides, as pure functions of a View; the entry is decide.py.
 
-commands.py handles the requests of people, charge.py, budget.py and quarantine.py the cost of a round that failed, and
-candidates.py the members of the next one. Each decision carries a sentence with its reason and the name of its rule.
+charge.py, budget.py and quarantine.py are the cost of a round that failed, candidates.py the members of the next one. Each decision carries a sentence with its reason and the name of its rule.
 """

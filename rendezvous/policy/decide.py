@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from rendezvous.errors import EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USAGE
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.candidates import MemberChoice, choose_members, decide_growth, list_staying
-from rendezvous.policy.commands import choose_request
-from rendezvous.policy.decisions import Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
+from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import Sizer, View
-from rendezvous.records import Seal, Stop, Verdict
+from rendezvous.records import Command, Seal, Stop, Verdict
 from rendezvous.settings import Settings
 
 _PUT_OFF = "omission put off"
+TARGET_LENGTH_MAX = 255
 
 
 def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
@@ -101,6 +101,58 @@ def _describe_isolated_leader(view: View) -> str:
 
 def _describe_isolated(view: View, member_ids: Sequence[str], settings: Settings) -> str:
     return f"{view.describe(member_ids)} cut off: the store is reached, but no peer for {settings.isolation_s:g} s"
+
+
+# --- requests made with meshctl ---
+
+
+def choose_request(view: View) -> EndJob | ApplyCommand | None:
+    """Return the decision on the oldest request of a person; None if there is none.
+
+    It is deleted in the transaction that does what it asks for. A request that cannot be met is answered with a
+    sentence, which the requester reads from the same key.
+    """
+    for token, command in view.commands.items():
+        match command.kind:
+            case "stop":
+                return EndJob(_make_stop_verdict(view, command), token)
+            case "drain":
+                return _answer_drain(view, token, command.target)
+            case "undrain":
+                if command.target in view.drained:
+                    return ApplyCommand(token, undrain=command.target)
+                drained = ", ".join(sorted(view.drained)) or "none"
+                return ApplyCommand(token, answer=f"{command.target} is not drained; drained: {drained}")
+            case "takeover":
+                return ApplyCommand(token, answer=f"this job has a leader, on node {view.get_name(view.own_id)}")
+            case kind:
+                return ApplyCommand(token, answer=f"{kind!r} is no request that this version of meshrun knows")
+    return None
+
+
+def _make_stop_verdict(view: View, command: Command) -> Verdict:
+    by = f" of {command.by}" if command.by else ""
+    number = view.seal.round if view.seal else 0
+    return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=f"stopped at the request{by}")
+
+
+def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
+    """Drain a node by name, whether it has joined or not; by member id where two nodes have the same name."""
+    if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
+        return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
+    if target in view.members:
+        name = view.members[target].member.node_name
+        return ApplyCommand(token, drain=name if len(_find_by_name(view, name)) == 1 else target)
+    matches = _find_by_name(view, target)
+    if len(matches) > 1:
+        return ApplyCommand(
+            token, answer=f"{len(matches)} nodes are called {target}: give a member id, {' or '.join(matches)}"
+        )
+    return ApplyCommand(token, drain=target)
+
+
+def _find_by_name(view: View, name: str) -> list[str]:
+    return sorted(member_id for member_id, member in view.members.items() if member.member.node_name == name)
 
 
 # --- no round was sealed yet ---

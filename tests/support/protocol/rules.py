@@ -17,7 +17,7 @@ from rendezvous.events import ExtendWatchdog, StartRound
 from rendezvous.leader import commit, election, guarded_write, leader
 from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers.liveness import PeerLiveness
-from rendezvous.policy import budget, charge, commands, decide, quarantine
+from rendezvous.policy import budget, charge, decide, quarantine
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.view import View
 from rendezvous.records import Assignment
@@ -156,7 +156,6 @@ def _offer_one_port(make_roster_member: Any) -> Any:
 
 
 _GUARDS = ((guarded_write, "guard_unchanged"), (leader, "guard_unchanged"), (commit, "guard_unchanged"))
-_REQUESTS = ((commands, "choose_request"), (decide, "choose_request"))
 
 SWITCHES: dict[str, tuple[Switch, ...]] = {
     # Who is gone, lost, isolated, doubtful.
@@ -196,7 +195,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     "writes do not name the own key": (_wrap(RequestQueue, "request", _request_without_own_key),),
     "guards hold always": (Switch(_GUARDS, lambda original: _guard_nothing),),
     "non-members of the roster may lead": (_replace(election, "may_lead", lambda state, job, seal, now: True),),
-    "requests are not read": (Switch(_REQUESTS, lambda original: lambda view: None),),
+    "requests are not read": (_replace(decide, "choose_request", lambda view: None),),
     "nobody takes over on request": (_replace(election, "find_takeover_request", lambda state, job: None),),
     # The lease, and what is known.
     "the watchdog counts from the answer": (_wrap(lease, "extend_lease", _extend_from_answer),),
