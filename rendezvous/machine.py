@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from rendezvous import events, records
+from rendezvous import events
 from rendezvous.errors import EXIT_TEMPORARY, LeaseNotFound, SettingsError
 from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
@@ -187,7 +187,7 @@ class MemberMachine:
             self._lose_membership(now)
             self._advance(now)
         else:
-            self._advance_member(state.job, now)
+            self._advance_member(now)
         self._apply_intents(now)
 
     def _advance_outside(self, now: float) -> None:
@@ -206,7 +206,7 @@ class MemberMachine:
             else:
                 join.advance(state, now)
 
-    def _advance_member(self, job: records.Keys, now: float) -> None:
+    def _advance_member(self, now: float) -> None:
         state = self.state
         is_key_present = state.cache.keys.get(state.own_key) is not None
         if not is_key_present and not lease.may_have_ended(state, now):
@@ -216,34 +216,34 @@ class MemberMachine:
         lease.advance(state, now)
         if not is_key_present or state.lease.is_over(now):  # the roster holds this member's place; it writes nothing
             state.membership.move("lease held out")
-            outage.advance(state, job, now)
+            outage.advance(state, now)
             self._apply_intents(now)
-            self._leave_in_order(job, now)
+            self._leave_in_order(now)
             return
         state.membership.move("own key found")
-        stale_watch.advance(state, job, now)
-        verdict = leave.find_verdict(state, job)
+        stale_watch.advance(state, now)
+        verdict = leave.find_verdict(state)
         if verdict is not None:
             local_round.stop_workers(state, "grace" if verdict.kind == "stopped" else "kill", verdict.reason, now)
             leave.obey(state, verdict, now)
             return
-        local_round.advance(state, job, now)
+        local_round.advance(state, now)
         self._apply_intents(now)
-        self._leave_in_order(job, now)
+        self._leave_in_order(now)
         if state.membership.is_final:
             return
-        outage.advance(state, job, now)
+        outage.advance(state, now)
         self._apply_intents(now)
-        local_round.write_status(state, job, now)
-        election.advance(state, job, now)
+        local_round.write_status(state, now)
+        election.advance(state, now)
         # Nothing is decided on data that may be old.
         if state.leadership is not None and not state.cache.lost_watches and not state.lease.is_store_away:
             leader.advance(state, state.leadership, now)
 
-    def _leave_in_order(self, job: records.Keys, now: float) -> None:
+    def _leave_in_order(self, now: float) -> None:
         """Announce the departure and leave, if this node was asked to leave or is drained."""
         state = self.state
-        request = leave.find_request(state, job, now)
+        request = leave.find_request(state, now)
         if request is not None and not state.membership.is_final:
             local_round.announce_departure(state, request.reason, request.exit_code or EXIT_TEMPORARY)
             leave.depart(state, request, now)
@@ -293,7 +293,7 @@ class MemberMachine:
         """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""
         self.state.membership.move("removal suspected")
         local_round.stop_workers(self.state, "fence", "no longer a member", now)
-        leave.explain_fence(self.state, self.state.job, loss_reason, now)
+        leave.explain_fence(self.state, loss_reason, now)
 
     def _lose_membership(self, now: float, why: str = "", *, is_early: bool = False) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then join again as a new member.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from rendezvous import records
 from rendezvous.events import ConnectTo, Txn
 from rendezvous.records import Command, LeaderRecord, Seal, Spares
 from rendezvous.state.state import Leadership, MemberState, TakeoverState
@@ -36,8 +35,9 @@ def note_unaware(state: MemberState, member_ids: Iterable[str], now: float) -> N
     election.unaware_until.update((member_id, until) for member_id in member_ids)
 
 
-def advance(state: MemberState, job: records.Keys, now: float) -> None:
+def advance(state: MemberState, now: float) -> None:
     """Follow the leader, or try to lead; afterwards `state.leadership` shows whether this member leads."""
+    job = state.job
     election, cache = state.election, state.cache
     item, leader, seal = cache.keys.get(job.leader), cache.read(LeaderRecord, job.leader), cache.read(Seal, job.round)
     spares = cache.read(Spares, job.spares)
@@ -48,13 +48,13 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
         cache.unwatch(job.members, job.statuses, job.spec, state.setup.current_key)
         state.leadership = None
     if leader is None or item is None:
-        _elect(state, job, seal, now)
+        _elect(state, seal, now)
         return
     election.campaign_at, election.takeover = math.inf, None
     if leader.member_id != state.member_id:
         _connect_to(state, leader, now)
         _warn_unreachable(state, leader, now)
-        _take_over(state, job, leader, seal, now)
+        _take_over(state, leader, seal, now)
     else:
         _connect_to(state, None, now)
         if state.leadership is None:
@@ -90,18 +90,18 @@ def _warn_unreachable(state: MemberState, leader: LeaderRecord, now: float) -> N
 # --- no leader ---
 
 
-def _elect(state: MemberState, job: records.Keys, seal: Seal | None, now: float) -> None:
+def _elect(state: MemberState, seal: Seal | None, now: float) -> None:
     """Try to lead when it is this member's turn."""
     election = state.election
     if election.campaign_at == math.inf:
         election.campaign_at = now + _compute_campaign_delay_s(state, seal)
         former = election.connected_to.member_id
         note_unaware(state, [former] if state.peers.is_reached(former) else [], now)
-    takeover_request = find_takeover_request(state, job)
+    takeover_request = find_takeover_request(state)
     if now < election.campaign_at:
         state.requests.wake_by(election.campaign_at)
-    elif takeover_request is not None or seal is None or may_lead(state, job, seal, now):
-        _campaign(state, job, takeover_request, now)
+    elif takeover_request is not None or seal is None or may_lead(state, seal, now):
+        _campaign(state, takeover_request, now)
 
 
 # docs/internals/decisions/agreement.md#0038-successors-before-other-candidates
@@ -123,49 +123,50 @@ def _list_successors(state: MemberState, seal: Seal | None) -> list[str]:
     return [m for m in seal.successors if m != former] if seal is not None else []
 
 
-def find_takeover_request(state: MemberState, job: records.Keys) -> KeyValue | None:
+def find_takeover_request(state: MemberState) -> KeyValue | None:
     """Return the key of a request to take over, made by a person who knows that the roster is dead; None if none."""
-    for item in state.cache.keys.list_under(job.commands):
+    for item in state.cache.keys.list_under(state.job.commands):
         command = state.cache.read(Command, item.key)
         if command is not None and command.kind == "takeover" and not command.answer:
             return item
     return None
 
 
-def may_lead(state: MemberState, job: records.Keys, seal: Seal, now: float) -> bool:
+def may_lead(state: MemberState, seal: Seal, now: float) -> bool:
     """Return whether this agent belongs to the roster, or no member of the roster can be running any more."""
     election = state.election
-    if not state.settings.continues_without_store or _is_in_roster(state, job, seal):
+    if not state.settings.continues_without_store or _is_in_roster(state, seal):
         return True
     from rendezvous.leader import takeover  # not before the first worker
 
     if election.takeover is None or election.takeover.seal.plan_token != seal.plan_token:
         election.takeover = TakeoverState(seal)
-    return election.takeover.is_in_roster or takeover.may_lead(state, election.takeover, job, now)
+    return election.takeover.is_in_roster or takeover.may_lead(state, election.takeover, now)
 
 
-def _is_in_roster(state: MemberState, job: records.Keys, seal: Seal) -> bool:
+def _is_in_roster(state: MemberState, seal: Seal) -> bool:
     """Return whether no outage is held out without this agent's acknowledgement, under any of its member ids.
 
     A spare that was lost is taken from the list, and from then on its acknowledgement is not awaited.
     """
-    spares, spare_id = state.cache.read(Spares, job.spares), state.election.spare_id
+    spares, spare_id = state.cache.read(Spares, state.job.spares), state.election.spare_id
     return seal.plan_token == state.round.ranked_token or (spares is not None and spare_id in spares.member_ids)
 
 
-def _campaign(state: MemberState, job: records.Keys, takeover_request: KeyValue | None, now: float) -> None:
+def _campaign(state: MemberState, takeover_request: KeyValue | None, now: float) -> None:
     deletions: tuple[Operation, ...] = ()
-    guards: tuple[Compare, ...] = (Compare(job.leader, "mod", "=", state.cache.keys.get_revision(job.leader)),)
+    key = state.job.leader
+    guards: tuple[Compare, ...] = (Compare(key, "mod", "=", state.cache.keys.get_revision(key)),)
     if takeover_request is not None:
         deletions = (Delete(takeover_request.key),)
         guards += (Compare(takeover_request.key, "mod", "=", takeover_request.mod_revision),)
-    _write_leader(state, job, "ask to lead", guards, deletions, now)
+    _write_leader(state, "ask to lead", guards, deletions, now)
 
 
 # --- the leader is proven gone ---
 
 
-def _take_over(state: MemberState, job: records.Keys, leader: LeaderRecord, seal: Seal | None, now: float) -> None:
+def _take_over(state: MemberState, leader: LeaderRecord, seal: Seal | None, now: float) -> None:
     """Take over from a leader that is proven gone, in the order that the seal names."""
     gone_since = state.peers.get_gone_since(leader.member_id, leader.presence_address)
     successors = _list_successors(state, seal)
@@ -175,16 +176,16 @@ def _take_over(state: MemberState, job: records.Keys, leader: LeaderRecord, seal
     if now < take_over_at:
         state.requests.wake_by(take_over_at)
         return
-    former_key, revision = job.make_member_key(leader.member_id), state.cache.keys.get_revision(job.leader)
+    former_key, revision = state.job.make_member_key(leader.member_id), state.cache.keys.get_revision(state.job.leader)
 
     def on_reply(answer: TxnResult, now: float) -> None:
         former_member = answer.found[0].first
         guards = (
-            Compare(job.leader, "mod", "=", revision),
+            Compare(state.job.leader, "mod", "=", revision),
             Compare(former_key, "mod", "=", former_member.mod_revision if former_member else 0),
         )
         why = f"take over from {leader.node_name}"
-        _write_leader(state, job, why, guards, (Delete(former_key),) if former_member else (), now)
+        _write_leader(state, why, guards, (Delete(former_key),) if former_member else (), now)
 
     state.requests.request("campaign", "read the lost leader's key", Txn((), (Get(former_key),)), on_reply, now)
 
@@ -192,13 +193,13 @@ def _take_over(state: MemberState, job: records.Keys, leader: LeaderRecord, seal
 # docs/internals/decisions/agreement.md#0012-leadership-identified-by-the-mod-revision
 def _write_leader(
     state: MemberState,
-    job: records.Keys,
     why: str,
     guards: tuple[Compare, ...],
     deletions: tuple[Operation, ...],
     now: float,
 ) -> None:
     """Write the leader key on the own lease, if nothing has changed that this was decided on."""
+    job = state.job
     own_key, keys = state.own_key, state.cache.keys
     compares = (
         *guards,

@@ -15,7 +15,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from rendezvous import records
 from rendezvous.events import Txn
 from rendezvous.records import Assignment, Member, Spares
 from rendezvous.state.state import MemberState, TakeoverState
@@ -25,7 +24,7 @@ OBSERVERS_MAX = 8  # how many observe often
 OBSERVE_PAUSE_S_PER_MEMBER = 0.05  # between two reads of each other one: together they read twenty times per second
 
 
-def may_lead(state: MemberState, takeover: TakeoverState, job: records.Keys, now: float) -> bool:
+def may_lead(state: MemberState, takeover: TakeoverState, now: float) -> bool:
     """Return whether no member of the roster can be running any more; while that is unknown, observe the store."""
     settings = state.settings
     limit_s = settings.outage_limit_s + settings.lease_ttl_s
@@ -37,16 +36,16 @@ def may_lead(state: MemberState, takeover: TakeoverState, job: records.Keys, now
         "takeover put off",
     )
     if now >= takeover.observe_at:
-        _observe(state, takeover, job, now)
+        _observe(state, takeover, now)
     else:
         state.requests.wake_by(takeover.observe_at)
     return False
 
 
-def _observe(state: MemberState, takeover: TakeoverState, job: records.Keys, now: float) -> None:
+def _observe(state: MemberState, takeover: TakeoverState, now: float) -> None:
     own_id = state.member_id
-    assigned = job.make_assignments_prefix(takeover.seal.round, takeover.seal.plan_token)
-    reads = [Get(job.members, prefix=True), Get(assigned + own_id)]
+    assigned = state.job.make_assignments_prefix(takeover.seal.round, takeover.seal.plan_token)
+    reads = [Get(state.job.members, prefix=True), Get(assigned + own_id)]
     if takeover.is_among_first and takeover.nodes is None:
         reads.append(Get(assigned, prefix=True))
 
@@ -56,7 +55,7 @@ def _observe(state: MemberState, takeover: TakeoverState, job: records.Keys, now
         for items in rest:
             takeover.nodes = {item.key.rpartition("/")[2]: _read_node(state, item) for item in items}
         first = sorted(members, key=lambda item: item.create_revision)[:OBSERVERS_MAX]
-        takeover.is_among_first = job.make_member_key(own_id) in {item.key for item in first}
+        takeover.is_among_first = state.job.make_member_key(own_id) in {item.key for item in first}
         if not takeover.is_among_first:
             takeover.empty_since = math.inf
             rest_s = max(len(members) * OBSERVE_PAUSE_S_PER_MEMBER, state.settings.lease_ttl_s)
@@ -66,7 +65,7 @@ def _observe(state: MemberState, takeover: TakeoverState, job: records.Keys, now
         else:
             # Half a lease: short enough to see a roster that returns and is lost again.
             takeover.observe_at = now + state.settings.lease_ttl_s / 2
-            _note_members(state, takeover, job, members, takeover.nodes, now)
+            _note_members(state, takeover, members, takeover.nodes, now)
 
     state.requests.request("campaign", "look for the round's nodes", Txn((), tuple(reads)), on_reply, now)
 
@@ -79,13 +78,12 @@ def _read_node(state: MemberState, item: KeyValue) -> str:
 def _note_members(
     state: MemberState,
     takeover: TakeoverState,
-    job: records.Keys,
     members: tuple[KeyValue, ...],
     nodes: Mapping[str, str],
     now: float,
 ) -> None:
     """Start or stop counting the time; end the wait if a new agent has joined from every node of the round."""
-    spares = state.cache.read(Spares, job.spares)
+    spares = state.cache.read(Spares, state.job.spares)
     roster = {*nodes, *(spares.member_ids if spares else ())}
     present = {item.key.rpartition("/")[2]: state.cache.decode(Member, item) for item in members}
     if roster & present.keys():

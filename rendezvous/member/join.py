@@ -60,9 +60,9 @@ def advance(state: MemberState, now: float) -> None:
     elif membership.current is None:
         _open_job(state, now)
     elif not membership.is_inspected:
-        _register_unseen(state, state.job, now)
-    elif _may_join(state, state.job, now):
-        _register_seen(state, state.job, now)
+        _register_unseen(state, now)
+    elif _may_join(state, now):
+        _register_seen(state, now)
 
 
 def _take_current(state: MemberState, current: KeyValue | None) -> bool:
@@ -87,12 +87,12 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
 # --- permission to join ---
 
 
-def _may_join(state: MemberState, job: records.Keys, now: float) -> bool:
+def _may_join(state: MemberState, now: float) -> bool:
     """Return whether this agent may join: the job has not ended, and is the one that this agent was started for."""
     setup, cache = state.setup, state.cache
-    verdict = cache.read(Verdict, job.verdict)
-    was_member = job.root == state.membership.joined_root
-    their_attempt = _parse_attempt(job)
+    verdict = cache.read(Verdict, state.job.verdict)
+    was_member = state.job.root == state.membership.joined_root
+    their_attempt = _parse_attempt(state.job)
     if setup.attempt and their_attempt > setup.attempt:
         reason = f"this is attempt {setup.attempt}, run {setup.run_id} is at attempt {their_attempt}"
         state.ask(Finish(EXIT_USAGE, reason))
@@ -101,10 +101,10 @@ def _may_join(state: MemberState, job: records.Keys, now: float) -> bool:
     has_failed = verdict is not None and verdict.kind != "success"
     if is_earlier or (has_failed and state.settings.opens_next_job and not was_member):
         reason = f"attempt {their_attempt}" if is_earlier or verdict is None else verdict.reason
-        _follow_finished_job(state, job, reason, now)
+        _follow_finished_job(state, reason, now)
         return False
     try:
-        item = cache.keys.get(job.spec)
+        item = cache.keys.get(state.job.spec)
         spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
     except RecordError as error:  # a job of another version, or with a secret that this agent does not know
         state.ask(Finish(EXIT_USAGE, str(error)))
@@ -117,7 +117,7 @@ def _may_join(state: MemberState, job: records.Keys, now: float) -> bool:
         if prefix and verdict.kind == "success":  # which an agent does not report otherwise
             state.requests.log(prefix + verdict.reason)
         state.ask(Finish(verdict.exit_code, prefix + verdict.reason, verdict))
-    elif is_drained(state, job):
+    elif is_drained(state):
         reason = f"node {setup.node.node_name} is drained from run {setup.run_id}"
         state.ask(Finish(EXIT_TEMPORARY, reason))
     else:
@@ -125,17 +125,17 @@ def _may_join(state: MemberState, job: records.Keys, now: float) -> bool:
     return False
 
 
-def is_drained(state: MemberState, job: records.Keys) -> bool:
+def is_drained(state: MemberState) -> bool:
     """Return whether this node is drained. A requested undrain counts: this member may have to lead to apply it."""
     cache, name = state.cache, state.setup.node.node_name
     # The member id is used if another node has the same name.
-    if all(cache.read(Drain, job.make_drain_key(target)) is None for target in (name, state.member_id)):
+    if all(cache.read(Drain, state.job.make_drain_key(target)) is None for target in (name, state.member_id)):
         return False
-    requests = (cache.read(Command, item.key) for item in cache.keys.list_under(job.commands))
+    requests = (cache.read(Command, item.key) for item in cache.keys.list_under(state.job.commands))
     return not any(r is not None and (r.kind, r.target, r.answer) == ("undrain", name, "") for r in requests)
 
 
-def _follow_finished_job(state: MemberState, job: records.Keys, reason: str, now: float) -> None:
+def _follow_finished_job(state: MemberState, reason: str, now: float) -> None:
     """Open the next job as soon as no member of the last one is left."""
 
     def on_reply(answer: TxnResult, now: float) -> None:
@@ -147,7 +147,7 @@ def _follow_finished_job(state: MemberState, job: records.Keys, reason: str, now
         state.membership.join_problem = f"agents of the finished job are still there ({reason})"
         state.requests.log_status(f"waiting for the agents of the finished job to go: {reason}")
 
-    request = Txn((), (Get(job.members, prefix=True),))
+    request = Txn((), (Get(state.job.members, prefix=True),))
     state.requests.request("join", "see whether anybody of the finished job is left", request, on_reply, now)
 
 
@@ -169,8 +169,9 @@ def _open_job(state: MemberState, now: float) -> None:
 
 
 # docs/internals/decisions/agreement.md#0020-joining-with-one-guarded-transaction
-def _register_unseen(state: MemberState, job: records.Keys, now: float) -> None:
+def _register_unseen(state: MemberState, now: float) -> None:
     """Join a job that was not read yet, if it is the expected one; else this request reads it."""
+    job = state.job
     setup = state.setup
     if setup.attempt and _parse_attempt(job) != setup.attempt:
         _request_about(state, job, "read the job", (), (), now)
@@ -183,8 +184,9 @@ def _register_unseen(state: MemberState, job: records.Keys, now: float) -> None:
     register(state, job, "register", guards, (), now)
 
 
-def _register_seen(state: MemberState, job: records.Keys, now: float) -> None:
+def _register_seen(state: MemberState, now: float) -> None:
     """Join a job that was read and is the expected one, if it has not changed since."""
+    job = state.job
     keys = state.cache.keys
     guards = (Compare(job.spec, "mod", "=", keys.get_revision(job.spec)),)
     is_missing = keys.get(job.spec) is None

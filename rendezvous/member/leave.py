@@ -7,7 +7,6 @@ or they would never read the verdict.
 
 from __future__ import annotations
 
-from rendezvous import records
 from rendezvous.errors import EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
 from rendezvous.events import Exit, LeaveRequest, Txn
 from rendezvous.member import join, local_round
@@ -34,9 +33,9 @@ def leave_before_joining(state: MemberState) -> bool:
 # --- leaving ---
 
 
-def find_request(state: MemberState, job: records.Keys, now: float) -> LeaveRequest | None:
+def find_request(state: MemberState, now: float) -> LeaveRequest | None:
     """Return the request to leave, if there is one: by a signal, or by a drain of this node."""
-    if state.leaving.request is None and join.is_drained(state, job):
+    if state.leaving.request is None and join.is_drained(state):
         handle(state, LeaveRequest(f"node {state.setup.node.node_name} was drained", EXIT_STOPPED), now)
     return state.leaving.request
 
@@ -72,9 +71,9 @@ def get_exit(state: MemberState, reason: str) -> Finish:
 # --- the end of the job, or of this node's part in it ---
 
 
-def find_verdict(state: MemberState, job: records.Keys) -> Verdict | None:
+def find_verdict(state: MemberState) -> Verdict | None:
     """Return the verdict on this job; None if there is none yet."""
-    state.leaving.verdict = state.cache.read(Verdict, job.verdict) or state.leaving.verdict
+    state.leaving.verdict = state.cache.read(Verdict, state.job.verdict) or state.leaving.verdict
     return state.leaving.verdict
 
 
@@ -87,7 +86,7 @@ def obey(state: MemberState, verdict: Verdict, now: float) -> None:
         state.requests.wake_by(round_state.gone_by)
 
 
-def explain_fence(state: MemberState, job: records.Keys, loss_reason: str, now: float) -> None:
+def explain_fence(state: MemberState, loss_reason: str, now: float) -> None:
     """The own key is gone, or the others have continued: find out whether this node was removed.
 
     A store may end a lease early and deletes its key: that ends a membership as an expired lease does. So a key is
@@ -108,8 +107,8 @@ def explain_fence(state: MemberState, job: records.Keys, loss_reason: str, now: 
         if state.membership.is_removed(current.first, spec.first):
             state.ask(Finish(EXIT_TEMPORARY, state.removal_reason))
 
-    probe = Put(job.make_lease_key(state.member_id), b"", lease.id)
-    request = Txn((), (probe, Get(state.setup.current_key), Get(job.spec)))
+    probe = Put(state.job.make_lease_key(state.member_id), b"", lease.id)
+    request = Txn((), (probe, Get(state.setup.current_key), Get(state.job.spec)))
     state.requests.request("farewell", "see whether the lease and the job live", request, on_reply, now)
     state.requests.wake_by(lease.membership_until)
 

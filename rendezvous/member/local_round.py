@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rendezvous import records
 from rendezvous.events import (
     CheckpointSaved,
     RoundFailed,
@@ -59,10 +58,10 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
 # --- start and stop ---
 
 
-def advance(state: MemberState, job: records.Keys, now: float) -> None:
+def advance(state: MemberState, now: float) -> None:
     """Start a sealed round, stop a stopped one."""
     round_state, cache = state.round, state.cache
-    seal, stop = cache.read(Seal, job.round), cache.read(Stop, job.stop)
+    seal, stop = cache.read(Seal, state.job.round), cache.read(Stop, state.job.stop)
     if round_state.alive_round is not None and _has_lost_seal(round_state, seal):
         round_state.loss_reason = (
             f"round {round_state.alive_round} is not in the store any more: somebody has deleted its keys"
@@ -82,10 +81,10 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
         if round_state.status.plan_token != seal.plan_token:
             begin_status(round_state, seal, is_stopped=True)
     elif seal.plan_token != round_state.answered_token and state.leaving.request is None:
-        key = job.make_assignment_key(seal.round, seal.plan_token, state.member_id)
+        key = state.job.make_assignment_key(seal.round, seal.plan_token, state.member_id)
 
         def on_reply(answer: TxnResult, now: float) -> None:
-            take_up(state, job, seal, answer, now)
+            take_up(state, seal, answer, now)
 
         why = f"read the assignment of round {seal.round}"
         state.requests.request("assignment", why, Txn((), (Get(key),)), on_reply, now)
@@ -98,10 +97,10 @@ def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:
     return seal.round == round_state.alive_round and seal.plan_token != round_state.status.plan_token
 
 
-def take_up(state: MemberState, job: records.Keys, sealed: Seal, answer: TxnResult, now: float) -> None:
+def take_up(state: MemberState, sealed: Seal, answer: TxnResult, now: float) -> None:
     """Start the round if there is an assignment under the sealed token, unless the watchdog is about to end."""
     round_state, cache, requests = state.round, state.cache, state.requests
-    seal, stop = cache.read(Seal, job.round), cache.read(Stop, job.stop)
+    seal, stop = cache.read(Seal, state.job.round), cache.read(Stop, state.job.stop)
     is_stopped = stop is not None and stop.round >= sealed.round
     if seal is None or seal.plan_token != sealed.plan_token or is_stopped or round_state.alive_round is not None:
         return
@@ -146,12 +145,12 @@ def announce_departure(state: MemberState, reason: str, exit_code: int) -> None:
     state.round.status = replace(state.round.status, leaving=reason, leaving_exit_code=exit_code)
 
 
-def write_status(state: MemberState, job: records.Keys, now: float) -> None:
+def write_status(state: MemberState, now: float) -> None:
     """Write the status of this member, if the store has an older one."""
     round_state, cache, status = state.round, state.cache, state.round.status
     if status == round_state.status_written or _is_empty(status):
         return
-    key, own_key = job.make_status_key(state.member_id), state.own_key
+    key, own_key = state.job.make_status_key(state.member_id), state.own_key
     _recall_failure(state, key)  # the reply to the write that reported it may have been lost
     guards = (
         Compare(own_key, "create", "=", state.membership.revision),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from rendezvous import records
 from rendezvous.events import SendToPeer
 from rendezvous.member import lease
 from rendezvous.peers import messages
@@ -24,10 +23,10 @@ PROBES_REMEMBERED = 4
 
 
 # docs/internals/decisions/agreement.md#0017-store-outage-by-unanimous-confirmation
-def advance(state: MemberState, job: records.Keys, now: float) -> None:
+def advance(state: MemberState, now: float) -> None:
     """Send a probe, if this member leads; acknowledge one, if it can."""
     outage, settings = state.outage, state.settings
-    seal = state.cache.read(Seal, job.round)
+    seal = state.cache.read(Seal, state.job.round)
     if not state.lease.is_store_away:
         outage.has_noticed = False
     if seal is None or not is_endured(state, now):
@@ -37,7 +36,7 @@ def advance(state: MemberState, job: records.Keys, now: float) -> None:
     if leader is None or not leader.is_loaded or state.requests.is_busy("lead"):
         return  # the outcome of a write of this leader is unknown
     if now >= outage.probed_at + settings.probe_s:
-        send_probe(state, job, seal, leader.active, now)
+        send_probe(state, seal, leader.active, now)
     state.requests.wake_by(outage.probed_at + settings.probe_s)
 
 
@@ -50,16 +49,16 @@ def is_endured(state: MemberState, now: float) -> bool:
 # --- the leader's part ---
 
 
-def send_probe(state: MemberState, job: records.Keys, seal: Seal, active: Set[str], now: float) -> None:
+def send_probe(state: MemberState, seal: Seal, active: Set[str], now: float) -> None:
     """Send a probe to all of the roster, except members that are proven gone.
 
     A member whose key is gone cannot acknowledge, so no probe is confirmed: its agent may be well, rejoin as another
     member, and lead, because it belonged to the roster (see `election`).
     """
     outage = state.outage
-    spares = state.cache.read(Spares, job.spares)
+    spares = state.cache.read(Spares, state.job.spares)
     roster = {*active, *(spares.member_ids if spares else ())} - {state.member_id}
-    outage.probed_ids = {m for m in roster if not _is_surely_gone(state, job, m)}
+    outage.probed_ids = {m for m in roster if not _is_surely_gone(state, m)}
     outage.awaited_ids = set(outage.probed_ids)
     outage.probe_number, outage.probed_at, outage.is_confirmed = outage.probe_number + 1, now, False
     _note_acknowledgement(state, outage.probe_number, now)
@@ -70,8 +69,8 @@ def send_probe(state: MemberState, job: records.Keys, seal: Seal, active: Set[st
     count_acknowledgements(state, seal.plan_token)
 
 
-def _is_surely_gone(state: MemberState, job: records.Keys, member_id: str) -> bool:
-    record = state.cache.read(Member, job.make_member_key(member_id))
+def _is_surely_gone(state: MemberState, member_id: str) -> bool:
+    record = state.cache.read(Member, state.job.make_member_key(member_id))
     return record is not None and state.peers.is_gone(member_id, record.presence_address)
 
 

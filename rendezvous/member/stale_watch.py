@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import records
 from rendezvous.events import SendToPeer
 from rendezvous.member import lease
 from rendezvous.peers import messages
@@ -23,14 +22,14 @@ from rendezvous.records import LeaderRecord
 from rendezvous.state.state import MemberState
 
 
-def advance(state: MemberState, job: records.Keys, now: float) -> None:
+def advance(state: MemberState, now: float) -> None:
     """Send known revisions, at most once per renewal, when something is sent anyhow; read again when due."""
     watch_state, leader, renewed_count = state.stale_watch, state.leadership, state.lease.renewed_count
     if state.lease.ends_at == math.inf:
         return  # no other agent reads or writes this store
     if leader is not None and leader.is_loaded and watch_state.renewed_count != renewed_count:
         watch_state.renewed_count = renewed_count
-        _send_revisions(state, job)
+        _send_revisions(state)
     if watch_state.resync_at == math.inf:
         _schedule_resync(state, now)
     if now >= watch_state.resync_at:
@@ -64,11 +63,11 @@ def _list_present(state: MemberState) -> set[str]:
     return {*present, leader.member_id} if leader else present
 
 
-def _send_revisions(state: MemberState, job: records.Keys) -> None:
+def _send_revisions(state: MemberState) -> None:
     sent, keys, peers = state.stale_watch.sent, state.cache.keys, state.peers
-    revision = _find_revision(state, job)
+    revision = _find_revision(state)
     for member_id in sorted(peers.connected_ids):
-        known = KnownRevision(revision, keys.get(job.make_member_key(member_id)) is not None)
+        known = KnownRevision(revision, keys.get(state.job.make_member_key(member_id)) is not None)
         if sent.get(member_id) != known or not known.is_member:
             sent[member_id] = known
             state.requests.emit(SendToPeer(member_id, messages.encode_message(known)))
@@ -81,11 +80,12 @@ def handle(state: MemberState, member_id: str, message: KnownRevision, now: floa
     leader = state.cache.read(LeaderRecord, state.job.leader) if state.is_member else None
     if leader is None or leader.member_id != member_id:
         return
-    if message.revision > _find_revision(state, state.job) or not message.is_member:
+    if message.revision > _find_revision(state) or not message.is_member:
         _resync(state, now)
 
 
-def _find_revision(state: MemberState, job: records.Keys) -> int:
+def _find_revision(state: MemberState) -> int:
     """Return the newest known revision of the control keys that every member acts on."""
+    job = state.job
     names = (job.leader, job.round, job.stop, job.spares, job.verdict)
     return max(state.cache.keys.get_revision(name) for name in names)

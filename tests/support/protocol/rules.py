@@ -66,8 +66,8 @@ def _renew_too_rarely(extend_lease: Any) -> Any:
 
 
 def _hold_at_once(send_probe: Any) -> Any:
-    def send(state: MemberState, job: Any, seal: Any, *rest: Any) -> None:
-        send_probe(state, job, seal, *rest)
+    def send(state: MemberState, seal: Any, *rest: Any) -> None:
+        send_probe(state, seal, *rest)
         state.outage.awaited_ids.clear()
         outage.count_acknowledgements(state, seal.plan_token)
 
@@ -127,7 +127,7 @@ def _register_blindly(register: Any) -> Any:
     return blind
 
 
-def _take_up_anything(state: MemberState, job: Any, sealed: Any, answer: Any, now: float) -> None:
+def _take_up_anything(state: MemberState, sealed: Any, answer: Any, now: float) -> None:
     here, found = state.round, answer.found[0].first
     assignment = state.cache.decode(Assignment, found) if found is not None else None
     here.answered_token = sealed.plan_token
@@ -194,16 +194,16 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     ),
     "writes do not name the own key": (_wrap(RequestQueue, "request", _request_without_own_key),),
     "guards hold always": (Switch(_GUARDS, lambda original: _guard_nothing),),
-    "non-members of the roster may lead": (_replace(election, "may_lead", lambda state, job, seal, now: True),),
+    "non-members of the roster may lead": (_replace(election, "may_lead", lambda state, seal, now: True),),
     "requests are not read": (_replace(decide, "choose_request", lambda view: None),),
-    "nobody takes over on request": (_replace(election, "find_takeover_request", lambda state, job: None),),
+    "nobody takes over on request": (_replace(election, "find_takeover_request", lambda state: None),),
     # The lease, and what is known.
     "the watchdog counts from the answer": (_wrap(lease, "extend_lease", _extend_from_answer),),
     "the watchdog ends with the lease": (_replace(lease, "extend_watchdog", _extend_without_margin),),
     "there is no watchdog": (_replace(SimulatedProcesses, "check_watchdog", lambda self: None),),
     "renewals are too rare": (_wrap(lease, "extend_lease", _renew_too_rarely),),
     "members do not come back": (_replace(lease, "handle_end", lambda state, now: False),),
-    "the leader tells no revisions": (_replace(stale_watch, "advance", lambda state, job, now: None),),
+    "the leader tells no revisions": (_replace(stale_watch, "advance", lambda state, now: None),),
     "nobody reads again": (
         _replace(WatchCache, "resync", lambda self, now, on_done: None),
         _replace(lease, "note_resync", lambda state, sent_at: None),
