@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from rendezvous import events
-from rendezvous.errors import EXIT_TEMPORARY, LeaseNotFound, SettingsError
+from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, SettingsError
 from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
 from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
@@ -276,7 +276,8 @@ class MemberMachine:
                 self._suspect_removal(loss_reason, now)
             case QuitJob(reason):
                 local_round.stop_workers(state, "fence", reason, now)
-                self._finish(leave.get_exit(state, reason), now)
+                asked = state.leaving.request or events.LeaveRequest(reason, EXIT_FENCED)
+                self._finish(Finish(asked.exit_code, asked.reason), now)
             case Finish():
                 self._finish(intent, now)
             case ExitNow():

@@ -62,12 +62,6 @@ def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
         state.requests.wake_by(gone_by if is_leading else announce_by)
 
 
-def get_exit(state: MemberState, reason: str) -> Finish:
-    """Return how this agent ends when it steps down for this reason."""
-    request = state.leaving.request
-    return Finish(request.exit_code, request.reason) if request is not None else Finish(EXIT_FENCED, reason)
-
-
 # --- the end of the job, or of this node's part in it ---
 
 

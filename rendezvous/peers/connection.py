@@ -60,13 +60,6 @@ class PeerConnection:
         """Return whether outbound data waits for the socket."""
         return bool(self._outbound)
 
-    def find_source_host(self) -> str:
-        """Return the other side's address as the kernel sees it; "" if it is gone."""
-        try:
-            return str(self.sock.getpeername()[0])
-        except OSError:
-            return ""
-
     def send(self, message: list[object], now: float) -> ConnectionEnd | None:
         """Queue a message and write what fits."""
         data = _HEARTBEAT_LINE if message is HEARTBEAT else json.dumps(message, separators=(",", ":")).encode("ascii")
@@ -116,8 +109,11 @@ class PeerConnection:
 
     def comes_from(self, host: str) -> bool:
         """Return whether the other side's source address is `host`."""
-        source = self.find_source_host()
-        return bool(source) and _pack_address(source) == _pack_address(host)
+        try:
+            source = str(self.sock.getpeername()[0])
+        except OSError:  # it is gone
+            return False
+        return _pack_address(source) == _pack_address(host)
 
 
 def _parse(line: bytearray) -> list[object]:
