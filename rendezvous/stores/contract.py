@@ -12,20 +12,18 @@ be known. Any implementation passes the conformance suite in tests/store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from rendezvous.errors import StoreError
-from rendezvous.values import NamedTuple, Protocol
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
 
 TXN_OPERATIONS_MAX = 128  # etcd's --max-txn-ops; compares are counted separately against the same number
 REQUEST_BYTES_MAX = 1_572_864  # etcd's --max-request-bytes, 1.5 MiB
 CALLBACK_LIMIT_S = 10.0  # how long the end of a watch waits for a callback that is running
 
 
-class KeyValue(NamedTuple):
+class KeyValue(Struct, frozen=True):
     """One key as the store holds it. `version` counts its writes since it was created, from 1; `lease` 0 is none."""
 
     key: str
@@ -36,7 +34,7 @@ class KeyValue(NamedTuple):
     lease: int
 
 
-class Compare(NamedTuple):
+class Compare(Struct, frozen=True):
     """One guard of a transaction: `target` of `key` stands in `relation` to `operand` (bytes for "value", else int)."""
 
     key: str
@@ -45,18 +43,18 @@ class Compare(NamedTuple):
     operand: int | bytes
 
 
-class Put(NamedTuple):
+class Put(Struct, frozen=True):
     key: str
     value: bytes
     lease: int = 0
 
 
-class Delete(NamedTuple):
+class Delete(Struct, frozen=True):
     key: str
     prefix: bool = False
 
 
-class Get(NamedTuple):
+class Get(Struct, frozen=True):
     key: str
     prefix: bool = False
 
@@ -64,7 +62,7 @@ class Get(NamedTuple):
 Operation = Put | Delete | Get
 
 
-class GetResult(NamedTuple):
+class GetResult(Struct, frozen=True):
     """The result of a read: the store's revision when it was served, and the keys in byte order."""
 
     revision: int
@@ -75,7 +73,7 @@ class GetResult(NamedTuple):
         return self.items[0] if self.items else None
 
 
-class TxnResult(NamedTuple):
+class TxnResult(Struct, frozen=True):
     """`succeeded`: whether every compare held. `found`: one entry per Get of the branch that ran, in order.
 
     `revision` is the store's after the transaction; keys written by it have it as their mod revision.
@@ -86,14 +84,14 @@ class TxnResult(NamedTuple):
     found: tuple[GetResult, ...]
 
 
-class Lease(NamedTuple):
+class Lease(Struct, frozen=True):
     """A granted lease; `ttl_s` is the TTL that the store granted, which may be more than was requested."""
 
     id: int
     ttl_s: float
 
 
-class Renewal(NamedTuple):
+class Renewal(Struct, frozen=True):
     """The result of a renewal, and of the read of a key after it.
 
     `is_confirmed`: the server that renewed led the store until the key was read, so the lease lives for `ttl_s` from
@@ -106,14 +104,14 @@ class Renewal(NamedTuple):
     create_revision: int
 
 
-class KeyEvent(NamedTuple):
+class KeyEvent(Struct, frozen=True):
     """One change. For a deletion `item` has only the key and the revision of the deletion as its mod revision."""
 
     kind: Literal["put", "delete"]
     item: KeyValue
 
 
-class Batch(NamedTuple):
+class Batch(Struct, frozen=True):
     """All watched events of one revision."""
 
     revision: int
@@ -243,6 +241,6 @@ def _check_written_once(branch: Iterable[Operation]) -> None:
     for operation in branch:
         if not isinstance(operation, Put):
             continue
-        if operation.key in written or any(is_covered(operation.key, *deletion) for deletion in deletions):
+        if operation.key in written or any(is_covered(operation.key, each.key, each.prefix) for each in deletions):
             raise StoreError(f"a transaction writes the key {operation.key!r} twice")
         written.add(operation.key)

@@ -1,8 +1,8 @@
-"""Protobuf's wire format for messages that are named tuples: `encode(message)`, `decode(Type, data)`.
+"""Protobuf's wire format for messages that are classes: `encode(message)`, `decode(Type, data)`.
 
 The annotations of a message carry its field numbers, so the class shows what is sent:
 
-    class PutRequest(NamedTuple):
+    class PutRequest(Message):
         key: Annotated[bytes, 1] = b""       # a value equal to its default is not written, as in proto3
         lease: Annotated[int, 3] = 0         # int: int64, and enumerations; also bool, bytes, str
         header: Annotated[Header, 1] = Header()              # a nested message: absent reads as the default
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
-Message = TypeVar("Message", bound=tuple[Any, ...])
+from msgspec import Struct
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
@@ -30,28 +30,40 @@ class WireError(ValueError):
     """Bytes that are not a message of the expected type."""
 
 
-_Writer = tuple[int, bytes, Any, bool, Callable[[Any], bytes]]  # index in the tuple, tag, default, is repeated, write
-_Reader = tuple[int, bool, Callable[[Any], Any]]  # index in the tuple, is repeated, read
+class Message(Struct, frozen=True):
+    """The base of messages; every field has a default."""
 
 
-def encode(message: tuple[Any, ...]) -> bytes:
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class _Field(Struct, frozen=True):
+    name: str
+    index: int  # of the field in its message
+    tag: bytes
+    default: Any
+    is_repeated: bool
+    write: Callable[[Any], bytes]
+    read: Callable[[Any], Any]
+
+
+def encode(message: Message) -> bytes:
     """Return the bytes of a message."""
     encoded = bytearray()
-    for index, tag, default, is_repeated, write in _find_layout(type(message))[0]:
-        value = message[index]
-        if is_repeated:
+    for field in _list_fields(type(message))[0]:
+        value = getattr(message, field.name)
+        if field.is_repeated:
             for item in value:
-                encoded += tag + write(item)
-        elif value != default:
-            encoded += tag + write(value)
+                encoded += field.tag + field.write(item)
+        elif value != field.default:
+            encoded += field.tag + field.write(value)
     return bytes(encoded)
 
 
-def decode(message: type[Message], data: bytes, *, is_strict: bool = False) -> Message:
+def decode(message: type[AnyMessage], data: bytes, *, is_strict: bool = False) -> AnyMessage:
     """Decode a message of this type. Raises WireError for anything else, if `is_strict` also for unknown fields."""
-    _, readers, defaults = _find_layout(message, is_strict)
-    values = list(defaults)
-    repeated: dict[int, list[Any]] = {}
+    _, fields = _list_fields(message, is_strict)
+    values: list[Any] = list(message.__struct_defaults__)
     position, end = 0, len(data)
     while position < end:
         tag = data[position]
@@ -68,37 +80,32 @@ def decode(message: type[Message], data: bytes, *, is_strict: bool = False) -> M
             content = short
         else:
             content, position = _read_content(data, position, tag & 7)
-        reader = readers.get(tag)
-        if reader is None:
+        field = fields.get(tag)
+        if field is None:
             if is_strict:
                 raise WireError(f"field {tag >> 3} of {message.__name__} is not supported")
-            continue
-        index, is_repeated, read = reader
-        if is_repeated:
-            repeated.setdefault(index, []).append(read(content))
+        elif field.is_repeated:
+            values[field.index] = values[field.index] or []
+            values[field.index].append(field.read(content))
         else:
-            values[index] = read(content)
-    for index, found in repeated.items():
-        values[index] = tuple(found)
-    return tuple.__new__(message, values)
+            values[field.index] = field.read(content)
+    return message(*[tuple(value) if type(value) is list else value for value in values])
 
 
 @cache
-def _find_layout(
-    message: type[tuple[Any, ...]], is_strict: bool = False
-) -> tuple[tuple[_Writer, ...], dict[int, _Reader], tuple[Any, ...]]:
-    """Return how the fields of a type are written, in order of their numbers, and read, by tag; and its defaults."""
-    defaults: dict[str, Any] = getattr(message, "_field_defaults", {})
-    writers: dict[int, _Writer] = {}
-    readers: dict[int, _Reader] = {}
-    for index, (name, default) in enumerate(defaults.items()):
-        tag, is_repeated, write, read = _find_field(message, message.__annotations__[name], is_strict)
-        writers[tag] = (index, _encode_varint(tag), default, is_repeated, write)
-        readers[tag] = (index, is_repeated, read)
-    return tuple(writers[tag] for tag in sorted(writers)), readers, tuple(defaults.values())
+def _list_fields(message: type[Message], is_strict: bool = False) -> tuple[tuple[_Field, ...], dict[int, _Field]]:
+    """List the fields of a type in order of their numbers, as they are written, and by tag, as they are read."""
+    annotations = {
+        name: text for kind in message.__mro__ for name, text in vars(kind).get("__annotations__", {}).items()
+    }
+    fields: dict[int, _Field] = {}
+    for index, (name, default) in enumerate(zip(message.__struct_fields__, message.__struct_defaults__, strict=True)):
+        tag, is_repeated, write, read = _read_annotation(message, annotations[name], is_strict)
+        fields[tag] = _Field(name, index, _encode_varint(tag), default, is_repeated, write, read)
+    return tuple(fields[tag] for tag in sorted(fields)), fields
 
 
-def _find_field(
+def _read_annotation(
     message: type, annotation: Any, is_strict: bool
 ) -> tuple[int, bool, Callable[[Any], bytes], Callable[[Any], Any]]:
     """Return the tag of a field, whether it is repeated, and how one is written and read.
@@ -116,7 +123,7 @@ def _find_field(
     return int(number) << 3 | wire_type, kind != name and kind.startswith("tuple["), write, read
 
 
-def _write_message(message: tuple[Any, ...]) -> bytes:
+def _write_message(message: Message) -> bytes:
     return _write_bytes(encode(message))
 
 

@@ -1,6 +1,6 @@
 """The messages of etcd's v3 API: what the client sends and the served store reads, and the replies.
 
-A message is a named tuple whose annotations carry the field numbers of etcd's rpc.proto, kv.proto and auth.proto;
+A message is a class whose annotations carry the field numbers of etcd's rpc.proto, kv.proto and auth.proto;
 `protobuf.encode` and `protobuf.decode` turn it into bytes and back. Only the fields that are used are declared. That
 defaults are never written matters: an empty `range_end` on the wire would mean "every key from here on". The served
 store refuses requests with any other field: docs/guides/without-etcd.md says what it answers.
@@ -10,9 +10,9 @@ The methods are at the end: the path of each, and the types of its request and r
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from rendezvous.values import NamedTuple
+from rendezvous.stores.protobuf import Message
 
 EQUAL, GREATER, LESS, NOT_EQUAL = range(4)  # Compare.result
 VERSION, CREATE, MOD, VALUE = range(4)  # Compare.target
@@ -30,7 +30,7 @@ def encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:
     return start, start[:-1] + bytes((start[-1] + 1,))  # the last byte of text in UTF-8 is never 255
 
 
-class WireKeyValue(NamedTuple):
+class WireKeyValue(Message):
     key: Annotated[bytes, 1] = b""
     create_revision: Annotated[int, 2] = 0
     mod_revision: Annotated[int, 3] = 0
@@ -39,24 +39,24 @@ class WireKeyValue(NamedTuple):
     lease: Annotated[int, 6] = 0
 
 
-class WireEvent(NamedTuple):
+class WireEvent(Message):
     type: Annotated[int, 1] = PUT
     kv: Annotated[WireKeyValue, 2] = WireKeyValue()
 
 
-class Header(NamedTuple):
+class Header(Message):
     cluster_id: Annotated[int, 1] = 0
     member_id: Annotated[int, 2] = 0
     revision: Annotated[int, 3] = 0
     raft_term: Annotated[int, 4] = 0
 
 
-class Empty(NamedTuple):
+class Empty(Message):
     """Of requests that say no more than their method."""
 
 
-class HeaderResponse(NamedTuple):
-    """Of responses in which only the header is read or written."""
+class HeaderResponse(Message):
+    """What every response begins with; of some it is all that is read or written."""
 
     header: Annotated[Header, 1] = Header()
 
@@ -64,7 +64,7 @@ class HeaderResponse(NamedTuple):
 # Keys
 
 
-class RangeRequest(NamedTuple):
+class RangeRequest(Message):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
     limit: Annotated[int, 3] = 0
@@ -73,30 +73,28 @@ class RangeRequest(NamedTuple):
     count_only: Annotated[bool, 9] = False
 
 
-class RangeResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class RangeResponse(HeaderResponse):
     kvs: Annotated[tuple[WireKeyValue, ...], 2] = ()
     more: Annotated[bool, 3] = False
-    count: Annotated[int, 4] = 0  # type: ignore[assignment]  # etcd's name; hides tuple.count
+    count: Annotated[int, 4] = 0
 
 
-class PutRequest(NamedTuple):
+class PutRequest(Message):
     key: Annotated[bytes, 1] = b""
     value: Annotated[bytes, 2] = b""
     lease: Annotated[int, 3] = 0
 
 
-class DeleteRangeRequest(NamedTuple):
+class DeleteRangeRequest(Message):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
 
 
-class DeleteRangeResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class DeleteRangeResponse(HeaderResponse):
     deleted: Annotated[int, 2] = 0
 
 
-class WireCompare(NamedTuple):
+class WireCompare(Message):
     result: Annotated[int, 1] = EQUAL
     target: Annotated[int, 2] = VERSION
     key: Annotated[bytes, 3] = b""
@@ -106,26 +104,25 @@ class WireCompare(NamedTuple):
     value: Annotated[bytes | None, 7] = None
 
 
-class RequestOp(NamedTuple):
+class RequestOp(Message):
     request_range: Annotated[RangeRequest | None, 1] = None
     request_put: Annotated[PutRequest | None, 2] = None
     request_delete_range: Annotated[DeleteRangeRequest | None, 3] = None
 
 
-class ResponseOp(NamedTuple):
+class ResponseOp(Message):
     response_range: Annotated[RangeResponse | None, 1] = None
     response_put: Annotated[HeaderResponse | None, 2] = None
     response_delete_range: Annotated[DeleteRangeResponse | None, 3] = None
 
 
-class TxnRequest(NamedTuple):
+class TxnRequest(Message):
     compare: Annotated[tuple[WireCompare, ...], 1] = ()
     success: Annotated[tuple[RequestOp, ...], 2] = ()
     failure: Annotated[tuple[RequestOp, ...], 3] = ()
 
 
-class TxnResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class TxnResponse(HeaderResponse):
     succeeded: Annotated[bool, 2] = False
     responses: Annotated[tuple[ResponseOp, ...], 3] = ()
 
@@ -133,7 +130,7 @@ class TxnResponse(NamedTuple):
 # Watches
 
 
-class WatchCreateRequest(NamedTuple):
+class WatchCreateRequest(Message):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
     start_revision: Annotated[int, 3] = 0
@@ -141,17 +138,16 @@ class WatchCreateRequest(NamedTuple):
     watch_id: Annotated[int, 7] = 0
 
 
-class WatchCancelRequest(NamedTuple):
+class WatchCancelRequest(Message):
     watch_id: Annotated[int, 1] = 0
 
 
-class WatchRequest(NamedTuple):
+class WatchRequest(Message):
     create_request: Annotated[WatchCreateRequest | None, 1] = None
     cancel_request: Annotated[WatchCancelRequest | None, 2] = None
 
 
-class WatchResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class WatchResponse(HeaderResponse):
     watch_id: Annotated[int, 2] = 0
     created: Annotated[bool, 3] = False
     canceled: Annotated[bool, 4] = False
@@ -163,58 +159,53 @@ class WatchResponse(NamedTuple):
 # Leases; times to live are whole seconds
 
 
-class LeaseGrantRequest(NamedTuple):
+class LeaseGrantRequest(Message):
     ttl: Annotated[int, 1] = 0
     id: Annotated[int, 2] = 0
 
 
-class LeaseId(NamedTuple):
+class LeaseId(Message):
     """The request of a revocation and of a renewal, and an entry in the list of leases."""
 
     id: Annotated[int, 1] = 0
 
 
-class LeaseTtl(NamedTuple):
+class LeaseTtl(HeaderResponse):
     """The response to a grant and to a renewal; `ttl` 0 or less: the lease is gone."""
 
-    header: Annotated[Header, 1] = Header()
     id: Annotated[int, 2] = 0
     ttl: Annotated[int, 3] = 0
 
 
-class LeaseTimeToLiveRequest(NamedTuple):
+class LeaseTimeToLiveRequest(Message):
     id: Annotated[int, 1] = 0
     keys: Annotated[bool, 2] = False
 
 
-class LeaseTimeToLiveResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class LeaseTimeToLiveResponse(HeaderResponse):
     id: Annotated[int, 2] = 0
     ttl: Annotated[int, 3] = 0  # -1: the lease is gone
     granted_ttl: Annotated[int, 4] = 0
     keys: Annotated[tuple[bytes, ...], 5] = ()
 
 
-class LeaseLeasesResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class LeaseLeasesResponse(HeaderResponse):
     leases: Annotated[tuple[LeaseId, ...], 2] = ()
 
 
 # Users and the server itself
 
 
-class AuthenticateRequest(NamedTuple):
+class AuthenticateRequest(Message):
     name: Annotated[str, 1] = ""
     password: Annotated[str, 2] = ""
 
 
-class AuthenticateResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class AuthenticateResponse(HeaderResponse):
     token: Annotated[str, 2] = ""
 
 
-class StatusResponse(NamedTuple):
-    header: Annotated[Header, 1] = Header()
+class StatusResponse(HeaderResponse):
     version: Annotated[str, 2] = ""
     db_size: Annotated[int, 3] = 0
     leader: Annotated[int, 4] = 0
@@ -222,8 +213,8 @@ class StatusResponse(NamedTuple):
     raft_term: Annotated[int, 6] = 0
 
 
-Request = TypeVar("Request", bound=tuple[Any, ...])
-Response = TypeVar("Response", bound=tuple[Any, ...])
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
 class Method(Generic[Request, Response]):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
 from rendezvous.stores.contract import Compare, Delete, Get, Operation, Put, Store
@@ -92,14 +93,14 @@ class Pair:
         return self.lease_ids[index] if index < len(self.lease_ids) else UNKNOWN_LEASE
 
     def operation(self, operation: Operation) -> Operation:
-        named = operation._replace(key=self.root + operation.key)
-        return named._replace(lease=self.lease(named.lease)) if isinstance(named, Put) else named
+        named = replace(operation, key=self.root + operation.key)
+        return replace(named, lease=self.lease(named.lease)) if isinstance(named, Put) else named
 
     def compare(self, compare: Compare) -> Compare:
         operand = compare.operand
         if compare.target in ("create", "mod") and isinstance(operand, int) and operand:
             operand += self.model.revision
-        return compare._replace(key=self.root + compare.key, operand=operand)
+        return replace(compare, key=self.root + compare.key, operand=operand)
 
     def both(self, of_store: Callable[[], object], of_model: Callable[[], object]) -> None:
         """The same answer, or a refusal of the same kind."""

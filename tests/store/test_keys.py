@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import (
@@ -19,6 +20,7 @@ from rendezvous.stores.contract import (
     Operation,
     Put,
     Store,
+    TxnResult,
 )
 from tests.store.under_test import StoreUnderTest
 
@@ -218,9 +220,9 @@ def test_the_success_branch_runs_if_every_compare_holds_else_the_other(store: St
     first = store.put(key("a"), b"1")
     holds, fails = Compare(key("a"), "mod", "=", first), Compare(key("b"), "create", ">", 0)
     success, failure = [Put(key("won"), b"1")], [Put(key("lost"), b"1")]
-    assert store.txn([holds, fails], success, failure) == (False, first + 1, ())
-    assert store.txn([holds], success, failure) == (True, first + 2, ())
-    assert store.txn([], success) == (True, first + 3, ()), "no compare is no objection"
+    assert store.txn([holds, fails], success, failure) == TxnResult(False, first + 1, ())
+    assert store.txn([holds], success, failure) == TxnResult(True, first + 2, ())
+    assert store.txn([], success) == TxnResult(True, first + 3, ()), "no compare is no objection"
     lost, won = store.get(key("lost")).first, store.get(key("won")).first
     assert lost is not None
     assert won is not None
@@ -275,7 +277,7 @@ def test_a_read_inside_a_transaction_sees_what_came_before_it_in_there(store: St
 )
 def test_a_key_that_a_branch_writes_twice_is_refused(store: Store, key: Key, operations: Sequence[Operation]) -> None:
     before = store.put(key("k"), b"0")
-    named = [operation._replace(key=key(operation.key)) for operation in operations]
+    named = [replace(operation, key=key(operation.key)) for operation in operations]
     for success, failure in ((named, []), ([], named)):
         with pytest.raises(StoreError):
             store.txn([], success, failure)
@@ -286,7 +288,7 @@ def test_a_key_may_be_deleted_twice_and_written_in_both_branches(store: Store, k
     store.put(key("k"), b"0")
     before = store.put(key("k/1"), b"0")
     twice = [Delete(key("k/1")), Delete(key("k"), prefix=True), Delete(key("k"))]
-    assert store.txn([], twice, [Put(key("k"), b"1")]) == (True, before + 1, ())
+    assert store.txn([], twice, [Put(key("k"), b"1")]) == TxnResult(True, before + 1, ())
     assert store.get(key(""), prefix=True).items == ()
 
 

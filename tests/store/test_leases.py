@@ -162,10 +162,10 @@ def test_all_keys_of_an_expired_lease_go_in_one_revision(store_under_test: Store
 def test_two_leases_that_end_together_make_a_revision_each(store_under_test: StoreUnderTest, key: Key) -> None:
     store = store_under_test.new_client()
     for name in ("b", "a"):
-        lease, ttl_s = store.lease_grant(2)
-        before = store.put(key(name), b"1", lease=lease)
+        lease = store.lease_grant(2)
+        before = store.put(key(name), b"1", lease=lease.id)
     watched = store_under_test.watch(store, key(""), prefix=True, start_revision=before + 1)
-    store_under_test.advance(ttl_s)
+    store_under_test.advance(lease.ttl_s)
     batches = watched.wait_for_revision(before + 2)
     assert [batch.revision for batch in batches] == [before + 1, before + 2]
     assert sorted(words([*batches[0].events, *batches[1].events])) == [f"delete {key('a')}", f"delete {key('b')}"]

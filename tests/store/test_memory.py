@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rendezvous.errors import Compacted, LeaseNotFound, StoreError
-from rendezvous.stores.contract import Batch
-from rendezvous.stores.memory import keyspace, watch
+from rendezvous.stores import callbacks
+from rendezvous.stores.contract import Batch, GetResult
+from rendezvous.stores.memory import keyspace
+from rendezvous.stores.memory import store as store_module
 from rendezvous.stores.memory.store import MemoryStore
 from tests.store.under_test import FakeClock
 from tests.support.waiting import wait_until
@@ -46,7 +48,7 @@ def delivery_thread() -> threading.Thread | None:
 
 
 def test_it_begins_empty_at_revision_1(still: MemoryStore) -> None:
-    assert still.get("", prefix=True) == (1, ())
+    assert still.get("", prefix=True) == GetResult(1, ())
     assert still.put("a", b"1") == 2
 
 
@@ -114,7 +116,7 @@ def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store
     assert runs.wait(LIMIT_S)
     canceller = threading.Thread(target=watch.cancel)
     canceller.start()
-    wait_until(lambda: watch.is_cancelled)  # type: ignore[attr-defined]
+    wait_until(lambda: watch.has_ended)  # type: ignore[attr-defined]
     assert canceller.is_alive(), "cancel() returned while a callback ran"
     may_end.set()
     canceller.join(LIMIT_S)
@@ -126,7 +128,8 @@ def test_cancel_waits_for_the_callback_that_runs_and_no_further_one_starts(store
 def test_cancel_and_close_say_so_when_a_callback_does_not_end(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "CALLBACK_LIMIT_S", 0.05)
+    for module in (callbacks, store_module):
+        monkeypatch.setattr(module, "CALLBACK_LIMIT_S", 0.05)
     runs, may_end = threading.Event(), threading.Event()
 
     def on_batch(batch: Batch) -> None:

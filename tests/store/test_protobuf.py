@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rendezvous.stores import wire
-from rendezvous.stores.protobuf import WireError, decode, encode
+from rendezvous.stores.protobuf import Message, WireError, decode, encode
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from rendezvous.stores.protobuf import WireError, decode, encode
         (wire.RangeRequest(), b""),
     ],
 )
-def test_a_message_is_these_bytes_and_these_bytes_are_the_message(message: tuple[Any, ...], data: bytes) -> None:
+def test_a_message_is_these_bytes_and_these_bytes_are_the_message(message: Message, data: bytes) -> None:
     assert encode(message) == data
     assert decode(type(message), data) == message
 
@@ -92,7 +92,7 @@ def lists(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(of, max_size=4).map(tuple)
 
 
-MESSAGES: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
     built(wire.TxnRequest, lists(COMPARES), lists(OPERATIONS), lists(OPERATIONS)),
     built(wire.RangeResponse, HEADERS, lists(KEY_VALUES), st.booleans(), INT64),
     built(wire.WatchResponse, HEADERS, INT64, st.booleans(), st.booleans(), INT64, st.text(), lists(EVENTS)),
@@ -102,7 +102,7 @@ MESSAGES: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(MESSAGES)
-def test_what_is_written_is_read_back(message: tuple[Any, ...]) -> None:
+def test_what_is_written_is_read_back(message: Message) -> None:
     assert decode(type(message), encode(message)) == message
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from rendezvous.stores import wire
+from rendezvous.stores.protobuf import Message
 from rendezvous.stores.server import http2
 from rendezvous.stores.server import server as server_module
 from rendezvous.stores.wire import Method
@@ -115,7 +116,7 @@ UNKNOWN_FIELDS = [
 
 @pytest.mark.parametrize(("method", "request_bytes", "name"), UNKNOWN_FIELDS)
 def test_a_request_with_a_field_that_is_not_supported_is_refused(
-    client: RawClient, method: Method[tuple[object, ...], tuple[object, ...]], request_bytes: bytes, name: str
+    client: RawClient, method: Method[Message, Message], request_bytes: bytes, name: str
 ) -> None:
     """Or a read of the past would be answered with the present, and a write that keeps the value with an empty one."""
     before = put(client, b"a").header.revision

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from msgspec import Struct, structs
+
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
-from rendezvous.values import NamedTuple
 
 if TYPE_CHECKING:
     import grpc
@@ -73,7 +74,7 @@ _SYSTEM_ROOTS = (
 )
 
 
-class Tls(NamedTuple):
+class Tls(Struct, frozen=True):
     """PEM files. `ca_file` None: the authorities that the system trusts."""
 
     ca_file: str | None = None
@@ -268,7 +269,7 @@ class EtcdSession:
                 token = ""  # as in etcd's own client: the user is given too early, or not needed
             else:
                 kind = ErrorKind.ELSEWHERE if failed.refusal.kind is ErrorKind.UNKNOWN else failed.refusal.kind
-                raise CallFailed(failed.refusal._replace(kind=kind)) from None
+                raise CallFailed(structs.replace(failed.refusal, kind=kind)) from None
         finally:
             with self._lock:
                 if self._log_in is log_in and (token is not None or log_in[1].done()):

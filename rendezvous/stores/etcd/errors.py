@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from msgspec import Struct
+
 from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError
-from rendezvous.values import NamedTuple
 
 
 class ErrorKind(Enum):
@@ -20,7 +21,7 @@ class ErrorKind(Enum):
     FULL = "there is no space; the write that took the last of it was done all the same (seen with etcd 3.4)"
 
 
-class EtcdError(NamedTuple):
+class EtcdError(Struct, frozen=True):
     """One error. `phrase` continues "the store at HOST:PORT"; `hint` says what to do, if that is known."""
 
     kind: ErrorKind

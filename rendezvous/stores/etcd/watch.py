@@ -24,9 +24,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec import structs
+
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores import wire
-from rendezvous.stores.contract import CALLBACK_LIMIT_S, Batch, KeyEvent, KeyValue, Watch
+from rendezvous.stores.callbacks import CallbackWatch, print_traceback
+from rendezvous.stores.contract import Batch, KeyEvent, KeyValue
 from rendezvous.stores.etcd.client import Endpoint, EtcdClient
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import encode
@@ -40,8 +43,8 @@ RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one again and again
 _rng = random.Random()
 
 
-class EtcdWatch(Watch):
-    """One watch. `about` names it in messages. `drop` is called when it has ended, from any thread."""
+class EtcdWatch(CallbackWatch):
+    """One watch. `about` names it in messages."""
 
     def __init__(
         self,
@@ -49,68 +52,27 @@ class EtcdWatch(Watch):
         request: wire.WatchCreateRequest,
         on_batch: Callable[[Batch], None],
         on_lost: Callable[[StoreError], None],
-        drop: Callable[[EtcdWatch], None],
+        drop: Callable[[CallbackWatch], None],
     ) -> None:
+        super().__init__(on_batch, on_lost, drop)
         self.about = about
         self.request = request
         """The request for the events that are still to be delivered."""
         self.log_ins = 0
         """How often a new token was requested because this watch was refused."""
-        self._on_batch = on_batch
-        self._on_lost = on_lost
-        self._drop = drop
-        self._is_cancelled = threading.Event()
-        self._callback_lock = threading.RLock()  # held while a callback runs
-
-    @property
-    def has_ended(self) -> bool:
-        return self._is_cancelled.is_set()
-
-    def cancel(self) -> None:
-        self.stop()
-        self._drop(self)
-        if not self._callback_lock.acquire(timeout=CALLBACK_LIMIT_S):
-            raise StoreError(f"a callback of a watch has not ended in {CALLBACK_LIMIT_S:g} s")
-        self._callback_lock.release()
-
-    def stop(self) -> None:
-        """Start no further callback; a running one is not waited for."""
-        self._is_cancelled.set()
-
-    # On the reading thread
 
     def take(self, response: wire.WatchResponse) -> None:
-        """Deliver a response. An exception of a callback is printed as of any thread, and ends this watch."""
+        """Deliver a response, on the reading thread."""
         for revision, events in itertools.groupby(map(_decode_event, response.events), _get_revision):
             if revision >= self.request.start_revision:
-                self._deliver(Batch(revision, tuple(events)))
+                self.deliver(Batch(revision, tuple(events)))
                 self._resume_from(revision + 1)
         if not response.events:  # a progress notification: everything up to this revision has been delivered
             self._resume_from(response.header.revision + 1)
 
-    def lose(self, error: StoreError) -> None:
-        """End the watch; its last callback reports the error."""
-        try:
-            with self._callback_lock:
-                if not self.has_ended:
-                    self.stop()
-                    self._on_lost(error)
-        except Exception as raised:
-            _print_traceback(raised)
-        self._drop(self)
-
     def _resume_from(self, revision: int) -> None:
         if revision > self.request.start_revision:
-            self.request = self.request._replace(start_revision=revision)
-
-    def _deliver(self, batch: Batch) -> None:
-        try:
-            with self._callback_lock:
-                if not self.has_ended:
-                    self._on_batch(batch)
-        except Exception as raised:
-            _print_traceback(raised)
-            self.lose(StoreError(f"a callback of the watch raised {raised!r}"))
+            self.request = structs.replace(self.request, start_revision=revision)
 
 
 def _decode_event(event: wire.WireEvent) -> KeyEvent:
@@ -125,12 +87,6 @@ def decode_item(item: wire.WireKeyValue) -> KeyValue:
 
 def _get_revision(event: KeyEvent) -> int:
     return event.item.mod_revision
-
-
-def _print_traceback(error: Exception) -> None:
-    """Print an exception as Python does when it ends a thread."""
-    thread = threading.current_thread()
-    threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
 
 
 # docs/internals/decisions/0033-one-watch-stream-per-client.md
@@ -149,7 +105,7 @@ class WatchLoop:
         """Create a watch; one that is added after `close` is stopped."""
         with self._lock:
             if self._is_closed.is_set():
-                watch.stop()
+                watch.has_ended = True
                 return
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="store watches", daemon=True)
@@ -159,8 +115,9 @@ class WatchLoop:
             if self._stream is not None:
                 self._stream.add(watch)
 
-    def remove(self, watch: EtcdWatch) -> None:
+    def remove(self, watch: CallbackWatch) -> None:
         """Remove a watch that has ended."""
+        assert isinstance(watch, EtcdWatch)
         with self._lock:
             self._watches.pop(watch, None)
             if self._stream is not None:
@@ -179,7 +136,7 @@ class WatchLoop:
         with self._lock:
             self._is_closed.set()
             for watch in self._watches:
-                watch.stop()
+                watch.has_ended = True
             self._watches.clear()
             if self._stream is not None:
                 self._stream.cancel()
@@ -210,7 +167,7 @@ class WatchLoop:
                 else:
                     self._client.endpoints.switch_from(endpoint)
             except Exception as raised:  # a bug: no watch shall wait for events that do not come
-                _print_traceback(raised)
+                print_traceback(raised)
                 refusal = EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}")
                 self._lose_all(functools.partial(self._make_error, endpoint, refusal))
             finally:
@@ -252,7 +209,7 @@ class WatchLoop:
         if not response.canceled:
             watch.take(response)
         elif response.compact_revision:
-            watch.lose(Compacted(response.compact_revision))
+            watch.deliver(Compacted(response.compact_revision))
         else:
             return self._take_refusal(stream, watch, response.cancel_reason)
         return True
@@ -268,7 +225,7 @@ class WatchLoop:
         if refusal.kind not in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
             self._client.endpoints.switch_from(stream.endpoint)
             return False
-        watch.lose(self._make_error(stream.endpoint, refusal, watch))
+        watch.deliver(self._make_error(stream.endpoint, refusal, watch))
         return True
 
     def _make_error(self, endpoint: Endpoint, refusal: EtcdError, watch: EtcdWatch) -> StoreError:
@@ -278,7 +235,7 @@ class WatchLoop:
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
-            watch.lose(error(watch))
+            watch.deliver(error(watch))
 
 
 class _WatchStream:

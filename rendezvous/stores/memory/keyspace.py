@@ -16,29 +16,13 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rendezvous.errors import Compacted, LeaseExists, LeaseNotFound, StoreError, StoreFull
-from rendezvous.stores.contract import (
-    Batch,
-    Compare,
-    Delete,
-    GetResult,
-    KeyEvent,
-    KeyValue,
-    Operation,
-    Put,
-)
+from rendezvous.stores.contract import Batch, Compare, Delete, GetResult, KeyEvent, KeyValue, Operation, Put
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-_RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+_RELATIONS: dict[str, Callable[[Any, Any], bool]]
+_RELATIONS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 ENTRY_BYTES = 256
 """What a key or a lease counts beyond its text, as in etcd; about the size of its Python objects."""
 HISTORY_BYTES_MAX = 32 * 1024 * 1024  # large values shorten the history; those of a large job need a third of it
@@ -220,7 +204,7 @@ class Keyspace:
         return self.read(operation.key, operation.prefix)
 
     def _put(self, put: Put) -> None:
-        key, value, lease = put
+        key, value, lease = put.key, put.value, put.lease
         revision = self.revision + 1
         old = self._items.get(key)
         if old is None:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rendezvous.errors import Compacted, StoreError
+from rendezvous.stores.callbacks import STILL_RUNNING
 from rendezvous.stores.contract import (
     CALLBACK_LIMIT_S,
     Batch,
@@ -74,8 +76,7 @@ class MemoryStore(Store):
 
     def get(self, key: str, *, prefix: bool = False) -> GetResult:
         check_key(key, prefix)
-        with self._changed:
-            self._check_open()
+        with self._open():
             return self._keyspace.read(key, prefix)
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
@@ -97,8 +98,7 @@ class MemoryStore(Store):
     ) -> tuple[bool, int, tuple[GetResult | int, ...]]:
         """As `txn`, but the last value has an entry for every operation: of a write, how many keys it concerned."""
         check_request(compares, success, failure)
-        with self._changed:
-            self._check_open()
+        with self._open():
             succeeded = all(self._keyspace.holds(compare) for compare in compares)
             branch = success if succeeded else failure
             self._keyspace.check(branch)  # everything, before anything is written
@@ -119,16 +119,14 @@ class MemoryStore(Store):
 
     def compact(self, revision: int) -> None:
         """Drop the history before `revision`. Raises Compacted if that is gone already, StoreError for a future one."""
-        with self._changed:
-            self._check_open()
+        with self._open():
             self._keyspace.compact(revision)
 
     # Leases
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
         """Grant a lease of at least `ttl_s` seconds, and at least 2. A private store may grant `math.inf`: no end."""
-        with self._changed:
-            self._check_open()
+        with self._open():
             self._keyspace.check_growth(ENTRY_BYTES)
             due_before = self._leases.nothing_due_before
             lease = self._leases.grant(ttl_s, self._clock(), id)
@@ -138,8 +136,7 @@ class MemoryStore(Store):
 
     def lease_keep_alive(self, lease: int) -> float:
         """Renew the lease; return the granted TTL in seconds. Raises LeaseNotFound when it is gone or due."""
-        with self._changed:
-            self._check_open()
+        with self._open():
             return self._leases.renew(lease, self._clock()).ttl_s
 
     def lease_renew(self, lease: int, key: str) -> Renewal:
@@ -147,8 +144,7 @@ class MemoryStore(Store):
         return Renewal(ttl_s, True, found.revision, found.first.create_revision if found.first else 0)
 
     def lease_revoke(self, lease: int) -> None:
-        with self._changed:
-            self._check_open()
+        with self._open():
             self._end_lease(self._leases.get(lease))
 
     def lease_remaining(self, lease: int) -> float:
@@ -156,15 +152,13 @@ class MemoryStore(Store):
 
     def describe_lease(self, lease: int) -> tuple[float, float, tuple[str, ...]]:
         """Return the remaining and the granted seconds of a lease, and its keys. Raises LeaseNotFound if it is gone."""
-        with self._changed:
-            self._check_open()
+        with self._open():
             found = self._leases.get(lease)
             return max(0.0, found.deadline - self._clock()), found.ttl_s, tuple(sorted(found.keys))
 
     def list_leases(self) -> list[int]:
         """List the ids of the leases that have not ended."""
-        with self._changed:
-            self._check_open()
+        with self._open():
             return sorted(lease.id for lease in self._leases)
 
     # Watches
@@ -180,11 +174,10 @@ class MemoryStore(Store):
     ) -> Watch:
         """Watch as the contract says; callbacks may use the store freely. One that raises ends its watch."""
         check_watch(key, prefix, start_revision)
-        watch = MemoryWatch(self._hub, key, prefix, start_revision, on_batch, on_lost)
-        with self._changed:
-            self._check_open()
+        watch = MemoryWatch(self._hub, (key, prefix), start_revision, on_batch, on_lost)
+        with self._open():
             if start_revision < self._keyspace.compacted_revision:
-                self._hub.lose(watch, Compacted(self._keyspace.compacted_revision))
+                self._hub.notify(watch, Compacted(self._keyspace.compacted_revision))
             else:
                 self._hub.add(watch)
                 for batch in self._keyspace.list_batches_from(start_revision):
@@ -198,10 +191,13 @@ class MemoryStore(Store):
         """Cancel the watches and end the thread; waits for a running callback as `Watch.cancel` does."""
         with self._changed:
             self._is_closed = True
-            self._hub.close()
+            self._hub.clear()
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(CALLBACK_LIMIT_S)
+            if thread.is_alive():
+                raise StoreError(STILL_RUNNING.format(CALLBACK_LIMIT_S))
 
     # Time, for the owner of the clock
 
@@ -231,11 +227,15 @@ class MemoryStore(Store):
             pending = self._hub.pending
         return sum(self._hub.deliver_one(report=False) for _ in range(pending))
 
-    # Under the lock
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Hold the lock. Raises StoreError if the store is closed."""
+        with self._changed:
+            if self._is_closed:
+                raise StoreError("the store is closed")
+            yield
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreError("the store is closed")
+    # Under the lock
 
     def _close_batch(self) -> None:
         batch = self._keyspace.close_batch()

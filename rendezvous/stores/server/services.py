@@ -34,7 +34,7 @@ from rendezvous.stores.contract import (
     check_key,
 )
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.stores.protobuf import WireError, decode, encode
+from rendezvous.stores.protobuf import Message, WireError, decode, encode
 from rendezvous.stores.server.http2 import Http2Stream, StreamHandler
 
 USER = "meshrun"
@@ -77,7 +77,7 @@ def make_error(error: StoreError | WireError) -> ServedError:
     return ServedError(*_STORE_ERRORS.get(type(error), ("INVALID_ARGUMENT", f"meshrun: {error}")))
 
 
-_Handler = Callable[[Any], tuple[Any, ...]]
+_Handler = Callable[[Any], Message]
 
 
 class Services:

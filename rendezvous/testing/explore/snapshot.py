@@ -78,7 +78,7 @@ def _is_value(kind: type) -> bool:
     is_frozen = issubclass(kind, tuple) or (issubclass(kind, Struct) and kind.__struct_config__.frozen)
     if is_frozen:
         return kind.__name__ != "_PendingRequest"  # which contains functions
-    return issubclass(kind, Exception) or kind.__name__ in ("Condition", "lock")
+    return issubclass(kind, Exception) or kind.__name__ in ("Condition", "lock", "RLock")
 
 
 class ValueTable:

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import grpc
-from msgspec import Struct
 
 from rendezvous.stores import wire
-from rendezvous.stores.protobuf import decode, encode
+from rendezvous.stores.protobuf import Message, decode, encode
 from rendezvous.stores.wire import HeaderResponse, Method, Request, Response
 
 LIMIT_S = 20.0
 
 
-class CompactionRequest(Struct, frozen=True):
+class CompactionRequest(Message):
     revision: Annotated[int, 1] = 0
 
 
@@ -69,7 +68,7 @@ class RawStream:
         while (question := self.questions.get()) is not None:
             yield question
 
-    def say(self, question: tuple[Any, ...]) -> None:
+    def say(self, question: Message) -> None:
         self.questions.put(encode(question))
 
     def hear(self) -> Any:
