@@ -2,7 +2,7 @@
 
 The annotations of a message carry its field numbers, so the class shows what is sent:
 
-    class PutRequest(Message):
+    class PutRequest(Message, frozen=True):
         key: Annotated[bytes, 1] = b""       # a value equal to its default is not written, as in proto3
         lease: Annotated[int, 3] = 0         # int: int64, and enumerations; also bool, bytes, str
         header: Annotated[Header, 1] = Header()              # a nested message: absent reads as the default

@@ -14,8 +14,9 @@ from typing import Annotated, Generic, TypeVar
 
 from rendezvous.stores.protobuf import Message
 
-EQUAL, GREATER, LESS, NOT_EQUAL = range(4)  # Compare.result
-VERSION, CREATE, MOD, VALUE = range(4)  # Compare.target
+RELATIONS = ("=", ">", "<", "!=")  # Compare.result, by number
+TARGETS = ("version", "create", "mod", "value")  # Compare.target, by number
+OPERANDS = ("version", "create_revision", "mod_revision", "value")  # the field that has the operand for a target
 PUT, DELETE = range(2)  # Event.type
 EVERYTHING = b"\0"  # as key and end of a range
 
@@ -30,7 +31,7 @@ def encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:
     return start, start[:-1] + bytes((start[-1] + 1,))  # the last byte of text in UTF-8 is never 255
 
 
-class WireKeyValue(Message):
+class WireKeyValue(Message, frozen=True):
     key: Annotated[bytes, 1] = b""
     create_revision: Annotated[int, 2] = 0
     mod_revision: Annotated[int, 3] = 0
@@ -39,23 +40,23 @@ class WireKeyValue(Message):
     lease: Annotated[int, 6] = 0
 
 
-class WireEvent(Message):
+class WireEvent(Message, frozen=True):
     type: Annotated[int, 1] = PUT
     kv: Annotated[WireKeyValue, 2] = WireKeyValue()
 
 
-class Header(Message):
+class Header(Message, frozen=True):
     cluster_id: Annotated[int, 1] = 0
     member_id: Annotated[int, 2] = 0
     revision: Annotated[int, 3] = 0
     raft_term: Annotated[int, 4] = 0
 
 
-class Empty(Message):
+class Empty(Message, frozen=True):
     """Of requests that say no more than their method."""
 
 
-class HeaderResponse(Message):
+class HeaderResponse(Message, frozen=True):
     """What every response begins with; of some it is all that is read or written."""
 
     header: Annotated[Header, 1] = Header()
@@ -64,7 +65,7 @@ class HeaderResponse(Message):
 # Keys
 
 
-class RangeRequest(Message):
+class RangeRequest(Message, frozen=True):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
     limit: Annotated[int, 3] = 0
@@ -73,30 +74,30 @@ class RangeRequest(Message):
     count_only: Annotated[bool, 9] = False
 
 
-class RangeResponse(HeaderResponse):
+class RangeResponse(HeaderResponse, frozen=True):
     kvs: Annotated[tuple[WireKeyValue, ...], 2] = ()
     more: Annotated[bool, 3] = False
     count: Annotated[int, 4] = 0
 
 
-class PutRequest(Message):
+class PutRequest(Message, frozen=True):
     key: Annotated[bytes, 1] = b""
     value: Annotated[bytes, 2] = b""
     lease: Annotated[int, 3] = 0
 
 
-class DeleteRangeRequest(Message):
+class DeleteRangeRequest(Message, frozen=True):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
 
 
-class DeleteRangeResponse(HeaderResponse):
+class DeleteRangeResponse(HeaderResponse, frozen=True):
     deleted: Annotated[int, 2] = 0
 
 
-class WireCompare(Message):
-    result: Annotated[int, 1] = EQUAL
-    target: Annotated[int, 2] = VERSION
+class WireCompare(Message, frozen=True):
+    result: Annotated[int, 1] = 0
+    target: Annotated[int, 2] = 0
     key: Annotated[bytes, 3] = b""
     version: Annotated[int | None, 4] = None
     create_revision: Annotated[int | None, 5] = None
@@ -104,25 +105,25 @@ class WireCompare(Message):
     value: Annotated[bytes | None, 7] = None
 
 
-class RequestOp(Message):
+class RequestOp(Message, frozen=True):
     request_range: Annotated[RangeRequest | None, 1] = None
     request_put: Annotated[PutRequest | None, 2] = None
     request_delete_range: Annotated[DeleteRangeRequest | None, 3] = None
 
 
-class ResponseOp(Message):
+class ResponseOp(Message, frozen=True):
     response_range: Annotated[RangeResponse | None, 1] = None
     response_put: Annotated[HeaderResponse | None, 2] = None
     response_delete_range: Annotated[DeleteRangeResponse | None, 3] = None
 
 
-class TxnRequest(Message):
+class TxnRequest(Message, frozen=True):
     compare: Annotated[tuple[WireCompare, ...], 1] = ()
     success: Annotated[tuple[RequestOp, ...], 2] = ()
     failure: Annotated[tuple[RequestOp, ...], 3] = ()
 
 
-class TxnResponse(HeaderResponse):
+class TxnResponse(HeaderResponse, frozen=True):
     succeeded: Annotated[bool, 2] = False
     responses: Annotated[tuple[ResponseOp, ...], 3] = ()
 
@@ -130,7 +131,7 @@ class TxnResponse(HeaderResponse):
 # Watches
 
 
-class WatchCreateRequest(Message):
+class WatchCreateRequest(Message, frozen=True):
     key: Annotated[bytes, 1] = b""
     range_end: Annotated[bytes, 2] = b""
     start_revision: Annotated[int, 3] = 0
@@ -138,16 +139,16 @@ class WatchCreateRequest(Message):
     watch_id: Annotated[int, 7] = 0
 
 
-class WatchCancelRequest(Message):
+class WatchCancelRequest(Message, frozen=True):
     watch_id: Annotated[int, 1] = 0
 
 
-class WatchRequest(Message):
+class WatchRequest(Message, frozen=True):
     create_request: Annotated[WatchCreateRequest | None, 1] = None
     cancel_request: Annotated[WatchCancelRequest | None, 2] = None
 
 
-class WatchResponse(HeaderResponse):
+class WatchResponse(HeaderResponse, frozen=True):
     watch_id: Annotated[int, 2] = 0
     created: Annotated[bool, 3] = False
     canceled: Annotated[bool, 4] = False
@@ -159,53 +160,53 @@ class WatchResponse(HeaderResponse):
 # Leases; times to live are whole seconds
 
 
-class LeaseGrantRequest(Message):
+class LeaseGrantRequest(Message, frozen=True):
     ttl: Annotated[int, 1] = 0
     id: Annotated[int, 2] = 0
 
 
-class LeaseId(Message):
+class LeaseId(Message, frozen=True):
     """The request of a revocation and of a renewal, and an entry in the list of leases."""
 
     id: Annotated[int, 1] = 0
 
 
-class LeaseTtl(HeaderResponse):
+class LeaseTtl(HeaderResponse, frozen=True):
     """The response to a grant and to a renewal; `ttl` 0 or less: the lease is gone."""
 
     id: Annotated[int, 2] = 0
     ttl: Annotated[int, 3] = 0
 
 
-class LeaseTimeToLiveRequest(Message):
+class LeaseTimeToLiveRequest(Message, frozen=True):
     id: Annotated[int, 1] = 0
     keys: Annotated[bool, 2] = False
 
 
-class LeaseTimeToLiveResponse(HeaderResponse):
+class LeaseTimeToLiveResponse(HeaderResponse, frozen=True):
     id: Annotated[int, 2] = 0
     ttl: Annotated[int, 3] = 0  # -1: the lease is gone
     granted_ttl: Annotated[int, 4] = 0
     keys: Annotated[tuple[bytes, ...], 5] = ()
 
 
-class LeaseLeasesResponse(HeaderResponse):
+class LeaseLeasesResponse(HeaderResponse, frozen=True):
     leases: Annotated[tuple[LeaseId, ...], 2] = ()
 
 
 # Users and the server itself
 
 
-class AuthenticateRequest(Message):
+class AuthenticateRequest(Message, frozen=True):
     name: Annotated[str, 1] = ""
     password: Annotated[str, 2] = ""
 
 
-class AuthenticateResponse(HeaderResponse):
+class AuthenticateResponse(HeaderResponse, frozen=True):
     token: Annotated[str, 2] = ""
 
 
-class StatusResponse(HeaderResponse):
+class StatusResponse(HeaderResponse, frozen=True):
     version: Annotated[str, 2] = ""
     db_size: Annotated[int, 3] = 0
     leader: Annotated[int, 4] = 0

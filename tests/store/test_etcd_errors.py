@@ -105,7 +105,8 @@ def test_a_new_token_that_has_expired_too_is_requested_a_few_times_more(refusal:
     def asked(refusals: int) -> int:
         endpoint: Any = Forgetful(refusals, refusal)
         endpoints: Any = SimpleNamespace(iterate=lambda: (endpoint,))
-        calls = EtcdClient(endpoints, EtcdSession("ann", "secret", 10), 10, 10, lambda _: None)
+        calls = EtcdClient(endpoints, EtcdSession("ann", "secret", 10), 10, 10)
+        calls.on_silent = lambda _: None
         calls.call(wire.RANGE, wire.RangeRequest(b"a"), about="the key a", effect="read")
         return int(endpoint.log_ins)
 

@@ -20,7 +20,7 @@ from rendezvous.stores.protobuf import Message, WireError, decode, encode
         (wire.LeaseId(-1), b"\x08" + b"\xff" * 9 + b"\x01"),
         (wire.LeaseId(2**63 - 1), b"\x08" + b"\xff" * 8 + b"\x7f"),
         (wire.WatchCreateRequest(b"k", start_revision=7, progress_notify=True), b"\x0a\x01k\x18\x07\x20\x01"),
-        (wire.WireCompare(wire.EQUAL, wire.MOD, b"k", mod_revision=0), b"\x10\x02\x1a\x01k\x30\x00"),
+        (wire.WireCompare(target=2, key=b"k", mod_revision=0), b"\x10\x02\x1a\x01k\x30\x00"),
         (wire.WireCompare(key=b"k", value=b""), b"\x1a\x01k\x3a\x00"),
         (wire.RequestOp(request_range=wire.RangeRequest()), b"\x0a\x00"),
         (wire.AuthenticateRequest("ä", "p"), b"\x0a\x02\xc3\xa4\x12\x01p"),

@@ -80,7 +80,7 @@ def test_a_transaction_answers_each_operation(client: RawClient) -> None:
     )
     twice = client.refusal(wire.TXN, wire.TxnRequest((), operations))
     assert twice == ("INVALID_ARGUMENT", "meshrun: a transaction writes the key 'r/3' twice")
-    other = wire.WireCompare(wire.NOT_EQUAL, wire.VALUE, b"r/1", value=b"1")
+    other = wire.WireCompare(wire.RELATIONS.index("!="), wire.TARGETS.index("value"), b"r/1", value=b"1")
     refused = client.ask(wire.TXN, wire.TxnRequest((other,), operations[1:]))
     assert (refused.succeeded, refused.responses) == (False, ())
     done = client.ask(wire.TXN, wire.TxnRequest((), operations[1:], operations[:1]))

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, structs
 
@@ -82,16 +82,6 @@ class Tls(Struct, frozen=True):
     key_file: str | None = None
 
 
-class Stream(Protocol):
-    """The responses of a stream, as they arrive."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        """May also end by grpc.RpcError: see `Endpoint.translate_errors`."""
-
-    def cancel(self) -> object:
-        """End it, from any thread."""
-
-
 class Endpoint:
     """One server, HOST:PORT. `heard_at`: when it last answered any request, on time.monotonic."""
 
@@ -125,7 +115,7 @@ class Endpoint:
             finally:
                 self._patient.discard(future)
         with self.translate_errors(total_s):
-            data = self._make_callable(method)(encode(request), timeout=limit_s, metadata=_make_metadata(token))
+            data = self._get_call(method)(encode(request), timeout=limit_s, metadata=_make_metadata(token))
         return self.decode(method.response, data)
 
     def abandon(self) -> None:
@@ -138,7 +128,7 @@ class Endpoint:
     ) -> grpc.Future[bytes]:
         """Send a request without waiting; `finish` takes the response."""
         with self.translate_errors(limit_s):
-            return self._make_callable(method).future(encode(request), timeout=limit_s, metadata=_make_metadata(token))
+            return self._get_call(method).future(encode(request), timeout=limit_s, metadata=_make_metadata(token))
 
     def finish(
         self,
@@ -153,12 +143,13 @@ class Endpoint:
             data = future.result(timeout=max(limit_s, 0.0))
         return self.decode(method.response, data)
 
-    def open_stream(self, method: Method[Request, Response], requests: Iterator[bytes], token: str) -> Stream:
+    def open_stream(
+        self, method: Method[Request, Response], requests: Iterator[bytes], token: str
+    ) -> grpc.CallIterator[bytes]:
         """Open a stream. `decode` reads its responses; `translate_errors` reads the error that ends the iteration."""
         with self.translate_errors(0.0):
-            callable_: grpc.StreamStreamMultiCallable[Any, Any] = self._channel.stream_stream(method.path)
-            opened: Stream = callable_(requests, metadata=_make_metadata(token))
-        return opened
+            stream: grpc.StreamStreamMultiCallable[Any, Any] = self._channel.stream_stream(method.path)
+            return stream(requests, metadata=_make_metadata(token))
 
     def decode(self, kind: type[Response], data: bytes) -> Response:
         """Decode a response. Raises CallFailed."""
@@ -191,11 +182,10 @@ class Endpoint:
     def close(self) -> None:
         self._channel.close()
 
-    def _make_callable(self, method: Method[Request, Response]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
-        callable_ = self._calls.get(method.path)
-        if callable_ is None:
-            callable_ = self._calls[method.path] = self._channel.unary_unary(method.path)
-        return callable_
+    def _get_call(self, method: Method[Request, Response]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
+        if method.path not in self._calls:
+            self._calls[method.path] = self._channel.unary_unary(method.path)
+        return self._calls[method.path]
 
 
 class Endpoints:
@@ -288,19 +278,13 @@ class EtcdSession:
 class EtcdClient:
     """Makes requests; any number of threads may. `on_silent` is called with an endpoint that has stopped answering."""
 
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        session: EtcdSession,
-        limit_s: float,
-        write_limit_s: float,
-        on_silent: Callable[[Endpoint], None],
-    ) -> None:
+    on_silent: Callable[[Endpoint], None]
+
+    def __init__(self, endpoints: Endpoints, session: EtcdSession, limit_s: float, write_limit_s: float) -> None:
         self.endpoints = endpoints
         self.session = session
         self.limit_s = limit_s
         self._write_limit_s = write_limit_s
-        self._on_silent = on_silent
         self._full_since: float | None = None
 
     def call(
@@ -370,7 +354,7 @@ class EtcdClient:
         """Switch to another endpoint; call `on_silent` if this one has been silent since `since`, as when frozen."""
         self.endpoints.switch_from(endpoint)
         if endpoint.heard_at < since:
-            self._on_silent(endpoint)
+            self.on_silent(endpoint)
 
     def make_error(self, endpoint: Endpoint, refusal: EtcdError, about: str) -> StoreError:
         """Make the error for a request that was refused."""

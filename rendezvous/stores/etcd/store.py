@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.stores import wire
@@ -33,7 +34,7 @@ from rendezvous.stores.contract import (
     check_request,
     check_watch,
 )
-from rendezvous.stores.etcd.client import Effect, Endpoint, Endpoints, EtcdClient, EtcdSession, Tls
+from rendezvous.stores.etcd.client import Effect, Endpoints, EtcdClient, EtcdSession, Tls
 from rendezvous.stores.etcd.watch import EtcdWatch, WatchLoop, decode_item
 from rendezvous.stores.wire import Method, Request, Response
 
@@ -44,8 +45,6 @@ OLDEST_VERSION = (3, 4)
 # ends them (etcd's change logs: pull requests 17465 and 17425); later lines have always had it.
 _LEASES_FIXED = {(3, 4): 31, (3, 5): 13}
 CLOSE_LIMIT_S = 3.0  # for a thread whose stream is cancelled: milliseconds, unless a callback hangs
-
-_RELATIONS = {"=": wire.EQUAL, "!=": wire.NOT_EQUAL, "<": wire.LESS, ">": wire.GREATER}
 
 
 class EtcdStore(Store):
@@ -70,8 +69,9 @@ class EtcdStore(Store):
         self._endpoints = Endpoints(endpoints, tls)
         session = EtcdSession(user, password, connect_limit_s)
         write_limit_s = call_limit_s if write_limit_s is None else write_limit_s
-        self._client = EtcdClient(self._endpoints, session, call_limit_s, write_limit_s, self._on_silent)
+        self._client = EtcdClient(self._endpoints, session, call_limit_s, write_limit_s)
         self._watch_loop = WatchLoop(self._client)
+        self._client.on_silent = self._watch_loop.abandon
         self._connect_limit_s = connect_limit_s
         self._is_closed = False
 
@@ -114,30 +114,27 @@ class EtcdStore(Store):
     def get(self, key: str, *, prefix: bool = False) -> GetResult:
         check_key(key, prefix)
         request = wire.RangeRequest(*wire.encode_range(key, prefix))
-        return _decode_range(self._call(wire.RANGE, request, _describe(key, prefix), "read"))
+        return _decode_range(self._call(wire.RANGE, request, _describe([key], prefix), "read"))
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
         check_request((), (Put(key, value, lease),), ())
         request = wire.PutRequest(key.encode(), value, lease)
-        return self._call(wire.PUT_KEY, request, _describe(key)).header.revision
+        return self._call(wire.PUT_KEY, request, _describe([key])).header.revision
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
         check_key(key, prefix)
         request = wire.DeleteRangeRequest(*wire.encode_range(key, prefix))
-        return self._call(wire.DELETE_RANGE, request, _describe(key, prefix)).deleted
+        return self._call(wire.DELETE_RANGE, request, _describe([key], prefix)).deleted
 
     def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
     ) -> TxnResult:
         check_request(compares, success, failure)
-        request = wire.TxnRequest(
-            tuple(_encode_compare(compare) for compare in compares),
-            tuple(_encode_operation(operation) for operation in success),
-            tuple(_encode_operation(operation) for operation in failure),
-        )
+        branches = [tuple(map(_encode_operation, branch)) for branch in (success, failure)]
+        request = wire.TxnRequest(tuple(map(_encode_compare, compares)), *branches)
         keys = dict.fromkeys(item.key for items in (compares, success, failure) for item in items)
         is_read = all(isinstance(operation, Get) for branch in (success, failure) for operation in branch)
-        response = self._call(wire.TXN, request, _describe_all(list(keys)), "read" if is_read else "write")
+        response = self._call(wire.TXN, request, _describe(list(keys)), "read" if is_read else "write")
         found = [_decode_range(item.response_range) for item in response.responses if item.response_range is not None]
         return TxnResult(response.succeeded, response.header.revision, tuple(found))
 
@@ -165,7 +162,7 @@ class EtcdStore(Store):
         check_key(key)
         renewal = self._keep_alive(lease)
         request = wire.RangeRequest(key.encode(), keys_only=True)
-        range_response = self._call(wire.RANGE, request, _describe(key), "read")
+        range_response = self._call(wire.RANGE, request, _describe([key]), "read")
         is_confirmed = renewal.header.raft_term == range_response.header.raft_term
         if not is_confirmed:
             self._endpoints.switch_from(self._endpoints.current)  # a server that lags behind may do so for long
@@ -173,8 +170,7 @@ class EtcdStore(Store):
         return Renewal(float(renewal.ttl), is_confirmed, range_response.header.revision, create_revision)
 
     def _keep_alive(self, lease: int) -> wire.LeaseTtl:
-        request = wire.LeaseId(lease)
-        response = self._call(wire.LEASE_KEEP_ALIVE, request, f"lease {lease}", "renewal")
+        response = self._call(wire.LEASE_KEEP_ALIVE, wire.LeaseId(lease), f"lease {lease}", "renewal")
         if response.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return response
@@ -183,8 +179,7 @@ class EtcdStore(Store):
         self._call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")
 
     def lease_remaining(self, lease: int) -> float:
-        request = wire.LeaseTimeToLiveRequest(lease)
-        response = self._call(wire.LEASE_TIME_TO_LIVE, request, f"lease {lease}", "read")
+        response = self._call(wire.LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(lease), f"lease {lease}", "read")
         if response.ttl < 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return float(response.ttl)
@@ -208,7 +203,7 @@ class EtcdStore(Store):
         self._check_open()
         start, end = wire.encode_range(key, prefix)
         request = wire.WatchCreateRequest(start, end, start_revision, progress_notify=True)
-        watch = EtcdWatch(_describe(key, prefix), request, on_batch, on_lost, self._watch_loop.remove)
+        watch = EtcdWatch(_describe([key], prefix), request, on_batch, on_lost, self._watch_loop.remove)
         self._watch_loop.add(watch)
         return watch
 
@@ -239,9 +234,6 @@ class EtcdStore(Store):
         if self._is_closed:
             raise StoreError("the store is closed")
 
-    def _on_silent(self, endpoint: Endpoint) -> None:
-        self._watch_loop.abandon(endpoint)
-
 
 def parse_version(version: str) -> tuple[int, ...]:
     """Return three numbers of "3.4.23" or "3.5.0-rc.1"; a part that is not a number is 0."""
@@ -249,26 +241,17 @@ def parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-def _describe(key: str, prefix: bool = False) -> str:
-    return f"the keys below {key!r}" if prefix else f"the key {key!r}"
-
-
-def _describe_all(keys: Sequence[str]) -> str:
-    """Describe the keys of a transaction, which is refused as a whole; etcd does not name the key."""
+def _describe(keys: Sequence[str], prefix: bool = False) -> str:
+    """Describe the keys of a request. A transaction is refused as a whole, and etcd does not name the key."""
     if len(keys) == 1:
-        return _describe(keys[0])
+        return f"the {'keys below' if prefix else 'key'} {keys[0]!r}"
     return f"one of the keys {', '.join(map(repr, keys[:3]))}{', ...' if len(keys) > 3 else ''}"
 
 
 def _encode_compare(compare: Compare) -> wire.WireCompare:
-    result, key = _RELATIONS[compare.relation], compare.key.encode()
-    if isinstance(compare.operand, bytes):
-        return wire.WireCompare(result, wire.VALUE, key, value=compare.operand)
-    if compare.target == "create":
-        return wire.WireCompare(result, wire.CREATE, key, create_revision=compare.operand)
-    if compare.target == "mod":
-        return wire.WireCompare(result, wire.MOD, key, mod_revision=compare.operand)
-    return wire.WireCompare(result, wire.VERSION, key, version=compare.operand)
+    result, target = wire.RELATIONS.index(compare.relation), wire.TARGETS.index(compare.target)
+    operand: dict[str, Any] = {wire.OPERANDS[target]: compare.operand}
+    return wire.WireCompare(result, target, compare.key.encode(), **operand)
 
 
 def _encode_operation(operation: Operation) -> wire.RequestOp:

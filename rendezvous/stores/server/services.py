@@ -350,20 +350,13 @@ def decode_range(key: bytes, range_end: bytes) -> tuple[str, bool]:
     raise ServedError(*NO_RANGE)
 
 
-_RELATIONS = {wire.EQUAL: "=", wire.GREATER: ">", wire.LESS: "<", wire.NOT_EQUAL: "!="}
-
-
 def _decode_compare(compare: wire.WireCompare) -> Compare:
-    operands: dict[int, tuple[str, int | bytes]] = {
-        wire.VERSION: ("version", compare.version or 0),
-        wire.CREATE: ("create", compare.create_revision or 0),
-        wire.MOD: ("mod", compare.mod_revision or 0),
-        wire.VALUE: ("value", compare.value or b""),
-    }
-    if compare.target not in operands or compare.result not in _RELATIONS:
+    if compare.target not in range(4) or compare.result not in range(4):
         raise ServedError(*NO_COMPARE)
-    target, operand = operands[compare.target]
-    return Compare(decode_key(compare.key), target, _RELATIONS[compare.result], operand)  # type: ignore[arg-type]
+    target: Any = wire.TARGETS[compare.target]
+    relation: Any = wire.RELATIONS[compare.result]
+    operand = getattr(compare, wire.OPERANDS[compare.target]) or (b"" if target == "value" else 0)
+    return Compare(decode_key(compare.key), target, relation, operand)
 
 
 def _decode_operation(operation: wire.RequestOp) -> Operation:

@@ -15,7 +15,7 @@ from rendezvous.stores.wire import HeaderResponse, Method, Request, Response
 LIMIT_S = 20.0
 
 
-class CompactionRequest(Message):
+class CompactionRequest(Message, frozen=True):
     revision: Annotated[int, 1] = 0
 
 
