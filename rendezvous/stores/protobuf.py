@@ -37,33 +37,28 @@ class Message(Struct, frozen=True):
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
-class _Field(Struct, frozen=True):
-    name: str
-    index: int  # of the field in its message
-    tag: bytes
-    default: Any
-    is_repeated: bool
-    write: Callable[[Any], bytes]
-    read: Callable[[Any], Any]
+_Writer = tuple[str, bytes, Any, bool, Callable[[Any], bytes]]  # name, tag, default, is repeated, write
+_Reader = tuple[int, bool, Callable[[Any], Any]]  # place among the fields, is repeated, read
 
 
 def encode(message: Message) -> bytes:
     """Return the bytes of a message."""
     encoded = bytearray()
-    for field in _list_fields(type(message))[0]:
-        value = getattr(message, field.name)
-        if field.is_repeated:
+    for name, tag, default, is_repeated, write in _find_layout(type(message))[0]:
+        value = getattr(message, name)
+        if is_repeated:
             for item in value:
-                encoded += field.tag + field.write(item)
-        elif value != field.default:
-            encoded += field.tag + field.write(value)
+                encoded += tag + write(item)
+        elif value != default:
+            encoded += tag + write(value)
     return bytes(encoded)
 
 
 def decode(message: type[AnyMessage], data: bytes, *, is_strict: bool = False) -> AnyMessage:
     """Decode a message of this type. Raises WireError for anything else, if `is_strict` also for unknown fields."""
-    _, fields = _list_fields(message, is_strict)
+    readers = _find_layout(message, is_strict)[1]
     values: list[Any] = list(message.__struct_defaults__)
+    repeated: dict[int, list[Any]] = {}
     position, end = 0, len(data)
     while position < end:
         tag = data[position]
@@ -80,29 +75,34 @@ def decode(message: type[AnyMessage], data: bytes, *, is_strict: bool = False) -
             content = short
         else:
             content, position = _read_content(data, position, tag & 7)
-        field = fields.get(tag)
-        if field is None:
+        reader = readers.get(tag)
+        if reader is None:
             if is_strict:
                 raise WireError(f"field {tag >> 3} of {message.__name__} is not supported")
-        elif field.is_repeated:
-            values[field.index] = values[field.index] or []
-            values[field.index].append(field.read(content))
+            continue
+        index, is_repeated, read = reader
+        if is_repeated:
+            repeated.setdefault(index, []).append(read(content))
         else:
-            values[field.index] = field.read(content)
-    return message(*[tuple(value) if type(value) is list else value for value in values])
+            values[index] = read(content)
+    for index, found in repeated.items():
+        values[index] = tuple(found)
+    return message(*values)
 
 
 @cache
-def _list_fields(message: type[Message], is_strict: bool = False) -> tuple[tuple[_Field, ...], dict[int, _Field]]:
-    """List the fields of a type in order of their numbers, as they are written, and by tag, as they are read."""
-    annotations = {
-        name: text for kind in message.__mro__ for name, text in vars(kind).get("__annotations__", {}).items()
-    }
-    fields: dict[int, _Field] = {}
+def _find_layout(message: type[Message], is_strict: bool = False) -> tuple[list[_Writer], dict[int, _Reader]]:
+    """Return how the fields of a type are written, in order of their numbers, and read, by tag."""
+    annotations: dict[str, Any] = {}
+    for kind in message.__mro__:
+        annotations |= vars(kind).get("__annotations__", {})
+    writers: dict[int, _Writer] = {}
+    readers: dict[int, _Reader] = {}
     for index, (name, default) in enumerate(zip(message.__struct_fields__, message.__struct_defaults__, strict=True)):
         tag, is_repeated, write, read = _read_annotation(message, annotations[name], is_strict)
-        fields[tag] = _Field(name, index, _encode_varint(tag), default, is_repeated, write, read)
-    return tuple(fields[tag] for tag in sorted(fields)), fields
+        writers[tag] = (name, _encode_varint(tag), default, is_repeated, write)
+        readers[tag] = (index, is_repeated, read)
+    return [writers[tag] for tag in sorted(writers)], readers
 
 
 def _read_annotation(

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
 from rendezvous.stores.contract import Store
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.server.server import StoreServer
@@ -36,3 +43,42 @@ class ServedUnderTest(StoreUnderTest):
         for client in self.clients:
             client.close()
         self.server.close()
+
+
+@contextmanager
+def serve(**options: Any) -> Iterator[StoreServer]:
+    """A store served by this process on a port of the kernel's choice."""
+    server = StoreServer("127.0.0.1", 0, **options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+SERVE = """
+import sys
+from rendezvous.stores.server.server import StoreServer
+server = StoreServer("127.0.0.1", int(sys.argv[1]), token=sys.argv[2])
+server.start()
+print(server.port, flush=True)
+sys.stdin.read()
+server.close()
+"""
+
+
+class ServingProcess:
+    """A store served by a process of its own, which can be killed and frozen; `log` takes its stderr."""
+
+    def __init__(self, port: int = 0, *, token: str = "", log: Path | None = None) -> None:
+        command = [sys.executable, "-c", SERVE, str(port), token]
+        with nullcontext() if log is None else log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()

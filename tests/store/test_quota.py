@@ -14,7 +14,7 @@ from rendezvous.stores.contract import Compare, Put
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.memory import keyspace as keyspace_module
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.stores.server.server import StoreServer
+from tests.store.served import serve
 from tests.support.stores.etcd import EtcdServer
 from tests.support.stores.raw_etcd import RawClient
 from tests.support.waiting import wait_until
@@ -30,10 +30,8 @@ VALUE = b"x" * 100_000
 def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The endpoint of a store of one mebibyte."""
     if request.param == "served":
-        server = StoreServer("127.0.0.1", 0, quota_bytes=QUOTA_BYTES)
-        server.start()
-        yield f"127.0.0.1:{server.port}"
-        server.close()
+        with serve(quota_bytes=QUOTA_BYTES) as server:
+            yield f"127.0.0.1:{server.port}"
     else:
         with EtcdServer(request.param, tmp_path, quota_bytes=QUOTA_BYTES) as etcd:
             yield etcd.endpoint
@@ -74,12 +72,10 @@ def test_a_full_store_refuses_to_grow_as_etcd_does_and_renews_and_deletes(full: 
 
 @pytest.fixture
 def store() -> Iterator[EtcdStore]:
-    server = StoreServer("127.0.0.1", 0, quota_bytes=QUOTA_BYTES)
-    server.start()
-    client = EtcdStore([f"127.0.0.1:{server.port}"], call_limit_s=20)
-    yield client
-    client.close()
-    server.close()
+    with serve(quota_bytes=QUOTA_BYTES) as server:
+        client = EtcdStore([f"127.0.0.1:{server.port}"], call_limit_s=20)
+        yield client
+        client.close()
 
 
 def fill(store: EtcdStore, prefix: str, value: bytes) -> None:

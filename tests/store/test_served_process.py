@@ -6,8 +6,6 @@ import gc
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +17,7 @@ from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.listeners import PortTaken
 from rendezvous.stores.server.server import StoreServer
-from tests.store.served import ServedUnderTest
+from tests.store.served import ServedUnderTest, ServingProcess, serve
 from tests.support.processes.tree import freeze
 from tests.support.stores.raw_etcd import RawClient, watch
 from tests.support.waiting import wait_until
@@ -87,9 +85,7 @@ def test_it_listens_on_its_address_alone(served: ServedUnderTest) -> None:
 
 
 def test_the_store_listens_on_several_addresses_with_one_content() -> None:
-    server = StoreServer("127.0.0.1", 0, also=("127.0.0.2",))
-    server.start()
-    try:
+    with serve(also=("127.0.0.2",)) as server:
         one, other = (EtcdStore([f"{host}:{server.port}"]) for host in ("127.0.0.1", "127.0.0.2"))
         one.put("a", b"1")
         item = other.get("a").first
@@ -99,8 +95,6 @@ def test_the_store_listens_on_several_addresses_with_one_content() -> None:
             socket.create_connection(("127.0.0.3", server.port), timeout=LIMIT_S)
         one.close()
         other.close()
-    finally:
-        server.close()
 
 
 def threads_and_descriptors() -> tuple[int, int]:
@@ -149,41 +143,15 @@ def test_two_jobs_on_one_store_do_not_meet(served: ServedUnderTest) -> None:
     assert [item.key for item in one.get("/meshrun/", prefix=True).items] == ["/meshrun/one/current"]
 
 
-SERVE = """
-import sys
-from rendezvous.stores.server.server import StoreServer
-server = StoreServer("127.0.0.1", int(sys.argv[1]))
-server.start()
-print(server.port, flush=True)
-sys.stdin.read()
-server.close()
-"""
-
-
-class ServingProcess:
-    """A store in a process of its own, which can be killed and frozen."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
 @pytest.fixture
 def serving() -> Iterator[Callable[..., ServingProcess]]:
     started: list[ServingProcess] = []
 
-    def serve(port: int = 0) -> ServingProcess:
+    def begin(port: int = 0) -> ServingProcess:
         started.append(ServingProcess(port))
         return started[-1]
 
-    yield serve
+    yield begin
     for each in started:
         each.kill()
 

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -19,7 +17,7 @@ from hpack import Decoder
 from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.server import connections
-from rendezvous.stores.server.server import StoreServer
+from tests.store.served import ServingProcess, serve
 from tests.support.jobs.attacks import ATTACK_S
 from tests.support.stores.hostile_client import HEADERS, PING, Connection, frame, odd
 from tests.support.stores.hostile_clients import strangers
@@ -30,27 +28,14 @@ pytestmark = pytest.mark.server
 
 LIMIT_S = 20.0
 GROWTH_BYTES_MAX = 64 * 1024 * 1024
-SERVE = """
-import sys
-from rendezvous.stores.server.server import StoreServer
-server = StoreServer("127.0.0.1", 0, token=sys.argv[1])
-server.start()
-print(server.port, flush=True)
-sys.stdin.read()
-"""
 
 
-class Serving:
-    """A store in a process of its own, whose stderr is kept."""
+class Serving(ServingProcess):
+    """A store in a process of its own, and a member that is its client."""
 
     def __init__(self, place: Path, token: str) -> None:
         self.log = place / "stderr"
-        with self.log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", SERVE, token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
-            )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        super().__init__(token=token, log=self.log)
         self.member = EtcdStore([f"127.0.0.1:{self.port}"], user="meshrun", password=token, call_limit_s=LIMIT_S)
 
     def rss(self) -> int:
@@ -58,8 +43,7 @@ class Serving:
 
     def close(self) -> None:
         self.member.close()
-        self.process.kill()
-        self.process.communicate()
+        self.kill()
 
 
 @pytest.fixture
@@ -174,36 +158,27 @@ def test_unauthenticated_clients_are_counted_and_the_oldest_is_closed(serving: S
 
 
 def test_who_reads_nothing_is_not_read_either() -> None:
-    server = StoreServer("127.0.0.1", 0)
-    server.start()
     pings = frame(PING, 0, 0, bytes(8)) * 1000
-    try:
-        with closing(Connection(("127.0.0.1", server.port))) as end:
-            rest = [b""]
+    with serve() as server, closing(Connection(("127.0.0.1", server.port))) as end:
+        rest = [b""]
 
-            def is_held_up() -> bool:
-                with suppress(BlockingIOError):
-                    while True:
-                        rest[0] = rest[0] or pings
-                        rest[0] = rest[0][end.socket.send(rest[0]) :]
-                return any(line.http2.is_blocked for line in server._connections.all)
+        def is_held_up() -> bool:
+            with suppress(BlockingIOError):
+                while True:
+                    rest[0] = rest[0] or pings
+                    rest[0] = rest[0][end.socket.send(rest[0]) :]
+            return any(line.http2.is_blocked for line in server._connections.all)
 
-            wait_until(is_held_up, 2 * LIMIT_S, "the server to stop reading")
-            with RawClient(f"127.0.0.1:{server.port}") as client:
-                client.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
-            (line,) = (line for line in server._connections.all if line.http2.is_blocked)
-            assert line._outbound_bytes + len(line._unsent) < 2 * connections.UNSENT_BYTES_MAX
-    finally:
-        server.close()
+        wait_until(is_held_up, 2 * LIMIT_S, "the server to stop reading")
+        with RawClient(f"127.0.0.1:{server.port}") as client:
+            client.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
+        (line,) = (line for line in server._connections.all if line.http2.is_blocked)
+        assert line._outbound_bytes + len(line._unsent) < 2 * connections.UNSENT_BYTES_MAX
 
 
 def test_connections_are_accepted_while_those_before_them_wait_to_be_read() -> None:
     """Else who comes from another address waits in the kernel's backlog behind a flood, where it has no turn."""
-    server = StoreServer("127.0.0.1", 0, token="sesame")
-    server.start()
-    try:
+    with serve(token="sesame") as server:
         server._connections.share.take(1000.0)
         with closing(Connection(("127.0.0.1", server.port))):
             wait_until(lambda: len(server._connections.all) == 1, LIMIT_S, "the connection to be accepted")
-    finally:
-        server.close()

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, structs
 
@@ -82,6 +82,16 @@ class Tls(Struct, frozen=True):
     key_file: str | None = None
 
 
+class Stream(Protocol):
+    """The responses of a stream, as they arrive."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """May also end by grpc.RpcError: see `Endpoint.translate_errors`."""
+
+    def cancel(self) -> object:
+        """End it, from any thread."""
+
+
 class Endpoint:
     """One server, HOST:PORT. `heard_at`: when it last answered any request, on time.monotonic."""
 
@@ -143,13 +153,12 @@ class Endpoint:
             data = future.result(timeout=max(limit_s, 0.0))
         return self.decode(method.response, data)
 
-    def open_stream(
-        self, method: Method[Request, Response], requests: Iterator[bytes], token: str
-    ) -> grpc.CallIterator[bytes]:
+    def open_stream(self, method: Method[Request, Response], requests: Iterator[bytes], token: str) -> Stream:
         """Open a stream. `decode` reads its responses; `translate_errors` reads the error that ends the iteration."""
         with self.translate_errors(0.0):
-            stream: grpc.StreamStreamMultiCallable[Any, Any] = self._channel.stream_stream(method.path)
-            return stream(requests, metadata=_make_metadata(token))
+            begin: grpc.StreamStreamMultiCallable[Any, Any] = self._channel.stream_stream(method.path)
+            stream: Stream = begin(requests, metadata=_make_metadata(token))
+        return stream
 
     def decode(self, kind: type[Response], data: bytes) -> Response:
         """Decode a response. Raises CallFailed."""

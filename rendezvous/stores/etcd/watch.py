@@ -15,7 +15,6 @@ in time is opened again, and where there is another endpoint, one that has been 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import queue
 import random
@@ -163,13 +162,12 @@ class WatchLoop:
                     log_ins += 1
                     self._client.session.forget(token)
                 elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
-                    self._lose_all(functools.partial(self._make_error, endpoint, failed.refusal))
+                    self._lose_all(endpoint, failed.refusal)
                 else:
                     self._client.endpoints.switch_from(endpoint)
             except Exception as raised:  # a bug: no watch shall wait for events that do not come
                 print_traceback(raised)
-                refusal = EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}")
-                self._lose_all(functools.partial(self._make_error, endpoint, refusal))
+                self._lose_all(endpoint, EtcdError(ErrorKind.REFUSED, f"cannot be read: {raised!r}"))
             finally:
                 with self._lock:
                     self._stream = None
@@ -208,16 +206,14 @@ class WatchLoop:
         """Handle a response; return whether the stream is still usable."""
         if not response.canceled:
             watch.take(response)
-        elif response.compact_revision:
+            return True
+        if response.compact_revision:
             watch.deliver(Compacted(response.compact_revision))
-        else:
-            return self._take_refusal(stream, watch, response.cancel_reason)
-        return True
-
-    def _take_refusal(self, stream: _WatchStream, watch: EtcdWatch, reason: str) -> bool:
-        refusal = classify("", reason, OPEN_LIMIT_S)
+            return True
+        refusal = classify("", response.cancel_reason, OPEN_LIMIT_S)
         if refusal.kind is ErrorKind.UNKNOWN:
-            refusal = EtcdError(ErrorKind.REFUSED, f"ended the watch of {watch.about}: {reason or 'no reason'}")
+            reason = response.cancel_reason or "no reason"
+            refusal = EtcdError(ErrorKind.REFUSED, f"ended the watch of {watch.about}: {reason}")
         if self._client.is_token_at_fault(refusal, watch.log_ins):
             watch.log_ins += 1
             self._client.session.forget(stream.token)
@@ -225,17 +221,14 @@ class WatchLoop:
         if refusal.kind not in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
             self._client.endpoints.switch_from(stream.endpoint)
             return False
-        watch.deliver(self._make_error(stream.endpoint, refusal, watch))
+        watch.deliver(self._client.make_error(stream.endpoint, refusal, watch.about))
         return True
 
-    def _make_error(self, endpoint: Endpoint, refusal: EtcdError, watch: EtcdWatch) -> StoreError:
-        return self._client.make_error(endpoint, refusal, watch.about)
-
-    def _lose_all(self, error: Callable[[EtcdWatch], StoreError]) -> None:
+    def _lose_all(self, endpoint: Endpoint, refusal: EtcdError) -> None:
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
-            watch.deliver(error(watch))
+            watch.deliver(self._client.make_error(endpoint, refusal, watch.about))
 
 
 class _WatchStream:
@@ -269,11 +262,8 @@ class _WatchStream:
     def find_watch(self, response: wire.WatchResponse) -> EtcdWatch | None:
         """Return the watch that this response concerns; None if there is nothing to deliver."""
         if not response.created:
-            return (
-                self._watches_by_id.pop(response.watch_id, None)
-                if response.canceled
-                else self._watches_by_id.get(response.watch_id)
-            )
+            find = self._watches_by_id.pop if response.canceled else self._watches_by_id.get
+            return find(response.watch_id, None)
         watch, self._unconfirmed = self._unconfirmed, None
         self._create_next()
         self.is_confirmed = self.is_confirmed or self._unconfirmed is None

@@ -162,10 +162,8 @@ class StoreServer:
                 connection.trust()
                 if self._stop.is_set():
                     raise ServedError(*STOPPED)
-            if path in services.unary:
-                stream.call = _UnaryCall(services, stream, connection, path)
-            elif path == _KEEP_ALIVE:
-                stream.call = _KeepAliveStream(services, stream)
+            if path in services.methods:
+                stream.call = _Call(services, stream, connection, path)
             elif path == _WATCH:
                 stream.call = WatchStream(services, stream)
             else:
@@ -174,8 +172,8 @@ class StoreServer:
             stream.end(*refused.status)
 
 
-class _UnaryCall(StreamHandler):
-    """A call with one request and one response."""
+class _Call(StreamHandler):
+    """A call with one request and one response, or the stream of renewals, each answered as it arrives."""
 
     def __init__(self, services: Services, stream: Http2Stream, connection: ServedConnection, path: bytes) -> None:
         self.bytes_max = LOGIN_BYTES_MAX if path == _AUTHENTICATE else MESSAGE_BYTES_MAX
@@ -183,38 +181,26 @@ class _UnaryCall(StreamHandler):
         self._requests: list[bytes] = []
 
     def take(self, message: bytes) -> None:
+        if self._path == _KEEP_ALIVE:
+            self._answer(message)
+            return
         self._requests.append(message)
         if len(self._requests) > 1:
             self.half_close()
 
     def half_close(self) -> None:
+        if self._path != _KEEP_ALIVE and len(self._requests) == 1:
+            self._answer(self._requests[0])
+        elif self._path != _KEEP_ALIVE:
+            self._stream.end("INVALID_ARGUMENT", "meshrun: this method takes one message")
+        self._stream.end()  # unless it has ended with an error
+        self._services.store.deliver()
+
+    def _answer(self, request: bytes) -> None:
         try:
-            if len(self._requests) != 1:
-                raise ServedError("INVALID_ARGUMENT", "meshrun: this method takes one message")
-            response = self._services.answer(*self._services.unary[self._path], self._requests[0])
+            self._stream.send(self._services.answer(self._path, request))
         except ServedError as refused:
             self._stream.end(*refused.status)
         else:
             if self._path == _AUTHENTICATE:
                 self._connection.trust()
-            self._stream.send(response)
-            self._stream.end()
-        self._services.store.deliver()
-
-
-class _KeepAliveStream(StreamHandler):
-    """Renewals of leases, each answered as it arrives."""
-
-    bytes_max = MESSAGE_BYTES_MAX
-
-    def __init__(self, services: Services, stream: Http2Stream) -> None:
-        self._services, self._stream = services, stream
-
-    def take(self, message: bytes) -> None:
-        try:
-            self._stream.send(self._services.answer(wire.LEASE_KEEP_ALIVE, self._services.keep_alive, message))
-        except ServedError as refused:
-            self._stream.end(*refused.status)
-
-    def half_close(self) -> None:
-        self._stream.end()

@@ -95,27 +95,29 @@ class Services:
         self._batch: Batch | None = None
         self._encoded: dict[int, bytes] = {}
         self.watch_streams: set[WatchStream] = set()
-        unary: tuple[tuple[wire.Method[Any, Any], _Handler], ...] = (
+        methods: tuple[tuple[wire.Method[Any, Any], _Handler], ...] = (
             (wire.RANGE, self._range),
             (wire.PUT_KEY, self._put),
             (wire.DELETE_RANGE, self._delete_range),
             (wire.TXN, self._txn),
             (wire.LEASE_GRANT, self._grant),
             (wire.LEASE_REVOKE, self._revoke),
+            (wire.LEASE_KEEP_ALIVE, self._keep_alive),
             (wire.LEASE_TIME_TO_LIVE, self._time_to_live),
             (wire.LEASE_LEASES, self._list_leases),
             (wire.STATUS, self._describe_server),
             (wire.ALARM, lambda _: wire.HeaderResponse(self.make_header())),
             (wire.AUTHENTICATE, self._authenticate),
         )
-        self.unary = {method.path.encode(): (method, handler) for method, handler in unary}
-        """The methods with one request and one response, by path."""
+        self.methods = {method.path.encode(): (method, handler) for method, handler in methods}
+        """The methods with a response to each request, by path."""
 
-    def answer(self, method: wire.Method[Any, Any], handler: _Handler, request: bytes) -> bytes:
+    def answer(self, path: bytes, request: bytes) -> bytes:
         """Return the response to a request. Raises ServedError. The caller sends it, then calls `store.deliver`."""
         if len(request) > REQUEST_BYTES_MAX:
             raise ServedError(*TOO_LARGE)
         self.notice_absence()
+        method, handler = self.methods[path]
         try:
             return encode(handler(decode(method.request, request, is_strict=True)))
         except (StoreError, WireError) as error:
@@ -211,7 +213,7 @@ class Services:
         self.store.lease_revoke(request.id)
         return wire.HeaderResponse(self.make_header())
 
-    def keep_alive(self, request: wire.LeaseId) -> wire.LeaseTtl:
+    def _keep_alive(self, request: wire.LeaseId) -> wire.LeaseTtl:
         try:
             ttl_s = self.store.lease_keep_alive(request.id)
         except LeaseNotFound:
