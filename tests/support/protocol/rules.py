@@ -120,7 +120,7 @@ def _stop_gently(stop_workers: Any) -> Any:
 def _register_blindly(register: Any) -> Any:
     def blind(state: MemberState, *arguments: Any) -> None:
         current = state.membership.current
-        state.membership.current = None if current is None else current._replace(mod_revision=0)
+        state.membership.current = None if current is None else replace(current, mod_revision=0)
         register(state, *arguments)
         state.membership.current = current
 
@@ -189,7 +189,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
         _wrap(
             guarded_write,
             "make_leader_guard",
-            lambda make: lambda leader: make(leader)._replace(relation=">", operand=-1),
+            lambda make: lambda leader: replace(make(leader), relation=">", operand=-1),
         ),
     ),
     "writes do not name the own key": (_wrap(RequestQueue, "request", _request_without_own_key),),
