@@ -66,7 +66,7 @@ PURE = (
     "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state", "launcher.model.[!c]*",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events", "rendezvous.leader*",
     "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records", "rendezvous.settings",
-    "rendezvous.state*", "rendezvous.values",
+    "rendezvous.state*",
 )  # fmt: skip
 IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
 
