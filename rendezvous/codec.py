@@ -17,6 +17,7 @@ from rendezvous.errors import RecordError
 Value = TypeVar("Value")
 
 
+# docs/internals/decisions/0032-msgspec-for-values-and-records.md
 def encode(value: object) -> bytes:
     """Encode a value as JSON. Characters that UTF-8 does not have, from names of files for example, become "?"."""
     try:

@@ -46,7 +46,7 @@ def test_the_supervisor_takes_no_notice_of_signals(agent: Agent) -> None:
     assert state(agent.supervisor_pid) != "T"
 
 
-def test_the_end_of_the_supervisor_is_reported_and_what_it_leaves_is_cleared_away(agent: Agent) -> None:
+def test_a_supervisors_end_is_reported_and_what_it_leaves_is_cleared_away(agent: Agent) -> None:
     workers = start_families(agent, 3)
     os.kill(agent.supervisor_pid, signal.SIGKILL)
     assert agent.wait_for("SupervisorLost")[1] == f"the supervisor (pid {agent.supervisor_pid}) was killed by SIGKILL"
