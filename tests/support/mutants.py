@@ -517,7 +517,7 @@ MUTANTS = (
     Mutant(
         "a drained node joins",
         "member/join",
-        "    elif is_drained(state, job):\n        reason",
+        "    elif is_drained(state):\n        reason",
         "    elif now < 0.0:\n        reason",
     ),
     Mutant(
