@@ -8,8 +8,6 @@ follows the cabling, but for the nodes that were replaced since.
 
     for instance in families():
         plan(*instance.question, None)
-
-`cases()` are the five that can be checked by hand.
 """
 
 from __future__ import annotations
@@ -43,14 +41,6 @@ class Instance(NamedTuple):
     @property
     def question(self) -> tuple[tuple[Node, ...], Mesh, Limits, Costs]:
         return self.nodes, self.mesh, self.limits, self.costs
-
-
-class Case(NamedTuple):
-    """An instance whose cost is known, in the order of paths and at its best."""
-
-    instance: Instance
-    path_cost: int
-    optimum: int
 
 
 Path = tuple[str | None, ...]
@@ -330,24 +320,8 @@ def families(size_max: int | None = None) -> Iterator[Instance]:
 # What can be checked by hand ------------------------------------------------------------------------------------
 
 
-def regular(
-    name: str, leaves: Sequence[int], mesh: str, weights: str, leaves_of_a_spine: int | None = None
-) -> Instance:
-    """Leaves of these sizes on one spine, or on several; leaving the host costs nothing."""
-    per_spine = leaves_of_a_spine or len(leaves)
-    paths: list[Path] = [(f"s{leaf // per_spine}", f"l{leaf}") for leaf, size in enumerate(leaves) for _ in range(size)]
-    places = [(path, 8) for path in paths]
+def regular(name: str, leaves: Sequence[int], mesh: str, weights: str) -> Instance:
+    """Leaves of these sizes on one spine; leaving the host costs nothing."""
+    places: Places = [(("s0", f"l{leaf}"), 8) for leaf, size in enumerate(leaves) for _ in range(size)]
     level_costs = {"spine": 4, "leaf": 2, "host": 0}
     return instance(random.Random(name), name, places, mesh, "spine/leaf", weights=weights, level_costs=level_costs)
-
-
-def cases() -> list[Case]:
-    """Five questions with their answers."""
-    usual, even = "tp=100,dp=10,pp=3", "tp=100,dp=5,pp=5"
-    return [
-        Case(regular("case/31", (7, 8, 8, 8), "pp=4,dp=*,tp=8", usual), 1_552, 1_008),
-        Case(regular("case/39", (7, 8, 8, 8, 8), "pp=4,dp=8,tp=8", usual), 2_432, 1_152),
-        Case(regular("case/32", (8, 8, 8, 8), "pp=4,dp=*,tp=8", "tp=100,dp=1,pp=10"), 3_840, 256),
-        Case(regular("case/256", (16,) * 16, "pp=16,dp=16,tp=8", even), 19_200, 8_960),
-        Case(regular("case/4096", (16,) * 256, "pp=8,dp=512,tp=8", usual, 16), 562_176, 196_608),
-    ]

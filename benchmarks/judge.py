@@ -20,8 +20,10 @@ from benchmarks.families import Instance
 from launcher.model import topology, traffic
 from launcher.model.node import Node
 from launcher.placement.limits import Plan
+from tests.support.placement.plans import faults
 
 Ints = NDArray[np.int64]
+Ranks = Mapping[str, Sequence[int]]
 
 
 class Edges(NamedTuple):
@@ -45,14 +47,11 @@ def groups(instance: Instance, shape: Sequence[int], axes: Iterable[str]) -> Int
 
 def edges(instance: Instance, shape: Sequence[int]) -> Edges:
     """All traffic of a world of this shape."""
-    talks = (
-        instance.costs.traffic if instance.costs.traffic is not None else traffic.make_default_traffic(instance.mesh)
-    )
+    given = instance.costs.traffic
     found: list[tuple[Ints, Ints, Fraction]] = []
-    for one in talks:
-        rows = groups(instance, shape, one.axes)
+    for one in traffic.make_default_traffic(instance.mesh) if given is None else given:
+        rows, weight = groups(instance, shape, one.axes), Fraction(str(one.weight))
         size = rows.shape[1]
-        weight = Fraction(str(one.weight))
         if size == 1 or not weight:
             continue
         if one.kind == "all":
@@ -63,13 +62,9 @@ def edges(instance: Instance, shape: Sequence[int]) -> Edges:
         if one.kind == "ring":
             found.append((rows[:, -1], rows[:, 0], weight))
     scale = math.lcm(1, *(weight.denominator for _, _, weight in found))
-    nothing = np.zeros(0, dtype=np.int64)
-    return Edges(
-        np.concatenate([nothing, *(low for low, _, _ in found)]),
-        np.concatenate([nothing, *(high for _, high, _ in found)]),
-        np.concatenate([nothing, *(np.full(len(low), int(weight * scale)) for low, _, weight in found)]),
-        scale,
-    )
+    parts = [(np.zeros(0, dtype=np.int64),) * 3]
+    parts += [(low, high, np.full(len(low), int(weight * scale))) for low, high, weight in found]
+    return Edges(*(np.concatenate(each) for each in zip(*parts, strict=True)), scale=scale)
 
 
 def domains(instance: Instance) -> tuple[dict[str, int], Ints]:
@@ -81,12 +76,11 @@ def domains(instance: Instance) -> tuple[dict[str, int], Ints]:
 
 def level_costs(instance: Instance) -> list[Fraction]:
     """Of every level from the outermost, the host's last."""
-    return [
-        Fraction(str(cost)) for cost in topology.resolve_level_costs(instance.limits.levels, instance.costs.level_costs)
-    ]
+    costs = topology.resolve_level_costs(instance.limits.levels, instance.costs.level_costs)
+    return [Fraction(str(cost)) for cost in costs]
 
 
-def cost(instance: Instance, shape: Sequence[int], ranks: Mapping[str, Sequence[int]]) -> Fraction:
+def cost(instance: Instance, shape: Sequence[int], ranks: Ranks) -> Fraction:
     """J of this layout, from the definition."""
     column_of, labels = domains(instance)
     columns = np.full(math.prod(shape), -1)
@@ -94,17 +88,17 @@ def cost(instance: Instance, shape: Sequence[int], ranks: Mapping[str, Sequence[
         columns[list(held)] = column_of[node]
     talk = edges(instance, shape)
     low, high = columns[talk.low], columns[talk.high]
-    leaving = (int(talk.weight[level[low] != level[high]].sum()) for level in labels)
-    return sum(
-        (cost * Fraction(part, talk.scale) for cost, part in zip(level_costs(instance), leaving, strict=True)),
-        Fraction(0),
-    )
+    total = Fraction(0)
+    for price, level in zip(level_costs(instance), labels, strict=True):
+        total += price * int(talk.weight[level[low] != level[high]].sum())
+    return total / talk.scale
 
 
-def as_plan(shape: Sequence[int], ranks: Mapping[str, Sequence[int]]) -> Plan:
-    """A layout as a plan, for those who look at its ranks only."""
+def as_plan(instance: Instance, shape: Sequence[int], ranks: Ranks) -> Plan:
+    """A layout as a plan."""
     held = {node: tuple(runs) for node, runs in ranks.items()}
-    return Plan(shape=tuple(shape), ranks=held, spares=(), moved=0, reasons=())
+    spares = tuple(node.id for node in instance.nodes if node.id not in held)
+    return Plan(shape=tuple(shape), ranks=held, spares=spares, moved=0, reasons=())
 
 
 def unit_of(instance: Instance) -> int:
@@ -124,54 +118,24 @@ def unit_of(instance: Instance) -> int:
 
 def find_fault(instance: Instance, plan: Plan) -> str | None:
     """What makes the plan invalid, or None."""
-    limits, unit = instance.limits, unit_of(instance)
-    nodes = {node.id: node for node in instance.nodes}
-    if sorted(itertools.chain.from_iterable(plan.ranks.values())) != list(range(math.prod(plan.shape))):
-        return "not every rank is there once"
-    for name, ranks in plan.ranks.items():
-        if len(ranks) > nodes[name].slot_count:
-            return f"{name} has more ranks than slots"
-        runs = [ranks[start : start + unit] for start in range(0, len(ranks), unit)]
-        if any(run[0] % unit or list(run) != list(range(run[0], run[0] + unit)) for run in runs):
-            return f"a unit of {name} is torn: {ranks}"
-        if limits.is_contiguous and list(ranks) != list(range(ranks[0], ranks[0] + len(ranks))):
-            return f"the ranks of {name} are not consecutive"
-    column_of, labels = domains(instance)
-    columns = np.empty(math.prod(plan.shape), dtype=np.int64)
-    for name, ranks in plan.ranks.items():
-        columns[list(ranks)] = column_of[name]
-    for axis, level in limits.within.items():
-        places = labels[[*limits.levels, topology.HOST].index(level)][columns[groups(instance, plan.shape, (axis,))]]
-        if (places != places[:, :1]).any():
-            return f"a group of {axis} lies in several domains of {level}"
-    return _find_fault_of_slices(instance, plan) if limits.all_or_nothing else None
+    return next(faults(plan, instance.nodes, instance.mesh, instance.limits, unit_of(instance)), None)
 
 
-def _find_fault_of_slices(instance: Instance, plan: Plan) -> str | None:
-    assert instance.limits.all_or_nothing is not None
-    depth = instance.limits.levels.index(instance.limits.all_or_nothing.level) + 1
-    slices: dict[object, list[Node]] = {}
-    for node in instance.nodes:
-        if node.id in plan.ranks:
-            slices.setdefault(node.path[:depth], []).append(node)
-    for path, hosts in slices.items():
-        hosts.sort(key=lambda node: node.index or 0)
-        held = [rank for host in hosts for rank in plan.ranks[host.id]]
-        if len(hosts) != instance.limits.all_or_nothing.hosts:
-            return f"{path} is used in part"
-        if held[0] % len(held) or held != list(range(held[0], held[0] + len(held))):
-            return f"the ranks of {path} do not follow its hosts"
-    return None
-
-
-def _numbers(node: Node) -> list[int]:
-    return [int(part) for part in node.address.split(".")]
+def find_slices(instance: Instance, nodes: Iterable[Node]) -> list[list[Node]]:
+    """The complete domains that are used whole or not at all: their hosts in order, the first that is met first."""
+    whole = instance.limits.all_or_nothing
+    assert whole is not None
+    depth = instance.limits.levels.index(whole.level) + 1
+    found: dict[object, list[Node]] = {}
+    for node in nodes:
+        found.setdefault(node.path[:depth], []).append(node)
+    return [sorted(hosts, key=lambda node: node.index or 0) for hosts in found.values() if len(hosts) == whole.hosts]
 
 
 BASELINES: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
     "join order": lambda nodes: sorted(nodes, key=lambda node: node.order),
     "address as text": lambda nodes: sorted(nodes, key=lambda node: node.address),
-    "address as number": lambda nodes: sorted(nodes, key=_numbers),
+    "address as number": lambda nodes: sorted(nodes, key=lambda node: [int(part) for part in node.address.split(".")]),
     "path": topology.sort_nodes,
 }
 
@@ -182,16 +146,8 @@ def lay_out(instance: Instance, shape: Sequence[int], order: Sequence[Node]) -> 
     Domains that are used whole come whole, each where its first node stands, without those that miss a host.
     """
     unit, world = unit_of(instance), math.prod(shape)
-    whole = instance.limits.all_or_nothing
-    if whole is not None:
-        depth = instance.limits.levels.index(whole.level) + 1
-        slices: dict[object, list[Node]] = {}
-        for node in order:
-            slices.setdefault(node.path[:depth], []).append(node)
-        complete = [
-            sorted(hosts, key=lambda node: node.index or 0) for hosts in slices.values() if len(hosts) == whole.hosts
-        ]
-        order = list(itertools.chain.from_iterable(complete))
+    if instance.limits.all_or_nothing is not None:
+        order = list(itertools.chain.from_iterable(find_slices(instance, order)))
     ranks: dict[str, range] = {}
     start = 0
     for node in order:

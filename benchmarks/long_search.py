@@ -9,7 +9,6 @@ finds is kept in a file, and the next run starts from there in the sense that on
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -20,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 
 from benchmarks import judge
@@ -30,7 +30,8 @@ from launcher.model.node import Node
 from launcher.placement.planner import plan
 
 BEGINNINGS = 6  # simple ones that are annealed
-BEST = Path(__file__).parent / "records" / "placement_best.json"
+BEST = Path(__file__).parent / "records/placement_best.json"
+FILE = click.Path(path_type=Path)
 
 
 class Piece(NamedTuple):
@@ -74,13 +75,9 @@ def puzzle(instance: Instance, shape: tuple[int, ...]) -> Puzzle:
     pieces = [Piece((node,), node.slot_count // unit) for node in ordered if node.slot_count >= unit]
     block, is_even = unit, True
     if instance.limits.all_or_nothing is not None:
-        depth = instance.limits.levels.index(instance.limits.all_or_nothing.level) + 1
-        slices: dict[object, list[Node]] = {}
-        for node in ordered:
-            slices.setdefault(node.path[:depth], []).append(node)
-        complete = [hosts for hosts in slices.values() if len(hosts) == instance.limits.all_or_nothing.hosts]
-        pieces = [Piece(tuple(sorted(hosts, key=lambda node: node.index or 0)), 1) for hosts in complete]
-        block = unit * sum(node.slot_count // unit for node in complete[0])
+        slices = judge.find_slices(instance, ordered)
+        pieces = [Piece(tuple(hosts), 1) for hosts in slices]
+        block = unit * sum(node.slot_count // unit for node in slices[0])
     elif not instance.limits.is_contiguous:
         pieces = [Piece(piece.nodes, 1) for piece in pieces for _ in range(piece.capacity)]
     else:
@@ -101,47 +98,35 @@ def _board(instance: Instance, shape: tuple[int, ...], block: int, pieces: Seque
     scale = math.lcm(*(level_cost.denominator for level_cost in level_costs))
     prices = [int(level_cost * scale) for level_cost in level_costs]
     far = [[sum(prices[level:]) for level in range(len(prices))] + [0]]
-    broken = [[0] * (len(prices) + 1)]
     block_count = math.prod(shape) // block
-    lows, highs = [talk.low // block], [talk.high // block]
-    weights, kinds = [talk.weight], [np.zeros(len(talk.low), dtype=np.int64)]
+    fine = 3 * far[0][0] * (1 + int(talk.weight[talk.low // block != talk.high // block].sum()) // block_count)
+    parts = [(talk.low // block, talk.high // block, talk.weight, np.zeros_like(talk.low))]
     for axis, name in instance.limits.within.items():
         rows = judge.groups(instance, shape, (axis,)) // block
-        lows.append(rows[:, :-1].ravel())
-        highs.append(rows[:, 1:].ravel())
-        weights.append(np.ones(lows[-1].size, dtype=np.int64))
-        kinds.append(np.full(lows[-1].size, len(far)))
+        one = np.ones(rows[:, 1:].size, dtype=np.int64)
+        parts.append((rows[:, :-1].ravel(), rows[:, 1:].ravel(), one, len(far) * one))
         level = [*instance.limits.levels, topology.HOST].index(name)
-        far.append([0] * (len(prices) + 1))
-        broken.append([int(part <= level) for part in range(len(prices))] + [0])
-    low, high, weight, kind = (np.concatenate(parts) for parts in (lows, highs, weights, kinds))
-    outside = low != high
-    low, high, weight, kind = low[outside], high[outside], weight[outside], kind[outside]
+        far.append([fine * (part <= level) for part in range(len(prices))] + [0])
+    low, high, weight, kind = (np.concatenate(each) for each in zip(*parts, strict=True))
     # Pairs that talk in several ways are one edge.
     keys = (np.minimum(low, high) * block_count + np.maximum(low, high)) * len(far) + kind
-    unique, inverse = np.unique(keys, return_inverse=True)
+    unique, inverse = np.unique(keys[low != high], return_inverse=True)
     total = np.zeros(len(unique), dtype=np.int64)
-    np.add.at(total, inverse, weight)
-    total[unique % len(far) > 0] = 1
-    one, other = np.divmod(unique // len(far), block_count)
-    ends, others = np.concatenate((one, other)), np.concatenate((other, one))
+    np.add.at(total, inverse, weight[low != high])
+    pair, kind = np.divmod(unique, len(far))
+    ends = np.concatenate(np.divmod(pair, block_count))
     order = np.argsort(ends, kind="stable")
-    members = np.argsort(domain, axis=0, kind="stable").T
-    first = np.zeros((domain.shape[1], len(pieces) + 2), dtype=np.int64)
-    for level in range(domain.shape[1]):
-        counts = np.bincount(domain[:, level], minlength=len(pieces) + 1)
-        first[level, 1:] = np.cumsum(counts)
+    counts = [np.bincount(labels, minlength=len(pieces) + 1) for labels in domain.T]
     strides, extents = _grid(shape, block)
     return Board(
         start=np.concatenate(([0], np.cumsum(np.bincount(ends, minlength=block_count)))),
-        to=others[order].astype(np.int32),
+        to=np.roll(ends, len(pair))[order],
         weight=np.tile(total, 2)[order],
-        kind=np.tile(unique % len(far), 2)[order].astype(np.int32),
-        domain=np.ascontiguousarray(domain, dtype=np.int32),
+        kind=np.tile(kind, 2)[order],
+        domain=np.ascontiguousarray(domain),
         far=np.array(far, dtype=np.int64),
-        broken=np.array(broken, dtype=np.int64),
-        members=np.ascontiguousarray(members),
-        first=first,
+        members=np.ascontiguousarray(np.argsort(domain, axis=0, kind="stable").T),
+        first=np.array([[0, *np.cumsum(count)] for count in counts]),
         stride=strides,
         extent=extents,
         capacity=np.array([piece.capacity for piece in pieces], dtype=np.int64),
@@ -196,11 +181,10 @@ def from_plan(one: Puzzle, ranks: Mapping[str, Sequence[int]]) -> list[int] | No
             if not free:
                 return None
             layout[rank // one.block] = free.pop(0) if len(free) > 1 else free[0]
-    if -1 in layout or judge.cost(one.instance, one.shape, one.ranks(layout)) != judge.cost(
-        one.instance, one.shape, ranks
-    ):
+    if -1 in layout:
         return None
-    return layout
+    is_same = judge.cost(one.instance, one.shape, one.ranks(layout)) == judge.cost(one.instance, one.shape, ranks)
+    return layout if is_same else None
 
 
 class Search:
@@ -218,39 +202,34 @@ class Search:
             return None
         ranks = self.one.ranks(layout)
         found = judge.cost(self.one.instance, self.one.shape, ranks)
-        is_cheaper = self.best_cost is None or found < self.best_cost
-        if is_cheaper and judge.find_fault(self.one.instance, judge.as_plan(self.one.shape, ranks)) is None:
-            self.best, self.best_cost = list(layout), found
+        if self.best_cost is None or found < self.best_cost:
+            plan = judge.as_plan(self.one.instance, self.one.shape, ranks)
+            if judge.find_fault(self.one.instance, plan) is None:
+                self.best, self.best_cost = list(layout), found
         return found
 
     def anneal(self, layout: Sequence[int], heat: float, move_count: int) -> Fraction | None:
         """One chain from this layout; what it found is offered, and its cost returned."""
-        typical, least = self._prices()
-        hot, cold = typical * heat, max(least * 0.08, typical * heat * 1e-3)
+        board = self.one.board
+        is_traffic, far = board.kind == 0, board.far[0]
+        outer = far[-3] if len(far) > 2 else far[0]
+        # What a block's traffic typically costs beyond the innermost domain, and the smallest step of the cost.
+        typical = max(float(board.weight[is_traffic].sum()) / self.one.block_count * float(outer or far[0]) / 2, 1.0)
+        steps = np.diff(far[::-1])
+        least = float(board.weight[is_traffic].min(initial=1)) * float(steps[steps > 0].min(initial=far[0]))
+        hot = typical * heat
+        cold = min(max(least * 0.08, hot * 1e-3), hot)
         seed = int(self.chance.integers(2**31))
         used = list(dict.fromkeys(layout))
-        spares = [item for item in range(len(self.one.pieces)) if item not in set(used)]
+        spares = sorted(set(range(len(self.one.pieces))).difference(used))
         if self.one.is_even:
             place = np.array([*layout, *spares], dtype=np.int64)
-            anneal_places(self.one.board, place, len(layout), hot, min(cold, hot), move_count, seed, int(3 * typical))
+            anneal_places(board, place, len(layout), hot, cold, move_count, seed)
             return self.offer(place[: len(layout)].tolist())
-        order = np.array([*used, *spares], dtype=np.int64)
-        length = np.zeros(len(order), dtype=np.int64)
-        length[: len(used)] = np.bincount(layout, minlength=len(self.one.pieces))[used]
-        _, active = anneal_runs(self.one.board, order, length, len(used), hot, min(cold, hot), move_count, seed)
-        return self.offer(np.repeat(order[:active], length[:active]).tolist())
-
-    def _prices(self) -> tuple[float, float]:
-        """What a block's traffic typically costs beyond the innermost domain, and the smallest step of the cost."""
-        board = self.one.board
-        traffic = board.kind == 0
-        per_block = float(board.weight[traffic].sum()) / self.one.block_count
-        steps = np.diff(board.far[0][::-1])
-        least = float(board.weight[traffic].min(initial=1)) * float(
-            min([step for step in steps if step > 0], default=1)
-        )
-        outer = board.far[0][-3] if len(board.far[0]) > 2 else board.far[0][0]
-        return max(per_block * float(outer or board.far[0][0]) / 2, 1.0), least
+        order = [*used, *spares]
+        runs = np.array([order, np.bincount(layout, minlength=len(order))[order]], dtype=np.int64)
+        _, active = anneal_runs(board, runs, len(used), hot, cold, move_count, seed)
+        return self.offer(np.repeat(runs[0, :active], runs[1, :active]).tolist())
 
     def simple(self) -> list[list[int]]:
         """Fills of the pieces along every order of the axes, cheapest first; only one if runs would be torn."""
@@ -280,26 +259,22 @@ class Search:
         Ends early when the best costs no more than `bound`.
         """
         end = time.process_time() + seconds
-        simple = self.simple()
-        given = [start for start in starts if start is not None]
-        for start in (*given, *simple):
+        pool = [*(start for start in starts if start is not None), *self.simple()]
+        for start in pool:
             self.offer(start)
-        pool = [*given, *simple]
         moves = max(20_000, min(2_000_000, 40 * self.one.block_count))
-        turn = 0
-        while time.process_time() < end and not (self.best_cost is not None and self.best_cost <= bound):
+        for turn in itertools.count():
             began = time.process_time()
+            if began >= end or (self.best_cost is not None and self.best_cost <= bound):
+                return
             if turn < len(pool):
                 self.anneal(pool[turn], 0.3, moves)
-            elif turn % 3 == 0:
-                self.anneal(
-                    pool[int(self.chance.integers(len(pool)))], float(np.exp(self.chance.uniform(-2.5, 0.7))), moves
-                )
-            elif self.best is not None:
+            elif turn % 3 == 0 or self.best is None:
+                heat = float(np.exp(self.chance.uniform(-2.5, 0.7)))
+                self.anneal(pool[int(self.chance.integers(len(pool)))], heat, moves)
+            else:
                 self.anneal(self.best, float(np.exp(self.chance.uniform(-5.0, -0.5))), moves)
-            turn += 1
-            taken = time.process_time() - began
-            if taken < seconds / 12:
+            if time.process_time() - began < seconds / 12:
                 moves = int(moves * 1.3)
 
 
@@ -314,19 +289,10 @@ def fingerprint(instance: Instance) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def number(cost: Fraction) -> int | float | str:
-    return int(cost) if cost.denominator == 1 else str(cost)
-
-
 def load(file: Path = BEST) -> dict[str, dict[str, Any]]:
     """Instance name -> what is known of it."""
     found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
     return found
-
-
-def save(known: Mapping[str, Mapping[str, Any]], file: Path = BEST) -> None:
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
-    file.write_text(f"{{\n{lines}\n}}\n")
 
 
 def improve(
@@ -338,54 +304,50 @@ def improve(
         raise RuntimeError(f"{instance.name}: the planner's answer is invalid: {fault}")
     planned = judge.cost(instance, answer.shape, answer.ranks)
     mark = fingerprint(instance)
-    if before is not None and before["fingerprint"] != mark:
-        before = None
-    if before is not None and tuple(before["shape"]) != answer.shape:
+    before = before if before and before["fingerprint"] == mark else None
+    if before and tuple(before["shape"]) != answer.shape:
         raise RuntimeError(f"{instance.name}: a world of {answer.shape}, and one of {before['shape']} is known")
     spent = before["seconds"] if before else 0
     one = puzzle(instance, answer.shape)
     search = Search(one, int(mark, 16) % 2**32 + int(spent))
     kept = layouts / f"{instance.name.replace('/', '-')}-{mark}.json" if layouts else None
     last = json.loads(kept.read_text()) if kept and kept.exists() else None
-    if last is not None and len(last) != one.block_count:
-        last = None
     began = time.process_time()
     # A small instance has been through all of its neighbours soon.
     seconds *= min(1.0, 0.1 + len(instance.nodes) / 300)
     if planned > answer.lower_bound:
-        search.run([from_plan(one, answer.ranks), last], seconds, answer.lower_bound)
+        starts = [from_plan(one, answer.ranks), last if last and len(last) == one.block_count else None]
+        search.run(starts, seconds, answer.lower_bound)
     if kept and search.best is not None:
         kept.write_text(json.dumps(search.best))
     offers = [(planned, 1, "planner")]
-    if search.best_cost is not None:
-        offers.append((search.best_cost, 2, "search"))
-    if before:
-        offers.append((Fraction(before["cost"]), 0, before["by"]))
+    offers += [(search.best_cost, 2, "search")] if search.best_cost is not None else []
+    offers += [(Fraction(before["cost"]), 0, before["by"])] if before else []
     cost, _, by = min(offers)
     seconds = round(spent + time.process_time() - began, 1)
-    return {"fingerprint": mark, "shape": answer.shape, "cost": number(cost), "by": by, "seconds": seconds}
+    shown = int(cost) if cost.denominator == 1 else str(cost)
+    return {"fingerprint": mark, "shape": answer.shape, "cost": shown, "by": by, "seconds": seconds}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=10, help="CPU time for each instance (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="WORD", help="instances with this in their name")
-    parser.add_argument("--size-max", type=int, metavar="N", help="instances of at most so many nodes")
-    parser.add_argument("--layouts", type=Path, metavar="DIR", help="keep the best layouts here, and go on from them")
-    parser.add_argument("--file", type=Path, default=BEST, help="the record (default: %(default)s)")
-    options = parser.parse_args()
-    known = load(options.file)
-    chosen = [instance for instance in families(options.size_max) if options.only in instance.name]
+@click.command(help=(__doc__ or "").partition("\n")[0])
+@click.option("--seconds", type=float, default=10, show_default=True, help="CPU time for each instance.")
+@click.option("--only", default="", metavar="WORD", help="Instances with this in their name.")
+@click.option("--size-max", type=int, metavar="N", help="Instances of at most so many nodes.")
+@click.option("--layouts", type=FILE, metavar="DIR", help="Keep the best layouts here, and go on from them.")
+@click.option("--file", type=FILE, default=BEST, help="The record.")
+def main(seconds: float, only: str, size_max: int | None, layouts: Path | None, file: Path) -> None:
+    known = load(file)
+    chosen = [instance for instance in families(size_max) if only in instance.name]
     # Those that were searched least come first, so a run that is cut short has done the most for the table.
     for instance in sorted(chosen, key=lambda instance: known.get(instance.name, {"seconds": 0})["seconds"]):
         before = known.get(instance.name)
         try:
-            known[instance.name] = improve(instance, before, options.seconds, options.layouts)
+            now = known[instance.name] = improve(instance, before, seconds, layouts)
         except Exception as error:  # a planner that fails here fails in the table, too
             print(f"{instance.name}: skipped: {type(error).__name__}: {error}", flush=True)
             continue
-        save(known, options.file)
-        now = known[instance.name]
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in known.items())
+        file.write_text(f"{{\n{lines}\n}}\n")
         better = f"{float(1 - Fraction(now['cost']) / Fraction(before['cost'])):.3%} better" if before else "new"
         print(f"{instance.name}: {now['cost']} by {now['by']} ({better}, {now['seconds']} s in all)", flush=True)
 

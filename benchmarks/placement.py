@@ -60,7 +60,7 @@ def assess(instance: Instance, best: dict[str, Any] | None) -> Line:
     for name, order in judge.BASELINES.items():
         ranks = judge.lay_out(instance, answer.shape, order(instance.nodes))
         line[name] = float(judge.cost(instance, answer.shape, ranks))
-        is_valid = judge.find_fault(instance, judge.as_plan(answer.shape, ranks)) is None
+        is_valid = judge.find_fault(instance, judge.as_plan(instance, answer.shape, ranks)) is None
         if line[name] < found and name == "path" and is_valid:
             line["wrong"] = f"dearer than the order of paths, {found} and {line[name]:g}"
     if best is not None and best["fingerprint"] == long_search.fingerprint(instance):

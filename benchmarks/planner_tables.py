@@ -44,8 +44,8 @@ Line = Mapping[str, Any]
 
 
 def instances(history: History) -> list[Line]:
-    """One line for each cluster, but the cases that are checked by hand."""
-    return [line for line in history.lines("placement", "instance") if not line["instance"].startswith("case/")]
+    """One line for each cluster."""
+    return list(history.lines("placement", "instance"))
 
 
 def times(history: History) -> list[Line]:
@@ -148,7 +148,7 @@ def near(lines: Sequence[Line]) -> str:
     for least, most in ((0, 100), (101, 300), (301, 1_100), (1_101, 10**9)):
         same = [ratio for at, ratio in found.items() if least <= nodes[at] <= most]
         size = "more" if most > 10**8 else f"{max(least, min(nodes[at] for at in found)):,} to {most:,}"
-        means.append(f"{size}: {mean(same):.4f}")
+        means += [f"{size}: {mean(same):.4f}"] if same else []
     return (
         f"{best} of {len(found)} plans are the best known, {close} are within 1 %; {proven} cost what the lower bound "
         f"says, so nothing better exists. By number of nodes the means are {'; '.join(means)}."
