@@ -6,6 +6,7 @@ The picture brings its own background, so that it can be read on a light and on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 WIDTH, HEIGHT = 700, 470
@@ -39,6 +40,15 @@ def box(x: float, y: float, width: float, height: float, *, fill: str, line: str
 
 def wire(path: str, *, colour: str = LINE, dashes: str = "none") -> str:
     return element("path", d=path, fill="none", stroke=colour, stroke_dasharray=dashes)
+
+
+def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """A whole file: the parts on a background of their own."""
+    paper = box(0.5, 0.5, width - 1, height - 1, fill=PAPER, line="#c9d1d9")
+    words = "\n".join(["", f"<title>{title}</title>", paper, *parts, ""])
+    size: dict[str, float | str] = {"viewBox": f"0 0 {width:g} {height:g}", "width": width, "height": height}
+    font = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
+    return element("svg", words, xmlns="http://www.w3.org/2000/svg", **size, role="img", font_family=font) + "\n"
 
 
 def elbow(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -99,10 +109,7 @@ def picture() -> str:
     whole: list[Ranks] = [(2 * i, 2 * i + 1) for i in range(6)]
     after: list[Ranks] = [*whole[:4], (), None]
     between = 14 + PANEL_HEIGHT
-    size: dict[str, float | str] = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
     parts = [
-        "<title>Six nodes form three replicas; one node is lost; two replicas go on, and one node is spare</title>",
-        box(0.5, 0.5, WIDTH - 1, HEIGHT - 1, fill=PAPER, line="#c9d1d9"),
         *panel(
             14,
             "Round 1",
@@ -121,9 +128,8 @@ def picture() -> str:
             after,
         ),
     ]
-    font = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
-    words = "\n" + "\n".join(parts) + "\n"
-    return element("svg", words, xmlns="http://www.w3.org/2000/svg", **size, role="img", font_family=font) + "\n"
+    title = "Six nodes form three replicas; one node is lost; two replicas go on, and one node is spare"
+    return svg(WIDTH, HEIGHT, title, parts)
 
 
 if __name__ == "__main__":

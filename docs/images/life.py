@@ -12,7 +12,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from docs.images.idea import CARD, INK, LINE, PAPER, REPLICAS, SOFT, box, element, text, wire
+from docs.images.idea import CARD, INK, LINE, PAPER, REPLICAS, SOFT, box, element, svg, text, wire
 from rendezvous.state.life import MEMBERSHIP, ROUND, Life
 
 WIDTH, LEFT, COLUMN, ROW, HEAD = 900, 62, 80, 36, 74
@@ -67,13 +67,8 @@ def picture() -> str:
     first, middle = draw_life(MEMBERSHIP, "A membership", 14)
     second, bottom = draw_life(ROUND, "A round on one node", middle + 6)
     height = bottom + 10
-    title = "<title>Phases of a membership and of a round on a node, and the events that change them</title>"
-    parts = [title, box(0.5, 0.5, WIDTH - 1, height - 1, fill=PAPER, line="#c9d1d9")]
-    parts.append(wire(f"M20 {middle:g}H{WIDTH - 20}", colour=LINE))
-    words = "\n" + "\n".join([*parts, *first, *second]) + "\n"
-    font = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
-    size: dict[str, float | str] = {"viewBox": f"0 0 {WIDTH} {height:g}", "width": WIDTH, "height": height}
-    return element("svg", words, xmlns="http://www.w3.org/2000/svg", **size, role="img", font_family=font) + "\n"
+    title = "Phases of a membership and of a round on a node, and the events that change them"
+    return svg(WIDTH, height, title, [wire(f"M20 {middle:g}H{WIDTH - 20}", colour=LINE), *first, *second])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from docs.images.idea import CARD, INK, LINE, PAPER, REPLICAS, SOFT, box, element, text, wire
+from docs.images.idea import CARD, INK, LINE, REPLICAS, SOFT, element, svg, text, wire
 
 ROOT = Path(__file__).parents[2]
 WIDTH, ROW, CELL, LEFT, HEAD = 900, 24, 18, 142, 104
@@ -83,23 +83,13 @@ def draw_tree(tree: str, top: float) -> tuple[list[str], float]:
         parts.append(text(20, y + 16, unit, weight="600", anchor="start", colour=INK))
         own = x[unit]
         for other in columns[: columns.index(unit)]:
-            is_used = other in imports[unit]
-            dot = element(
-                "circle", cx=x[other], cy=y + 12, r=5 if is_used else 1, fill=REPLICAS[0] if is_used else LINE
-            )
-            parts.append(dot)
+            radius, fill = (5, REPLICAS[0]) if other in imports[unit] else (1, LINE)
+            parts.append(element("circle", cx=x[other], cy=y + 12, r=radius, fill=fill))
         parts.append(wire(f"M{own - 5:g} {y + 12:g}h10", colour=LINE))
         parts.append(text(words_x, y + 16, read_purpose(tree, unit), size=12, colour=SOFT, anchor="start"))
     for unit in columns:
         turn = f"rotate(-60 {x[unit] + 4:g} {top + HEAD - 6:g})"
-        label: dict[str, float | str] = {
-            "x": x[unit] + 4,
-            "y": top + HEAD - 6,
-            "font_size": 11,
-            "fill": SOFT,
-            "transform": turn,
-        }
-        parts.append(element("text", unit, **label))
+        parts.append(element("text", unit, x=x[unit] + 4, y=top + HEAD - 6, font_size=11, fill=SOFT, transform=turn))
     return parts, top + HEAD + ROW * len(order)
 
 
@@ -107,13 +97,8 @@ def picture() -> str:
     """The whole SVG file."""
     first, middle = draw_tree("rendezvous", 6)
     second, bottom = draw_tree("launcher", middle + 8)
-    height = bottom + 14
-    title = "<title>The packages of rendezvous and launcher; each imports only packages that stand above it</title>"
-    parts = [title, box(0.5, 0.5, WIDTH - 1, height - 1, fill=PAPER, line="#c9d1d9"), *first, *second]
-    words = "\n" + "\n".join(parts) + "\n"
-    font = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
-    size: dict[str, float | str] = {"viewBox": f"0 0 {WIDTH} {height:g}", "width": WIDTH, "height": height}
-    return element("svg", words, xmlns="http://www.w3.org/2000/svg", **size, role="img", font_family=font) + "\n"
+    title = "The packages of rendezvous and launcher; each imports only packages that stand above it"
+    return svg(WIDTH, bottom + 14, title, [*first, *second])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from docs.images.idea import INK, LINE, LOST, PAPER, REPLICAS, SOFT, box, element, text, wire
+from docs.images.idea import INK, LINE, LOST, REPLICAS, SOFT, box, element, svg, text, wire
 
 WIDTH, HEIGHT = 700, 388
 LEFT, RIGHT = 118, 672
@@ -50,8 +50,6 @@ def record(x: float, words: str, width: float, *, colour: str = INK) -> list[str
 def picture() -> str:
     """The whole SVG file."""
     parts = [
-        "<title>Node c is lost; the round is stopped; when nothing of it runs, the next one is sealed with d</title>",
-        box(0.5, 0.5, WIDTH - 1, HEIGHT - 1, fill=PAPER, line="#c9d1d9"),
         text(20, 32, "From one round to the next", size=15, weight="700", anchor="start"),
         text(RIGHT + 8, 32, "time runs to the right", colour=SOFT, anchor="end"),
         box(LEFT - 10, STORE - 19, RIGHT - LEFT + 18, 38, fill="#e3e9ef"),
@@ -80,21 +78,12 @@ def picture() -> str:
     parts += record(STOP - 30, "stop 1", 60, colour=LOST)
     parts += record(STOP + 54, "stopped", 66)
     parts += record(AGAIN + 18, "seal 2", 60)
-    parts.append(
-        text((QUIET + ANEW) / 2, bottom + 22, "here nothing of round 1 runs, and nothing of round 2 yet", size=12)
-    )
-    parts.append(
-        text(
-            20,
-            HEIGHT - 16,
-            "Round 2 is sealed only when a and b have written that they stopped, and c is proven gone.",
-            anchor="start",
-        )
-    )
-    size: dict[str, float | str] = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
-    font = "system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif"
-    words = "\n" + "\n".join(parts) + "\n"
-    return element("svg", words, xmlns="http://www.w3.org/2000/svg", **size, role="img", font_family=font) + "\n"
+    between = "here nothing of round 1 runs, and nothing of round 2 yet"
+    parts.append(text((QUIET + ANEW) / 2, bottom + 22, between, size=12))
+    rule = "Round 2 is sealed only when a and b have written that they stopped, and c is proven gone."
+    parts.append(text(20, HEIGHT - 16, rule, anchor="start"))
+    title = "Node c is lost; the round is stopped; when nothing of it runs, the next one is sealed with d"
+    return svg(WIDTH, HEIGHT, title, parts)
 
 
 if __name__ == "__main__":
