@@ -31,7 +31,6 @@ from launcher.placement.planner import plan
 
 BEGINNINGS = 6  # simple ones that are annealed
 BEST = Path(__file__).parent / "records/placement_best.json"
-FILE = click.Path(path_type=Path)
 
 
 class Piece(NamedTuple):
@@ -196,10 +195,8 @@ class Search:
         self.best: list[int] | None = None
         self.best_cost: Fraction | None = None
 
-    def offer(self, layout: list[int] | None) -> Fraction | None:
+    def offer(self, layout: list[int]) -> Fraction:
         """Take the layout if it is valid and cheaper than all before; its cost."""
-        if layout is None:
-            return None
         ranks = self.one.ranks(layout)
         found = judge.cost(self.one.instance, self.one.shape, ranks)
         if self.best_cost is None or found < self.best_cost:
@@ -208,7 +205,7 @@ class Search:
                 self.best, self.best_cost = list(layout), found
         return found
 
-    def anneal(self, layout: Sequence[int], heat: float, move_count: int) -> Fraction | None:
+    def anneal(self, layout: Sequence[int], heat: float, move_count: int) -> Fraction:
         """One chain from this layout; what it found is offered, and its cost returned."""
         board = self.one.board
         is_traffic, far = board.kind == 0, board.far[0]
@@ -253,15 +250,15 @@ class Search:
         level = np.where(parted.any(axis=1), parted.argmax(axis=1), board.domain.shape[1])
         return int((board.weight * board.far[board.kind, level]).sum())
 
-    def run(self, starts: Sequence[list[int] | None], seconds: float, bound: float) -> None:
-        """Anneal for so many seconds of CPU time, from these beginnings, simple ones, and the best so far.
+    def run(self, start: list[int] | None, seconds: float, bound: float) -> None:
+        """Anneal for so many seconds of CPU time, from this beginning, simple ones, and the best so far.
 
         Ends early when the best costs no more than `bound`.
         """
         end = time.process_time() + seconds
-        pool = [*(start for start in starts if start is not None), *self.simple()]
-        for start in pool:
-            self.offer(start)
+        pool = [*([start] if start else []), *self.simple()]
+        for each in pool:
+            self.offer(each)
         moves = max(20_000, min(2_000_000, 40 * self.one.block_count))
         for turn in itertools.count():
             began = time.process_time()
@@ -295,9 +292,7 @@ def load(file: Path = BEST) -> dict[str, dict[str, Any]]:
     return found
 
 
-def improve(
-    instance: Instance, before: Mapping[str, Any] | None, seconds: float, layouts: Path | None
-) -> dict[str, Any]:
+def improve(instance: Instance, before: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
     """Search for so many seconds and return the record: what was known, or what is better."""
     answer = plan(*instance.question, None)
     if (fault := judge.find_fault(instance, answer)) is not None:
@@ -310,16 +305,11 @@ def improve(
     spent = before["seconds"] if before else 0
     one = puzzle(instance, answer.shape)
     search = Search(one, int(mark, 16) % 2**32 + int(spent))
-    kept = layouts / f"{instance.name.replace('/', '-')}-{mark}.json" if layouts else None
-    last = json.loads(kept.read_text()) if kept and kept.exists() else None
     began = time.process_time()
     # A small instance has been through all of its neighbours soon.
     seconds *= min(1.0, 0.1 + len(instance.nodes) / 300)
     if planned > answer.lower_bound:
-        starts = [from_plan(one, answer.ranks), last if last and len(last) == one.block_count else None]
-        search.run(starts, seconds, answer.lower_bound)
-    if kept and search.best is not None:
-        kept.write_text(json.dumps(search.best))
+        search.run(from_plan(one, answer.ranks), seconds, answer.lower_bound)
     offers = [(planned, 1, "planner")]
     offers += [(search.best_cost, 2, "search")] if search.best_cost is not None else []
     offers += [(Fraction(before["cost"]), 0, before["by"])] if before else []
@@ -333,16 +323,15 @@ def improve(
 @click.option("--seconds", type=float, default=10, show_default=True, help="CPU time for each instance.")
 @click.option("--only", default="", metavar="WORD", help="Instances with this in their name.")
 @click.option("--size-max", type=int, metavar="N", help="Instances of at most so many nodes.")
-@click.option("--layouts", type=FILE, metavar="DIR", help="Keep the best layouts here, and go on from them.")
-@click.option("--file", type=FILE, default=BEST, help="The record.")
-def main(seconds: float, only: str, size_max: int | None, layouts: Path | None, file: Path) -> None:
+@click.option("--file", type=click.Path(path_type=Path), default=BEST, help="The record.")
+def main(seconds: float, only: str, size_max: int | None, file: Path) -> None:
     known = load(file)
     chosen = [instance for instance in families(size_max) if only in instance.name]
     # Those that were searched least come first, so a run that is cut short has done the most for the table.
     for instance in sorted(chosen, key=lambda instance: known.get(instance.name, {"seconds": 0})["seconds"]):
         before = known.get(instance.name)
         try:
-            now = known[instance.name] = improve(instance, before, seconds, layouts)
+            now = known[instance.name] = improve(instance, before, seconds)
         except Exception as error:  # a planner that fails here fails in the table, too
             print(f"{instance.name}: skipped: {type(error).__name__}: {error}", flush=True)
             continue

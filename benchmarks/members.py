@@ -28,10 +28,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import psutil
 
 from benchmarks import pairs
 from launcher.model.mesh import Axis, Mesh
@@ -58,7 +58,6 @@ LATE = (
     *("grpc", "grpc._channel", "grpc.experimental", "encodings.idna", "fractions"),
     *("launcher.placement.adapter.topology", "launcher.placement.explain"),
 )
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Job(NamedTuple):
@@ -284,8 +283,8 @@ class Process:
 
     def cpu_s(self) -> float:
         """CPU time of all its threads so far."""
-        words = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / CLOCK_TICKS
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -11,16 +11,13 @@ serves. It waits for others that do not come, so that no second agent shares its
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
 from benchmarks import pairs
 from benchmarks.figures import PROCESSES, PSS, PSS_ETCD
-from tests.support.stores.etcd import EtcdServer
 
 WORKERS = 8
 SETTLE_S = 2.0
@@ -37,8 +34,7 @@ def sample(side: str) -> dict[str, float]:
     pss, count = measure(side, [])
     with contextlib.ExitStack() as stack:
         if side == pairs.OURS:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))
-            server = stack.enter_context(EtcdServer("3.4", Path(directory)))
+            server = stack.enter_context(pairs.running_etcd())
             where = ["--rdzv-backend=etcd", f"--rdzv-endpoint={server.endpoint}", "--join-grace=0"]
         else:
             where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={HOST}:{pairs.find_free_port(HOST)}"]

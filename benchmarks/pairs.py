@@ -33,6 +33,7 @@ import click
 
 from benchmarks import runs, tables
 from benchmarks.runs import NEVER, OURS, SIDES, THEIRS
+from tests.support.stores.etcd import EtcdServer
 
 COMMANDS = {
     OURS: [sys.executable, "-m", "launcher"],
@@ -179,6 +180,13 @@ def running(
                 job.end()
             if job.process.stdout is not None:
                 job.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running_etcd() -> Iterator[EtcdServer]:
+    """meshrun's store where there are several nodes."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory, EtcdServer("3.4", Path(directory)) as server:
+        yield server
 
 
 def environment() -> dict[str, str]:

@@ -37,10 +37,6 @@ class Picture(NamedTuple):
     svg: str
     alt: str
 
-    def shown(self, file: str) -> str:
-        """The line of Markdown that shows it."""
-        return f"![{self.alt}](images/{file})"
-
 
 def ratios(history: History) -> Picture | None:
     """Every aim that is a ratio to torchrun, on one axis; rates are turned over, so that left is always better."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import words
-from benchmarks.runs import History, RecordError
+from benchmarks.runs import History, RecordError, spread
 
 MEAN_GOAL, WORST_GOAL = 1.005, 1.03
 CPU_GOAL_S, PEAK_GOAL_MIB, MOVED_GOAL, MISSED_GOAL = 1.0, 300, 16, 1 / 300
@@ -38,7 +38,6 @@ ORDERS = {
     "address as text": "as text",
     "join order": "join order",
 }
-NOT_MEASURED = "Not measured yet."
 
 Line = Mapping[str, Any]
 
@@ -53,17 +52,14 @@ def times(history: History) -> list[Line]:
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in history.lines("placement", "kind"):
         groups.setdefault((line["kind"], line["size"]), []).append(line)
-    names = ("cpu_s", "feasibility_s", "peak_mib")
-    return [
-        {
-            **same[0],
-            "samples": len(same),
-            **{name: statistics.median(line[name] for line in same) for name in names},
-            "cpu_s_min": min(line["cpu_s"] for line in same),
-            "cpu_s_max": max(line["cpu_s"] for line in same),
-        }
-        for same in groups.values()
-    ]
+    found = []
+    for same in groups.values():
+        medians = {name: statistics.median(line[name] for line in same) for name in ("feasibility_s", "peak_mib")}
+        cpu_s = spread(line["cpu_s"] for line in same)
+        assert cpu_s is not None
+        ends = {"cpu_s": cpu_s.median, "cpu_s_min": cpu_s.least, "cpu_s_max": cpu_s.most, "samples": cpu_s.samples}
+        found.append({**same[0], **medians, **ends})
+    return found
 
 
 def losses(history: History) -> list[Line]:
@@ -115,7 +111,7 @@ def aims(history: History) -> str:
         shown = f"{line['moved_median']:g}, {line['moved_most']} of {line['world_before']:,}"
         rows.append((what, shown, f"at most {MOVED_GOAL}", line["moved_most"] <= MOVED_GOAL))
     shown_rows = [(*row[:3], "yes" if row[3] else "**no**") for row in rows]
-    return words.table(("what", "figure", "aim", "reached"), shown_rows) if rows else NOT_MEASURED
+    return words.table(("what", "figure", "aim", "reached"), shown_rows)
 
 
 def costs(history: History) -> str:
@@ -134,7 +130,7 @@ def costs(history: History) -> str:
         rows.append((shown, f"{len(found)}", f"{mean(found.values()):.4f}", worst, bound, *orders))
     heads = ("family", "clusters", "meshrun", "its worst", "to bound", *ORDERS.values())
     faults = [f"**{line['instance']}: {line[key]}**" for line in lines for key in ("fault", "wrong") if key in line]
-    return "\n\n".join([words.table(heads, rows), *faults, near(lines)]) if rows else NOT_MEASURED
+    return "\n\n".join([words.table(heads, rows), *faults, near(lines)]) if rows else words.NOT_MEASURED
 
 
 def near(lines: Sequence[Line]) -> str:
@@ -170,7 +166,7 @@ def seconds(history: History) -> str:
         for line in found
     ]
     if not rows:
-        return NOT_MEASURED
+        return words.NOT_MEASURED
     heads = ("cluster", "nodes", "ranks", "plan: median (range; processes)", "feasibility", "peak memory")
     sizes = sorted({line["size"] for line in found})[-2:]
     by_size = {(line["kind"], line["size"]): line["cpu_s"] for line in found}
@@ -196,4 +192,4 @@ def moves(history: History) -> str:
             cost = f"{middle / line['cost_before'] - 1:+.2%} (median), {most / line['cost_before'] - 1:+.2%} at most"
         what = f"{LOSSES.get(line['loss'], line['loss'])}, {line['losses']} losses tried"
         rows.append((what, ranks, f"{line['moved_median']:g}, {line['moved_most']}", cost))
-    return words.table(("what", "ranks", "moved: median, most", "J"), rows) if rows else NOT_MEASURED
+    return words.table(("what", "ranks", "moved: median, most", "J"), rows)

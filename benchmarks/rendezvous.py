@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 
@@ -37,13 +35,9 @@ LEASE_TTL_S = 60.0  # long, since hundreds of members share the cores of one mac
 def running(side: str, members: int, lease_ttl_s: float = LEASE_TTL_S) -> Iterator[tuple[Crowd, EtcdServer | None]]:
     """A job of so many members that are about to begin, and meshrun's store."""
     with contextlib.ExitStack() as stack:
-        server = None
-        if side == pairs.OURS:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))
-            server = stack.enter_context(EtcdServer("3.4", Path(directory)))
+        server = stack.enter_context(pairs.running_etcd()) if side == pairs.OURS else None
         endpoint = server.endpoint if server else f"{HOST}:{pairs.find_free_port(HOST)}"
-        run_id = f"b{random.SystemRandom().randrange(10**9)}"
-        crowd = stack.enter_context(Crowd(Job(endpoint, run_id, members, members, lease_ttl_s)))
+        crowd = stack.enter_context(Crowd(Job(endpoint, secrets.token_hex(4), members, members, lease_ttl_s)))
         process_count = max(2, members // PER_PROCESS)
         for index in range(process_count):
             crowd.add_process("own" if server else pairs.THEIRS, range(index, members, process_count))

@@ -152,9 +152,8 @@ class History:
 
 
 class Fit(NamedTuple):
-    """figure = factor * N ** exponent, over `sizes` of them; `spread` is infinite where two points are all there is."""
+    """A figure grows as N ** exponent, over `sizes` of N; `spread` is infinite where two points are all there is."""
 
-    factor: float
     exponent: float
     spread: float
     sizes: int
@@ -178,7 +177,7 @@ def fit(points: Mapping[int, float]) -> Fit | None:
     slope, height = statistics.linear_regression(sizes, values)
     rest = sum((value - height - slope * size) ** 2 for size, value in zip(sizes, values, strict=True))
     spread = math.sqrt(rest / (count - 2) / (statistics.pvariance(sizes) * count)) if count > 2 else math.inf
-    return Fit(math.exp(height), slope, spread, count)
+    return Fit(slope, spread, count)
 
 
 def spread(values: Iterable[float]) -> Spread | None:

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
+import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -162,10 +160,9 @@ class Agents:
 def sample(shape: str, count: int, lease_ttl_s: float, steps: Iterable[str], rest_s: float) -> Iterator[dict[str, Any]]:
     """One job of so many agents through these steps: what each took. Raises NotInTime."""
     with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))
-        server = stack.enter_context(EtcdServer("3.4", Path(directory)))
-        run_id = f"s{random.SystemRandom().randrange(10**9)}"
-        crowd = stack.enter_context(members.Crowd(members.Job(server.endpoint, run_id, count, 1, lease_ttl_s)))
+        server = stack.enter_context(pairs.running_etcd())
+        job = members.Job(server.endpoint, secrets.token_hex(4), count, 1, lease_ttl_s)
+        crowd = stack.enter_context(members.Crowd(job))
         agents = Agents(shape, count, crowd, server)
         for step in steps:
             if step == "leader lost":

@@ -14,7 +14,6 @@ from benchmarks import figures, words
 from benchmarks.figures import COLD, GLOO, LEADERS_NODE, OTHER_NODE, OVERLAP, STANDBY, WARM, Aim
 from benchmarks.runs import OURS, THEIRS, History, Run, Series
 
-NOT_MEASURED = "Not measured yet."
 BESIDE = ("what", "meshrun", "torchrun", "ratio: median (range; pairs)")
 EVENTS = {
     "crash": "a worker killed",
@@ -184,8 +183,7 @@ def one_node(history: History) -> str:
 
 def warm(history: History) -> str:
     """Workers that import torch: with the modules in memory and without."""
-    rows = list(_rows(history, WARM_WORKERS))
-    return words.table(BESIDE, rows) if rows else NOT_MEASURED
+    return words.table(BESIDE, _rows(history, WARM_WORKERS))
 
 
 def rounds(history: History) -> str:
@@ -197,7 +195,7 @@ def rounds(history: History) -> str:
         times = (words.median(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS))
         rows.append((f"{count}", *times, _ratio(series), words.median(asked.spread(OURS), "") if asked else ""))
     heads = ("members", "meshrun", "torchrun, c10d", BESIDE[3], "requests per member")
-    return f"{_without_empty(heads, rows)}\n\n{rest(history)}" if rows else NOT_MEASURED
+    return f"{_without_empty(heads, rows)}\n\n{rest(history)}" if rows else words.NOT_MEASURED
 
 
 def rest(history: History) -> str:
@@ -219,7 +217,7 @@ def events(history: History) -> str:
                 both = (words.with_range(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS))
                 rows.append((what + until, f"{agents}", *both, _overlap(overlap)))
     heads = ("event", "agents", "meshrun", "torchrun", "overlap at most")
-    return f"{_without_empty(heads, rows)}{failures(history)}" if rows else NOT_MEASURED
+    return f"{_without_empty(heads, rows)}{failures(history)}" if rows else words.NOT_MEASURED
 
 
 def _overlap(series: Series | None) -> str:
@@ -247,7 +245,7 @@ def scale(history: History) -> str:
     grown = (history.growth(pattern) for _, _, pattern, _ in columns)
     powers = ("" if each is None else f"{each:.2f}" for each in grown)
     rows.append([f"grows by the power, from {figures.GROWTH_FROM} on", *powers])
-    return words.table(["agents", *(head for head, *_ in columns)], rows) if columns else NOT_MEASURED
+    return words.table(["agents", *(head for head, *_ in columns)], rows) if columns else words.NOT_MEASURED
 
 
 def _without_empty(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -15,6 +15,7 @@ from benchmarks.runs import NEVER, Spread
 
 SHOWN = {"1/s": "per s"}  # units that are written otherwise
 UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|MiB|[kM]?B(?:/s)?|per s|million/s)\b)")
+NOT_MEASURED = "Not measured yet."
 STEADY = 0.1  # a range of at most this share of the median
 
 
@@ -81,7 +82,10 @@ def ratio(found: Spread | None, aim: Aim | None = None) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, in whose cells no number parts from its unit."""
+    """A table in Markdown, in whose cells no number parts from its unit; a sentence where it has no rows."""
+    rows = list(rows)
+    if not rows:
+        return NOT_MEASURED
     lines = [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *rows)]
     return UNIT.sub("\N{NO-BREAK SPACE}", "\n".join(lines))
 
