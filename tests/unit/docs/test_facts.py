@@ -124,7 +124,7 @@ def test_the_page_has_every_key_that_is_read_and_its_level(source: str) -> None:
     assert {key for family in FAMILIES[source] for key in family} <= documented.keys()
     for key, level in documented.items():
         name = key[:-1] + "3" if key.endswith("N") else key
-        found, _ = derive_levels(source, {name: "here", "cloud.google.com/gke-tpu-topology": "4x4x8"})
+        found = derive_levels(source, {name: "here", "cloud.google.com/gke-tpu-topology": "4x4x8"}).levels
         expected = "tier-3" if "for N from 0" in level else "leaf" if "for N from the highest" in level else level
         levels = [one.name for one in found if one.domain == "here"]
         assert levels == ([] if expected.startswith("none") else [expected.partition(";")[0].strip("`")]), key
