@@ -34,7 +34,7 @@ from rendezvous.errors import MeshrunError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import Spec
-from rendezvous.settings import Settings
+from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
@@ -99,7 +99,7 @@ class ClusterMembership(NodeMembership):
             settings=settings,
             spec=Spec(
                 mesh=str(mesh),
-                limits=f"{format_options(*asked)}{_format_agreed_options(config, settings)}",
+                limits=f"{format_options(*asked)}{format_agreed_options(config, settings)}",
                 digest=_hash_command(config),
                 has_secret=bool(startup.credentials.secret),
             ),
@@ -203,12 +203,12 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     return found
 
 
-def _format_agreed_options(config: Config, settings: Settings) -> str:
+def format_agreed_options(config: Config, settings: Settings) -> str:
     """Format the settings on which nodes that differed would disagree later, as options; defaults are left out.
 
     Where nodes are numbered, that they are; and the port, which is the same on all.
     """
-    usual = Settings
+    usual = DEFAULTS
     words = {
         f"--lease-ttl {settings.lease_ttl_s:g}": settings.lease_ttl_s != usual.lease_ttl_s,
         f"--max-restarts {settings.max_restarts}": settings.max_restarts != usual.max_restarts,

@@ -1,0 +1,29 @@
+"""What every agent of a job must have been started with alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.agent.cluster import format_agreed_options
+from launcher.agent.membership import make_settings
+from tests.support.options import resolve
+
+
+# Agents compare the text with that of agents of other versions.
+@pytest.mark.parametrize(
+    ("words", "agreed"),
+    [
+        ([], ""),
+        (["--lease-ttl=5"], ""),
+        (["--lease-ttl=7.5"], " --lease-ttl 7.5"),
+        (["--max-restarts=3"], " --max-restarts 3"),
+        (["--max-restarts=3", "--restart-window=60"], " --max-restarts 3 --restart-window 60"),
+        (["--grow=never"], " --grow never"),
+        (["--store-outage=stop"], " --store-outage stop"),
+        (["--presence-proof=off"], " --presence-proof off"),
+        (["--rdzv-backend=static", "--node-rank=1"], " --rdzv-backend static --master-port 29500"),
+    ],
+)
+def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(words: list[str], agreed: str) -> None:
+    config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
+    assert format_agreed_options(config, make_settings(config)) == agreed
