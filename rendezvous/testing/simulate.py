@@ -17,9 +17,9 @@ from rendezvous.settings import Settings
 from rendezvous.testing.faults import THEMES, FaultInjector
 from rendezvous.testing.invariants.checker import Checker, Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
+from rendezvous.testing.simulation.config import Shape
 from rendezvous.testing.simulation.network import NetworkModel
 from rendezvous.testing.simulation.node import describe_status
-from rendezvous.testing.simulation.shape import Shape
 from rendezvous.testing.simulation.work import SimulatedWork
 
 FAULTS_S = 60.0  # virtual time during which faults happen

@@ -50,10 +50,10 @@ from msgspec.structs import fields, replace
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.checker import Checker, Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
+from rendezvous.testing.simulation.config import Shape
 from rendezvous.testing.simulation.network import ANYBODY, STORE, NetworkModel
 from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.processes import SimulatedProcesses
-from rendezvous.testing.simulation.shape import Shape
 
 SEPARATOR = "----"
 VIOLATION = "violation of"

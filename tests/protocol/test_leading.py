@@ -18,8 +18,7 @@ from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verd
 from rendezvous.settings import Settings
 from rendezvous.state.state import Leadership, MemberState
 from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.config import PREFIX, RUN_ID
-from rendezvous.testing.simulation.shape import Shape
+from rendezvous.testing.simulation.config import PREFIX, RUN_ID, Shape
 from tests.support.protocol.views import first_round
 
 

@@ -23,9 +23,8 @@ from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Batch, Get, KeyEvent
 from rendezvous.testing.invariants.budget import BudgetModel
 from rendezvous.testing.invariants.deadlines import DeadlineChecks
-from rendezvous.testing.invariants.guards import find_missing_guards
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
-from rendezvous.testing.invariants.permissions import PermissionChecks
+from rendezvous.testing.invariants.permissions import PermissionChecks, find_missing_guards
 from rendezvous.testing.invariants.seals import SealChecks
 from rendezvous.testing.invariants.witness import Witness
 from rendezvous.testing.simulation.config import PREFIX, ClusterConfig

@@ -26,7 +26,7 @@ from rendezvous.settings import Settings
 from rendezvous.testing.invariants.history import JobRecord
 from rendezvous.testing.invariants.witness import Witness
 from rendezvous.testing.simulation.host import Host, find_host
-from rendezvous.testing.simulation.lease_times import LeaseTimes
+from rendezvous.testing.simulation.storage import LeaseTimes
 from rendezvous.testing.simulation.timeline import Timeline
 
 EPS_S = 1e-6

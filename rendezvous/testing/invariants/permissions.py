@@ -1,7 +1,9 @@
 """What permits an agent to make a request of the store: a proof, an elapsed time, a place in a list.
 
 Most requests without permission do no harm most of the time. So each request is compared with what this agent knew, and
-with the true state of the cluster, before it is sent.
+with the true state of the cluster, before it is sent. A write also has to compare the keys that its decision was based
+on, so that it does nothing once they have changed: its answer may be lost, or it may be delayed until the state of the
+job is another one. `find_missing_guards` has a row for each kind of key.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from rendezvous import records
 from rendezvous.events import Action, StopRound, StoreRequest, Txn
 from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.settings import Settings
-from rendezvous.stores.contract import Delete, Put
+from rendezvous.stores.contract import Delete, Get, Operation, Put
 from rendezvous.stores.memory.store import MemoryStore
+from rendezvous.testing.invariants.budget import list_quarantined
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord
-from rendezvous.testing.invariants.strikes import list_quarantined
 from rendezvous.testing.invariants.witness import Witness
 from rendezvous.testing.simulation.host import Host, find_host
 from rendezvous.testing.simulation.network import Network
@@ -296,3 +298,46 @@ class PermissionChecks:
 def _has_stopped(last: RoundRecord, member_id: str) -> bool:
     status = last.statuses.get(member_id)
     return status is not None and status.is_stopped
+
+
+# --- what every write has to compare ---
+
+Guard = tuple[str, str]  # key below the job's, and the target of the comparison
+
+
+def find_missing_guards(request: Txn, member_id: str, is_running: bool) -> set[Guard]:
+    """The guards that this request of `member_id` lacks. `is_running`: processes of a round are alive on its node."""
+    named = {(strip_job_prefix(compare.key), compare.target) for compare in request.compares if compare.relation == "="}
+    wanted: set[Guard] = set()
+    for write in request.success:
+        if not isinstance(write, Get):
+            wanted |= _list_required_guards(write, member_id, is_running)
+    return wanted - named
+
+
+def strip_job_prefix(key: str) -> str:
+    """The key below its job."""
+    return key.split("/", 4)[-1]
+
+
+def _list_required_guards(write: Operation, member_id: str, is_running: bool) -> set[Guard]:
+    name, is_delete = strip_job_prefix(write.key), isinstance(write, Delete)
+    own = f"members/{member_id}"
+    leading = {("ctl/leader", "mod"), (own, "create"), ("ctl/verdict", "create")}
+    if name in ("current", "spec"):
+        return {(name, "mod")}
+    if name == own and not is_delete:
+        joining = {(own, "create"), ("current", "mod"), ("ctl/verdict", "create")}
+        return joining | ({("ctl/round", "mod")} if is_running else set())
+    if name == f"lease/{member_id}":  # the value has no meaning: the write only tests the lease
+        return set()
+    if name == f"status/{member_id}" and not is_delete:
+        return {(own, "create"), (name, "mod")}
+    if name == "ctl/leader":  # an election or a takeover
+        return leading | {("ctl/round", "mod"), ("ctl/spares", "mod")}
+    if name == "ctl/verdict":
+        return leading | {("ctl/round", "mod"), ("ctl/stop", "mod")}
+    if name.startswith(("assign/", "status/", "history/")):
+        return leading | {("ctl/round", "mod")}
+    # The seal, the stop, another member's key, the list of spares, a drain, a request of the operator.
+    return leading | {(name, "mod")}

@@ -14,11 +14,11 @@ from rendezvous.events import Txn
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Put
+from rendezvous.testing.invariants.budget import ROUNDED_S, list_quarantined
 from rendezvous.testing.invariants.history import JobRecord, RoundRecord, SealRequest
-from rendezvous.testing.invariants.strikes import ROUNDED_S, list_quarantined
 from rendezvous.testing.invariants.witness import Witness
+from rendezvous.testing.simulation.config import Shape
 from rendezvous.testing.simulation.host import Host, find_host
-from rendezvous.testing.simulation.shape import Shape
 from rendezvous.testing.simulation.timeline import Timeline
 
 SUCCESSORS = 3

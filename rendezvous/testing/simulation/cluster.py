@@ -11,14 +11,13 @@ from collections.abc import Callable
 from random import Random
 
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.config import ClusterConfig
+from rendezvous.testing.simulation.config import ClusterConfig, Shape
 from rendezvous.testing.simulation.contract import Observers
 from rendezvous.testing.simulation.host import Host
 from rendezvous.testing.simulation.network import Network, NetworkModel
 from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.operator import Operator
 from rendezvous.testing.simulation.peers import PresenceNetwork
-from rendezvous.testing.simulation.shape import Shape
 from rendezvous.testing.simulation.storage import Storage, StoreNetwork
 from rendezvous.testing.simulation.timeline import CallQueue, Timeline
 

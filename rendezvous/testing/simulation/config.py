@@ -1,13 +1,67 @@
-"""What a simulated cluster is set up with, the same on every node."""
+"""What a simulated cluster is set up with, the same on every node, and a planner for the worlds it can run in.
+
+The production planner knows meshes and devices; the agreement needs neither. Here a world is a number of nodes between
+two bounds, in whole groups (the replicas of a mesh), and an assignment is a rank.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from msgspec import Struct
 
+from rendezvous.events import MakePlan, PlanReady, PlanRefused
+from rendezvous.policy.view import MemberView, Size
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.shape import Shape
 
 PREFIX, RUN_ID = "meshrun", "simulated"
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """Between `nodes_min` and `nodes_max` nodes, in whole groups of `group`."""
+
+    nodes_min: int = 1
+    nodes_max: int = 1
+    group: int = 1
+
+    def count_usable(self, present: int) -> int:
+        count = min(present, self.nodes_max) // self.group * self.group
+        return count if count >= self.nodes_min else 0
+
+    def decide_size(self, members: Sequence[MemberView]) -> Size:
+        usable = self.count_usable(len(members))
+        need = f"{len(members)} of at least {self.nodes_min} nodes are here"
+        return Size(
+            usable, usable == self.count_usable(self.nodes_max), f"{usable} nodes make a world" if usable else need
+        )
+
+    def plan(self, request: MakePlan) -> PlanReady | PlanRefused:
+        """Members that stay keep their rank if it still exists; others fill the gaps, oldest first."""
+        usable = self.count_usable(len(request.roster))
+        if not usable:
+            return PlanRefused(request.id, f"{len(request.roster)} nodes make no world")
+        chosen = sorted(request.roster, key=lambda c: (c.member_id not in request.previous, c.order))[:usable]
+        held = {
+            c.member_id: parse_rank(request.previous[c.member_id]) for c in chosen if c.member_id in request.previous
+        }
+        ranks = {member_id: rank for member_id, rank in held.items() if rank < usable}
+        free = iter(sorted(set(range(usable)) - set(ranks.values())))
+        for candidate in chosen:
+            if candidate.member_id not in ranks:
+                ranks[candidate.member_id] = next(free)
+        first = next(candidate for candidate in chosen if ranks[candidate.member_id] == 0)
+        spare_reasons = {c.member_id: f"{usable} nodes are enough" for c in request.roster if c.member_id not in ranks}
+        contents = {member_id: json.dumps({"rank": rank}) for member_id, rank in ranks.items()}
+        return PlanReady(
+            request.id, contents, usable, f"{first.member_id}:{first.worker_port}", spare_reasons=spare_reasons
+        )
+
+
+def parse_rank(assignment: str) -> int:
+    rank = json.loads(assignment)["rank"]
+    assert isinstance(rank, int)
+    return rank
 
 
 class ClusterConfig(Struct, kw_only=True):

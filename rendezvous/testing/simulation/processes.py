@@ -17,8 +17,7 @@ from rendezvous.events import (
     StopRound,
     WatchdogExpired,
 )
-from rendezvous.testing.simulation.config import ClusterConfig
-from rendezvous.testing.simulation.shape import parse_rank
+from rendezvous.testing.simulation.config import ClusterConfig, parse_rank
 from rendezvous.testing.simulation.timeline import Timeline
 
 SUPERVISOR_LATE_S = 0.05  # a supervisor kills its workers within this after the agent's end
