@@ -6,16 +6,13 @@ here. Agents that exit are started again, as a container would be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from rendezvous.testing.simulation.network import ANYBODY, STORE, Network
+from rendezvous.testing.simulation.cluster import SimulatedCluster
+from rendezvous.testing.simulation.network import ANYBODY, STORE
 from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.operator import Operator
-from rendezvous.testing.simulation.peers import PresenceNetwork
-from rendezvous.testing.simulation.storage import Storage
-from rendezvous.testing.simulation.timeline import Timeline
 from rendezvous.testing.simulation.work import SimulatedWork
 
 
@@ -41,29 +38,18 @@ THEMES = {
 
 
 class FaultInjector:
-    """Injects faults until the time `until`. `outage_limit_s`: the longest outage that a round survives.
+    """Injects faults until the time `until`.
 
     `theme`: which faults occur together, from THEMES: rules that answer several faults in a row are met more often.
     """
 
     def __init__(
-        self,
-        random: Random,
-        *,
-        timeline: Timeline,
-        nodes: Mapping[str, SimulatedNode],
-        network: Network,
-        storage: Storage,
-        presence: PresenceNetwork,
-        operator: Operator,
-        work: SimulatedWork,
-        outage_limit_s: float,
-        until: float,
-        theme: str,
+        self, cluster: SimulatedCluster, work: SimulatedWork, random: Random, *, until: float, theme: str
     ) -> None:
-        self._random, self._timeline, self._nodes, self._network = random, timeline, nodes, network
-        self._storage, self._presence, self._operator, self._work = storage, presence, operator, work
-        self._outage_limit_s, self._until = outage_limit_s, until
+        self._random, self._work, self._until = random, work, until
+        self._timeline, self._nodes, self._network = cluster.timeline, cluster.nodes, cluster.network
+        self._storage, self._presence, self._operator = cluster.storage, cluster.presence, cluster.operator
+        self._outage_limit_s = cluster.config.settings.outage_limit_s
         self._drained: set[str] = set()
         self._dark_until: dict[str, float] = {}  # nodes that stay without power
         self.is_reviving = True
@@ -84,7 +70,7 @@ class FaultInjector:
             ("leave", lambda node: node.leave()),
             ("hang", lambda node: node.processes.hang(uniform(5.0, 60.0))),
             ("deaf", self._deafen),
-            ("stall", lambda node: node.host.stall(uniform(0.5, 15.0))),
+            ("stall", lambda node: node.stall(uniform(0.5, 15.0))),
             ("lease ended early", self._end_lease),
             ("only renewals pass", self._pass_renewals_only),
             ("stale leader", self._meet_stale_leader),
@@ -92,14 +78,14 @@ class FaultInjector:
             ("lagging watch", self._lag),
         ]
         self._cluster_faults: list[tuple[str, Callable[[], None]]] = [
-            ("compaction", storage.compact),
-            ("compaction", storage.compact),
+            ("compaction", cluster.storage.compact),
+            ("compaction", cluster.storage.compact),
             ("outage", self._start_outage),
             ("outage", self._start_outage),
             ("outage", self._start_outage),
             ("rack cut", self._cut_rack),
             ("rack cut", self._cut_rack),
-            ("forged resets", presence.reset),
+            ("forged resets", cluster.presence.reset),
             ("slow writes", self._write_slowly),
             ("leases ended early", self._end_leases),
             ("all leave", self._make_all_leave),
@@ -198,9 +184,7 @@ class FaultInjector:
         """Delay one watch for long, or silence it; the others and all answers are current."""
         if node.watched:
             key = self._random.choice(sorted(node.watched))
-            node.host.lag(
-                key, self._random.choice([self._random.uniform(0.5, 8.0), 60.0]), self._random.uniform(5.0, 60.0)
-            )
+            node.lag(key, self._random.choice([self._random.uniform(0.5, 8.0), 60.0]), self._random.uniform(5.0, 60.0))
 
     def _write_slowly(self) -> None:
         low_s = self._random.uniform(0.2, 3.0)
@@ -208,9 +192,9 @@ class FaultInjector:
 
     def _meet_stale_leader(self, node: SimulatedNode) -> None:
         """Have a replaced leader answer renewals; half of these leaders also end the lease early."""
-        node.host.meet_stale_leader(self._random.uniform(2.0, 30.0), self._random.random() < 0.7)
+        node.meet_stale_leader(self._random.uniform(2.0, 30.0), self._random.random() < 0.7)
         if self._random.random() < 0.5:
-            self._timeline.call_later(self._random.uniform(0.1, 6.0), self._storage.end_lease_early, node.host)
+            self._timeline.call_later(self._random.uniform(0.1, 6.0), self._storage.end_lease_early, node)
 
     def _black_out(self) -> None:
         """Cut the power of all nodes; most come back soon, some later."""
@@ -224,8 +208,8 @@ class FaultInjector:
     def _end_lease(self, node: SimulatedNode) -> None:
         """End the lease early; half the time the watches that would report it are late, too."""
         for key in node.watched if self._random.random() < 0.5 else ():
-            node.host.lag(key, self._random.uniform(0.5, 8.0), 10.0)
-        self._storage.end_lease_early(node.host)
+            node.lag(key, self._random.uniform(0.5, 8.0), 10.0)
+        self._storage.end_lease_early(node)
 
     def _end_leases(self) -> None:
         """End most leases early, as a leader of the store does when its stalled disk recovers."""
@@ -234,7 +218,7 @@ class FaultInjector:
                 self._end_lease(node)
 
     def _pass_renewals_only(self, node: SimulatedNode) -> None:
-        node.host.pass_renewals_only(self._random.uniform(10.0, 60.0))
+        node.pass_renewals_only(self._random.uniform(10.0, 60.0))
 
     def _make_all_leave(self) -> None:
         for node in self._nodes.values():

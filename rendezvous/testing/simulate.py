@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from rendezvous.settings import Settings
 from rendezvous.testing.faults import THEMES, FaultInjector
-from rendezvous.testing.invariants.checker import Checker, Violation
+from rendezvous.testing.invariants.checker import Checker
+from rendezvous.testing.invariants.history import Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.config import Shape
 from rendezvous.testing.simulation.network import NetworkModel
@@ -52,21 +53,9 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     work_s = random.uniform(1.0, 60.0) if random.random() < 0.3 else random.uniform(30.0, 90.0)
     theme = random.choice(["all", *THEMES])
     failing = 0.5 if theme == "failures" else random.choice([0.0, 0.05, 0.3])
-    work = SimulatedWork(cluster.timeline, cluster.hosts, random, until=FAULTS_S, work_s=work_s, failing=failing)
+    work = SimulatedWork(cluster.timeline, cluster.nodes, random, until=FAULTS_S, work_s=work_s, failing=failing)
     cluster.observers.after_start = work.begin
-    injector = FaultInjector(
-        random,
-        timeline=cluster.timeline,
-        nodes=cluster.nodes,
-        network=cluster.network,
-        storage=cluster.storage,
-        presence=cluster.presence,
-        operator=cluster.operator,
-        work=work,
-        outage_limit_s=settings.outage_limit_s,
-        until=FAULTS_S,
-        theme=theme,
-    )
+    injector = FaultInjector(cluster, work, random, until=FAULTS_S, theme=theme)
     config, call_later = cluster.config, cluster.timeline.call_later
     config.plan_s = random.choice([None, None, (0.0, 4.0)])
     if random.random() < 0.1:  # a store that is slow all the time
@@ -76,8 +65,8 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     cluster.network.is_forging_refusals = not settings.presence_proof and random.random() < 0.3
     for index in range(members):
         node = cluster.add(f"node{index}", float(random.randrange(1 << 16)))
-        node.host.is_walled, node.host.is_masked = random.random() < 0.03, random.random() < 0.05
-        node.host.hosts_store = index == 0 and random.random() < 0.2
+        node.is_walled, node.is_masked = random.random() < 0.03, random.random() < 0.05
+        node.hosts_store = index == 0 and random.random() < 0.2
         is_late = random.random() < 0.2
         call_later(random.uniform(0.0, FAULTS_S if is_late else 3.0), node.start_if_down)
     call_later(random.uniform(1.0, 5.0), injector.inject)

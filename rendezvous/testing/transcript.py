@@ -48,7 +48,8 @@ from typing import Any
 from msgspec.structs import fields, replace
 
 from rendezvous.settings import Settings
-from rendezvous.testing.invariants.checker import Checker, Violation
+from rendezvous.testing.invariants.checker import Checker
+from rendezvous.testing.invariants.history import Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
 from rendezvous.testing.simulation.config import Shape
 from rendezvous.testing.simulation.network import ANYBODY, STORE, NetworkModel
@@ -162,23 +163,23 @@ class _Player:
             case ["pause", name, seconds]:
                 nodes[name].pause(float(seconds))
             case ["stall", name, seconds]:
-                nodes[name].host.stall(float(seconds))
+                nodes[name].stall(float(seconds))
             case ["crash" | "leave" | "deafen" | "poweroff" as what, *names]:
                 for name in _expand(names):
                     getattr(nodes[name], {"poweroff": "power_off"}.get(what, what))()
             case ["host", name]:
-                (nodes.get(name) or cluster.add(name)).host.hosts_store = True
+                (nodes.get(name) or cluster.add(name)).hosts_store = True
             case ["wall", name]:
-                (nodes.get(name) or cluster.add(name)).host.is_walled = True
+                (nodes.get(name) or cluster.add(name)).is_walled = True
             case ["mask", name]:
-                (nodes.get(name) or cluster.add(name)).host.is_masked = True
+                (nodes.get(name) or cluster.add(name)).is_masked = True
             case ["lag", name, key, lag_s, seconds]:
                 watched = next(each for each in nodes[name].watched if each.endswith(f"/{key}"))
-                nodes[name].host.lag(watched, float(lag_s), float(seconds))
+                nodes[name].lag(watched, float(lag_s), float(seconds))
             case ["revoke", name]:
-                cluster.storage.end_lease_early(nodes[name].host)
+                cluster.storage.end_lease_early(nodes[name])
             case ["stale", name, seconds, *served]:
-                nodes[name].host.meet_stale_leader(float(seconds), served == ["served"])
+                nodes[name].meet_stale_leader(float(seconds), served == ["served"])
             case ["slow", write_s, seconds]:
                 cluster.storage.write_slowly((float(write_s), float(write_s)), float(seconds))
             case ["plan", seconds]:
@@ -206,7 +207,7 @@ class _Player:
         cluster = self._cluster
         if what == "expel":
             cluster.timeline.trace(f"somebody removes {target}")
-            cluster.operator.remove(cluster.hosts[target].member_ids[-1])
+            cluster.operator.remove(cluster.nodes[target].member_ids[-1])
         else:
             assert self._checker is not None
             self._checker.is_removed = True

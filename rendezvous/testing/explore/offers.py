@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rendezvous import events
 from rendezvous.events import Event, StoreOutcomeUnknown
@@ -12,14 +12,6 @@ from rendezvous.testing.simulation.processes import SimulatedProcesses
 ALL: tuple[str, ...] = ("all",)
 STORE = "the store"
 SUCCEED = "success of the workers of"
-
-
-class MakeOffer(Protocol):
-    """Puts something that is under way into the pool; see `Offer`."""
-
-    def __call__(
-        self, line: object, label: str, touched: tuple[str, ...], call: Callable[..., object], *arguments: Any
-    ) -> None: ...
 
 
 class ScheduleChoice(NamedTuple):

@@ -23,7 +23,8 @@ from msgspec import Struct, field
 from rendezvous.testing.explore import snapshot
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.world import ExploredCluster
-from rendezvous.testing.invariants.checker import Checker, Violation
+from rendezvous.testing.invariants.checker import Checker
+from rendezvous.testing.invariants.history import Violation
 from rendezvous.testing.simulation.node import describe_status
 
 CALM_STEPS = 2000

@@ -34,28 +34,26 @@ GRID = 1024.0  # ticks per second
 REVISIONS, LEASES, IDS = 1 << 40, 1 << 41, 1 << 42  # where revisions, leases and request ids begin
 IDS_PER_NODE = 1 << 24
 
+_PARTS_OF_CHECKS = frozenset({"_cluster", "_hosts", "_seed", "_settings", "_shape", "_storage", "_timeline"})
 # What only people read, what follows from the rest, constants, and references to parts that are reached elsewhere.
 _UNSEEN: dict[str, frozenset[str]] = {
-    "ExploredCluster": frozenset({"config", "hosts", "observers", "scope", "store_access", "timeline"}),
-    "Network": frozenset({"model", "on_change", "_timeline"}),
+    "ExploredCluster": frozenset({"config", "observers", "operator", "scope", "store_access", "timeline"}),
+    "Network": frozenset({"model", "on_change", "timeline"}),
     "SimulatedNode": frozenset({
-        "last_status", "_config", "_first_request", "_network", "_observers", "_presence_network",
-        "_read_current_job", "_rng", "_store", "_timeline",
+        "last_status", "_clock_offset_s", "_config", "_first_request", "_network", "_observers", "_presence_network",
+        "_rng", "_storage", "_store", "_timeline",
     }),
-    "Host": frozenset({"_clock_offset_s", "_network", "_timeline"}),
     "SimulatedProcesses": frozenset({"_config", "_on_exit", "_send", "_timeline"}),
     "PresenceNetwork": frozenset({"deliver", "network", "timeline", "_hosts"}),
     "SimulatedPeers": frozenset({"_send"}),
-    "SteppedStore": frozenset({"_offer", "_server"}),
+    "SteppedStore": frozenset({"_offer", "_storage"}),
     "Storage": frozenset({
-        "leases", "_expiry_at", "_list_running", "_network", "_running_before", "_settings", "_timeline",
+        "leases", "_expiry_at", "_hosts", "_network", "_running_before", "_settings", "_timeline",
     }),
     "StoreClock": frozenset({"_timeline"}),
-    "Checker": frozenset({
-        "_budget", "_drained", "_exit_codes", "_hosts", "_permissions", "_seed", "_storage", "_timeline", "_witnesses",
-    }),
-    "DeadlineChecks": frozenset({"_fail", "_hosts", "_leases", "_settings", "_timeline"}),
-    "SealChecks": frozenset({"_fail", "_hosts", "_settings", "_shape", "_timeline"}),
+    "Checker": _PARTS_OF_CHECKS | {"_budget", "_exit_codes", "_permissions", "_witnesses"},
+    "DeadlineChecks": _PARTS_OF_CHECKS,
+    "SealChecks": _PARTS_OF_CHECKS,
     "RoundRecord": frozenset({"sealed_at", "stopped_at", "failed_at", "departed_at"}),
     "JobRecord": frozenset({"seen_until", "leases"}),
     "MemberState": frozenset({"setup", "settings", "rng"}),

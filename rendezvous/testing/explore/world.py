@@ -14,9 +14,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from random import Random
+from typing import Any, cast
 
-from rendezvous.events import Event, StoreOutcomeUnknown, StoreReply, StoreRequest
+from rendezvous import events
+from rendezvous.errors import StoreError
+from rendezvous.events import Event, Grant, Revoke, StoreOutcomeUnknown, StoreReply, StoreRequest, WatchLost
+from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.explore.offers import (
     ALL,
@@ -32,15 +36,13 @@ from rendezvous.testing.explore.offers import (
 )
 from rendezvous.testing.explore.scopes import ANY, Scope
 from rendezvous.testing.explore.snapshot import ERA, GRID, IDS, IDS_PER_NODE, LEASES, REVISIONS
-from rendezvous.testing.explore.stepped_store import SteppedStore
+from rendezvous.testing.simulation.cluster import Cluster
 from rendezvous.testing.simulation.config import ClusterConfig
-from rendezvous.testing.simulation.contract import Observers
-from rendezvous.testing.simulation.host import Host
-from rendezvous.testing.simulation.network import Network, NetworkModel
+from rendezvous.testing.simulation.host import Host, Send
+from rendezvous.testing.simulation.network import NetworkModel
 from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
+from rendezvous.testing.simulation.peers import SimulatedPeers
 from rendezvous.testing.simulation.storage import Storage
-from rendezvous.testing.simulation.timeline import Timeline
 
 SOON_S = 0.1  # shorter delays of the presence network count as none
 LATE_S = 3.0  # how much later a delayed request is applied
@@ -66,17 +68,13 @@ class LowestRandom:
         return low
 
 
-class ExploredCluster:
+class ExploredCluster(Cluster):
     def __init__(self, scope: Scope, trace: Callable[[str], None]) -> None:
+        config = ClusterConfig(settings=scope.settings, shape=scope.shape, stop_s=0.0)
+        model, random = NetworkModel(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)), cast("Random", LowestRandom())
+        super().__init__(config, model, random=random, trace=trace, begin=ERA)
         self.scope = scope
         self.checker: object = None  # it belongs to the state of the cluster
-        self.config = ClusterConfig(settings=scope.settings, shape=scope.shape, stop_s=0.0)
-        random: Any = LowestRandom()
-        self.timeline = Timeline(random=random, trace=trace, schedule=self._schedule, begin=ERA)
-        self.network = Network(self.timeline, NetworkModel(delay_s=(0.0, 0.0), expiry_late_s=(0.0, 1.0)))
-        self.observers = Observers()
-        self.hosts: dict[str, Host] = {}
-        self.drained: set[str] = set()
         self.pool: list[Offer] = []
         self.timers: list[tuple[float, Callable[..., object], tuple[Any, ...]]] = []
         self.faults_left_by_kind = dict(scope.faults)  # of each fault, how often it may happen yet
@@ -85,30 +83,11 @@ class ExploredCluster:
         self.detours_left = ANY
         self.slow: list[str] = []  # nodes whose offers come after those of all others
         self._inner: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self.storage = Storage(self.timeline, self.network, scope.settings, list)
         self.storage.store = MemoryStore(clock=self.storage.clock.read, threaded=False, first_lease=LEASES)
         self.storage.store._keyspace.revision = REVISIONS
         self.store_access = SteppedStore(self.storage, self.offer, has_one_stream=scope.has_one_stream)
-        self.presence = PresenceNetwork(self.timeline, self.network, self.hosts, self._offer_peer_event)
-        self.nodes = {
-            name: self._build_node(name, IDS + IDS_PER_NODE * index)
-            for index, name in enumerate("abcdefg"[: scope.members])
-        }
-        self.hosts.update((name, node.host) for name, node in self.nodes.items())
-
-    def _build_node(self, name: str, first_request: int) -> SimulatedNode:
-        return SimulatedNode(
-            name,
-            timeline=self.timeline,
-            network=self.network,
-            config=self.config,
-            observers=self.observers,
-            presence_network=self.presence,
-            store=self.store_access,
-            read_current_job=self.storage.read_current_job,
-            rng=NodeRandom(name).random,
-            first_request=first_request,
-        )
+        for index, name in enumerate("abcdefg"[: scope.members]):
+            self.add_node(name, NodeRandom(name).random, first_request=IDS + IDS_PER_NODE * index)
 
     def begin(self) -> None:
         names = list(self.nodes)
@@ -128,12 +107,12 @@ class ExploredCluster:
     ) -> None:
         self.pool.append(Offer(line, label, touched, call, arguments))
 
-    def _offer_peer_event(self, peers: SimulatedPeers, event: Event) -> None:
+    def deliver_peer_event(self, peers: SimulatedPeers, event: Event) -> None:
         name, peer = peers.host.name, getattr(event, "member_id", "")
         label = f"{name} hears by presence: {describe_event(event)}"
         self.offer((name, "presence", peer), label, (name,), peers.hear, event)
 
-    def _schedule(self, time: float, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    def schedule(self, time: float, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         time = math.ceil(time * GRID) / GRID
         is_inner = call.__module__.endswith(".peers")
         if call.__qualname__ == "Storage._expire":
@@ -232,9 +211,7 @@ class ExploredCluster:
         due_at = self._find_due_at()
         is_due = due_at <= self.timeline.now
         if is_due:
-            found.append(
-                ScheduleChoice("the store ends the leases that are due", ALL, self.store_access.end_due_leases)
-            )
+            found.append(ScheduleChoice("the store ends the leases that are due", ALL, self._end_due_leases))
         if not self.pool and not is_due and due_at < math.inf and self.jumps_left:
             found.append(ScheduleChoice(f"{due_at - self.timeline.now:.3f} s pass", ALL, self._jump))
         return found
@@ -254,19 +231,17 @@ class ExploredCluster:
             if not self.pool or self.scope.ends_any_time:
                 found.append(ScheduleChoice(f"{SUCCEED} {name}", (name, STORE), node.processes.succeed))
             found += self._list_fault("fail", f"a worker of {name} fails", node.processes.fail)
-        if node.is_up and not node.host.is_frozen:
+        if node.is_up and not node.is_frozen:
             lease = node.machine.state.lease.id if node.machine is not None else None
             found += self._list_fault("crash", f"the agent of {name} is killed", node.crash)
             found += self._list_fault("power", f"{name} loses its power", node.power_off)
             found += self._list_fault("pause", f"{name} is paused", node.pause, PAUSE_S)
-            if not node.host.is_told_to_leave:
+            if not node.is_told_to_leave:
                 found += self._list_fault("leave", f"{name} is told to leave", node.leave)
             if node.watched:
                 found += self._list_fault("deafen", f"{name} loses its watches", node.deafen)
             if lease is not None and lease in self.storage.store.list_leases():
-                found += self._list_fault(
-                    "lease", f"the store ends the lease of {name}", self.store_access.end_lease, lease
-                )
+                found += self._list_fault("lease", f"the store ends the lease of {name}", self._end_lease, lease)
         elif not node.is_up and running is None and node.ended is None:
             found += self._list_fault("restart", f"{name} starts again", node.start)
         return found
@@ -346,6 +321,15 @@ class ExploredCluster:
         for _, call, arguments in due:
             self._arise(call, arguments)
 
+    def _end_due_leases(self) -> None:
+        self.storage.store.expire()
+        self.storage.deliver()
+
+    def _end_lease(self, lease: int) -> None:
+        """End a lease before its time."""
+        self.storage.store.lease_revoke(lease)
+        self.storage.deliver()
+
     # --- what it looks like ---
 
     @property
@@ -358,3 +342,42 @@ class ExploredCluster:
         """Whether all agents that have started have ended, and their processes."""
         started = [node for node in self.nodes.values() if node.presence is not None]
         return all(not node.is_up and node.running is None for node in started)
+
+
+class SteppedStore:
+    """The `StoreAccess` of an explored cluster. `has_one_stream`: all watches of a node share one order of events."""
+
+    def __init__(self, storage: Storage, offer: Callable[..., None], *, has_one_stream: bool) -> None:
+        self._storage = storage
+        self._offer = offer
+        self._has_one_stream = has_one_stream
+
+    def request(self, host: Host, incarnation: int, store_request: StoreRequest, send: Send) -> None:
+        if isinstance(store_request.request, Grant):  # it commutes with all other requests
+            self.serve(host.name, incarnation, store_request, send)
+        else:
+            label = f"the store applies a request of {host.name}: {store_request.why}"
+            self._offer(store_request, label, (STORE,), self.serve, host.name, incarnation, store_request, send)
+
+    def serve(self, name: str, incarnation: int, store_request: StoreRequest, send: Send) -> None:
+        event = self._storage.apply(store_request)
+        if not isinstance(store_request.request, Revoke):
+            how = "answered" if isinstance(event, StoreReply) else "refused"
+            self._offer(event, f"{name} is {how}: {store_request.why}", (name,), send, incarnation, event)
+
+    def follow(self, host: Host, key: str, start_revision: int, incarnation: int, send: Send) -> Watch:
+        offer, name = self._offer, host.name
+        line = (name, "watch", "" if self._has_one_stream else key)
+
+        def on_batch(batch: Batch) -> None:
+            changes = ", ".join(f"{event.kind} {event.item.key.split('/', 4)[-1]}" for event in batch.events)
+            offer(line, f"{name} sees {changes}", (name,), send, incarnation, events.WatchUpdate(key, batch))
+
+        def on_lost(error: StoreError) -> None:
+            offer(line, f"{name} loses a watch", (name,), send, incarnation, WatchLost(key, error))
+
+        watch = self._storage.store.watch(
+            key, prefix=key.endswith("/"), start_revision=start_revision, on_batch=on_batch, on_lost=on_lost
+        )
+        self._storage.deliver()
+        return watch

@@ -7,25 +7,16 @@ exact to the millisecond; what is new must be explained by an event of the round
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
-from rendezvous.testing.invariants.history import RoundRecord, SealRequest
+from rendezvous.testing.invariants.history import Checks, RoundRecord, SealRequest
 
 ROUNDED_S = 0.0021  # ages are kept in milliseconds, and two of them are compared
 
-Fail = Callable[[str, object], None]
 
-
-class BudgetModel:
-    """`find_node_name`: the node of a member, by name and boot id; `fail` is called with invariant and text."""
-
-    def __init__(self, settings: Settings, find_node_name: Callable[[str], str], fail: Fail) -> None:
-        self._settings = settings
-        self._find_node_name = find_node_name
-        self._fail = fail
-
+class BudgetChecks(Checks):
     def check(self, seal: Seal, last: RoundRecord, request: SealRequest, lost: Collection[str]) -> None:
         """Compare a seal with the one before and the events of its round. `lost`: members gone without leaving."""
         prior, settings = last.seal, self._settings
@@ -33,7 +24,7 @@ class BudgetModel:
         elapsed_s = request.at - seen_at
         charged = seal.restart_count - prior.restart_count
         if len(seal.charge_ages_s) != seal.restart_count:
-            self._fail("S5", f"{seal.restart_count} restarts, {len(seal.charge_ages_s)} times of them")
+            self.fail("S5", f"{seal.restart_count} restarts, {len(seal.charge_ages_s)} times of them")
         carried = [age + elapsed_s for age in prior.charge_ages_s]
         if charged < 0:
             carried = carried[:charged]
@@ -59,15 +50,15 @@ class BudgetModel:
         }
         if seal.short_rounds not in wanted:
             words = f"{seal.short_rounds} short rounds after {prior.short_rounds} and one of {ran_s:g} s"
-            self._fail("S5", f"{words}, a node lost again and again: {futile}")
+            self.fail("S5", f"{words}, a node lost again and again: {futile}")
         if seal.short_rounds >= settings.no_progress_rounds:
-            self._fail("S5", f"round {seal.round} is sealed after {seal.short_rounds} short ones")
+            self.fail("S5", f"round {seal.round} is sealed after {seal.short_rounds} short ones")
         if seal.short_rounds >= 2:
             pause_s = settings.backoff_first_s
             for _ in range(seal.short_rounds - 2):
                 pause_s = min(2 * pause_s, settings.backoff_max_s)
             if request.at < request.stop_seen_at + min(pause_s, settings.backoff_max_s) - ROUNDED_S:
-                self._fail(
+                self.fail(
                     "S5", f"{seal.short_rounds} short rounds, and a pause of {request.at - request.stop_seen_at:g} s"
                 )
 
@@ -85,19 +76,19 @@ class BudgetModel:
 
     def _compare(self, letter: str, what: str, found: Sequence[float], wanted: Sequence[float]) -> None:
         if len(found) != len(wanted) or any(abs(a - b) > ROUNDED_S for a, b in zip(found, wanted, strict=False)):
-            self._fail(letter, f"the ages of {what} are {list(found)}, they should be {wanted}")
+            self.fail(letter, f"the ages of {what} are {list(found)}, they should be {wanted}")
 
     def _check_charged(self, seal: Seal, last: RoundRecord, request: SealRequest, decided_at: float) -> None:
         settings = self._settings
         ages = [age - (request.at - decided_at) for age in seal.charge_ages_s[:-1]]
         spent = sum(1 for age in ages if age <= settings.restart_window_s - ROUNDED_S)
         if spent >= settings.max_restarts:
-            self._fail("S5", f"restart {spent + 1} within the window, {settings.max_restarts} are allowed")
+            self.fail("S5", f"restart {spent + 1} within the window, {settings.max_restarts} are allowed")
         departed = [m for m in last.active - last.succeeded if request.gone.get(m, math.inf) < decided_at - ROUNDED_S]
         if departed:
-            self._fail("S5", f"round {last.seal.round} is charged though {len(departed)} of its members are known gone")
+            self.fail("S5", f"round {last.seal.round} is charged though {len(departed)} of its members are known gone")
         if not last.failed_at:
-            self._fail("S5", f"round {last.seal.round} is charged, and nobody had failed")
+            self.fail("S5", f"round {last.seal.round} is charged, and nobody had failed")
 
     def _check_provisional(
         self, seal: Seal, last: RoundRecord, request: SealRequest, charged: int, decided_at: float, since: float
@@ -107,32 +98,30 @@ class BudgetModel:
         if charged < 0:
             first_s = min(last.departed_at.values(), default=math.inf) - since
             if charged < -1 or not prior.provisional_round or first_s > settle_s + ROUNDED_S:
-                self._fail("S5", f"{-charged} restarts given back {first_s:g} s after round {prior.provisional_round}")
+                self.fail("S5", f"{-charged} restarts given back {first_s:g} s after round {prior.provisional_round}")
         failed_at = min(last.failed_at.values(), default=math.inf)
         if seal.provisional_round == last.seal.round and charged == 1:
             age_s = seal.provisional_age_s - (request.at - decided_at)
             if age_s > settle_s + ROUNDED_S or request.at - seal.provisional_age_s < failed_at - ROUNDED_S:
-                self._fail("S5", f"the charge of round {last.seal.round} is provisional after {age_s:g} s")
+                self.fail("S5", f"the charge of round {last.seal.round} is provisional after {age_s:g} s")
         elif seal.provisional_round:
             if charged or seal.provisional_round != prior.provisional_round:
-                self._fail("S5", f"round {seal.provisional_round} is provisional, {charged} charged")
+                self.fail("S5", f"round {seal.provisional_round} is provisional, {charged} charged")
             self._compare("S5", "the provisional charge", [request.at - seal.provisional_age_s], [since])
             if request.stop_seen_at - since > settle_s + ROUNDED_S:
-                self._fail("S5", f"the charge of round {seal.provisional_round} is provisional for ever")
+                self.fail("S5", f"the charge of round {seal.provisional_round} is provisional for ever")
         elif charged == 1 and decided_at - failed_at <= settle_s - ROUNDED_S:
-            self._fail("S5", f"the charge of round {last.seal.round} is final {decided_at - failed_at:g} s after it")
+            self.fail("S5", f"the charge of round {last.seal.round} is final {decided_at - failed_at:g} s after it")
         elif not charged and prior.provisional_round and request.at - since <= settle_s - ROUNDED_S:
-            self._fail(
-                "S5", f"the charge of round {prior.provisional_round} is final {request.at - since:g} s after it"
-            )
+            self.fail("S5", f"the charge of round {prior.provisional_round} is final {request.at - since:g} s after it")
 
     def _check_ports(self, seal: Seal, last: RoundRecord, charged: int) -> None:
         count, before = seal.port_taken_rounds, last.seal.port_taken_rounds
         is_free = count == before + 1 and not charged and last.is_port_taken
         if last.is_port_taken and not charged and not last.departed and not is_free:
-            self._fail("S5", f"{count} rounds in a row with a port taken after {before}, and another one")
+            self.fail("S5", f"{count} rounds in a row with a port taken after {before}, and another one")
         if count and not (is_free and count <= self._settings.port_taken_rounds):
-            self._fail("S5", f"{count} rounds in a row with a port taken after {before}, {charged} charged")
+            self.fail("S5", f"{count} rounds in a row with a port taken after {before}, {charged} charged")
 
     def _check_losses(
         self,
@@ -146,14 +135,14 @@ class BudgetModel:
         carried = [(node, age + elapsed_s) for node, age in last.seal.losses]
         fresh = self._find_new(seal.losses, self._drop_old(carried, seal), "losses")
         for node, age_s in fresh:
-            went = min((at for m, at in last.departed_at.items() if self._find_node_name(m) == node), default=math.inf)
+            went = min((at for m, at in last.departed_at.items() if self.find_node_name(m) == node), default=math.inf)
             if went > request.at - age_s + ROUNDED_S:
-                self._fail("S5", f"{node} is said to be lost {age_s:g} s ago, it departed at {went:.3f}")
+                self.fail("S5", f"{node} is said to be lost {age_s:g} s ago, it departed at {went:.3f}")
         marked = {node for node, _ in fresh}
         for member_id in (last.active - last.succeeded) & set(lost):
             is_known = request.gone.get(member_id, math.inf) < request.stop_seen_at
-            if is_known and self._find_node_name(member_id) not in marked:
-                self._fail("S5", f"{self._find_node_name(member_id)} was lost, and no mark is in the seal: {fresh}")
+            if is_known and self.find_node_name(member_id) not in marked:
+                self.fail("S5", f"{self.find_node_name(member_id)} was lost, and no mark is in the seal: {fresh}")
         return fresh
 
     def _check_failures(
@@ -166,15 +155,15 @@ class BudgetModel:
         now = [(f"{node} #{rank}", age) for node, rank, age in seal.first_failures]
         fresh = self._find_new(now, self._drop_old(carried, seal), "first failures")
         if len(fresh) > 1 or (fresh and charged != 1):
-            self._fail("S9", f"{fresh} are new first failures with {charged} restarts charged")
+            self.fail("S9", f"{fresh} are new first failures with {charged} restarts charged")
         failed = {m: s for m, s in last.statuses.items() if s.outcome == "failed" and m in last.active}
         known = [m for m in failed if request.statuses.get(m, math.inf) <= decided_at]
         if charged == 1 and known and len(known) == len(failed):
             first = min(known, key=lambda m: (failed[m].is_peer_loss, last.failed_revisions[m]))
             status = failed[first]
-            wanted = [] if status.is_peer_loss else [f"{self._find_node_name(first)} #{status.rank}"]
+            wanted = [] if status.is_peer_loss else [f"{self.find_node_name(first)} #{status.rank}"]
             if [name for name, _ in fresh] != wanted:
-                self._fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
+                self.fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
 
     def _drop_old(self, strikes: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
         """Strikes to carry over, and whether each may be dropped because it is too old to count again."""
@@ -191,7 +180,7 @@ class BudgetModel:
             if rest and rest[0][0] == name and abs(rest[0][1] - age) <= ROUNDED_S:
                 rest.pop(0)
             elif not may_lack:
-                self._fail("S5", f"of the {what} {name}, {age:g} s ago, is missing in {found}")
+                self.fail("S5", f"of the {what} {name}, {age:g} s ago, is missing in {found}")
         return rest
 
 

@@ -14,47 +14,27 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
 
 from rendezvous import events, records
 from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Batch, Get, KeyEvent
-from rendezvous.testing.invariants.budget import BudgetModel
+from rendezvous.testing.invariants.budget import BudgetChecks
 from rendezvous.testing.invariants.deadlines import DeadlineChecks
-from rendezvous.testing.invariants.history import JobRecord, RoundRecord
+from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord
 from rendezvous.testing.invariants.permissions import PermissionChecks, find_missing_guards
 from rendezvous.testing.invariants.seals import SealChecks
 from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.config import PREFIX, ClusterConfig
-from rendezvous.testing.simulation.contract import Observers
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.config import PREFIX
 from rendezvous.testing.simulation.host import Host
-from rendezvous.testing.simulation.network import Network
 from rendezvous.testing.simulation.processes import Running
-from rendezvous.testing.simulation.storage import Storage
-from rendezvous.testing.simulation.timeline import Timeline
 
 EXIT_CODES = (137,)  # with which an agent may end without a verdict of the job
 
 
-class Violation(AssertionError):
-    """An invariant was broken; the text names it, the seed and the time."""
-
-
-class CheckedCluster(Protocol):
-    """What is checked. `drained`: the nodes of which a drain was requested."""
-
-    config: ClusterConfig
-    timeline: Timeline
-    network: Network
-    hosts: dict[str, Host]
-    storage: Storage
-    observers: Observers
-    drained: set[str]
-
-
-class Checker:
+class Checker(Checks):
     """Observes every request, write, start and end; raises Violation when an invariant is broken.
 
     `exit_codes`: with which agents may end that end before the job does and were not told to leave. `has_witnesses`:
@@ -63,36 +43,26 @@ class Checker:
 
     def __init__(
         self,
-        cluster: CheckedCluster,
+        cluster: Cluster,
         *,
         seed: int = 0,
         exit_codes: Sequence[int] = EXIT_CODES,
         has_witnesses: bool = True,
     ) -> None:
-        timeline, hosts, storage, drained = cluster.timeline, cluster.hosts, cluster.storage, cluster.drained
-        settings, shape = cluster.config.settings, cluster.config.shape
-        self._timeline = timeline
-        self._hosts = hosts
-        self._storage = storage
-        self._drained = drained
-        self._seed = seed
+        super().__init__(cluster, seed)
         self._exit_codes = exit_codes
         self.is_removed = False  # keys were deleted by hand: the store is no record of the job any more
         self._jobs: defaultdict[str, JobRecord] = defaultdict(JobRecord)
         self._job = JobRecord()  # of the event being checked, else the last one
         self._has_witnesses = has_witnesses
-        self._witnesses: dict[MemberState, Witness] = {}
-        self._deadlines = DeadlineChecks(timeline, hosts, storage.leases, settings, self.fail)
-        self._permissions = PermissionChecks(
-            timeline, hosts, storage.store, cluster.network, drained, settings, self.fail
-        )
-        self._seals = SealChecks(timeline, hosts, shape, settings, self.fail)
-        self._budget = BudgetModel(settings, self._seals.find_node_name, self.fail)
+        self._witnesses: defaultdict[MemberState, Witness] = defaultdict(Witness)
+        self._deadlines, self._permissions = DeadlineChecks(cluster, seed), PermissionChecks(cluster, seed)
+        self._seals, self._budget = SealChecks(cluster, seed), BudgetChecks(cluster, seed)
         cluster.observers.before_start = self.check_start
         cluster.observers.after_step = self.check_step
         cluster.observers.after_end = self.check_end
         cluster.observers.before_request = self.check_request
-        storage.store.watch(
+        cluster.storage.store.watch(
             f"/{PREFIX}/",
             prefix=True,
             start_revision=1,
@@ -108,9 +78,6 @@ class Checker:
     @property
     def rounds(self) -> list[RoundRecord]:
         return self._job.rounds
-
-    def fail(self, invariant: str, what: object) -> None:
-        raise Violation(f"{invariant}: {what} (seed {self._seed}, at {self._timeline.now:.3f} s)")
 
     # --- the store ---
 
@@ -307,7 +274,7 @@ class Checker:
 
     def _get_witness(self, host: Host) -> Witness:
         assert host.state is not None
-        return self._witnesses.setdefault(host.state, Witness(host.name))
+        return self._witnesses[host.state]
 
     def _find_job(self, host: Host) -> JobRecord:
         job = host.state.membership.job if host.state is not None else None
@@ -328,7 +295,7 @@ class Checker:
         if self._has_witnesses:
             self._permissions.check_end(host, self._get_witness(host), self._find_job(host))
         allowed = {*self._exit_codes, *((143,) if host.is_told_to_leave else ())}
-        if host.name in self._drained:
+        if host.name in self._cluster.operator.drained:
             allowed |= {75, 143}
         if exit_code not in allowed:
             self.fail("S3", f"{host.name} ends with {exit_code} and without a verdict: {host.ended.reason}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from rendezvous.events import (
     Action,
@@ -22,33 +22,18 @@ from rendezvous.events import (
     Txn,
     get_request_kind,
 )
-from rendezvous.settings import Settings
-from rendezvous.testing.invariants.history import JobRecord
+from rendezvous.testing.invariants.history import Checks, JobRecord
 from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.host import Host, find_host
-from rendezvous.testing.simulation.storage import LeaseTimes
-from rendezvous.testing.simulation.timeline import Timeline
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.host import Host
 
 EPS_S = 1e-6
 ProbeKey = tuple[str, int, str]  # member id of the leader, number of the probe, plan token
 
 
-class DeadlineChecks:
-    """`fail` is called with the invariant's letter and what was seen."""
-
-    def __init__(
-        self,
-        timeline: Timeline,
-        hosts: Mapping[str, Host],
-        leases: LeaseTimes,
-        settings: Settings,
-        fail: Callable[[str, object], None],
-    ) -> None:
-        self._timeline = timeline
-        self._hosts = hosts
-        self._leases = leases
-        self._settings = settings
-        self._fail = fail
+class DeadlineChecks(Checks):
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        super().__init__(cluster, seed)
         self._acknowledged_at: dict[ProbeKey, dict[str, float]] = {}  # probe -> who acknowledged it, and when
 
     def check(
@@ -58,18 +43,16 @@ class DeadlineChecks:
         member_id = host.state.member_id if host.state is not None else ""
         gone_by = host.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
         if host.processes.may_still_act and self._timeline.now > gone_by:
-            self._fail(
+            self.fail(
                 "S6", f"processes live on {host.name}, whose watchdog ended at {host.processes.watchdog_until:.3f}"
             )
         is_over = witness.was_member and self._timeline.now >= witness.watchdog_until + self._settings.kill_margin_s
         for action in actions:
             match action:
                 case StoreRequest(_, why, Txn()) if is_over and get_request_kind(action.request) == "write":
-                    self._fail(
-                        "S10", f"{host.name} wants to {why}, and is no member since {witness.watchdog_until:.3f}"
-                    )
+                    self.fail("S10", f"{host.name} wants to {why}, and is no member since {witness.watchdog_until:.3f}")
                 case StartRound() if is_over:
-                    self._fail("S1", f"{host.name} starts workers, and is no member since {witness.watchdog_until:.3f}")
+                    self.fail("S1", f"{host.name} starts workers, and is no member since {witness.watchdog_until:.3f}")
                 case SendToPeer(to, text):
                     self._note_acknowledgement(member_id, to, json.loads(text), witness, job)
                 case ExtendWatchdog(until):
@@ -87,8 +70,8 @@ class DeadlineChecks:
     def compute_lease_bound(self, lease: int) -> float:
         """Until when processes may run under this lease."""
         settings = self._settings
-        grace_s = settings.lease_ttl_s if self._leases.is_broken(lease) else 0.0
-        return self._leases.get_end(lease) + grace_s - settings.kill_margin_s
+        grace_s = settings.lease_ttl_s if self._storage.leases.is_broken(lease) else 0.0
+        return self._storage.leases.get_end(lease) + grace_s - settings.kill_margin_s
 
     def _check_extension(self, host: Host, witness: Witness, job: JobRecord, until: float) -> None:
         settings, state = self._settings, host.state
@@ -111,7 +94,7 @@ class DeadlineChecks:
         if until <= held + EPS_S:  # even if the lease turns out to have ended since
             witness.held_until = max(witness.held_until, until + settings.kill_margin_s)
         elif not is_allowed:
-            self._fail(
+            self.fail(
                 "S1",
                 f"the watchdog of {host.name} is extended to {until:.3f}; its lease and its last read allow "
                 f"{bound:.3f}, an outage {held:.3f}",
@@ -155,7 +138,7 @@ class DeadlineChecks:
             missing = self._list_alive(job) - times.keys()
             is_late = self._timeline.now > times[member_id] + self._settings.probe_s + EPS_S
             if job.last is not None and token == job.last.seal.plan_token and (missing or is_late):
-                self._fail(
+                self.fail(
                     "S1", f"probe {number} is said to hold, late: {is_late}, not acknowledged by {sorted(missing)}"
                 )
             return
@@ -166,11 +149,10 @@ class DeadlineChecks:
             del self._acknowledged_at[old]
 
     def _is_alive(self, member_id: str) -> bool:
-        host = find_host(self._hosts, member_id)
-        return host is not None and (
-            (host.is_up and host.state is not None and host.state.member_id == member_id)
-            or (host.running is not None and host.processes.running_as == member_id)
-        )
+        host = self.find_host(member_id)
+        if host is None:
+            return False
+        return host.has_agent(member_id) or (host.running is not None and host.processes.running_as == member_id)
 
     # --- starts and stops ---
 
@@ -182,18 +164,18 @@ class DeadlineChecks:
         watchdog_until, lease = witness.watchdog_until, state.lease.id
         is_finite = self._settings.lease_ttl_s < math.inf
         if is_finite and not now < watchdog_until < math.inf:
-            self._fail("S1", f"{host.name} starts round {start.round} at the end of its watchdog, {watchdog_until:.3f}")
+            self.fail("S1", f"{host.name} starts round {start.round} at the end of its watchdog, {watchdog_until:.3f}")
         held_until = witness.held_until - self._settings.kill_margin_s
         if lease is None or max(self.compute_lease_bound(lease), held_until) <= now - EPS_S:
-            self._fail("S1", f"{host.name} starts round {start.round} when its lease is over")
+            self.fail("S1", f"{host.name} starts round {start.round} when its lease is over")
         key = state.job.make_assignment_key(last.seal.round, last.seal.plan_token, state.member_id)
         if start.round != last.seal.round or key not in witness.just_read:
-            self._fail("S1", f"{host.name} starts round {start.round} and has read {witness.just_read}, not {key}")
+            self.fail("S1", f"{host.name} starts round {start.round} and has read {witness.just_read}, not {key}")
         if last.assignments.get(state.member_id) != start.assignment:
             given = last.assignments.get(state.member_id)
-            self._fail("S1", f"{host.name} starts with {start.assignment}, sealed for it is {given}")
+            self.fail("S1", f"{host.name} starts with {start.assignment}, sealed for it is {given}")
         if start.coordinator != last.seal.coordinator or start.world_size != last.seal.world_size:
-            self._fail("S1", f"{host.name} starts {start}, sealed is {last.seal}")
+            self.fail("S1", f"{host.name} starts {start}, sealed is {last.seal}")
 
     def _check_stop(self, host: Host, witness: Witness) -> None:
         """An agent that stops being a member must order its processes to be killed in the same step."""
@@ -208,10 +190,10 @@ class DeadlineChecks:
                 why = "was removed"
         is_over = self._timeline.now >= witness.held_until and witness.is_lease_gone and not state.membership.is_final
         if is_over and witness.was_member and state.member_id == witness.member_id:
-            self._fail("L2", f"{host.name} was told that its lease has ended, and does not come back")
+            self.fail("L2", f"{host.name} was told that its lease has ended, and does not come back")
         running = host.running
         if why and running is not None and running.round not in witness.fenced:
-            self._fail("S2", f"{host.name} {why} and does not kill round {running.round} at once")
+            self.fail("S2", f"{host.name} {why} and does not kill round {running.round} at once")
         if witness.member_id not in ("", state.member_id):
             witness.forget(self._timeline.now)
         witness.member_id, witness.was_member = state.member_id, state.is_member
@@ -233,7 +215,7 @@ class DeadlineChecks:
             or witness.is_asking_for("see whether the lease")
         )
         if not is_asking and host.to_timeline(state.requests.wake_at) > max(due, self._timeline.now) + 1.0:
-            self._fail(
+            self.fail(
                 "L2", f"{host.name} renews its lease when it wakes at {state.requests.wake_at:.3f}, not at {due:.3f}"
             )
 
@@ -249,14 +231,14 @@ class DeadlineChecks:
         for key in (job.leader, job.round, job.stop, job.spares, job.make_member_key(state.member_id)):
             revision = cache.get_revision(key)
             if 0 < revision < witness.revisions.get(key, 0):
-                self._fail("S10", f"{host.name} knew {key} as of {witness.revisions[key]}, and now as of {revision}")
+                self.fail("S10", f"{host.name} knew {key} as of {witness.revisions[key]}, and now as of {revision}")
             witness.revisions[key] = max(revision, witness.revisions.get(key, 0))
         for key, lost_at in witness.unwatched.items():
             if witness.resynced_at.get(key, -math.inf) > lost_at:
-                self._fail("L5", f"{host.name} has read {key} again and does not watch it")
+                self.fail("L5", f"{host.name} has read {key} again and does not watch it")
         if witness.has_resynced:
             for key in sorted(witness.followed):
                 known = {item.key: item.mod_revision for item in cache.list_under(key)}
                 told = {name: item.mod_revision for name, item in witness.known.items.items() if name.startswith(key)}
                 if known != told:
-                    self._fail("S10", f"{host.name} knows {known} below {key}, and was shown {told}")
+                    self.fail("S10", f"{host.name} knows {known} below {key}, and was shown {told}")

@@ -1,12 +1,17 @@
-"""What a checker records of each job from the writes to the store: rounds, members, requested seals, the verdict."""
+"""What a checker records of each job from the writes to the store: rounds, members, requested seals, the verdict.
+
+`Checks` is what all groups of checks have in common: they compare such a record with the cluster.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from rendezvous.records import Seal, Status, Stop, Verdict
+from rendezvous.testing.simulation.cluster import Cluster
+from rendezvous.testing.simulation.host import Host
 
 
 class RoundRecord:
@@ -97,3 +102,28 @@ class JobRecord:
         if self.last is not None and member_id in self.last.active - self.last.succeeded:
             self.last.departed.add(member_id)
             self.last.departed_at.setdefault(member_id, now)
+
+
+class Violation(AssertionError):
+    """An invariant was broken; the text names it, the seed and the time."""
+
+
+class Checks:
+    """A group of checks of one cluster."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster, self._seed = cluster, seed
+        self._timeline, self._storage, self._hosts = cluster.timeline, cluster.storage, cluster.nodes
+        self._settings, self._shape = cluster.config.settings, cluster.config.shape
+
+    def fail(self, invariant: str, what: object) -> NoReturn:
+        raise Violation(f"{invariant}: {what} (seed {self._seed}, at {self._timeline.now:.3f} s)")
+
+    def find_host(self, member_id: str) -> Host | None:
+        """The machine whose agents have registered as this member."""
+        return next((host for host in self._hosts.values() if member_id in host.member_ids), None)
+
+    def find_node_name(self, member_id: str) -> str:
+        """The node as strikes name it: by name and boot id, which are the same in a simulation."""
+        host = self.find_host(member_id)
+        return f"{host.name} {host.name}" if host is not None else member_id

@@ -9,46 +9,22 @@ job is another one. `find_missing_guards` has a row for each kind of key.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence
 
 from rendezvous import records
 from rendezvous.events import Action, StopRound, StoreRequest, Txn
 from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
-from rendezvous.settings import Settings
 from rendezvous.stores.contract import Delete, Get, Operation, Put
-from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.invariants.budget import list_quarantined
-from rendezvous.testing.invariants.history import JobRecord, RoundRecord
+from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord
 from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.host import Host, find_host
-from rendezvous.testing.simulation.network import Network
-from rendezvous.testing.simulation.timeline import Timeline
+from rendezvous.testing.simulation.host import Host
 
 EPS_S = 1e-6
 UNSEEN_S = 10.0  # how long a leader may be without the store; it sees all changes at once afterwards
 
 
-class PermissionChecks:
-    """`drained`: the nodes of which a drain was requested. `fail` is called with the invariant and what was seen."""
-
-    def __init__(
-        self,
-        timeline: Timeline,
-        hosts: Mapping[str, Host],
-        store: MemoryStore,
-        network: Network,
-        drained: Set[str],
-        settings: Settings,
-        fail: Callable[[str, object], None],
-    ) -> None:
-        self._timeline = timeline
-        self._hosts = hosts
-        self._store = store
-        self._network = network
-        self._drained = drained
-        self._settings = settings
-        self._fail = fail
-
+class PermissionChecks(Checks):
     def check(self, host: Host, witness: Witness, job: JobRecord, store_request: StoreRequest) -> None:
         if not isinstance(store_request.request, Txn):
             return
@@ -57,7 +33,7 @@ class PermissionChecks:
             is_own = compare.key.endswith("/ctl/leader") and compare.target == "mod" and compare.operand
             is_campaign = "lead" in store_request.why or store_request.why.startswith("take over")
             if is_own and told is not None and told.mod_revision != compare.operand and not is_campaign:
-                self._fail("S10", f"{host.name} wants to {store_request.why}, and knows that another leads")
+                self.fail("S10", f"{host.name} wants to {store_request.why}, and knows that another leads")
         for write in store_request.request.success:
             folder, _, name = getattr(write, "key", "").rpartition("/")
             match write:
@@ -89,21 +65,21 @@ class PermissionChecks:
         """A member may be removed if it is proven gone, if it is cut off, or if it does not stop in time."""
         settings, now, last = self._settings, self._timeline.now, job.last
         if self._is_confirmed_gone(witness, key, member_id):
-            if not self._network.is_forging_refusals:
+            if not self._cluster.network.is_forging_refusals:
                 self._check_really_gone(host, member_id)
             return
         is_cut_off = now >= witness.down_since.get(member_id, math.inf) + settings.isolation_s - EPS_S
         others = {key.rpartition("/")[2] for key in witness.known.items if "/members/" in key} - {witness.member_id}
         reached = others & witness.up.keys() - witness.down_since.keys()
         if is_cut_off and 2 * len(reached) < len(others):
-            self._fail("S7", f"{host.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
+            self.fail("S7", f"{host.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
         is_late = False
         if last is not None and last.stop is not None:
             grace_s = {"kill": settings.restart_grace_s, "grace": settings.shutdown_timeout_s}[last.stop.mode]
             limit_s = max(grace_s + settings.stop_limit_s, settings.view_ttls * settings.lease_ttl_s)
             is_late = now >= last.stopped_at + limit_s - EPS_S and member_id in last.active
         if not (is_cut_off or is_late):
-            self._fail("S2", f"{host.name} removes {member_id}, which is neither proven gone nor cut off nor late")
+            self.fail("S2", f"{host.name} removes {member_id}, which is neither proven gone nor cut off nor late")
 
     def _is_confirmed_gone(self, witness: Witness, key: str, member_id: str) -> bool:
         """Whether this agent has a proof of death for this incarnation."""
@@ -114,12 +90,12 @@ class PermissionChecks:
         return up.is_provable and up.address == address
 
     def _check_really_gone(self, host: Host, member_id: str) -> None:
-        victim = find_host(self._hosts, member_id)
+        victim = self.find_host(member_id)
         if victim is None:
             return
-        is_up = victim.is_up and victim.state is not None and victim.state.member_id == member_id
-        if is_up or (victim.processes.may_still_act and victim.processes.running_as == member_id):
-            self._fail("S2", f"{host.name} removes {member_id} as proven gone, which lives on {victim.name}")
+        processes = victim.processes
+        if victim.has_agent(member_id) or (processes.may_still_act and processes.running_as == member_id):
+            self.fail("S2", f"{host.name} removes {member_id} as proven gone, which lives on {victim.name}")
 
     # --- what an agent reports of itself ---
 
@@ -127,28 +103,26 @@ class PermissionChecks:
         """A new member has no processes of the one before; `register again` is for the same member only."""
         is_again = why == "register again"
         if host.running is not None and host.processes.running_as != member_id:
-            self._fail("S2", f"{host.name} wants to {why} while round {host.running.round} of another member lives")
+            self.fail("S2", f"{host.name} wants to {why} while round {host.running.round} of another member lives")
         if is_again and self._timeline.now >= witness.held_until:
-            self._fail("S2", f"{host.name} registers again, and its place was held until {witness.held_until:.3f}")
+            self.fail("S2", f"{host.name} registers again, and its place was held until {witness.held_until:.3f}")
 
     def _check_status(self, host: Host, witness: Witness, job: JobRecord, member_id: str, status: Status) -> None:
         """A status must report what happened."""
         if status.is_stopped and host.running is not None:
-            self._fail("S2", f"{host.name} reports that it has stopped, and round {host.running.round} lives")
+            self.fail("S2", f"{host.name} reports that it has stopped, and round {host.running.round} lives")
         last = job.last
         if last is None or status.plan_token != last.seal.plan_token:
             return
-        if status.is_stopped:
-            witness.stopped.add(status.plan_token)
         ended = host.processes.ended_as.get(status.round, ("", 0))
         if status.outcome and member_id not in last.active:
-            self._fail("S4", f"{host.name} reports {status.outcome} of round {status.round}, in which it has no ranks")
+            self.fail("S4", f"{host.name} reports {status.outcome} of round {status.round}, in which it has no ranks")
         if status.outcome == "failed" and status.round in witness.failed_late and not status.is_final:
-            self._fail("S9", f"{host.name} reports a failure of round {status.round} that came after its stop")
+            self.fail("S9", f"{host.name} reports a failure of round {status.round} that came after its stop")
         if status.outcome and (status.outcome, status.exit_code) != ended:
-            self._fail("S9", f"{host.name} reports {status.outcome} with {status.exit_code}, it was {ended}")
-        if status.leaving and not (host.is_told_to_leave or host.name in self._drained):
-            self._fail("S9", f"{host.name} says that it leaves, and was not told to")
+            self.fail("S9", f"{host.name} reports {status.outcome} with {status.exit_code}, it was {ended}")
+        if status.leaving and not (host.is_told_to_leave or host.name in self._cluster.operator.drained):
+            self.fail("S9", f"{host.name} says that it leaves, and was not told to")
 
     def _check_drained(self, host: Host, witness: Witness, key: str) -> None:
         """An agent that knows that its node is drained must not register, unless an undrain was requested."""
@@ -158,7 +132,7 @@ class PermissionChecks:
         commands = [item for name, item in items.items() if name.startswith(f"{root}/ctl/command/")]
         asked = [records.decode(Command, item.value, item.key) for item in commands]
         if not any((each.kind, each.target, each.answer) == ("undrain", host.name, "") for each in asked):
-            self._fail("S10", f"{host.name} registers, and knows that it is drained")
+            self.fail("S10", f"{host.name} registers, and knows that it is drained")
 
     def check_departure(self, host: Host, witness: Witness, actions: Sequence[Action]) -> None:
         """An agent that leaves must announce it before it signals a worker, or try to for `announce_limit_s`."""
@@ -169,7 +143,7 @@ class PermissionChecks:
         item = witness.known.items.get(key)
         is_said = item is not None and bool(records.decode(Status, item.value, key).leaving)
         if not is_said and self._timeline.now < witness.left_at + self._settings.announce_limit_s - EPS_S:
-            self._fail("L4", f"{host.name} stops its workers and has not said yet that it leaves")
+            self.fail("L4", f"{host.name} stops its workers and has not said yet that it leaves")
 
     # --- ending a round, or the job ---
 
@@ -180,7 +154,7 @@ class PermissionChecks:
             return
         cut_off = {m for m, since in witness.down_since.items() if now >= since + self._settings.isolation_s - EPS_S}
         if stop.mode == "kill" and not (last.departed or last.failed_at or cut_off):
-            self._fail("S4", f"{host.name} kills round {stop.round}, to which nothing has happened: {stop.reason}")
+            self.fail("S4", f"{host.name} kills round {stop.round}, to which nothing has happened: {stop.reason}")
         if stop.mode == "grace" and not (last.active & job.leaving):
             self._check_growth(host, witness, last, stop, job.leaving)
 
@@ -188,14 +162,14 @@ class PermissionChecks:
         self, host: Host, witness: Witness, last: RoundRecord, stop: Stop, leaving: Collection[str]
     ) -> None:
         settings, now, told = self._settings, self._timeline.now, witness.known
-        quarantined = {name.rpartition(" ")[0] for name in list_quarantined(last.seal, settings, ago_s=math.inf)}
+        quarantined = list_quarantined(last.seal, settings, ago_s=math.inf)
         come = [
             at
             for key, at in told.seen_at.items()
             if "/members/" in key
             and (m := key.rpartition("/")[2]) not in last.active
             and m not in leaving
-            and self._find_node_name(m) not in quarantined
+            and self.find_node_name(m) not in quarantined
         ]
         saved = [
             told.seen_at[key]
@@ -208,7 +182,7 @@ class PermissionChecks:
             "checkpoint": bool(saved) and max(saved) >= max(come, default=-math.inf) - UNSEEN_S,
         }[settings.grow]
         if not is_due:
-            self._fail("L3", f"{host.name} ends round {stop.round} and need not: {stop.reason}")
+            self.fail("L3", f"{host.name} ends round {stop.round} and need not: {stop.reason}")
 
     def _check_verdict(self, host: Host, witness: Witness, job: JobRecord, verdict: Verdict) -> None:
         """The job must not end while members may return from an outage, nor before the time limits have passed."""
@@ -219,11 +193,11 @@ class PermissionChecks:
         missed = last.active - job.present  # the leader may not know it yet
         silent = [m for m in missed if m not in witness.gone_since and not _has_stopped(last, m)]
         if "at the request" in verdict.reason and silent and now < until - EPS_S:
-            self._fail("S7", f"{host.name} stops the job, and {len(silent)} members may live until {until:.3f}")
+            self.fail("S7", f"{host.name} stops the job, and {len(silent)} members may live until {until:.3f}")
         if verdict.reason.startswith("too few") and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
-            self._fail("L1", f"{host.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
+            self.fail("L1", f"{host.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
         if verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
-            self._fail("S5", f"{host.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
+            self.fail("S5", f"{host.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
 
     def check_end(self, host: Host, witness: Witness, job: JobRecord) -> None:
         """An agent that ends as removed must have been removed: its key was deleted and did not just expire."""
@@ -231,15 +205,17 @@ class PermissionChecks:
         if host.state is None or "removed from the job" not in host.ended.reason:
             return
         if host.state.member_id in job.ended:
-            self._fail("S3", f"{host.name} ends as removed, and its lease has ended: {host.ended.reason}")
+            self.fail("S3", f"{host.name} ends as removed, and its lease has ended: {host.ended.reason}")
         if host.state.member_id in job.present and not witness.fenced:
-            self._fail("S3", f"{host.name} ends as removed, and is a member: {host.ended.reason}")
+            self.fail("S3", f"{host.name} ends as removed, and is a member: {host.ended.reason}")
 
     # --- campaigning ---
 
     def _is_outdated(self, request: Txn) -> bool:
         """Whether a key that the request compares has changed in the store since, so that the request must fail."""
-        guards = [(one.operand, self._store.get(one.key).first) for one in request.compares if one.target == "mod"]
+        guards = [
+            (one.operand, self._storage.store.get(one.key).first) for one in request.compares if one.target == "mod"
+        ]
         return any(operand != (item.mod_revision if item is not None else 0) for operand, item in guards)
 
     def _check_campaign(self, host: Host, witness: Witness, job: JobRecord, key: str, *, is_takeover: bool) -> None:
@@ -247,23 +223,20 @@ class PermissionChecks:
         if last is None:
             return
         if not is_takeover:
-            if key in witness.known.items and self._is_leader_readable(witness, key):
-                self._fail("S10", f"{host.name} wants to lead, and knows of a leader")
+            if key in witness.known.items and self._find_former(witness, key):
+                self.fail("S10", f"{host.name} wants to lead, and knows of a leader")
             self._check_in_roster(host, witness, job)
             return
         former = self._find_former(witness, key)
         member_key = f"{key.removesuffix('ctl/leader')}members/{former}"
         if not self._is_confirmed_gone(witness, member_key, former):
-            self._fail("S2", f"{host.name} takes over from {former} without a proof that it is gone")
+            self.fail("S2", f"{host.name} takes over from {former} without a proof that it is gone")
         order = [m for m in last.seal.successors if m != former]
         own_id = witness.member_id
         if own_id not in order:
-            self._fail("S10", f"{host.name} takes over and is none of the successors")
+            self.fail("S10", f"{host.name} takes over and is none of the successors")
         elif now < witness.gone_since[former] + order.index(own_id) * self._settings.successor_delay_s - EPS_S:
-            self._fail("S10", f"{host.name} takes over before its turn")
-
-    def _is_leader_readable(self, witness: Witness, key: str) -> bool:
-        return bool(self._find_former(witness, key))
+            self.fail("S10", f"{host.name} takes over before its turn")
 
     def _find_former(self, witness: Witness, key: str) -> str:
         item = witness.known.items.get(key)
@@ -278,21 +251,16 @@ class PermissionChecks:
         roster = last.active | set(job.listed_spares)
         if roster & set(host.member_ids) or roster & {witness.member_id}:
             return
-        nodes = {name for m in last.active if (name := self._find_node_name(m))}
         # A member that has joined since proves that the earlier processes of its node were gone.
-        new = {name for m in job.present | (job.members - last.known) if (name := self._find_node_name(m))}
-        if nodes <= new:
+        new = {self.find_node_name(m) for m in job.present | (job.members - last.known)}
+        if {self.find_node_name(m) for m in last.active} <= new:
             return
         present_until = max((job.seen_until.get(m, -math.inf) for m in roster), default=-math.inf)
         if roster & job.present:
             present_until = self._timeline.now
         limit_s = settings.outage_limit_s + settings.lease_ttl_s
         if self._timeline.now < present_until + limit_s - settings.lease_ttl_s / 2:
-            self._fail("S7", f"{host.name} wants to lead, to whose roster it does not belong, {limit_s:g} s too early")
-
-    def _find_node_name(self, member_id: str) -> str:
-        host = find_host(self._hosts, member_id)
-        return host.name if host is not None else ""
+            self.fail("S7", f"{host.name} wants to lead, to whose roster it does not belong, {limit_s:g} s too early")
 
 
 def _has_stopped(last: RoundRecord, member_id: str) -> bool:

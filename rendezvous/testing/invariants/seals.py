@@ -7,39 +7,24 @@ which may be much later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 from rendezvous import records
 from rendezvous.events import Txn
 from rendezvous.records import Seal, Stop, Verdict
-from rendezvous.settings import Settings
 from rendezvous.stores.contract import Put
 from rendezvous.testing.invariants.budget import ROUNDED_S, list_quarantined
-from rendezvous.testing.invariants.history import JobRecord, RoundRecord, SealRequest
+from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord, SealRequest
 from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.config import Shape
-from rendezvous.testing.simulation.host import Host, find_host
-from rendezvous.testing.simulation.timeline import Timeline
+from rendezvous.testing.simulation.cluster import Cluster
 
 SUCCESSORS = 3
 
 
-class SealChecks:
-    """`fail` is called with the invariant and what was seen. `confirmed_gone`: members with a proof of death."""
+class SealChecks(Checks):
+    """`confirmed_gone`: members with a proof of death."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        hosts: Mapping[str, Host],
-        shape: Shape,
-        settings: Settings,
-        fail: Callable[[str, object], None],
-    ) -> None:
-        self._timeline = timeline
-        self._hosts = hosts
-        self._shape = shape
-        self._settings = settings
-        self._fail = fail
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        super().__init__(cluster, seed)
         self.requests: dict[bytes, SealRequest] = {}  # the record -> its request
         self.confirmed_gone: set[str] = set()
 
@@ -47,12 +32,12 @@ class SealChecks:
         """Check a seal that the store has applied. `active`: the members with assignments."""
         last = job.last
         if len(active) > self._shape.nodes_max:
-            self._fail("L3", f"{len(active)} members have ranks in a world of {self._shape.nodes_max}")
+            self.fail("L3", f"{len(active)} members have ranks in a world of {self._shape.nodes_max}")
         if last is not None:
             self._check_charge(seal, last)
             self._count_change(last, active)
             if last.active <= last.succeeded:
-                self._fail("S4", f"round {seal.round} was sealed although all of round {last.seal.round} had succeeded")
+                self.fail("S4", f"round {seal.round} was sealed although all of round {last.seal.round} had succeeded")
 
     def check_request(self, seal: Seal, job: JobRecord, active: set[str], request: SealRequest) -> None:
         """Check it against what its writer knew."""
@@ -71,11 +56,11 @@ class SealChecks:
                     self._timeline.now - at for at in known.times.get(f"{write.key.removesuffix('stop')}round", ())
                 ]
                 if not any(abs(stop.ran_s - each) <= ROUNDED_S for each in ran_s):
-                    self._fail("S5", f"{name} says that round {stop.round} ran {stop.ran_s:g} s, not {ran_s}")
+                    self.fail("S5", f"{name} says that round {stop.round} ran {stop.ran_s:g} s, not {ran_s}")
             if isinstance(write, Put) and write.key.endswith("/ctl/round"):
                 seal, plan = records.decode(Seal, write.value, write.key), witness.planned[1]
                 if plan is None or (plan.coordinator, plan.world_size) != (seal.coordinator, seal.world_size):
-                    self._fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
+                    self.fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
                 root = write.key.removesuffix("ctl/round")
                 self.requests[write.value] = SealRequest(
                     node=f"{name} {name}",
@@ -93,17 +78,17 @@ class SealChecks:
         """The verdict names the first failure, the budget is used up, and no loss could still explain the failure."""
         first = last.first_failure
         if first is None or verdict.exit_code != first[2]:
-            self._fail("S9", f"the job ends with {verdict.exit_code}, its first failure was {first}")
+            self.fail("S9", f"the job ends with {verdict.exit_code}, its first failure was {first}")
         if "restarts" not in verdict.reason:
             return
         settings, now = self._settings, self._timeline.now
         used = sum(1 for age in last.seal.charge_ages_s if age <= settings.restart_window_s)
         is_full = settings.restart_window_s == math.inf and used != settings.max_restarts
         if used < settings.max_restarts or is_full:
-            self._fail("S5", f"failed after {used} restarts, {settings.max_restarts} allowed")
+            self.fail("S5", f"failed after {used} restarts, {settings.max_restarts} allowed")
         waited_s = now - min(last.failed_at.values())
         if len(last.active) > 1 and waited_s < settings.settle_s - ROUNDED_S:
-            self._fail("S5", f"failed {waited_s:g} s after the failure, a loss could still explain it")
+            self.fail("S5", f"failed {waited_s:g} s after the failure, a loss could still explain it")
 
     def _check_all_stopped(self, seal: Seal, last: RoundRecord, request: SealRequest, job: JobRecord) -> None:
         """Every member of the last round is gone or has reported its stop, and none may return from an outage."""
@@ -114,9 +99,9 @@ class SealChecks:
             if status is not None and status.is_stopped:
                 continue
             if member_id in job.present:
-                self._fail("S2", f"round {seal.round} is sealed before {self.find_node_name(member_id)} has stopped")
+                self.fail("S2", f"round {seal.round} is sealed before {self.find_node_name(member_id)} has stopped")
             if request.at < request.acknowledged_at + hold_s and member_id not in self.confirmed_gone:
-                self._fail(
+                self.fail(
                     "S2", f"round {seal.round} omits {self.find_node_name(member_id)} {hold_s:g} s after an outage"
                 )
 
@@ -125,19 +110,14 @@ class SealChecks:
         nodes = [self.find_node_name(member_id) for member_id in seal.successors]
         there = {self.find_node_name(m) for m in active if m in job.present} - {leader}
         if leader in nodes or len(set(nodes)) < len(nodes) or len(nodes) < min(SUCCESSORS, len(there)):
-            self._fail("S10", f"round {seal.round} of {leader} names the successors {nodes} of {sorted(there)}")
+            self.fail("S10", f"round {seal.round} of {leader} names the successors {nodes} of {sorted(there)}")
 
     def _check_quarantine(self, seal: Seal, active: set[str]) -> None:
         """A quarantined node is used only if no world is possible without it."""
         quarantined = list_quarantined(seal, self._settings)
         used = [m for m in active if self.find_node_name(m) in quarantined]
         if used and self._shape.count_usable(len(active) - len(used)):
-            self._fail("S5", f"round {seal.round} uses {len(used)} of {quarantined}, and a world is possible without")
-
-    def find_node_name(self, member_id: str) -> str:
-        """The node as strikes name it: by name and boot id, which are the same in a simulation."""
-        host = find_host(self._hosts, member_id)
-        return f"{host.name} {host.name}" if host is not None else member_id
+            self.fail("S5", f"round {seal.round} uses {len(used)} of {quarantined}, and a world is possible without")
 
     def _check_charge(self, seal: Seal, last: RoundRecord) -> None:
         """A failure costs one restart; only after a departure may it be free, or a restart be refunded."""
@@ -149,11 +129,11 @@ class SealChecks:
             allowed |= {0}
         is_too_much = seal.restart_count > self._settings.max_restarts and self._settings.restart_window_s == math.inf
         if charged not in allowed or is_too_much:
-            self._fail("S5", f"{charged} restarts charged for round {last.seal.round}, {seal.restart_count} in all")
+            self.fail("S5", f"{charged} restarts charged for round {last.seal.round}, {seal.restart_count} in all")
         failed_rounds = set[int]().union(*(host.processes.failed_rounds for host in self._hosts.values()))
         failed = len([round for round in failed_rounds if round < seal.round])
         if seal.restart_count > failed:
-            self._fail("S5", f"{seal.restart_count} restarts charged for {failed} failed rounds")
+            self.fail("S5", f"{seal.restart_count} restarts charged for {failed} failed rounds")
 
     def _count_change(self, last: RoundRecord, active: set[str]) -> None:
         """Count how the roster has changed."""

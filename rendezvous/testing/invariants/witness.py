@@ -75,8 +75,7 @@ class KnownKeys:
 
 
 class Witness:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.known = KnownKeys()
         self.member_id = ""  # after the last step
         self.was_member = False
@@ -85,7 +84,6 @@ class Witness:
         self.read_at: dict[str, float] = {}  # key -> when the last read of it and all control keys was sent
         self.held_until = -math.inf  # by acknowledgements of the whole roster
         self.acknowledged_at = -math.inf  # when it last acknowledged that it cannot reach the store either
-        self.stopped: set[str] = set()  # plan tokens of rounds whose stop it has reported
         self.up: dict[str, PeerUp] = {}
         self.down_since: dict[str, float] = {}
         self.gone_since: dict[str, float] = {}

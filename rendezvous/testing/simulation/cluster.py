@@ -7,22 +7,80 @@ them and gives each what it needs.
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 from collections.abc import Callable
 from random import Random
 
+from rendezvous import records
+from rendezvous.events import Event
+from rendezvous.records import Command
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.config import ClusterConfig, Shape
-from rendezvous.testing.simulation.contract import Observers
-from rendezvous.testing.simulation.host import Host
+from rendezvous.testing.simulation.config import PREFIX, RUN_ID, ClusterConfig, Shape
+from rendezvous.testing.simulation.host import Observers, StoreAccess
 from rendezvous.testing.simulation.network import Network, NetworkModel
 from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.operator import Operator
-from rendezvous.testing.simulation.peers import PresenceNetwork
+from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
 from rendezvous.testing.simulation.storage import Storage, StoreNetwork
-from rendezvous.testing.simulation.timeline import CallQueue, Timeline
+from rendezvous.testing.simulation.timeline import GRID, Call, Timeline
 
 
-class SimulatedCluster:
+class Cluster:
+    """What every simulated cluster consists of. `begin`: when its time begins.
+
+    A subclass provides the way to the store, and decides when a scheduled call is made and an event of the presence
+    network reaches its agent.
+    """
+
+    store_access: StoreAccess
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        model: NetworkModel,
+        *,
+        random: Random,
+        trace: Callable[[str], None],
+        begin: float = 0.0,
+    ) -> None:
+        self.config = config
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.timeline = Timeline(random=random, trace=trace, schedule=self.schedule, begin=begin)
+        self.network = Network(self.timeline, model)
+        self.observers = Observers()
+        self.storage = Storage(self.network, config.settings, self.nodes)
+        self.presence = PresenceNetwork(self.network, self.nodes, self.deliver_peer_event)
+        self.network.on_change = self.presence.review
+        self.operator = Operator(self.timeline, config, self.storage)
+
+    def schedule(self, time: float, call: Call, arguments: tuple[object, ...]) -> None:
+        raise NotImplementedError
+
+    def deliver_peer_event(self, peers: SimulatedPeers, event: Event) -> None:
+        peers.hear(event)
+
+    def add_node(
+        self, name: str, rng: Callable[[], float], *, clock_offset_s: float = 0.0, first_request: int = 0
+    ) -> SimulatedNode:
+        node = self.nodes[name] = SimulatedNode(
+            name,
+            network=self.network,
+            config=self.config,
+            observers=self.observers,
+            presence_network=self.presence,
+            storage=self.storage,
+            store=self.store_access,
+            rng=rng,
+            clock_offset_s=clock_offset_s,
+            first_request=first_request,
+        )
+        return node
+
+
+class SimulatedCluster(Cluster):
+    """A cluster in which scheduled calls are made in the order of their times."""
+
     def __init__(
         self,
         *,
@@ -32,53 +90,64 @@ class SimulatedCluster:
         network: NetworkModel | None = None,
         trace: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.config = ClusterConfig(settings=settings, shape=shape)
-        self.nodes: dict[str, SimulatedNode] = {}
-        self.hosts: dict[str, Host] = {}
-        self._queue = CallQueue()
-        self.timeline = Timeline(random=random, trace=trace, schedule=self._queue.push)
-        self.network = Network(self.timeline, network or NetworkModel())
-        self.observers = Observers()
-        self.storage = Storage(
-            self.timeline, self.network, settings, lambda: [host.running for host in self.hosts.values()]
-        )
-        self.store_network = StoreNetwork(self.timeline, self.network, settings, self.storage)
-        self.presence = PresenceNetwork(self.timeline, self.network, self.hosts)
-        self.network.on_change = self.presence.review
-        self.operator = Operator(self.timeline, self.config, self.storage)
-        self.drained = self.operator.drained
+        config = ClusterConfig(settings=settings, shape=shape)
+        super().__init__(config, network or NetworkModel(), random=random, trace=trace)
+        self.store_access = self.store_network = StoreNetwork(self.network, settings, self.storage)
+        self._calls: list[tuple[float, int, Call, tuple[object, ...]]] = []  # a heap, earliest first
+        self._order = itertools.count()  # of calls that are due at the same time
 
     def add(self, name: str, clock_offset_s: float = 0.0) -> SimulatedNode:
-        node = self.nodes[name] = SimulatedNode(
-            name,
-            timeline=self.timeline,
-            network=self.network,
-            config=self.config,
-            observers=self.observers,
-            presence_network=self.presence,
-            store=self.store_network,
-            read_current_job=self.storage.read_current_job,
-            rng=self.timeline.random.random,
-            clock_offset_s=clock_offset_s,
-        )
-        self.hosts[name] = node.host
-        return node
+        return self.add_node(name, self.timeline.random.random, clock_offset_s=clock_offset_s)
 
     @property
     def now(self) -> float:
         return self.timeline.now
 
+    def schedule(self, time: float, call: Call, arguments: tuple[object, ...]) -> None:
+        heapq.heappush(self._calls, (math.ceil(time * GRID) / GRID, next(self._order), call, arguments))
+
     def step(self) -> bool:
         """Make the next scheduled call; False when none is left."""
-        due = self._queue.pop()
-        if due is None:
+        if not self._calls:
             return False
-        time, call, arguments = due
+        time, _, call, arguments = heapq.heappop(self._calls)
         self.timeline.now = max(self.timeline.now, time)
         call(*arguments)
         return True
 
     def run(self, until: float) -> None:
-        while self._queue.next_at <= until:
+        while self._calls and self._calls[0][0] <= until:
             self.step()
         self.timeline.now = max(self.timeline.now, until)
+
+
+class Operator:
+    """The person who operates a job: requests as `meshctl` leaves them in the store, and deleted keys."""
+
+    def __init__(self, timeline: Timeline, config: ClusterConfig, storage: Storage) -> None:
+        self.drained: set[str] = set()  # nodes of which a drain was requested, ever
+        self._timeline, self._config, self._storage = timeline, config, storage
+
+    def ask(self, kind: str, target: str = "") -> None:
+        """Leave a request for the leader, and retry while the store is away."""
+        timeline = self._timeline
+        job_name = self._storage.read_current_job()
+        if self._storage.is_away or not job_name:
+            timeline.call_later(1.0, self.ask, kind, target)
+            return
+        timeline.trace(f"somebody asks: {kind} {target}".rstrip())
+        timeline.count(f"asked to {kind}")
+        if kind == "drain":
+            self.drained.add(target)
+        keys = records.make_job_keys(PREFIX, RUN_ID, job_name)
+        key = keys.make_command_key(f"{timeline.random.getrandbits(64):016x}")
+        command = Command(kind=kind, target=target, by="somebody")
+        self._storage.store.put(key, records.encode(command, key, self._config.secret))
+        self._storage.deliver()
+
+    def remove(self, what: str) -> None:
+        """Delete the keys with this last component, or everything."""
+        for item in self._storage.store.get(f"/{PREFIX}/", prefix=True).items:
+            if what in ("everything", item.key.rpartition("/")[2]):
+                self._storage.store.delete(item.key)
+        self._storage.deliver()

@@ -1,15 +1,19 @@
-"""A simulated machine as the network, the store and a checker see it, whichever agent runs on it."""
+"""A simulated machine as the network, the store and a checker see it, and what a node needs of those who see it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from rendezvous.events import Exit
+from rendezvous.events import Action, Event, Exit, StoreRequest
 from rendezvous.state.state import MemberState
+from rendezvous.stores.contract import Watch
 from rendezvous.testing.simulation.network import Network
 from rendezvous.testing.simulation.processes import Running, SimulatedProcesses
-from rendezvous.testing.simulation.timeline import Timeline
+
+Send = Callable[[int, Event], None]
+"""Gives an event to the agent of this incarnation; an agent that was replaced since does not get it."""
 
 
 class Host:
@@ -19,7 +23,6 @@ class Host:
         self,
         name: str,
         *,
-        timeline: Timeline,
         network: Network,
         processes: SimulatedProcesses,
         clock_offset_s: float,
@@ -43,8 +46,7 @@ class Host:
         self.is_served_elsewhere = False  # all requests but renewals reach another server meanwhile
         self.renews_only_until = -math.inf  # until then all requests but renewals, and all watched events, are lost
         self._lags: dict[str, tuple[float, float]] = {}  # watched key -> until when it is late, and by how much
-        self._timeline = timeline
-        self._network = network
+        self._timeline, self._network = network.timeline, network
         self._clock_offset_s = clock_offset_s
         self._deferred_calls: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
@@ -57,6 +59,10 @@ class Host:
     def is_up(self) -> bool:
         """Whether an agent runs."""
         return self.state is not None and self.ended is None
+
+    def has_agent(self, member_id: str) -> bool:
+        """Whether the agent of this member runs here."""
+        return self.state is not None and self.ended is None and self.state.member_id == member_id
 
     @property
     def is_leader(self) -> bool:
@@ -137,6 +143,22 @@ class Host:
         self._lags.clear()
 
 
-def find_host(hosts: Mapping[str, Host], member_id: str) -> Host | None:
-    """The machine whose agents have registered as this member."""
-    return next((host for host in hosts.values() if member_id in host.member_ids), None)
+class StoreAccess(Protocol):
+    """The store as one node reaches it: in time, late, or not at all."""
+
+    def request(self, host: Host, incarnation: int, store_request: StoreRequest, send: Send) -> None:
+        """Carry a request to the store and its answer back."""
+
+    def follow(self, host: Host, key: str, start_revision: int, incarnation: int, send: Send) -> Watch:
+        """Watch this key, or all below it if it ends with a slash."""
+
+
+class Observers:
+    """Functions that every node of a cluster calls. A checker and the work of the processes put theirs here."""
+
+    def __init__(self) -> None:
+        self.before_start: Callable[[Host, Running], None] = lambda host, running: None
+        self.after_start: Callable[[SimulatedProcesses], None] = lambda processes: None
+        self.after_step: Callable[[Host, Sequence[Event], Sequence[Action]], None] = lambda host, events, actions: None
+        self.before_request: Callable[[Host, StoreRequest], None] = lambda host, store_request: None
+        self.after_end: Callable[[Host, Sequence[str]], None] = lambda host, watched: None

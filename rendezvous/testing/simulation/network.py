@@ -36,28 +36,28 @@ class Network:
     """Delays and cuts. `on_change` is called whenever a cut begins or ends."""
 
     def __init__(self, timeline: Timeline, model: NetworkModel) -> None:
+        self.timeline = timeline
         self.model = model
         self.is_forging_refusals = False  # a middlebox answers connection attempts with RST in place of a live host
         self.on_change: Callable[[], None] = lambda: None
-        self._timeline = timeline
         self._cut_until: dict[tuple[str, str], float] = {}
 
     def draw_delay(self) -> float:
-        return self._timeline.random.uniform(*self.model.delay_s)
+        return self.timeline.random.uniform(*self.model.delay_s)
 
     def cut(self, source: str, target: str, duration_s: float) -> None:
         """Lose what goes from `source` to `target`, for this long; other cuts of this path stay."""
-        until = self._timeline.now + duration_s
+        until = self.timeline.now + duration_s
         self._cut_until[source, target] = max(until, self._cut_until.get((source, target), -math.inf))
         self.on_change()
-        self._timeline.call_later(duration_s, self.on_change)
+        self.timeline.call_later(duration_s, self.on_change)
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether a message from one node to another is lost."""
         if not self._cut_until:
             return False
         pairs = ((source, target), (source, ANYBODY), (ANYBODY, target))
-        return any(self._timeline.now < self._cut_until.get(pair, -math.inf) for pair in pairs)
+        return any(self.timeline.now < self._cut_until.get(pair, -math.inf) for pair in pairs)
 
     def get_store_cut_until(self, node: str) -> float:
         return self._cut_until.get((node, STORE), -math.inf)

@@ -32,78 +32,49 @@ from rendezvous.machine import MemberMachine
 from rendezvous.records import Member, Spec
 from rendezvous.stores.contract import Put, Watch
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID, ClusterConfig
-from rendezvous.testing.simulation.contract import Observers, StoreAccess
-from rendezvous.testing.simulation.host import Host
+from rendezvous.testing.simulation.host import Host, Observers, StoreAccess
 from rendezvous.testing.simulation.network import Network
 from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
-from rendezvous.testing.simulation.processes import SUPERVISOR_LATE_S, Running, SimulatedProcesses
-from rendezvous.testing.simulation.timeline import Timeline
+from rendezvous.testing.simulation.processes import SUPERVISOR_LATE_S, SimulatedProcesses
+from rendezvous.testing.simulation.storage import Storage
 
 
-class SimulatedNode:
+class SimulatedNode(Host):
     """Drives the production machine, and carries out its actions.
 
-    `rng` draws the agent's tokens, `first_request` is added to the ids of its requests; `read_current_job` reads the
-    store directly.
+    `rng` draws the agent's tokens, `first_request` is added to the ids of its requests; `storage` is asked for the
+    present job alone, everything else goes by `store`.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        timeline: Timeline,
         network: Network,
         config: ClusterConfig,
         observers: Observers,
         presence_network: PresenceNetwork,
+        storage: Storage,
         store: StoreAccess,
-        read_current_job: Callable[[], str],
         rng: Callable[[], float],
         clock_offset_s: float = 0.0,
         first_request: int = 0,
     ) -> None:
-        self.name = name
-        self.machine: MemberMachine | None = None
-        self.presence: SimulatedPeers | None = None
-        self.processes = SimulatedProcesses(
+        timeline = network.timeline
+        processes = SimulatedProcesses(
             name, timeline=timeline, config=config, send=self.send, on_exit=self._notify_change
         )
-        self.host = Host(
-            name, timeline=timeline, network=network, processes=self.processes, clock_offset_s=clock_offset_s
-        )
+        super().__init__(name, network=network, processes=processes, clock_offset_s=clock_offset_s)
+        self.machine: MemberMachine | None = None
+        self.presence: SimulatedPeers | None = None
         self.last_status = ""
-        self._timeline = timeline
-        self._network = network
-        self._config = config
-        self._observers = observers
-        self._presence_network = presence_network
-        self._store = store
-        self._read_current_job = read_current_job
-        self._rng = rng
-        self._first_request = first_request
+        self._config, self._observers, self._presence_network = config, observers, presence_network
+        self._storage, self._store = storage, store
+        self._rng, self._first_request = rng, first_request
         self._incarnation = 0  # answers to an agent that was killed are dropped
         self._backlog: list[Event] = []
         self._armed_for = math.inf
         self._watches: dict[str, Watch] = {}
-
-    # --- what it looks like from outside ---
-
-    @property
-    def running(self) -> Running | None:
-        """The processes of a round, until the last is gone."""
-        return self.processes.running
-
-    @property
-    def is_up(self) -> bool:
-        return self.host.is_up
-
-    @property
-    def is_leader(self) -> bool:
-        return self.host.is_leader
-
-    @property
-    def ended(self) -> Exit | None:
-        return self.host.ended
 
     @property
     def watched(self) -> list[str]:
@@ -117,8 +88,8 @@ class SimulatedNode:
         self._incarnation += 1
         address = f"{self.name}:{7000 + self._incarnation}"
         self._backlog, self._armed_for = [], math.inf
-        self.host.begin_agent(address)
-        self.presence = SimulatedPeers(self._presence_network, self.host, address, self.send)
+        self.begin_agent(address)
+        self.presence = SimulatedPeers(self._presence_network, self, address, self.send)
         self.machine = MemberMachine(
             settings=config.settings,
             spec=Spec(mesh="simulated", limits="", digest=config.command),
@@ -132,10 +103,10 @@ class SimulatedNode:
             rng=self._rng,
             presence_address=address,
             secret=config.secret,
-            hosts_store=self.host.hosts_store,
+            hosts_store=self.hosts_store,
         )
         self.machine.state.requests.next_id += self._first_request
-        self.host.state = self.machine.state
+        self.state = self.machine.state
         self._timeline.trace(f"{self.name} starts")
         self.send(Start())
 
@@ -153,13 +124,13 @@ class SimulatedNode:
     def power_off(self) -> None:
         """End everything at once, the kernel included, so that no peer is notified."""
         self._timeline.trace(f"{self.name} loses its power")
-        self.host.is_powered_off = True
+        self.is_powered_off = True
         self._lose_agent()
         self.processes.hangs_until = -math.inf
         self.processes.kill(self.running)
 
     def _lose_agent(self) -> None:
-        self.machine = self.host.state = None
+        self.machine = self.state = None
         self._cancel_watches()
         if self.presence is not None:
             self.presence.close()
@@ -168,14 +139,14 @@ class SimulatedNode:
     def pause(self, duration_s: float) -> None:
         """Stop the agent as SIGSTOP does. Processes run on until the watchdog kills them."""
         self._timeline.trace(f"{self.name} is paused for {duration_s:g} s")
-        self.host.paused_until = max(self.host.paused_until, self._timeline.now + duration_s)
+        self.paused_until = max(self.paused_until, self._timeline.now + duration_s)
         self._notify_change()
         self._timeline.call_later(duration_s, self.resume)
 
     def resume(self) -> None:
         """Let the agent run again, if its pause is over."""
-        if not self.host.is_frozen:
-            calls = self.host.take_deferred_calls()
+        if not self.is_frozen:
+            calls = self.take_deferred_calls()
             backlog, self._backlog = self._backlog, []
             self._notify_change()
             self.send(*(backlog or [Tick()]))
@@ -192,25 +163,24 @@ class SimulatedNode:
 
     def leave(self, exit_code: int = 143) -> None:
         """Ask the agent to leave, as SIGTERM does."""
-        self.host.is_told_to_leave = True
+        self.is_told_to_leave = True
         self.send(LeaveRequest("SIGTERM", exit_code))
 
     def heal(self) -> None:
-        """End every fault of this node."""
-        self.host.heal()
+        super().heal()
         self.resume()
 
     # --- the agent ---
 
     def send(self, *events: Event) -> None:
         """Give the agent events: now, or when it runs again."""
-        if self.machine is None or self.host.ended is not None:
+        if self.machine is None or self.ended is not None:
             return
-        if self.host.is_frozen:
+        if self.is_frozen:
             self._backlog += events
             return
-        actions = self.machine.steps(events, self.host.read_clock())
-        self._observers.after_step(self.host, events, actions)
+        actions = self.machine.steps(events, self.read_clock())
+        self._observers.after_step(self, events, actions)
         for action in actions:
             self._carry_out(action)
         self._arm()
@@ -223,14 +193,14 @@ class SimulatedNode:
         """Schedule the next Tick; a Tick that was scheduled for later becomes void."""
         if self.machine is not None and self.machine.wake_at < self._armed_for:
             self._armed_for = self.machine.wake_at
-            at = max(self.host.to_timeline(self._armed_for), self._timeline.now)
+            at = max(self.to_timeline(self._armed_for), self._timeline.now)
             self._timeline.call_at(at, self._tick, self._incarnation, self._armed_for)
 
     def _tick(self, incarnation: int, armed_for: float) -> None:
         if incarnation != self._incarnation or armed_for != self._armed_for or not self.is_up:
             return
         self._armed_for = math.inf
-        if self.machine is not None and self.host.read_clock() >= self.machine.wake_at:
+        if self.machine is not None and self.read_clock() >= self.machine.wake_at:
             self.send(Tick())
         else:
             self._arm()
@@ -239,10 +209,10 @@ class SimulatedNode:
         match action:
             case StoreRequest():
                 self._note_registration(action)
-                self._observers.before_request(self.host, action)
-                self._store.request(self.host, self._incarnation, action, self._send_to)
+                self._observers.before_request(self, action)
+                self._store.request(self, self._incarnation, action, self._send_to)
             case StartWatch(key, start_revision):
-                watch = self._store.follow(self.host, key, start_revision, self._incarnation, self._send_to)
+                watch = self._store.follow(self, key, start_revision, self._incarnation, self._send_to)
                 self._watches[key] = watch
             case StopWatch(key):
                 stopped = self._watches.pop(key, None)
@@ -264,7 +234,7 @@ class SimulatedNode:
             case StopRound():
                 self.processes.stop(action)
             case ExtendWatchdog(until):
-                self.processes.extend_watchdog(self.host.to_timeline(until))
+                self.processes.extend_watchdog(self.to_timeline(until))
             case Log(sentence):
                 self.last_status = sentence
                 self._timeline.trace(f"{self.name} says: {sentence}")
@@ -272,8 +242,8 @@ class SimulatedNode:
                 self._end(action)
 
     def _start_round(self, action: StartRound) -> None:
-        running = self.processes.prepare(action, self._read_current_job())
-        self._observers.before_start(self.host, running)
+        running = self.processes.prepare(action, self._storage.read_current_job())
+        self._observers.before_start(self, running)
         self.processes.start(running, self.machine.member_id if self.machine is not None else "")
         self._observers.after_start(self.processes)
 
@@ -282,12 +252,12 @@ class SimulatedNode:
         for write in getattr(store_request.request, "success", ()):
             if isinstance(write, Put) and write.key.rpartition("/")[0].endswith("/members"):
                 member = records.decode(Member, write.value, write.key)
-                if member.member_id not in self.host.member_ids:
-                    self.host.member_ids.append(member.member_id)
+                if member.member_id not in self.member_ids:
+                    self.member_ids.append(member.member_id)
 
     def _end(self, end: Exit) -> None:
-        self.host.ended = end
-        self._observers.after_end(self.host, tuple(self._watches))
+        self.ended = end
+        self._observers.after_end(self, tuple(self._watches))
         self._cancel_watches()
         self._timeline.trace(f"{self.name} ends with {end.exit_code}: {end.reason}")
         self.processes.kill_later(0.01)
@@ -296,7 +266,7 @@ class SimulatedNode:
         self._notify_change()
 
     def _notify_change(self) -> None:
-        self._presence_network.notify_change(self.host)
+        self._presence_network.notify_change(self)
 
     def _cancel_watches(self) -> None:
         for watch in self._watches.values():

@@ -16,7 +16,6 @@ from typing import Literal
 from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
 from rendezvous.testing.simulation.host import Host
 from rendezvous.testing.simulation.network import Network
-from rendezvous.testing.simulation.timeline import Timeline
 
 DIAL_LIMIT_S = 1.0
 REDIAL_S = 0.1
@@ -30,15 +29,8 @@ Deliver = Callable[["SimulatedPeers", Event], None]
 class PresenceNetwork:
     """All listeners and connections. `deliver` decides when an event reaches its agent (`SimulatedPeers.hear`)."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        network: Network,
-        hosts: Mapping[str, Host],
-        deliver: Deliver = lambda peers, event: peers.hear(event),
-    ) -> None:
-        self.timeline = timeline
-        self.network = network
+    def __init__(self, network: Network, hosts: Mapping[str, Host], deliver: Deliver) -> None:
+        self.timeline, self.network = network.timeline, network
         self.deliver = deliver
         self.listeners: dict[str, SimulatedPeers] = {}
         self._hosts = hosts

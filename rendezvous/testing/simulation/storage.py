@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from rendezvous import events, records
@@ -27,8 +27,7 @@ from rendezvous.stores.contract import Batch, Renewal, Watch
 from rendezvous.stores.memory.keyspace import StoredLease
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID
-from rendezvous.testing.simulation.contract import Send
-from rendezvous.testing.simulation.host import Host
+from rendezvous.testing.simulation.host import Host, Send
 from rendezvous.testing.simulation.network import Network
 from rendezvous.testing.simulation.processes import Running
 from rendezvous.testing.simulation.timeline import Timeline
@@ -120,15 +119,10 @@ class _Store(MemoryStore):
 
 
 class Storage:
-    """The store as its server runs it. `list_running`: the processes of all nodes."""
+    """The store as its server runs it."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        network: Network,
-        settings: Settings,
-        list_running: Callable[[], Sequence[Running | None]],
-    ) -> None:
+    def __init__(self, network: Network, settings: Settings, hosts: Mapping[str, Host]) -> None:
+        timeline = network.timeline
         self.clock = StoreClock(timeline)
         self.leases = LeaseTimes(timeline, self.clock, settings.lease_ttl_s)
         store = _Store(clock=self.clock.read, threaded=False)
@@ -136,11 +130,8 @@ class Storage:
         self.store: MemoryStore = store
         self.away_since, self.away_until = math.inf, -math.inf
         self.is_refusing = False  # while it is away, calls fail at once
-        self._timeline = timeline
-        self._network = network
-        self._settings = settings
-        self._list_running = list_running
-        self._running_before: list[Running | None] = []
+        self._timeline, self._network, self._settings, self._hosts = timeline, network, settings, hosts
+        self._running_before: list[Running] = []
         self._lease_mode = "frozen"  # what leases do while the store is away
         self._expiry_at = math.inf
         self._write_s = (0.0, 0.0)
@@ -158,7 +149,7 @@ class Storage:
         self._timeline.trace(f"the store goes away for {duration_s:g} s, its leases {leases}")
         if not self.is_away:
             self.away_since = now
-            self._running_before = [running for running in self._list_running() if running]
+            self._running_before = self._list_running()
         self.away_until = max(self.away_until, now + duration_s)
         self._lease_mode, self.is_refusing = leases, is_refusing
         if leases != "running":
@@ -182,6 +173,9 @@ class Storage:
         self._lease_mode = "frozen"
         self._expiry_at = math.inf
         self.deliver()
+
+    def _list_running(self) -> list[Running]:
+        return [host.running for host in self._hosts.values() if host.running]
 
     def heal(self) -> None:
         """End an outage now."""
@@ -259,12 +253,9 @@ class Storage:
 class StoreNetwork:
     """Carries requests and watched events between the nodes and the store: the `StoreAccess` of the simulation."""
 
-    def __init__(self, timeline: Timeline, network: Network, settings: Settings, storage: Storage) -> None:
+    def __init__(self, network: Network, settings: Settings, storage: Storage) -> None:
         self.fates: dict[str, str] = {}  # what happens to the next request of this purpose
-        self._timeline = timeline
-        self._network = network
-        self._settings = settings
-        self._storage = storage
+        self._timeline, self._network, self._settings, self._storage = network.timeline, network, settings, storage
 
     # --- requests ---
 

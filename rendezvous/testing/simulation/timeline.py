@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -14,28 +11,6 @@ GRID = 2.0**20  # ticks per second: clocks that differ by whole seconds then agr
 
 Call = Callable[..., object]
 Schedule = Callable[[float, Call, tuple[Any, ...]], None]  # time, call, arguments
-
-
-class CallQueue:
-    """Scheduled calls, earliest first; calls due at the same time keep the order in which they were scheduled."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Call, tuple[Any, ...]]] = []
-        self._order = itertools.count()
-
-    @property
-    def next_at(self) -> float:
-        """When the first call is due; infinite if there is none."""
-        return self._heap[0][0] if self._heap else math.inf
-
-    def push(self, time: float, call: Call, arguments: tuple[Any, ...]) -> None:
-        heapq.heappush(self._heap, (math.ceil(time * GRID) / GRID, next(self._order), call, arguments))
-
-    def pop(self) -> tuple[float, Call, tuple[Any, ...]] | None:
-        if not self._heap:
-            return None
-        time, _, call, arguments = heapq.heappop(self._heap)
-        return time, call, arguments
 
 
 class Timeline:
