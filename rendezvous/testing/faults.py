@@ -17,20 +17,22 @@ from rendezvous.testing.simulation.work import SimulatedWork
 
 
 class Theme(NamedTuple):
-    """Which faults are drawn, separated by commas, all if empty; and the share of bursts that contain each sort."""
+    """Which faults are drawn, all if none is named; and the share of bursts that contain each sort."""
 
-    node_faults: str
-    cluster_faults: str
+    node_faults: tuple[str, ...]
+    cluster_faults: tuple[str, ...]
     node_fault_share: float
     cluster_fault_share: float
 
 
 THEMES = {
-    "all": Theme("", "", 1.0, 0.3),
-    "outages": Theme("short pair cut, short pause, store cut, crash, stall, leave", "outage, rack cut", 0.3, 0.8),
+    "all": Theme((), (), 1.0, 0.3),
+    "outages": Theme(
+        ("short pair cut", "short pause", "store cut", "crash", "stall", "leave"), ("outage", "rack cut"), 0.3, 0.8
+    ),
     "failures": Theme(
-        "crash, power off, crash loop, leave, hang, short pause, store cut",
-        "poison, drain, undrain, takeover, slow writes, blackout",
+        ("crash", "power off", "crash loop", "leave", "hang", "short pause", "store cut"),
+        ("poison", "drain", "undrain", "takeover", "slow writes", "blackout"),
         1.0,
         0.4,
     ),
@@ -54,17 +56,21 @@ class FaultInjector:
         self._dark_until: dict[str, float] = {}  # nodes that stay without power
         self.is_reviving = True
         uniform = random.uniform
+
+        def make_paths(node: SimulatedNode) -> list[tuple[str, str]]:
+            return _list_both_ways(node.name, ANYBODY)
+
         self._node_faults: list[tuple[str, Callable[[SimulatedNode], None]]] = [
-            ("crash", self._crash),
-            ("crash", self._crash),
-            ("power off", self._power_off),
+            ("crash", lambda node: self._end_agent(node, node.crash)),
+            ("crash", lambda node: self._end_agent(node, node.crash)),
+            ("power off", lambda node: self._end_agent(node, node.power_off)),
             ("crash loop", lambda node: self._crash_repeatedly(node, random.randint(2, 6))),
             ("short pause", lambda node: node.pause(uniform(0.1, 4.0))),
             ("long pause", lambda node: node.pause(uniform(4.0, 30.0))),
             ("store cut", lambda node: self._cut([(node.name, STORE)], uniform(0.5, 20.0))),
-            ("peers cut", lambda node: self._cut(_list_both_ways(node.name, ANYBODY), uniform(0.5, 30.0))),
-            ("cut off", self._cut_off),
-            ("one-way cut", self._cut_one_way),
+            ("peers cut", lambda node: self._cut(make_paths(node), uniform(0.5, 30.0))),
+            ("cut off", lambda node: self._cut([(node.name, STORE), *make_paths(node)], uniform(0.5, 30.0))),
+            ("one-way cut", lambda node: self._cut([random.choice(make_paths(node))], uniform(0.5, 30.0))),
             ("pair cut", self._cut_pair),
             ("short pair cut", lambda node: self._cut_pair(node, (0.3, 3.0))),
             ("leave", lambda node: node.leave()),
@@ -72,7 +78,7 @@ class FaultInjector:
             ("deaf", self._deafen),
             ("stall", lambda node: node.stall(uniform(0.5, 15.0))),
             ("lease ended early", self._end_lease),
-            ("only renewals pass", self._pass_renewals_only),
+            ("only renewals pass", lambda node: node.pass_renewals_only(uniform(10.0, 60.0))),
             ("stale leader", self._meet_stale_leader),
             ("lagging watch", self._lag),
             ("lagging watch", self._lag),
@@ -95,12 +101,11 @@ class FaultInjector:
             ("takeover", self._take_over),
             ("poison", self._work.poison),
         ]
-        self._theme = THEMES[theme]
-        if self._theme.node_faults:
-            self._node_faults = [each for each in self._node_faults if each[0] in self._theme.node_faults.split(", ")]
-        if self._theme.cluster_faults:
-            names = self._theme.cluster_faults.split(", ")
-            self._cluster_faults = [each for each in self._cluster_faults if each[0] in names]
+        self._theme = chosen = THEMES[theme]
+        if chosen.node_faults:
+            self._node_faults = [each for each in self._node_faults if each[0] in chosen.node_faults]
+        if chosen.cluster_faults:
+            self._cluster_faults = [each for each in self._cluster_faults if each[0] in chosen.cluster_faults]
 
     @property
     def is_over(self) -> bool:
@@ -154,22 +159,16 @@ class FaultInjector:
 
     # --- nodes ---
 
-    def _crash(self, node: SimulatedNode) -> None:
+    def _end_agent(self, node: SimulatedNode, end: Callable[[], None]) -> None:
         running = node.running
-        node.crash()
-        if running is not None:
-            self._work.break_peers(running)
-
-    def _power_off(self, node: SimulatedNode) -> None:
-        running = node.running
-        node.power_off()
+        end()
         if running is not None:
             self._work.break_peers(running)
 
     def _crash_repeatedly(self, node: SimulatedNode, times: int) -> None:
         """Crash and start again in turn, each time as another member."""
         if node.is_up:
-            self._crash(node)
+            self._end_agent(node, node.crash)
         else:
             node.start_if_down()
         if times and not self.is_over:
@@ -217,9 +216,6 @@ class FaultInjector:
             if self._random.random() < 0.7:
                 self._end_lease(node)
 
-    def _pass_renewals_only(self, node: SimulatedNode) -> None:
-        node.pass_renewals_only(self._random.uniform(10.0, 60.0))
-
     def _make_all_leave(self) -> None:
         for node in self._nodes.values():
             self._timeline.call_later(self._random.uniform(0.0, 0.1), node.leave)
@@ -230,13 +226,6 @@ class FaultInjector:
         self._timeline.trace(f"cut for {duration_s:g} s: {ways}")
         for source, target in ways:
             self._network.cut(source, target, duration_s)
-
-    def _cut_off(self, node: SimulatedNode) -> None:
-        self._cut([(node.name, STORE), *_list_both_ways(node.name, ANYBODY)], self._random.uniform(0.5, 30.0))
-
-    def _cut_one_way(self, node: SimulatedNode) -> None:
-        ways = _list_both_ways(node.name, ANYBODY)
-        self._cut([self._random.choice(ways)], self._random.uniform(0.5, 30.0))
 
     def _cut_pair(self, node: SimulatedNode, duration_s: tuple[float, float] = (0.5, 30.0)) -> None:
         """Cut this node from another, mostly from the leader."""

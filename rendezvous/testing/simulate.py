@@ -116,15 +116,15 @@ def _draw_settings(random: Random) -> Settings:
 
 
 def _draw_network(random: Random) -> NetworkModel:
-    is_calm = random.random() < 0.2
+    share = 0.0 if random.random() < 0.2 else 0.01
     return NetworkModel(
         delay_s=(0.001, random.choice([0.002, 0.05, 0.4])),
-        lose_request=0.0 if is_calm else 0.01,
-        lose_answer=0.0 if is_calm else 0.02,
-        slow_answer=0.0 if is_calm else 0.02,
-        slow_request=0.0 if is_calm else 0.02,
-        apply_late=0.0 if is_calm else 0.01,
-        refuse=0.0 if is_calm else 0.01,
+        lose_request=share,
+        lose_answer=2 * share,
+        slow_answer=2 * share,
+        slow_request=2 * share,
+        apply_late=share,
+        refuse=share,
         expiry_late_s=random.choice([(0.0, 0.0), (0.0, 0.5), (0.0, 3.0)]),
     )
 

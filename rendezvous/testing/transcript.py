@@ -67,6 +67,7 @@ _FATES = {
     "request late": "late",
     "request refused": "refused",
 }
+_FLAGS = {"host": "hosts_store", "wall": "is_walled", "mask": "is_masked"}
 
 
 def run(text: str) -> str:
@@ -160,19 +161,13 @@ class _Player:
                     getattr(nodes[name].processes, what)()
             case ["hang", name, seconds]:
                 nodes[name].processes.hang(float(seconds))
-            case ["pause", name, seconds]:
-                nodes[name].pause(float(seconds))
-            case ["stall", name, seconds]:
-                nodes[name].stall(float(seconds))
+            case ["pause" | "stall" as what, name, seconds]:
+                getattr(nodes[name], what)(float(seconds))
             case ["crash" | "leave" | "deafen" | "poweroff" as what, *names]:
                 for name in _expand(names):
                     getattr(nodes[name], {"poweroff": "power_off"}.get(what, what))()
-            case ["host", name]:
-                (nodes.get(name) or cluster.add(name)).hosts_store = True
-            case ["wall", name]:
-                (nodes.get(name) or cluster.add(name)).is_walled = True
-            case ["mask", name]:
-                (nodes.get(name) or cluster.add(name)).is_masked = True
+            case ["host" | "wall" | "mask" as what, name]:
+                setattr(nodes.get(name) or cluster.add(name), _FLAGS[what], True)
             case ["lag", name, key, lag_s, seconds]:
                 watched = next(each for each in nodes[name].watched if each.endswith(f"/{key}"))
                 nodes[name].lag(watched, float(lag_s), float(seconds))

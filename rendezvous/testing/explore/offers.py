@@ -70,12 +70,10 @@ def is_void(call: Any, arguments: Sequence[Any], at: float) -> bool:
 
 def is_known(event: Event, node: Any) -> bool:
     """Whether the watch cache of this member already has what the event contains."""
-    if isinstance(event, events.WatchUpdate):
-        cache = node.machine.state.cache
-        if event.key not in cache.watched:
-            return True
-        return not any(cache.keys.is_news(change.item) for change in event.batch.events)
-    return False
+    if not isinstance(event, events.WatchUpdate):
+        return False
+    cache = node.machine.state.cache
+    return event.key not in cache.watched or not any(cache.keys.is_news(change.item) for change in event.batch.events)
 
 
 def find_owner(call: Any) -> str:
@@ -93,7 +91,6 @@ def make_label(call: Any, arguments: tuple[Any, ...]) -> str:
 
 
 def describe_event(event: Event) -> str:
-    match event:
-        case StoreOutcomeUnknown():
-            return "that a request brought no answer"
+    if isinstance(event, StoreOutcomeUnknown):
+        return "that a request brought no answer"
     return f"{type(event).__name__} {getattr(event, 'member_id', '')[:4]}".strip()

@@ -51,9 +51,9 @@ class ScopeResult(Struct, kw_only=True):
     record: list[str] = field(default_factory=list)
 
 
-def build(scope: Scope, trace: Callable[[str], None] | None = None) -> ExploredCluster:
+def build(scope: Scope, trace: Callable[[str], None] = lambda line: None) -> ExploredCluster:
     """The cluster of this scope in its first state."""
-    world = ExploredCluster(scope, trace or _ignore_line)
+    world = ExploredCluster(scope, trace)
     world.checker = Checker(world, exit_codes=EXIT_CODES, has_witnesses=False)
     world.begin()
     return world
@@ -258,7 +258,3 @@ def play(scope: Scope, schedule: Sequence[str]) -> list[str]:
     except Exception as error:
         record.append(f"violation of {error}" if isinstance(error, Violation) else repr(error))
     return record
-
-
-def _ignore_line(line: str) -> None:
-    """Discard the trace."""

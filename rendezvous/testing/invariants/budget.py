@@ -7,7 +7,7 @@ exact to the millisecond; what is new must be explained by an event of the round
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
@@ -54,10 +54,8 @@ class BudgetChecks(Checks):
         if seal.short_rounds >= settings.no_progress_rounds:
             self.fail("S5", f"round {seal.round} is sealed after {seal.short_rounds} short ones")
         if seal.short_rounds >= 2:
-            pause_s = settings.backoff_first_s
-            for _ in range(seal.short_rounds - 2):
-                pause_s = min(2 * pause_s, settings.backoff_max_s)
-            if request.at < request.stop_seen_at + min(pause_s, settings.backoff_max_s) - ROUNDED_S:
+            pause_s = min(settings.backoff_first_s * 2 ** (seal.short_rounds - 2), settings.backoff_max_s)
+            if request.at < request.stop_seen_at + pause_s - ROUNDED_S:
                 self.fail(
                     "S5", f"{seal.short_rounds} short rounds, and a pause of {request.at - request.stop_seen_at:g} s"
                 )
@@ -124,16 +122,11 @@ class BudgetChecks(Checks):
             self.fail("S5", f"{count} rounds in a row with a port taken after {before}, {charged} charged")
 
     def _check_losses(
-        self,
-        seal: Seal,
-        last: RoundRecord,
-        request: SealRequest,
-        elapsed_s: float,
-        lost: Collection[str],
+        self, seal: Seal, last: RoundRecord, request: SealRequest, elapsed_s: float, lost: Collection[str]
     ) -> list[tuple[str, float]]:
         """Check the strikes for losses; those that are new in this seal."""
         carried = [(node, age + elapsed_s) for node, age in last.seal.losses]
-        fresh = self._find_new(seal.losses, self._drop_old(carried, seal), "losses")
+        fresh = self._find_new(seal.losses, carried, "losses")
         for node, age_s in fresh:
             went = min((at for m, at in last.departed_at.items() if self.find_node_name(m) == node), default=math.inf)
             if went > request.at - age_s + ROUNDED_S:
@@ -153,7 +146,7 @@ class BudgetChecks(Checks):
             before = tuple(mark for mark in before if mark[2] > last.seal.provisional_age_s)
         carried = [(f"{node} #{rank}", age + elapsed_s) for node, rank, age in before]
         now = [(f"{node} #{rank}", age) for node, rank, age in seal.first_failures]
-        fresh = self._find_new(now, self._drop_old(carried, seal), "first failures")
+        fresh = self._find_new(now, carried, "first failures")
         if len(fresh) > 1 or (fresh and charged != 1):
             self.fail("S9", f"{fresh} are new first failures with {charged} restarts charged")
         failed = {m: s for m, s in last.statuses.items() if s.outcome == "failed" and m in last.active}
@@ -165,21 +158,15 @@ class BudgetChecks(Checks):
             if [name for name, _ in fresh] != wanted:
                 self.fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
 
-    def _drop_old(self, strikes: Sequence[tuple[str, float]], seal: Seal) -> Iterator[tuple[str, float, bool]]:
-        """Strikes to carry over, and whether each may be dropped because it is too old to count again."""
-        settings = self._settings
-        limit_s = settings.quarantine_window_s + settings.quarantine_max_s
-        return ((name, age, age > limit_s - ROUNDED_S) for name, age in strikes)
-
     def _find_new(
-        self, found: Sequence[tuple[str, float]], carried: Iterator[tuple[str, float, bool]], what: str
+        self, found: Sequence[tuple[str, float]], carried: Sequence[tuple[str, float]], what: str
     ) -> list[tuple[str, float]]:
-        """The strikes after those that were carried over; all of these must be present."""
-        rest = list(found)
-        for name, age, may_lack in carried:
+        """The strikes after those that were carried over; only one too old to count again may be missing of these."""
+        rest, limit_s = list(found), self._settings.quarantine_window_s + self._settings.quarantine_max_s
+        for name, age in carried:
             if rest and rest[0][0] == name and abs(rest[0][1] - age) <= ROUNDED_S:
                 rest.pop(0)
-            elif not may_lack:
+            elif age <= limit_s - ROUNDED_S:
                 self.fail("S5", f"of the {what} {name}, {age:g} s ago, is missing in {found}")
         return rest
 
@@ -201,10 +188,8 @@ def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict
             ages = sorted(age for name, age in marks if name == node)
             count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + ROUNDED_S)
             if limit and count >= limit:
-                length_s = settings.quarantine_first_s
-                for _ in range(count - limit):
-                    length_s = min(2 * length_s, settings.quarantine_max_s)
-                left_s = min(length_s, settings.quarantine_max_s) - ages[0] + ago_s
+                length_s = min(settings.quarantine_first_s * 2 ** (count - limit), settings.quarantine_max_s)
+                left_s = length_s - ages[0] + ago_s
                 if left_s > 0:
                     found[node] = max(left_s, found.get(node, 0.0))
     return found

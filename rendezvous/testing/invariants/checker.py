@@ -99,7 +99,7 @@ class Checker(Checks):
             if kind == "members":
                 job.present.discard(rest)
                 job.seen_until[rest] = self._timeline.now
-                if self._storage.leases.has_ended(job.leases[rest]):
+                if job.leases[rest] in self._storage.leases.ended_at:
                     job.ended.add(rest)
                 job.depart(rest, self._timeline.now)
                 if job.last is not None:
@@ -254,7 +254,7 @@ class Checker(Checks):
             witness.note(actions, self._timeline.now)
             self._seals.confirmed_gone |= {event.member_id for event in events if isinstance(event, PeerGone)}
             if not self.is_removed:
-                self._deadlines.check(host, witness, self._find_job(host), events, actions)
+                self._deadlines.check(host, witness, self._find_job(host), actions)
                 self._permissions.check_departure(host, witness, actions)
         if any(isinstance(action, Exit) for action in actions[:-1]):
             self.fail("L1", f"{host.name} acts after its end: {actions}")

@@ -11,17 +11,8 @@ import json
 import math
 from collections.abc import Sequence
 
-from rendezvous.events import (
-    Action,
-    Event,
-    ExtendWatchdog,
-    KeepAlive,
-    SendToPeer,
-    StartRound,
-    StoreRequest,
-    Txn,
-    get_request_kind,
-)
+from rendezvous import events
+from rendezvous.events import Action, get_request_kind
 from rendezvous.testing.invariants.history import Checks, JobRecord
 from rendezvous.testing.invariants.witness import Witness
 from rendezvous.testing.simulation.cluster import Cluster
@@ -36,9 +27,7 @@ class DeadlineChecks(Checks):
         super().__init__(cluster, seed)
         self._acknowledged_at: dict[ProbeKey, dict[str, float]] = {}  # probe -> who acknowledged it, and when
 
-    def check(
-        self, host: Host, witness: Witness, job: JobRecord, events: Sequence[Event], actions: Sequence[Action]
-    ) -> None:
+    def check(self, host: Host, witness: Witness, job: JobRecord, actions: Sequence[Action]) -> None:
         """Check one step of this agent. `job`: of which it is a member."""
         member_id = host.state.member_id if host.state is not None else ""
         gone_by = host.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
@@ -49,16 +38,18 @@ class DeadlineChecks(Checks):
         is_over = witness.was_member and self._timeline.now >= witness.watchdog_until + self._settings.kill_margin_s
         for action in actions:
             match action:
-                case StoreRequest(_, why, Txn()) if is_over and get_request_kind(action.request) == "write":
+                case events.StoreRequest(_, why, events.Txn()) if (
+                    is_over and get_request_kind(action.request) == "write"
+                ):
                     self.fail("S10", f"{host.name} wants to {why}, and is no member since {witness.watchdog_until:.3f}")
-                case StartRound() if is_over:
+                case events.StartRound() if is_over:
                     self.fail("S1", f"{host.name} starts workers, and is no member since {witness.watchdog_until:.3f}")
-                case SendToPeer(to, text):
+                case events.SendToPeer(to, text):
                     self._note_acknowledgement(member_id, to, json.loads(text), witness, job)
-                case ExtendWatchdog(until):
+                case events.ExtendWatchdog(until):
                     self._check_extension(host, witness, job, host.to_timeline(until))
                     witness.watchdog_until = host.to_timeline(until)
-                case StartRound():
+                case events.StartRound():
                     self._check_start(host, witness, job, action)
         if host.state is not None and not host.state.membership.has_ended:
             self._check_stop(host, witness)
@@ -70,17 +61,15 @@ class DeadlineChecks(Checks):
     def compute_lease_bound(self, lease: int) -> float:
         """Until when processes may run under this lease."""
         settings = self._settings
-        grace_s = settings.lease_ttl_s if self._storage.leases.is_broken(lease) else 0.0
+        grace_s = settings.lease_ttl_s if lease in self._storage.leases.broken else 0.0
         return self._storage.leases.get_end(lease) + grace_s - settings.kill_margin_s
 
     def _check_extension(self, host: Host, witness: Witness, job: JobRecord, until: float) -> None:
         settings, state = self._settings, host.state
         assert state is not None
         lease, is_member, member_id = state.lease.id, state.is_member, state.member_id
-        if witness.member_id not in (
-            "",
-            member_id,
-        ):  # the extension came before the end of the membership, in the same step
+        if witness.member_id not in ("", member_id):
+            # The extension came before the end of the membership, in the same step.
             lease, is_member, member_id = witness.lease, witness.was_member, witness.member_id
         bound = self.compute_lease_bound(lease) if lease is not None else -math.inf
         if is_member:
@@ -156,7 +145,7 @@ class DeadlineChecks(Checks):
 
     # --- starts and stops ---
 
-    def _check_start(self, host: Host, witness: Witness, job: JobRecord, start: StartRound) -> None:
+    def _check_start(self, host: Host, witness: Witness, job: JobRecord, start: events.StartRound) -> None:
         state, last, now = host.state, job.last, self._timeline.now
         assert state is not None
         if last is None:
@@ -208,12 +197,8 @@ class DeadlineChecks(Checks):
         if state.job.make_member_key(state.member_id) in witness.known.gone_at:
             return
         due = witness.renewed_at + self._settings.keep_alive_interval_s + self._settings.retry_delay_s
-        is_asking = (
-            witness.is_asking(KeepAlive)
-            or witness.is_asking_for("a new lease")
-            or witness.is_asking_for("register again")
-            or witness.is_asking_for("see whether the lease")
-        )
+        phrases = ("a new lease", "register again", "see whether the lease")
+        is_asking = witness.is_asking(events.KeepAlive) or any(witness.is_asking_for(phrase) for phrase in phrases)
         if not is_asking and host.to_timeline(state.requests.wake_at) > max(due, self._timeline.now) + 1.0:
             self.fail(
                 "L2", f"{host.name} renews its lease when it wakes at {state.requests.wake_at:.3f}, not at {due:.3f}"

@@ -8,24 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from rendezvous import events
 from rendezvous.errors import LeaseNotFound
-from rendezvous.events import (
-    Action,
-    Event,
-    KeepAlive,
-    MakePlan,
-    PeerDown,
-    PeerGone,
-    PeerUp,
-    PlanReady,
-    StopRound,
-    StoreOutcomeUnknown,
-    StoreRejected,
-    StoreReply,
-    StoreRequest,
-)
+from rendezvous.events import Action, Event
 from rendezvous.stores.contract import Delete, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
 
 RESYNC_PURPOSE = "see whether a watch has fallen silent"
@@ -61,17 +48,20 @@ class KnownKeys:
 
     def load(self, get: Get, found: GetResult, now: float) -> None:
         there = {item.key for item in found.items}
-        if get.prefix:
-            for key in [key for key in self.items if key.startswith(get.key) and key not in there]:
+        known = [key for key in self.items if key.startswith(get.key)] if get.prefix else [get.key]
+        for key in known:
+            if key not in there:
                 self.remove(key, found.revision, now)
-            for item in found.items:
-                self.put(item, now)
-            self._read[get.key] = max(found.revision, self._read.get(get.key, 0))
-            return
-        if not there:
-            self.remove(get.key, found.revision, now)
         for item in found.items:
             self.put(item, now)
+        if get.prefix:
+            self._read[get.key] = max(found.revision, self._read.get(get.key, 0))
+
+
+class _SentRequest(NamedTuple):
+    asked: events.StoreRequest
+    at: float
+    member_id: str  # under which it was made
 
 
 class Witness:
@@ -84,7 +74,7 @@ class Witness:
         self.read_at: dict[str, float] = {}  # key -> when the last read of it and all control keys was sent
         self.held_until = -math.inf  # by acknowledgements of the whole roster
         self.acknowledged_at = -math.inf  # when it last acknowledged that it cannot reach the store either
-        self.up: dict[str, PeerUp] = {}
+        self.up: dict[str, events.PeerUp] = {}
         self.down_since: dict[str, float] = {}
         self.gone_since: dict[str, float] = {}
         self.fenced: set[int] = set()  # rounds whose processes it has ordered to be killed at once
@@ -99,15 +89,14 @@ class Witness:
         self.just_read: list[str] = []  # keys read by the answers of the present step
         self.watchdog_until = math.inf
         self.revisions: dict[str, int] = {}  # the highest revisions that it has known of control keys
-        self.planned: tuple[int, PlanReady | None] = (0, None)  # the last request for a plan, and its answer
+        self.planned: tuple[int, events.PlanReady | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
-        self._requests: dict[int, tuple[StoreRequest, float]] = {}
-        self._request_member_ids: dict[int, str] = {}  # request -> the member id under which it was made
+        self._requests: dict[int, _SentRequest] = {}
 
     def forget(self, now: float) -> None:
         """The agent has become another member, which starts without knowledge and without requests."""
         self.known = KnownKeys()
-        self._requests = {id: (ask, at) for id, (ask, at) in self._requests.items() if at == now}
+        self._requests = {id: sent for id, sent in self._requests.items() if sent.at == now}
         self.unwatched.clear()
         self.resynced_at.clear()
         self.revisions.clear()
@@ -115,10 +104,10 @@ class Witness:
         self.watchdog_until = math.inf
 
     def is_asking(self, kind: type) -> bool:
-        return any(isinstance(ask.request, kind) for ask, _ in self._requests.values())
+        return any(isinstance(sent.asked.request, kind) for sent in self._requests.values())
 
     def is_asking_for(self, phrase: str) -> bool:
-        return any(phrase in ask.why for ask, _ in self._requests.values())
+        return any(phrase in sent.asked.why for sent in self._requests.values())
 
     @property
     def followed(self) -> frozenset[str]:
@@ -129,18 +118,15 @@ class Witness:
         self.just_read = []
         for event in new_events:
             match event:
-                case StoreReply(id, answer):
-                    ask, sent_at = self._requests.pop(id, (None, now))
-                    if ask is not None:
-                        self._take_answer(ask, sent_at, answer, now)
-                case StoreRejected(id, error):
-                    ask, _ = self._requests.pop(id, (None, now))
-                    is_own = ask is not None and not ask.why.startswith("end the job")
-                    is_own = (
-                        is_own and self._request_member_ids[id] == self.member_id
-                    )  # else it concerns a former lease
-                    self.is_lease_gone |= is_own and isinstance(error, LeaseNotFound)
-                case StoreOutcomeUnknown(id):
+                case events.StoreReply(id, answer):
+                    if sent := self._requests.pop(id, None):
+                        self._take_answer(sent.asked, sent.at, answer, now)
+                case events.StoreRejected(id, error):
+                    sent = self._requests.pop(id, None)
+                    if sent and sent.member_id == self.member_id:  # else it concerns a former lease
+                        is_end = sent.asked.why.startswith("end the job")
+                        self.is_lease_gone |= isinstance(error, LeaseNotFound) and not is_end
+                case events.StoreOutcomeUnknown(id):
                     self._requests.pop(id, None)
                 case events.WatchUpdate(key, batch) if key in self._followed:
                     for each in batch.events:
@@ -154,15 +140,15 @@ class Witness:
                     self.left_at = min(self.left_at, now)
                 case events.RoundFailed(round):
                     (self.failed_late if round in self.ordered - self.failed else self.failed).add(round)
-                case PlanReady(id) if id == self.planned[0]:
+                case events.PlanReady(id) if id == self.planned[0]:
                     self.planned = (id, event)
-                case PeerUp(member_id):
+                case events.PeerUp(member_id):
                     self.up[member_id] = event
                     self.down_since.pop(member_id, None)
                     self.gone_since.pop(member_id, None)
-                case PeerDown(member_id):
+                case events.PeerDown(member_id):
                     self.down_since[member_id] = now
-                case PeerGone(member_id):
+                case events.PeerGone(member_id):
                     self.gone_since.setdefault(member_id, now)
 
     def note(self, actions: Iterable[Action], now: float) -> None:
@@ -174,23 +160,24 @@ class Witness:
                 case events.StopWatch(key):
                     self._followed.discard(key)
                     self.unwatched.pop(key, None)
-                case MakePlan(id):
+                case events.MakePlan(id):
                     self.planned = (id, None)
-                case StoreRequest(id):
-                    self._requests[id], self._request_member_ids[id] = (action, now), self.member_id
-                case StopRound(round, mode):
+                case events.StoreRequest(id):
+                    self._requests[id] = _SentRequest(action, now, self.member_id)
+                case events.StopRound(round, mode):
                     self.ordered.add(round)
                     if mode == "fence":
                         self.fenced.add(round)
 
-    def _take_answer(self, store_request: StoreRequest, sent_at: float, answer: events.Answer, now: float) -> None:
+    def _take_answer(self, asked: events.StoreRequest, sent_at: float, answer: events.Answer, now: float) -> None:
+        request = asked.request
         if isinstance(answer, Lease) or (isinstance(answer, Renewal) and answer.is_confirmed):
             self.renewed_at = max(self.renewed_at, sent_at)
-        if isinstance(answer, Renewal) and isinstance(store_request.request, KeepAlive) and not answer.create_revision:
-            self.known.remove(store_request.request.key, answer.revision, now)
-        if not isinstance(answer, TxnResult) or not isinstance(store_request.request, events.Txn):
+        if isinstance(answer, Renewal) and isinstance(request, events.KeepAlive) and not answer.create_revision:
+            self.known.remove(request.key, answer.revision, now)
+        if not isinstance(answer, TxnResult) or not isinstance(request, events.Txn):
             return
-        branch = store_request.request.success if answer.succeeded else store_request.request.failure
+        branch = request.success if answer.succeeded else request.failure
         found = iter(answer.found)
         names: list[str] = []
         for operation in branch:
@@ -203,10 +190,8 @@ class Witness:
                     self.known.load(operation, next(found), now)
                     names.append(operation.key)
         self.just_read += names
-        if store_request.why == RESYNC_PURPOSE or (
-            store_request.why.startswith("read ") and store_request.why.endswith(" again")
-        ):
-            self.has_resynced = store_request.why == RESYNC_PURPOSE
+        if asked.why == RESYNC_PURPOSE or (asked.why.startswith("read ") and asked.why.endswith(" again")):
+            self.has_resynced = asked.why == RESYNC_PURPOSE
             self.resynced_at.update(dict.fromkeys(names, sent_at))
         if any(name.endswith("/ctl/") for name in names):
             for name in names:

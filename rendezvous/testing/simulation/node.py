@@ -6,28 +6,9 @@ import json
 import math
 from collections.abc import Callable, Iterable
 
-from rendezvous import records
+from rendezvous import events, records
 from rendezvous.errors import StoreError
-from rendezvous.events import (
-    Action,
-    ConnectTo,
-    Event,
-    Exit,
-    ExtendWatchdog,
-    LeaveRequest,
-    Log,
-    MakePlan,
-    SendToPeer,
-    SetIdentity,
-    Start,
-    StartRound,
-    StartWatch,
-    StopRound,
-    StopWatch,
-    StoreRequest,
-    Tick,
-    WatchLost,
-)
+from rendezvous.events import Action, Event
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Member, Spec
 from rendezvous.stores.contract import Put, Watch
@@ -108,7 +89,7 @@ class SimulatedNode(Host):
         self.machine.state.requests.next_id += self._first_request
         self.state = self.machine.state
         self._timeline.trace(f"{self.name} starts")
-        self.send(Start())
+        self.send(events.Start())
 
     def start_if_down(self) -> None:
         if not self.is_up and self.running is None:
@@ -149,7 +130,7 @@ class SimulatedNode(Host):
             calls = self.take_deferred_calls()
             backlog, self._backlog = self._backlog, []
             self._notify_change()
-            self.send(*(backlog or [Tick()]))
+            self.send(*(backlog or [events.Tick()]))
             for call, arguments in calls:
                 call(*arguments)
 
@@ -157,14 +138,14 @@ class SimulatedNode(Host):
         """End every watch, as a reconnect does to a store that has forgotten the events since."""
         self._timeline.trace(f"{self.name} loses its watches")
         for key in self._watches:
-            lost = WatchLost(key, StoreError("the watch has ended"))
+            lost = events.WatchLost(key, StoreError("the watch has ended"))
             self._timeline.call_later(self._network.draw_delay(), self._send_to, self._incarnation, lost)
         self._cancel_watches()
 
     def leave(self, exit_code: int = 143) -> None:
         """Ask the agent to leave, as SIGTERM does."""
         self.is_told_to_leave = True
-        self.send(LeaveRequest("SIGTERM", exit_code))
+        self.send(events.LeaveRequest("SIGTERM", exit_code))
 
     def heal(self) -> None:
         super().heal()
@@ -190,7 +171,7 @@ class SimulatedNode(Host):
             self.send(event)
 
     def _arm(self) -> None:
-        """Schedule the next Tick; a Tick that was scheduled for later becomes void."""
+        """Schedule the next Tick; one that was scheduled for later becomes void."""
         if self.machine is not None and self.machine.wake_at < self._armed_for:
             self._armed_for = self.machine.wake_at
             at = max(self.to_timeline(self._armed_for), self._timeline.now)
@@ -201,53 +182,53 @@ class SimulatedNode(Host):
             return
         self._armed_for = math.inf
         if self.machine is not None and self.read_clock() >= self.machine.wake_at:
-            self.send(Tick())
+            self.send(events.Tick())
         else:
             self._arm()
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case StoreRequest():
+            case events.StoreRequest():
                 self._note_registration(action)
                 self._observers.before_request(self, action)
                 self._store.request(self, self._incarnation, action, self._send_to)
-            case StartWatch(key, start_revision):
+            case events.StartWatch(key, start_revision):
                 watch = self._store.follow(self, key, start_revision, self._incarnation, self._send_to)
                 self._watches[key] = watch
-            case StopWatch(key):
+            case events.StopWatch(key):
                 stopped = self._watches.pop(key, None)
                 if stopped is not None:
                     stopped.cancel()
-            case MakePlan():
+            case events.MakePlan():
                 plan_s = self._config.plan_s
                 late_s = self._timeline.random.uniform(*plan_s) if plan_s else self._network.draw_delay()
                 plan = self._config.shape.plan(action)
                 self._timeline.call_later(late_s, self._send_to, self._incarnation, plan)
-            case SetIdentity(job, member_id) if self.presence is not None:
+            case events.SetIdentity(job, member_id) if self.presence is not None:
                 self.presence.set_identity(job, member_id)
-            case ConnectTo(member_id, address) if self.presence is not None:
+            case events.ConnectTo(member_id, address) if self.presence is not None:
                 self.presence.connect_to(member_id, address)
-            case SendToPeer(member_id, text) if self.presence is not None:
+            case events.SendToPeer(member_id, text) if self.presence is not None:
                 self.presence.send(member_id, text)
-            case StartRound():
+            case events.StartRound():
                 self._start_round(action)
-            case StopRound():
+            case events.StopRound():
                 self.processes.stop(action)
-            case ExtendWatchdog(until):
+            case events.ExtendWatchdog(until):
                 self.processes.extend_watchdog(self.to_timeline(until))
-            case Log(sentence):
+            case events.Log(sentence):
                 self.last_status = sentence
                 self._timeline.trace(f"{self.name} says: {sentence}")
-            case Exit():
+            case events.Exit():
                 self._end(action)
 
-    def _start_round(self, action: StartRound) -> None:
+    def _start_round(self, action: events.StartRound) -> None:
         running = self.processes.prepare(action, self._storage.read_current_job())
         self._observers.before_start(self, running)
         self.processes.start(running, self.machine.member_id if self.machine is not None else "")
         self._observers.after_start(self.processes)
 
-    def _note_registration(self, store_request: StoreRequest) -> None:
+    def _note_registration(self, store_request: events.StoreRequest) -> None:
         """Note the member ids that agents of this machine have registered, or tried to."""
         for write in getattr(store_request.request, "success", ()):
             if isinstance(write, Put) and write.key.rpartition("/")[0].endswith("/members"):
@@ -255,7 +236,7 @@ class SimulatedNode(Host):
                 if member.member_id not in self.member_ids:
                     self.member_ids.append(member.member_id)
 
-    def _end(self, end: Exit) -> None:
+    def _end(self, end: events.Exit) -> None:
         self.ended = end
         self._observers.after_end(self, tuple(self._watches))
         self._cancel_watches()

@@ -7,16 +7,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rendezvous.events import (
-    CheckpointSaved,
-    Event,
-    RoundFailed,
-    RoundStopped,
-    RoundSucceeded,
-    StartRound,
-    StopRound,
-    WatchdogExpired,
-)
+from rendezvous import events
+from rendezvous.events import Event
 from rendezvous.testing.simulation.config import ClusterConfig, parse_rank
 from rendezvous.testing.simulation.timeline import Timeline
 
@@ -66,7 +58,7 @@ class SimulatedProcesses:
         """Whether processes are alive; not if SIGKILL is pending and the kernel holds them."""
         return self.running is not None and self._timeline.now >= self.hangs_until
 
-    def prepare(self, start: StartRound, job: str) -> Running:
+    def prepare(self, start: events.StartRound, job: str) -> Running:
         """The processes that this action describes; they do not run yet."""
         rank = parse_rank(start.assignment)
         restarts = f" after {start.restart_count} restarts" if start.restart_count else ""
@@ -76,7 +68,7 @@ class SimulatedProcesses:
     def start(self, running: Running, member_id: str) -> None:
         self.running, self.running_as, self.has_finished = running, member_id, False
 
-    def stop(self, stop: StopRound) -> None:
+    def stop(self, stop: events.StopRound) -> None:
         """Have the processes end within the grace; the agent kills those that are left after it."""
         self._timeline.trace(f"{self.name} stops round {stop.round} ({stop.mode}): {stop.reason}")
         self.kill_later(self._draw_stop_time_s(stop.mode))
@@ -98,7 +90,7 @@ class SimulatedProcesses:
                 self._timeline.call_at(self.hangs_until, self.kill, which)
                 return
             self.running = None
-            self._send(RoundStopped(which.round, next(self.ports)))
+            self._send(events.RoundStopped(which.round, next(self.ports)))
             self._on_exit()
 
     def hang(self, duration_s: float) -> None:
@@ -122,7 +114,7 @@ class SimulatedProcesses:
 
     def _end_watchdog(self, which: Running) -> None:
         if self.running is which:
-            self._send(WatchdogExpired())
+            self._send(events.WatchdogExpired())
             self.kill(which)
 
     # --- what the processes do ---
@@ -133,7 +125,7 @@ class SimulatedProcesses:
             self.has_finished = True
             self.finished_as[self.running.round] = self.running_as
             self.ended_as[self.running.round] = ("succeeded", 0)
-            self._send(RoundSucceeded(self.running.round))
+            self._send(events.RoundSucceeded(self.running.round))
 
     def fail(self, exit_code: int = 1, is_peer_loss: bool = False, is_port_taken: bool = False) -> None:
         """One process fails."""
@@ -143,14 +135,15 @@ class SimulatedProcesses:
             self.failed_rounds.add(round)
             self.ended_as[round] = ("failed", exit_code)
             failure = f"exit {exit_code} on {self.name}"
-            self._send(RoundFailed(round, exit_code, is_peer_loss, failure, rank, is_port_taken))
+            self._send(events.RoundFailed(round, exit_code, is_peer_loss, failure, rank, is_port_taken))
 
     def fail_again(self) -> None:
         """Another process fails after the first failure was reported."""
         if self.running is not None and self.has_finished:
-            self._send(RoundFailed(self.running.round, 121, False, f"exit 121 on {self.name}", self.running.rank))
+            round, rank = self.running.round, self.running.rank
+            self._send(events.RoundFailed(round, 121, False, f"exit 121 on {self.name}", rank))
 
     def save(self) -> None:
         """The processes save a checkpoint."""
         if self.running is not None and not self.has_finished:
-            self._send(CheckpointSaved(self.running.round))
+            self._send(events.CheckpointSaved(self.running.round))

@@ -64,48 +64,32 @@ class LeaseTimes:
     """When leases end or have ended. Times are given and returned on the timeline, not on the store's clock."""
 
     def __init__(self, timeline: Timeline, clock: StoreClock, ttl_s: float) -> None:
-        self._timeline = timeline
-        self._clock = clock
-        self._ttl_s = ttl_s
-        self._due: dict[int, float] = {}  # lease -> when it ends, on the store's clock
-        self._ended_at: dict[int, float] = {}
-        self._broken: set[int] = set()  # leases that ended early
+        self._timeline, self._clock, self._ttl_s = timeline, clock, ttl_s
+        self.due: dict[int, float] = {}  # lease -> when it ends, on the store's clock
+        self.ended_at: dict[int, float] = {}
+        self.broken: set[int] = set()  # leases that the store has ended before their time
 
     def note_grant(self, lease: int, ttl_s: float) -> None:
         """The store has granted this lease; it may be the answer to a grant that was repeated."""
-        if lease not in self._due or lease in self._ended_at:
-            self._due[lease] = self._clock.read() + ttl_s
-            self._ended_at.pop(lease, None)
+        if lease not in self.due or lease in self.ended_at:
+            self.due[lease] = self._clock.read() + ttl_s
+            self.ended_at.pop(lease, None)
 
     def note_renewal(self, lease: int, ttl_s: float) -> None:
-        self._due[lease] = self._clock.read() + ttl_s
+        self.due[lease] = self._clock.read() + ttl_s
 
     def note_end(self, lease: int) -> None:
-        self._ended_at[lease] = min(self.get_end(lease), self._timeline.now)
-
-    def note_early_end(self, lease: int) -> None:
-        """The store is about to end a lease before its time."""
-        self._broken.add(lease)
-
-    def list_granted(self) -> list[int]:
-        return list(self._due)
+        self.ended_at[lease] = min(self.get_end(lease), self._timeline.now)
 
     def get_end(self, lease: int) -> float:
         """When this lease ended, or will end unless it is renewed; minus infinity for a lease that never was."""
-        due = self._due.get(lease, -math.inf) + self._timeline.now - self._clock.read()
-        return min(due, self._ended_at.get(lease, math.inf))
-
-    def has_ended(self, lease: int) -> bool:
-        return lease in self._ended_at
-
-    def is_broken(self, lease: int) -> bool:
-        """Whether the store has ended this lease before its time."""
-        return lease in self._broken
+        due = self.due.get(lease, -math.inf) + self._timeline.now - self._clock.read()
+        return min(due, self.ended_at.get(lease, math.inf))
 
     def is_excused(self, lease: int) -> bool:
         """Whether the member may still not know that its lease has ended, because the store ended it early."""
-        ended_at = self._ended_at.get(lease, math.inf)
-        return lease in self._broken and self._timeline.now < ended_at + self._ttl_s
+        ended_at = self.ended_at.get(lease, math.inf)
+        return lease in self.broken and self._timeline.now < ended_at + self._ttl_s
 
 
 class _Store(MemoryStore):
@@ -167,7 +151,7 @@ class Storage:
         self.away_since = math.inf
         self.clock.resume()
         if self._lease_mode == "renewed":
-            for lease in self.leases.list_granted():
+            for lease in list(self.leases.due):
                 with contextlib.suppress(StoreError):  # it has ended
                     self.leases.note_renewal(lease, self.store.lease_keep_alive(lease))
         self._lease_mode = "frozen"
@@ -188,7 +172,7 @@ class Storage:
         lease = host.state.lease.id if host.state is not None else None
         if lease is not None:
             self._timeline.trace(f"the store ends the lease of {host.name} early")
-            self.leases.note_early_end(lease)
+            self.leases.broken.add(lease)
             with contextlib.suppress(StoreError):  # it has ended
                 self.store.lease_revoke(lease)
             self.deliver()
