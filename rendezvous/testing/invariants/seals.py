@@ -130,8 +130,8 @@ class SealChecks(Checks):
         is_too_much = seal.restart_count > self._settings.max_restarts and self._settings.restart_window_s == math.inf
         if charged not in allowed or is_too_much:
             self.fail("S5", f"{charged} restarts charged for round {last.seal.round}, {seal.restart_count} in all")
-        failed_rounds = set[int]().union(*(host.processes.failed_rounds for host in self._hosts.values()))
-        failed = len([round for round in failed_rounds if round < seal.round])
+        ends = [end for host in self._hosts.values() for end in host.processes.ended_as.items()]
+        failed = len({round for round, (outcome, _) in ends if outcome == "failed" and round < seal.round})
         if seal.restart_count > failed:
             self.fail("S5", f"{seal.restart_count} restarts charged for {failed} failed rounds")
 

@@ -19,11 +19,10 @@ from rendezvous.records import Command
 from rendezvous.settings import Settings
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID, ClusterConfig, Shape
 from rendezvous.testing.simulation.host import Observers, StoreAccess
-from rendezvous.testing.simulation.network import Network, NetworkModel
+from rendezvous.testing.simulation.network import GRID, Call, Network, NetworkModel, Timeline
 from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
 from rendezvous.testing.simulation.storage import Storage, StoreNetwork
-from rendezvous.testing.simulation.timeline import GRID, Call, Timeline
 
 
 class Cluster:

@@ -1,4 +1,4 @@
-"""The simulated network: how slow it is, what it loses, and which nodes cannot reach each other.
+"""The virtual clock and the network of a simulated cluster: how slow it is, what it loses, who cannot reach whom.
 
 The paths from a node to the store and from node to node, over which presence runs, fail independently of each other,
 as they do in production. A cut is silent: nothing is refused, messages just do not arrive, and what a kernel would
@@ -8,13 +8,42 @@ retransmit arrives after the heal.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
 from msgspec import Struct
 
-from rendezvous.testing.simulation.timeline import Timeline
-
 STORE, ANYBODY = "*store", "*"  # ends of a path that are no node: the store, and any node
+GRID = 2.0**20  # ticks per second: clocks that differ by whole seconds then agree on the time to the last bit
+
+Call = Callable[..., object]
+Schedule = Callable[[float, Call, tuple[Any, ...]], None]  # time, call, arguments
+
+
+class Timeline:
+    """`schedule` takes the calls; it decides when each is made. `begin`: the time that a trace counts from."""
+
+    def __init__(self, *, random: Random, trace: Callable[[str], None], schedule: Schedule, begin: float = 0.0) -> None:
+        self.now = begin
+        self.random = random
+        self.counts: Counter[str] = Counter()  # how often each fault, and each rule that answers one, was met
+        self._begin = begin
+        self._trace = trace
+        self._schedule = schedule
+
+    def call_at(self, time: float, call: Call, *arguments: object) -> None:
+        self._schedule(time, call, arguments)
+
+    def call_later(self, delay_s: float, call: Call, *arguments: object) -> None:
+        self._schedule(self.now + delay_s, call, arguments)
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def trace(self, line: str) -> None:
+        self._trace(f"{self.now - self._begin:9.3f}  {line}")
 
 
 class NetworkModel(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rendezvous import events
 from rendezvous.events import Event
 from rendezvous.testing.simulation.config import ClusterConfig, parse_rank
-from rendezvous.testing.simulation.timeline import Timeline
+from rendezvous.testing.simulation.network import Timeline
 
 SUPERVISOR_LATE_S = 0.05  # a supervisor kills its workers within this after the agent's end
 
@@ -44,7 +44,6 @@ class SimulatedProcesses:
         self.has_finished = False  # all have exited with success, or one has failed
         self.finished_as: dict[int, str] = {}  # round that has finished -> the member id under which it ran
         self.ended_as: dict[int, tuple[str, int]] = {}  # round -> "succeeded" or "failed", and the exit code
-        self.failed_rounds: set[int] = set()
         self.hangs_until = -math.inf  # until then the kernel does not let them die
         self.watchdog_until = math.inf
         self.ports = itertools.count(20_000)
@@ -132,7 +131,6 @@ class SimulatedProcesses:
         if self.running is not None and not self.has_finished:
             self.has_finished = True
             round, rank = self.running.round, self.running.rank
-            self.failed_rounds.add(round)
             self.ended_as[round] = ("failed", exit_code)
             failure = f"exit {exit_code} on {self.name}"
             self._send(events.RoundFailed(round, exit_code, is_peer_loss, failure, rank, is_port_taken))

@@ -28,9 +28,8 @@ from rendezvous.stores.memory.keyspace import StoredLease
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID
 from rendezvous.testing.simulation.host import Host, Send
-from rendezvous.testing.simulation.network import Network
+from rendezvous.testing.simulation.network import Network, Timeline
 from rendezvous.testing.simulation.processes import Running
-from rendezvous.testing.simulation.timeline import Timeline
 
 SLOW_S = 0.9  # less than any limit of a call
 
