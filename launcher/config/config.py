@@ -222,10 +222,8 @@ def _resolve_standby(values: Mapping[str, Value], notes: list[str], is_python: b
     modules, sets = preload.read(), int(standby.read())
     if not is_python and (modules or sets):
         asked = preload if modules else standby
-        raise UsageError(
-            f"{asked}: {values['no-python']} runs a program, and only Python can be forked with modules in memory",
-            f"leave out {asked.origin}, or give Python's script itself",
-        )
+        why = f"{values['no-python']} runs a program, and only Python can be forked with modules in memory"
+        raise UsageError(f"{asked}: {why}", f"leave out {asked.origin}, or give Python's script itself")
     if sets and is_alone and values["max-restarts"].text == "0":
         notes.append(f"{standby} has no effect without --max-restarts: nothing is restarted here")
         return 0

@@ -37,14 +37,11 @@ def read(network: StoreConfig, environ: Mapping[str, str]) -> Credentials:
     if network.backend == "served":
         return Credentials("", "", token, secret)
     if user and not password:
-        raise UsageError(
-            f"etcd shall be asked as user {user}, and no password is given",
-            "password_file=PATH in --rdzv-conf, or the variable LAUNCHER_ETCD_PASSWORD_FILE",
-        )
+        hint = "password_file=PATH in --rdzv-conf, or the variable LAUNCHER_ETCD_PASSWORD_FILE"
+        raise UsageError(f"etcd shall be asked as user {user}, and no password is given", hint)
     if password and not user:
-        raise UsageError(
-            "a password for etcd is given, and no user", "user=NAME in --rdzv-conf, or the variable LAUNCHER_ETCD_USER"
-        )
+        hint = "user=NAME in --rdzv-conf, or the variable LAUNCHER_ETCD_USER"
+        raise UsageError("a password for etcd is given, and no user", hint)
     return Credentials(user, password, "", secret)
 
 

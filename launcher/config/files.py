@@ -23,7 +23,10 @@ def check(config: Config) -> None:
     if config.script == "-":
         raise _make_stdin_error()
     if config.launch_mode == "module":
-        _check_module(config.script, config.origins["launch_mode"])
+        origin = config.origins["launch_mode"]
+        if "/" in config.script or (config.script.endswith(".py") and os.path.isfile(config.script)):
+            sentence = f"{origin} takes the name of a module, {sanitize(config.script)} is a file"
+            raise UsageError(sentence, f"leave out {origin}")
     elif config.launch_mode != "program":
         _check_script(config.script)
     if config.logs_specs is not None:
@@ -41,41 +44,32 @@ def require_proc() -> None:
     except OSError:
         raise TemporaryError("/proc is not mounted, and meshrun finds processes there", _MOUNT_PROC) from None
     if shown_pid != str(os.getpid()):
-        raise TemporaryError(
-            f"/proc shows another pid namespace: this process is {os.getpid()} here and {shown_pid} there", _MOUNT_PROC
-        )
+        seen = f"/proc shows another pid namespace: this process is {os.getpid()} here and {shown_pid} there"
+        raise TemporaryError(seen, _MOUNT_PROC)
 
 
 def _make_stdin_error() -> UsageError:
     return UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
 
 
-def _check_module(name: str, origin: str) -> None:
-    if "/" in name or (name.endswith(".py") and os.path.isfile(name)):
-        raise UsageError(f"{origin} takes the name of a module, {sanitize(name)} is a file", f"leave out {origin}")
-
-
 def _check_script(script: str) -> None:
+    called = sanitize(script)
     try:
         mode = os.stat(script).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             if script in _STDIN:
                 raise _make_stdin_error()
-            raise UsageError(
-                f"script {sanitize(script)} is neither a file nor a directory", "every worker has to read it"
-            )
+            raise UsageError(f"script {called} is neither a file nor a directory", "every worker has to read it")
         os.close(os.open(script, os.O_RDONLY))
     except FileNotFoundError:
-        raise UsageError(f"script {sanitize(script)} does not exist", _suggest_script(script)) from None
+        raise UsageError(f"script {called} does not exist", _suggest_script(script)) from None
     except OSError as error:
-        raise UsageError(f"script {sanitize(script)} cannot be read: {error.strerror}") from None
+        raise UsageError(f"script {called} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
         if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
-            raise UsageError(
-                f"{sanitize(script)} is a directory without __main__.py", "give the name of a script in it"
-            )
+            raise UsageError(f"{called} is a directory without __main__.py", "give the name of a script in it")
     elif _is_zip_without_main(script):
-        raise UsageError(f"{sanitize(script)} is a zip file without __main__.py")
+        raise UsageError(f"{called} is a zip file without __main__.py")
 
 
 def _suggest_script(script: str) -> str:
@@ -104,13 +98,14 @@ def _is_zip_without_main(script: str) -> bool:
 
 
 def _check_log_dir(directory: str) -> None:
+    called = f"log directory {sanitize(directory)}"
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:
-        raise UsageError(f"log directory {sanitize(directory)} is not a directory") from None
+        raise UsageError(f"{called} is not a directory") from None
     except OSError as error:
-        raise UsageError(f"log directory {sanitize(directory)} cannot be made: {error.strerror}") from None
+        raise UsageError(f"{called} cannot be made: {error.strerror}") from None
     except RecursionError:  # makedirs calls itself for every level
-        raise UsageError(f"log directory {sanitize(directory)} cannot be made: it has too many levels") from None
+        raise UsageError(f"{called} cannot be made: it has too many levels") from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise UsageError(f"log directory {sanitize(directory)} is not writable")
+        raise UsageError(f"{called} is not writable")

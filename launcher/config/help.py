@@ -45,14 +45,9 @@ def _write_option(formatter: HelpFormatter, option: Option) -> None:
     """Write the option as it is typed, then its effect and default, then its variables."""
     formatter.write_text(" ".join(filter(None, (f"{option.short}," * bool(option.short), option.flag, option.metavar))))
     what = option.help + f" [default: {option.default}]" * (bool(option.default) and option.takes_value)
-    variables = ", ".join(option.variables)
-    formatter.indent()
-    formatter.indent()
-    for line in (what, variables):
-        if line:
+    with formatter.indentation(), formatter.indentation():
+        for line in filter(None, (what, ", ".join(option.variables))):
             formatter.write_text(line)
-    formatter.dedent()
-    formatter.dedent()
 
 
 def _list_options(group: str) -> list[Option]:

@@ -54,7 +54,9 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
         raise UsageError(f"{asked_by}: what is installed cannot be read: {_describe_error(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
-        hint = _suggest_names(name, {*built_in, *offered.names}, otherwise)
+        names = sorted({*built_in, *offered.names})
+        there = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
+        hint = suggest(name, {each: each for each in names}) or "; ".join(filter(None, (there, otherwise)))
         raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:
         packages = sorted(_describe_package(point) for point in found.values())
@@ -63,10 +65,8 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     plugin = Plugin(name, _describe_package(point), None)
     try:
         return replace(plugin, value=point.load()())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{plugin} cannot be loaded: {_describe_error(error)}") from error
-    except SystemExit as error:
-        raise UsageError(f"{plugin} cannot be loaded: it exits with {error.code}") from error
 
 
 def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:
@@ -79,12 +79,11 @@ def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> 
         raise UsageError(f"{plugin} has no method {method}()")
     try:
         answer = call(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{plugin} failed: {_describe_error(error)}") from error
-    except SystemExit as error:
-        raise UsageError(f"{plugin} failed: it exits with {error.code}") from error
     if not isinstance(answer, kind):
-        raise UsageError(f"{plugin}: {method}() returned {_describe_answer(answer)}, not {_add_article(kind.__name__)}")
+        found = "nothing" if answer is None else _add_article(type(answer).__name__)
+        raise UsageError(f"{plugin}: {method}() returned {found}, not {_add_article(kind.__name__)}")
     return answer
 
 
@@ -104,25 +103,15 @@ def _describe_package(point: Any) -> str:
     return f"{distribution.name} {distribution.version}" if distribution is not None else "an unknown package"
 
 
-def _suggest_names(name: str, known: Iterable[str], otherwise: str) -> str:
-    names = sorted(known)
-    if question := suggest(name, {each: each for each in names}):
-        return question
-    words = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
-    return "; ".join(filter(None, (words, otherwise)))
-
-
-def _describe_error(error: Exception) -> str:
+def _describe_error(error: BaseException) -> str:
     """The error in one line."""
+    if isinstance(error, SystemExit):
+        return f"it exits with {error.code}"
     try:
         text = " ".join(str(error).split())
     except Exception:  # its message may raise, too
         text = ""
     return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else type(error).__name__
-
-
-def _describe_answer(answer: object) -> str:
-    return "nothing" if answer is None else _add_article(type(answer).__name__)
 
 
 def _add_article(noun: str) -> str:

@@ -11,6 +11,7 @@ variables yield nothing, and `reason` says why. `KNOWN_BY`, at the end, lists th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
@@ -112,7 +113,8 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     number of nodes the user means other nodes, which still meet at the scheduler's endpoint. With an endpoint or a
     backend, the scheduler's endpoint is unused; its number and rank still apply.
     """
-    if why := _explain_alone(options) or _explain_unknown_count(found, options):
+    is_counted = "nnodes" in found or not options["nnodes"].is_default
+    if why := _explain_alone(options) or ("" if is_counted else "nothing says how many nodes there are"):
         return {}, dict.fromkeys(found, why)
     unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
     values = {name: value for name, value in found.items() if name not in unused}
@@ -163,11 +165,6 @@ def _is_local_address(text: str) -> bool:
     return port == "0" or host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _explain_unknown_count(found: Mapping[str, Value], options: Mapping[str, Value]) -> str:
-    is_known = "nnodes" in found or not options["nnodes"].is_default
-    return "" if is_known else "nothing says how many nodes there are"
-
-
 def _choose_rendezvous(values: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[bool, str]:
     """Whether the nodes use torchrun's static rendezvous; and why not at the endpoint in `values`, "" if they do."""
     backend, endpoint = options["rdzv-backend"], options["rdzv-endpoint"]
@@ -187,8 +184,21 @@ def _make_values(rows: Mapping[str, tuple[str, str]]) -> dict[str, Value]:
     return {name: Value(BY_NAME[name], text, origin, is_detected=True) for name, (text, origin) in rows.items()}
 
 
-def _describe_node(index: int, count: int, first: str) -> str:
-    return f"this is node {index} of {count}" + (f", and node 0 is {first}" if index else "")
+def _make_job(
+    controller: str, known_by: tuple[str, ...], count: int, rank: int, first: str, endpoint: str, run_id: str,
+    origins: tuple[str, str, str, str],
+) -> Detection:  # fmt: skip
+    """Return a job whose nodes meet at `endpoint`, on `first`. `origins`: of count, rank, endpoint and run id."""
+    by_count, by_rank, by_endpoint, by_id = origins
+    values = {
+        "nnodes": (str(count), by_count),
+        "node-rank": (str(rank), by_rank),
+        "rdzv-backend": ("c10d", by_endpoint),
+        "rdzv-endpoint": (endpoint, by_endpoint),
+        "rdzv-id": (run_id, by_id),
+    }
+    reason = f"this is node {rank} of {count}" + (f", and node 0 is {first}" if rank else "")
+    return Detection(controller, known_by, reason, _make_values(values))
 
 
 # --- Slurm ---
@@ -242,21 +252,17 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         return leave_alone(f"SLURM_STEP_NODELIST cannot be read: {error}", must_report=True)
     if not is_host(first):
         return leave_alone(f"SLURM_STEP_NODELIST begins with {first!r}, no host", must_report=True)
-    if not _has_host(environ.get("SLURM_JOB_NODELIST", ""), first):  # sbatch exports its own environment
-        return leave_alone(f"{first} is not one of the job's nodes: its variables are left from another job")
+    whole = environ.get("SLURM_JOB_NODELIST", "")
+    with suppress(ValueError):  # as far as it can be parsed
+        if whole and first not in islice(expand_hostlist(whole), _NODES_MAX):  # sbatch exports its own environment
+            return leave_alone(f"{first} is not one of the job's nodes: its variables are left from another job")
     here = environ.get("SLURMD_NODENAME", "")
     if rank >= count or (here and (here == first) != (rank == 0)):
         reason = f"task {rank} of {count} is on {here or 'this node'}, and the first node of {nodes} is {first}"
         return leave_alone(f"{reason}: say --nnodes and --rdzv-endpoint", must_report=True)
     port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
-    values = {
-        "nnodes": (str(count), "SLURM_STEP_NUM_NODES"),
-        "node-rank": (str(rank), "SLURM_PROCID"),
-        "rdzv-backend": ("c10d", "SLURM_STEP_NODELIST"),
-        "rdzv-endpoint": (f"{first}:{port}", "SLURM_STEP_NODELIST"),
-        "rdzv-id": (f"{job}.{step}", "SLURM_STEP_ID"),
-    }
-    return Detection(controller, _STEP, _describe_node(rank, count, first), _make_values(values))
+    origins = ("SLURM_STEP_NUM_NODES", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_ID")
+    return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
 
 
 def _count_max_tasks(environ: Mapping[str, str], node_count: int) -> int | None:
@@ -267,14 +273,6 @@ def _count_max_tasks(environ: Mapping[str, str], node_count: int) -> int | None:
         return max(count for count in counts if count is not None)
     total = parse_integer(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "")
     return None if total is None else -(-total // node_count)
-
-
-def _has_host(nodes: str, name: str) -> bool:
-    """Whether the list contains this host, as far as it can be parsed."""
-    try:
-        return not nodes or name in islice(expand_hostlist(nodes), _NODES_MAX)
-    except ValueError:
-        return True
 
 
 def expand_hostlist(text: str) -> Iterator[str]:
@@ -351,14 +349,8 @@ def _make_group(
         return Detection(controller, variables, f"its variables cannot be read: {found}", must_report=True)
     if count == 1:
         return Detection(controller, variables, "it has one pod")
-    values = {
-        "nnodes": (str(count), count_name),
-        "node-rank": (str(index), index_name),
-        "rdzv-backend": ("c10d", address_name),
-        "rdzv-endpoint": (join_address(host, port), address_name),
-        "rdzv-id": (host, address_name),
-    }
-    return Detection(controller, variables, _describe_node(index, count, host), _make_values(values))
+    origins = (count_name, index_name, address_name, address_name)
+    return _make_job(controller, variables, count, index, host, join_address(host, port), host, origins)
 
 
 def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, str], __: str) -> Detection | None:
@@ -413,13 +405,10 @@ def _detect_indexed_job(
         return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is no index", must_report=True)
     pod = hostname.partition(".")[0]
     first = f"{pod.removesuffix(text)}0" if pod.endswith(f"-{text}") else "POD-0"
-    return Detection(
-        controller,
-        variables,
-        f"this is pod {index}; no variable says how many there are and where they meet",
-        _make_values({"node-rank": (str(index), "JOB_COMPLETION_INDEX")}),
-        f"this pod of an Indexed Job has node rank {index}: --master-addr {first}.SERVICE names the first one",
-    )
+    reason = f"this is pod {index}; no variable says how many there are and where they meet"
+    missing = f"this pod of an Indexed Job has node rank {index}: --master-addr {first}.SERVICE names the first one"
+    values = _make_values({"node-rank": (str(index), "JOB_COMPLETION_INDEX")})
+    return Detection(controller, variables, reason, values, missing)
 
 
 Detect = Callable[[str, tuple[str, ...], Mapping[str, str], str], Detection | None]

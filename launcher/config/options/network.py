@@ -44,7 +44,9 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     password_file: str | None = None
 
 
-def list_unused_settings(values: Mapping[str, Value], conf: Mapping[str, str], used_keys: tuple[str, ...]) -> list[str]:
+def _list_unused_settings(
+    values: Mapping[str, Value], conf: Mapping[str, str], used_keys: tuple[str, ...]
+) -> list[str]:
     """Return remarks on settings for another kind of store."""
     unused = [key for key in conf if key in STORE_KEYS and key not in used_keys]
     backend, origin = values["rdzv-backend"].text, values["rdzv-conf"].origin
@@ -65,26 +67,24 @@ def resolve_network(
         if endpoint.is_default:
             raise UsageError(f"{backend} needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers")
         if values["rdzv-id"].is_default:
-            raise UsageError(
-                "a run that meets in etcd needs a name, and no --rdzv-id is given",
-                "give every node the same --rdzv-id, one that no other run in this etcd has",
-            )
-        notes += list_unused_settings(values, conf, tuple(key for key in STORE_KEYS if key != "is_host"))
+            hint = "give every node the same --rdzv-id, one that no other run in this etcd has"
+            raise UsageError("a run that meets in etcd needs a name, and no --rdzv-id is given", hint)
+        notes += _list_unused_settings(values, conf, tuple(key for key in STORE_KEYS if key != "is_host"))
         endpoints = tuple(_parse_endpoint(endpoint, text, ETCD_PORT) for text in texts)
         return _make_etcd_store(values, conf, endpoints, scheme)
     if backend.text != "c10d" or is_alone or endpoint.is_default:
         return None
     if scheme:
         raise UsageError(f"{endpoint} names an etcd, and {backend} another way to meet", "leave one of them out")
-    require_no_file_store(values["rdzv-conf"], conf)
+    _require_no_file_store(values["rdzv-conf"], conf)
     if len(texts) > 1:
         raise UsageError(f"{endpoint}: one node serves the store, {len(texts)} are named")
     address = _parse_endpoint(endpoint, texts[0], SERVED_PORT)
     if address.endswith(":0"):
         raise UsageError(f"{endpoint}: the other nodes must know the port, 0 is any", f"{SERVED_PORT} is usual")
     is_host = _is_serving_node(values, conf.get("is_host"))
-    notes += list_unused_settings(values, conf, ("is_host", "etcd_prefix"))
-    return make_served_store(values, conf, address, is_host=is_host)
+    notes += _list_unused_settings(values, conf, ("is_host", "etcd_prefix"))
+    return _make_served_store(values, conf, address, is_host=is_host)
 
 
 def _split_endpoints(value: Value) -> tuple[str, list[str]]:
@@ -144,10 +144,9 @@ def _find_setting(origin: str, conf: Mapping[str, str], *names: str) -> str | No
     return conf[found[0]] if found else None
 
 
-def make_served_store(
+def _make_served_store(
     values: Mapping[str, Value], conf: Mapping[str, str], endpoint: str, *, is_host: bool | None
 ) -> StoreConfig:
-    """Return a store that an agent serves at HOST:PORT. Raises UsageError."""
     prefix = _parse_prefix(values["rdzv-prefix"], conf)
     return StoreConfig(backend="served", endpoints=(endpoint,), prefix=prefix, is_host=is_host)
 
@@ -169,13 +168,12 @@ def _is_serving_node(values: Mapping[str, Value], answer: str | None) -> bool | 
     return values["node-rank"].text == "0" if is_detected else None
 
 
-def require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
+def _require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
     """Raise UsageError for a file as the store, which torchrun's c10d supports."""
     if conf.get("store_type", "tcp").lower() != "tcp":
-        raise UsageError(
-            f"{value.origin}: store_type={conf['store_type']}: several nodes meet over the network, not in a file",
-            "--rdzv-endpoint HOST:PORT, without store_type",
-        )
+        asked = f"{value.origin}: store_type={conf['store_type']}"
+        hint = "--rdzv-endpoint HOST:PORT, without store_type"
+        raise UsageError(f"{asked}: several nodes meet over the network, not in a file", hint)
 
 
 # docs/internals/decisions/0022-static-node-ranks.md
@@ -190,27 +188,19 @@ def resolve_static(
     """
     nodes, node_rank, (least, most) = values["nnodes"], values["node-rank"].read(), node_range
     if most is None:
-        raise UsageError(
-            f"{nodes}: where each node has its number, how many there are must be said",
-            "--rdzv-backend c10d --rdzv-endpoint HOST lets any number come",
-        )
+        hint = "--rdzv-backend c10d --rdzv-endpoint HOST lets any number come"
+        raise UsageError(f"{nodes}: where each node has its number, how many there are must be said", hint)
     if node_rank >= most:
         raise UsageError(f"{values['node-rank']}: the node ranks of {nodes} are 0 to {most - 1}")
     if least != most:
         notes.append(f"{nodes}: where each node has its number, all {most} take part; with c10d fewer may")
     master_addr, master_port = _choose_master(values, notes)
-    require_no_file_store(values["rdzv-conf"], conf)
-    notes += list_unused_settings(values, conf, ("etcd_prefix",))
+    _require_no_file_store(values["rdzv-conf"], conf)
+    notes += _list_unused_settings(values, conf, ("etcd_prefix",))
     store = join_address(master_addr, _choose_store_port(values["store-port"], master_port))
-    network = make_served_store(values, conf, store, is_host=node_rank == 0)
-    return {
-        "network": network,
-        "nodes_min": most,
-        "nodes_max": most,
-        "node_rank": node_rank,
-        "master_addr": master_addr,
-        "master_port": master_port,
-    }
+    network = _make_served_store(values, conf, store, is_host=node_rank == 0)
+    found = {"network": network, "nodes_min": most, "nodes_max": most, "node_rank": node_rank}
+    return {**found, "master_addr": master_addr, "master_port": master_port}
 
 
 def _choose_master(values: Mapping[str, Value], notes: list[str]) -> tuple[str, int]:

@@ -165,12 +165,17 @@ def parse_integer(text: str) -> int | None:
         return None
 
 
+def _parse_number(value: Value, demand: str, low: int, high: float = float("inf"), text: str | None = None) -> int:
+    """Parse a whole number from `low` to `high`; `demand` ends the sentence that refuses another."""
+    number = parse_integer(value.text if text is None else text)
+    if number is None or not low <= number <= high:
+        raise UsageError(f"{value}{demand}")
+    return number
+
+
 def parse_count(value: Value) -> int:
     """A whole number of at least 0."""
-    number = parse_integer(value.text)
-    if number is None or number < 0:
-        raise UsageError(f"{value} is not a whole number of at least 0")
-    return number
+    return _parse_number(value, " is not a whole number of at least 0", 0)
 
 
 def parse_seconds(value: Value) -> float:
@@ -223,11 +228,6 @@ def parse_flag(value: Value) -> bool:
     if value.text not in ("0", "1"):
         raise UsageError(f"{value} is neither 0 nor 1")
     return value.text == "1"
-
-
-def parse_numa_mode(value: Value) -> str | None:
-    """One of torchrun's modes; None if not set."""
-    return None if value.is_default else parse_choice(value, "leave it out to bind nothing")
 
 
 def parse_backend(value: Value) -> str:
@@ -293,14 +293,6 @@ def parse_variable_name(value: Value) -> str:
     return "" if value.is_default else value.text
 
 
-def parse_locality_command(value: Value) -> str:
-    return parse_command(value, "it prints one line like zone=a,spine=s1,leaf=l3")
-
-
-def parse_health_check(value: Value) -> str:
-    return parse_command(value, "leave it out to check nothing of your own")
-
-
 def parse_command(value: Value, hint: str) -> str:
     """A command of the shell."""
     if not value.text.strip() or "\0" in value.text:
@@ -350,10 +342,7 @@ def is_host(name: str) -> bool:
 
 def parse_port(value: Value, text: str | None = None) -> int:
     """A port, 0 for any free one. `text`: a part of the value."""
-    number = parse_integer(value.text if text is None else text)
-    if number is None or not 0 <= number < 65536:
-        raise UsageError(f"{value}: a port is a number from 0 (any free one) to 65535")
-    return number
+    return _parse_number(value, ": a port is a number from 0 (any free one) to 65535", 0, 65535, text)
 
 
 def parse_port_range(value: Value) -> tuple[int, int]:
@@ -408,12 +397,7 @@ def parse_mesh(value: Value) -> Mesh:
 
 def parse_devices_per_worker(value: Value) -> int | Literal["all"]:
     """A number of at least 1, or all."""
-    if value.text == "all":
-        return "all"
-    count = parse_integer(value.text)
-    if count is None or count < 1:
-        raise UsageError(f"{value} is neither a number of at least 1 nor all")
-    return count
+    return "all" if value.text == "all" else _parse_number(value, " is neither a number of at least 1 nor all", 1)
 
 
 class DeviceRequest(Struct, frozen=True):
@@ -464,9 +448,8 @@ def parse_standby(value: Value) -> int:
     """A number of sets of workers."""
     number = parse_count(value)
     if number > _STANDBY_MAX:
-        raise UsageError(
-            f"{value}: more than {_STANDBY_MAX} sets of workers that wait", "a restart needs one; they are made anew"
-        )
+        sentence = f"{value}: more than {_STANDBY_MAX} sets of workers that wait"
+        raise UsageError(sentence, "a restart needs one; they are made anew")
     return number
 
 
@@ -493,10 +476,8 @@ def parse_streams(value: Value) -> Streams:
     for part in value.text.split(","):
         rank, _, code = part.partition(":")
         if not (rank.isascii() and rank.isdigit()) or code not in ("0", "1", "2", "3"):
-            raise UsageError(
-                f"{value} is neither a code nor RANK:CODE,...",
-                "codes: 0 nothing, 1 stdout, 2 stderr, 3 both; 0:3,1:2 is both of local rank 0 and stderr of 1",
-            )
+            codes = "codes: 0 nothing, 1 stdout, 2 stderr, 3 both; 0:3,1:2 is both of local rank 0 and stderr of 1"
+            raise UsageError(f"{value} is neither a code nor RANK:CODE,...", codes)
         by_rank[int(rank)] = int(code)
     return Streams(by_rank=by_rank)
 

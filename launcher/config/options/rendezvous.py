@@ -134,10 +134,8 @@ def _is_static_cluster(values: Mapping[str, Value], nodes: NodeRange) -> bool:
         return True
     if nodes[0] == 1:
         return False
-    raise UsageError(
-        f"{values['nnodes']}: the nodes need a place to meet",
-        "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, or --node-rank, --master-addr and --master-port",
-    )
+    hint = "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, or --node-rank, --master-addr and --master-port"
+    raise UsageError(f"{values['nnodes']}: the nodes need a place to meet", hint)
 
 
 def list_conf_remarks(value: Value, conf: Mapping[str, str], scope: str, keys: tuple[str, ...]) -> list[str]:
@@ -180,12 +178,8 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     if network is None:
         return {option.field_name: found[option.field_name] for option in given if option.name not in _CLUSTER_OPTIONS}
     conf, origin = values["rdzv-conf"].read(), values["rdzv-conf"].origin
-    times = {
-        field: parse_seconds_text(conf[key], f"{origin}: {key}={conf[key]}")
-        for key, field in TIME_FIELDS.items()
-        if key in conf
-    }
-    found = {**times, **found}
+    labels = {key: f"{origin}: {key}={conf[key]}" for key in TIME_FIELDS if key in conf}
+    found = {**{TIME_FIELDS[key]: parse_seconds_text(conf[key], label) for key, label in labels.items()}, **found}
     least, most = nodes
     target = found.get("target_nodes", 0)
     if target and not least <= float(target) <= (float("inf") if most is None else most):

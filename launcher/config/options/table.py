@@ -8,22 +8,23 @@ torchrun 2.13's where it has the option.
 
 from __future__ import annotations
 
+from functools import partial
+
 from launcher.config.options.readers import (
     Option,
     make_optional,
     parse_backend,
     parse_choice,
+    parse_command,
     parse_conf,
     parse_count,
     parse_devices,
     parse_devices_per_worker,
     parse_flag,
-    parse_health_check,
     parse_host,
     parse_lease_ttl,
     parse_local_ranks,
     parse_locality,
-    parse_locality_command,
     parse_locality_sources,
     parse_logs_specs,
     parse_mesh,
@@ -31,7 +32,6 @@ from launcher.config.options.readers import (
     parse_name,
     parse_node_name,
     parse_node_range,
-    parse_numa_mode,
     parse_port,
     parse_port_range,
     parse_printable,
@@ -98,7 +98,8 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "virtual-local-rank", "devices", "", parse_flag, "0",
            "Every worker sees LOCAL_RANK 0 and its own GPU as device 0."),
     Option("torchrun without variable", "numa-binding", "devices", "node|socket|exclusive|core-complex",
-           parse_numa_mode, "", "Keep every worker to CPUs near its device."),
+           make_optional(partial(parse_choice, hint="leave it out to bind nothing")), "",
+           "Keep every worker to CPUs near its device."),
 
     Option("ours", "traffic", "placement", "AXIS=WEIGHT[:KIND],...", parse_text, "tp=100,cp=30,ep=20,dp=10,pp=3",
            "Bytes a rank sends along an axis, in proportion; A+B is one group over both. KIND is ring, line or "
@@ -118,7 +119,8 @@ TABLE: tuple[Option, ...] = (
            "This node's place, outermost level first: zone=a,spine=s1,leaf=l3."),
     Option("ours", "locality-file", "locality", "FILE", make_optional(parse_printable), "",
            "Places of all nodes: lines of a host and LEVEL=DOMAIN,...; * is any other host."),
-    Option("ours", "locality-command", "locality", "COMMAND", make_optional(parse_locality_command), "",
+    Option("ours", "locality-command", "locality", "COMMAND",
+           make_optional(partial(parse_command, hint="it prints one line like zone=a,spine=s1,leaf=l3")), "",
            "A command of the shell that prints this node's place within 10 s."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
            "Who else is asked: those of which there is a sign, nobody, or these, the most trusted first."),
@@ -164,7 +166,8 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "presence-proof", "leaving", "on|off", parse_switch, "on",
            "A node whose ports refuse is lost at once, not by its lease.", part="settings"),
 
-    Option("ours", "health-check", "health", "COMMAND", make_optional(parse_health_check), "",
+    Option("ours", "health-check", "health", "COMMAND",
+           make_optional(partial(parse_command, hint="leave it out to check nothing of your own")), "",
            "A command of the shell that must succeed before this node joins; if it fails it is run again later."),
     Option("ours", "health-timeout", "health", "SECONDS", parse_seconds, "60",
            "The longest that such a check may take."),
