@@ -145,20 +145,14 @@ def check_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     if limit is None or not workers or (each := max(0.0, limit.left) / workers) >= MEMORY_PER_WORKER:
         return
     left = f"{format_bytes(limit.left)} are left, {format_bytes(each)} per worker, in {limit.origin}"
-    yield Finding(
-        "memory-limit",
-        "hurt",
-        f"of {format_bytes(limit.most)} of memory {left}",
-        "a process that has imported torch takes 220 MB before its first tensor; what is over the limit is killed",
-        "raise the container's memory limit, or start fewer workers",
-    )
+    harm = "a process that has imported torch takes 220 MB before its first tensor; what is over the limit is killed"
+    remedy = "raise the container's memory limit, or start fewer workers"
+    yield Finding("memory-limit", "hurt", f"of {format_bytes(limit.most)} of memory {left}", harm, remedy)
 
 
 def check_processes(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
-    if machine.process_limit is not None:
-        yield from _check_process_limit(
-            "process-limit", machine.process_limit, run, "raise the container's limit of pids"
-        )
+    if (limit := machine.process_limit) is not None:
+        yield from _check_process_limit("process-limit", limit, run, "raise the container's limit of pids")
     if (soft := machine.user_processes.soft) is not None:
         yield from _check_process_limit("user-processes", CgroupLimit(soft, 0, "ulimit -u"), run, "raise ulimit -u")
 
@@ -195,13 +189,11 @@ def check_locked_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Findi
     soft = machine.locked_memory.soft
     if not machine.rdma_devices or machine.may_lock or soft is None or soft >= LOCKED_MEMORY_SMALL:
         return
-    yield Finding(
-        "locked-memory",
-        "hurt",
-        f"{format_bytes(soft)} of memory may be locked (ulimit -l), and {', '.join(machine.rdma_devices)} is there",
-        "InfiniBand and its like lock what they send and receive; NCCL fails with 'Cannot allocate memory'",
-        "docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK; systemd: LimitMEMLOCK=infinity",
-    )
+    seen = f"{format_bytes(soft)} of memory may be locked (ulimit -l), and {', '.join(machine.rdma_devices)} is there"
+    harm = "InfiniBand and its like lock what they send and receive; NCCL fails with 'Cannot allocate memory'"
+    slurm = "Slurm: PropagateResourceLimitsExcept=MEMLOCK"
+    remedy = f"docker run --ulimit memlock=-1; {slurm}; systemd: LimitMEMLOCK=infinity"
+    yield Finding("locked-memory", "hurt", seen, harm, remedy)
 
 
 def check_log_space(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
@@ -240,10 +232,8 @@ def check_sidecar(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
             sign = f"{variables[0]} is set"
         else:
             continue
-        harm = (
-            "it takes over connections between pods: those of NCCL, gloo and JAX are cut, refused or slow, and none "
-            "works before it is ready or after it has gone"
-        )
+        cut = "those of NCCL, gloo and JAX are cut, refused or slow"
+        harm = f"it takes over connections between pods: {cut}, and none works before it is ready or after it has gone"
         yield Finding("sidecar", "hurt", f"a proxy of {name} is in this pod: {sign}", harm, remedy)
 
 
@@ -252,14 +242,11 @@ def check_proxy_variables(machine: MachineInfo, run: PlannedRun) -> Iterator[Fin
     found = sorted(name for name, value in run.environ.items() if name.lower().endswith("_proxy") and value)
     if all(name.lower() == "no_proxy" for name in found):
         return
-    yield Finding(
-        "proxy-variables",
-        "hurt" if "jax" in run.frameworks else "note",
-        f"workers inherit {', '.join(found)}",
-        "JAX warns that its start may hang where such variables are set, and others may ask the proxy for their peers; "
-        "meshrun itself uses no proxy to reach its store",
-        "unset them for the job, or name the nodes in NO_PROXY",
-    )
+    jax = "JAX warns that its start may hang where such variables are set, and others may ask the proxy for their peers"
+    harm = f"{jax}; meshrun itself uses no proxy to reach its store"
+    remedy = "unset them for the job, or name the nodes in NO_PROXY"
+    level: Severity = "hurt" if "jax" in run.frameworks else "note"
+    yield Finding("proxy-variables", level, f"workers inherit {', '.join(found)}", harm, remedy)
 
 
 def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
@@ -273,23 +260,17 @@ def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         return
     if not grace_s < needed_s or not (text or run.environ.get(IN_KUBERNETES)):
         return
+    grace, have = f"{format_number(grace_s)} s", f"workers have {format_number(workers_s)} s"
     if text:
-        seen = f"the pod has {format_number(grace_s)} s to stop ({POD_GRACE})"
+        level: Severity = "hurt" if grace_s <= workers_s else "note"
         late = "before the workers' time is over" if grace_s <= workers_s else "hardly later"
-        yield Finding(
-            "pod-grace",
-            "hurt" if grace_s <= workers_s else "note",
-            f"{seen}, workers have {format_number(workers_s)} s (--shutdown-timeout)",
-            f"the pod is killed {late}: a checkpoint may be half written, and nobody says why the node has gone",
-            f"{remedy}, or a shorter --shutdown-timeout",
-        )
+        seen = f"the pod has {grace} to stop ({POD_GRACE}), {have} (--shutdown-timeout)"
+        harm = f"the pod is killed {late}: a checkpoint may be half written, and nobody says why the node has gone"
+        yield Finding("pod-grace", level, seen, harm, f"{remedy}, or a shorter --shutdown-timeout")
     else:
-        seen = "this is a pod, and nothing in it says what its grace is"
-        harm = (
-            f"workers have {format_number(workers_s)} s to stop (--shutdown-timeout), if the pod is not killed before"
-        )
-        usual, told = f"{format_number(grace_s)} s are usual", f"in the pod; say so to this command by {POD_GRACE}"
-        yield Finding("pod-grace", "note", f"{seen}; {usual}", harm, f"{remedy} {told}")
+        seen = f"this is a pod, and nothing in it says what its grace is; {grace} are usual"
+        harm = f"{have} to stop (--shutdown-timeout), if the pod is not killed before"
+        yield Finding("pod-grace", "note", seen, harm, f"{remedy} in the pod; say so to this command by {POD_GRACE}")
 
 
 def check_health_check(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:

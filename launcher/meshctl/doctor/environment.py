@@ -140,10 +140,8 @@ def find_assignment(rank: int, world: Sequence[NodeAssignment], node_count: int)
         if rank in assignment.ranks:
             return assignment
     many = "1 node" if node_count == 1 else f"{node_count} nodes"
-    raise UsageError(
-        f"--env {rank}: on {many} like this one the ranks are 0 to {world[0].world_size - 1}",
-        "--nodes N shows more nodes",
-    )
+    sentence = f"--env {rank}: on {many} like this one the ranks are 0 to {world[0].world_size - 1}"
+    raise UsageError(sentence, "--nodes N shows more nodes")
 
 
 def make_spec_builder(
@@ -157,14 +155,9 @@ def make_spec_builder(
     layout: Any = _LogPaths(config)
     page: Any = SimpleNamespace(list_variables=lambda at: {PAGE_VARIABLE: f"<what the agent has opened>:{1 + at}"})
     builder = WorkerSpecBuilder(
-        config=quiet,
-        mesh=config.mesh or DEFAULT_MESH,
-        slots=slots,
-        host=host,
-        layout=layout,
-        parent=environ,
+        config=quiet, mesh=config.mesh or DEFAULT_MESH, slots=slots, host=host, layout=layout, parent=environ,
         shared_page=page,
-    )
+    )  # fmt: skip
     if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         file = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
         builder.add_variables({"TORCHELASTIC_TIMER_FILE": file})

@@ -128,7 +128,12 @@ def examine(
         "frameworks": list_frameworks(run, environ),
         "framework": {"names": list(choice.names), "reason": choice.reason or NO_FRAMEWORK},
         "locality": stands,
-        "network": {**_describe_interfaces(machine), "address": address, "reason": why},
+        "network": {
+            "interfaces": to_builtins(machine.interfaces),
+            "rdma_devices": list(machine.rdma_devices),
+            "address": address,
+            "reason": why,
+        },
         "controller": _describe_scheduler(gathered),
         "options": _describe_options(gathered, run, hostname),
         "secrets": credentials.find_variables(environ),
@@ -191,7 +196,7 @@ def examine_devices(run: Config, environ: Mapping[str, str]) -> list[dict[str, A
 
 
 def _describe_inventory(kind: str, inventory: Inventory, environ: Mapping[str, str]) -> dict[str, Any]:
-    devices = inventory.devices
+    devices, shown = inventory.devices, ("index", "id", "model", "numa_node", "domain")
     variable = next((device.variable for device in devices if device.variable), find_visible_variable(kind, environ))
     return {
         "kind": kind,
@@ -201,19 +206,12 @@ def _describe_inventory(kind: str, inventory: Inventory, environ: Mapping[str, s
         "silent": inventory.unresponsive_count,
         "visible_by": variable,
         "ids": [device.id for device in devices],
-        "devices": [
-            {name: getattr(device, name) for name in ("index", "id", "model", "numa_node", "domain")}
-            for device in devices
-        ],
+        "devices": [{name: getattr(device, name) for name in shown} for device in devices],
     }
 
 
 def _examine_locality(
-    run: Config,
-    devices: Sequence[Device],
-    environ: Mapping[str, str],
-    names: Sequence[str],
-    findings: list[Finding],
+    run: Config, devices: Sequence[Device], environ: Mapping[str, str], names: Sequence[str], findings: list[Finding]
 ) -> tuple[Locality | None, dict[str, Any]]:
     """Return this node's locality, and the same with the sources, to be shown."""
     asked = run if run.network is not None else replace(run, locality_command=None)  # as in a run: see notes
@@ -234,12 +232,7 @@ def _examine_locality(
 
 
 def _plan_world(
-    run: Config,
-    slots: Sequence[Slot],
-    count: int,
-    locality: Locality | None,
-    level: Severity,
-    findings: list[Finding],
+    run: Config, slots: Sequence[Slot], count: int, locality: Locality | None, level: Severity, findings: list[Finding]
 ) -> list[NodeAssignment]:
     """Return the plan of `count` nodes like this one; empty without one. `level`: of a finding that there is none."""
     try:
@@ -324,10 +317,6 @@ def _describe_scheduler(gathered: schedulers.ResolvedOptions) -> dict[str, Any] 
     return {"name": found.controller, "known_by": list(found.known_by), "reason": found.reason, "says": says}
 
 
-def _describe_interfaces(machine: MachineInfo) -> dict[str, Any]:
-    return {"interfaces": to_builtins(machine.interfaces), "rdma_devices": list(machine.rdma_devices)}
-
-
 def _describe_machine(machine: MachineInfo) -> dict[str, Any]:
     """Describe what the checks have read."""
     found = to_builtins(machine)
@@ -349,11 +338,9 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     for kind in kinds:
         if kind["silent"]:
             seen = f"{kind['silent']} more of {kind['kind']} are there and do not answer"
-            harm = (
-                "workers start on the others alone, and a node that should have all of them is smaller than its peers"
-            )
+            small = "a node that should have all of them is smaller than its peers"
             remedy = "see dmesg; such a device often needs a reset, or the machine a restart"
-            yield Finding("devices", "hurt", seen, harm, remedy)
+            yield Finding("devices", "hurt", seen, f"workers start on the others alone, and {small}", remedy)
         if kind["mistake"]:
             yield Finding("devices", "hurt", kind["mistake"], "fewer devices are used than there are", "mend it")
 

@@ -69,12 +69,9 @@ def find_advertised_address(config: Config) -> tuple[str, str, list[Finding]]:
     """
     network = config.network
     if network is not None:
-        late = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
-        return call_with_timeout(
-            LIMIT_S,
-            lambda: _find_network_address(config, network),
-            lambda: _fail_address(UsageError(late, "do the name servers answer?")),
-        )
+        sentence = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
+        late = _fail_address(UsageError(sentence, "do the name servers answer?"))
+        return call_with_timeout(LIMIT_S, lambda: _find_network_address(config, network), lambda: late)
     for name, address in (("master_addr", config.master_addr), ("local_addr", config.local_addr)):
         if address is not None:
             return address, f"{config.origins[name]} says so, on one node", []
@@ -184,10 +181,8 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     else:
         is_known = is_resolvable(network.endpoints[0])
         found.state, found.sentence = "absent", sentence
-        seen, harm = (
-            f"{sentence}; {found.served_by} is to serve the store",
-            "agents wait for it at the start, for --start-timeout",
-        )
+        seen = f"{sentence}; {found.served_by} is to serve the store"
+        harm = "agents wait for it at the start, for --start-timeout"
         remedy = "" if is_known else "is the name right, and known to this node?"
         found.findings = [Finding("store", "note" if is_known else "hurt", seen, harm, remedy)]
 

@@ -191,9 +191,8 @@ def _make_node(one: _NodeEntry, index: int, levels: Sequence[str], name: str, va
     if len(path) != len(levels):
         has = "1 entry" if len(path) == 1 else f"{len(path)} entries"
         called = f"{len(levels)} ({', '.join(levels)})" if levels else "none"
-        raise UsageError(
-            f"{name}: node {one.id} has a path of {has}, the levels are {called}", "write null where one is unknown"
-        )
+        sentence = f"{name}: node {one.id} has a path of {has}, the levels are {called}"
+        raise UsageError(sentence, "write null where one is unknown")
     return Node(
         id=one.id, slot_count=one.devices, path=tuple(path), address=one.addr or "", order=index, index=one.index
     )
@@ -236,9 +235,8 @@ def parse_previous_plan(values: Any, name: str) -> Plan:
         entry = msgspec.convert(values, _PreviousPlan)
     except msgspec.ValidationError as error:
         if "`$.dims" in str(error):
-            raise UsageError(
-                f"{name}: dims is {format_value(values['dims'])}, not the sizes of the mesh's axes"
-            ) from None
+            dims = format_value(values["dims"])
+            raise UsageError(f"{name}: dims is {dims}, not the sizes of the mesh's axes") from None
         if "`$.plan" in str(error):
             raise UsageError(f"{name}: plan gives no list of ranks for every node", '{"h0": [0, 1, 2]}') from None
         hint = '{"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}'
@@ -251,9 +249,8 @@ def parse_previous_plan(values: Any, name: str) -> Plan:
             raise UsageError(f"{name}: plan has the node {format_value(node)}, which is no name")
         for rank in ranks:
             if type(rank) is not int or not 0 <= rank < world_size:
-                raise UsageError(
-                    f"{name}: node {node} has rank {format_value(rank)}, the world has ranks 0 to {world_size - 1}"
-                )
+                has = f"node {node} has rank {format_value(rank)}"
+                raise UsageError(f"{name}: {has}, the world has ranks 0 to {world_size - 1}")
             if rank in holder:
                 raise UsageError(f"{name}: rank {rank} is on {holder[rank]} and on {node}")
             holder[rank] = node
@@ -267,12 +264,11 @@ def parse_previous_plan(values: Any, name: str) -> Plan:
 def require_same_mesh(previous: Plan, mesh: Mesh, name: str) -> None:
     """Raise UsageError if the previous plan is not of this mesh with another size of its elastic axis."""
     sizes = [axis.size for axis in mesh.axes]
-    if len(previous.shape) != len(sizes) or any(
-        size not in (None, before) for size, before in zip(sizes, previous.shape, strict=True)
-    ):
-        shape = " x ".join(map(str, previous.shape))
+    shape = previous.shape
+    if len(shape) != len(sizes) or any(size not in (None, old) for size, old in zip(sizes, shape, strict=True)):
+        was = " x ".join(map(str, shape))
         raise UsageError(
-            f"{name}: the previous plan is of a mesh of {shape}, not of {mesh}", "leave it out to plan afresh"
+            f"{name}: the previous plan is of a mesh of {was}, not of {mesh}", "leave it out to plan afresh"
         )
 
 
@@ -416,9 +412,8 @@ def _parse_yaml(text: str, name: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise UsageError(
-            f"{name} is read as YAML, for which PyYAML is missing", "pip install 'meshrun[plan]', or write it as JSON"
-        ) from None
+        hint = "pip install 'meshrun[plan]', or write it as JSON"
+        raise UsageError(f"{name} is read as YAML, for which PyYAML is missing", hint) from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         return _YamlBuilder(yaml, loader, name).build()
@@ -460,8 +455,11 @@ class _YamlBuilder:
         value = self._build_next()
         self._loader.get_event()
         if not self._loader.check_event(self._yaml.StreamEndEvent):
-            raise _make_yaml_error(self._name, self._loader.get_event().start_mark, "a second document begins")
+            raise self._fail(self._loader.get_event().start_mark, "a second document begins")
         return value
+
+    def _fail(self, mark: Any, what: str) -> UsageError:
+        return _make_yaml_error(self._name, mark, what)
 
     def _build_next(self) -> Any:
         """Build the value that begins with the next event."""
@@ -489,16 +487,16 @@ class _YamlBuilder:
         mark = self._loader.peek_event().start_mark
         key = self._build_next()
         if not isinstance(key, str):
-            raise _make_yaml_error(self._name, mark, "a key is no text")
+            raise self._fail(mark, "a key is no text")
         if key in mapping:
-            raise _make_yaml_error(self._name, mark, f"the key {key!r} stands twice in one mapping")
+            raise self._fail(mark, f"the key {key!r} stands twice in one mapping")
         return key
 
     def _resolve_alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
-            raise _make_yaml_error(self._name, event.start_mark, f"*{event.anchor} names nothing before it")
+            raise self._fail(event.start_mark, f"*{event.anchor} names nothing before it")
         if self._anchors[event.anchor] is _OPEN:
-            raise _make_yaml_error(self._name, event.start_mark, f"*{event.anchor} stands inside what it names")
+            raise self._fail(event.start_mark, f"*{event.anchor} stands inside what it names")
         return self._anchors[event.anchor]
 
     def _resolve_scalar(self, event: Any) -> Any:
@@ -507,12 +505,10 @@ class _YamlBuilder:
         if known not in self._scalars:
             tag = event.tag or self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
             if tag == "tag:yaml.org,2002:merge":
-                raise _make_yaml_error(self._name, event.start_mark, "<< is not read, write the keys out")
+                raise self._fail(event.start_mark, "<< is not read, write the keys out")
             node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
             try:
                 self._scalars[known] = self._loader.construct_object(node)
             except (ValueError, LookupError, TypeError, AttributeError):  # a date with a month 99; "!!bool x"
-                raise _make_yaml_error(
-                    self._name, event.start_mark, f"{format_value(event.value)} cannot be read"
-                ) from None
+                raise self._fail(event.start_mark, f"{format_value(event.value)} cannot be read") from None
         return self._scalars[known]

@@ -65,6 +65,9 @@ class _Task(NamedTuple):
     limits: Limits
     costs: Costs
 
+    def plan(self, cluster: ClusterSpec, before: Plan | None) -> Plan:
+        return planner.plan(cluster.nodes, *self, before)
+
 
 def run(request: PlanRequest) -> int:
     """Plan and print. Raises UsageError for bad input."""
@@ -75,26 +78,21 @@ def run(request: PlanRequest) -> int:
     is_changed = bool(request.lose or request.join)
     if is_changed and before is None:
         try:
-            before = _plan(cluster, task, None)
+            before = task.plan(cluster, None)
         except UsageError as error:
             if not request.as_json:
                 write_stderr(f"{PROGRAM}: before the change there is no plan: {error}")
     try:
-        plan = _plan(after, task, before)
+        plan = task.plan(after, before)
     except UsageError as error:
         if request.as_json:
             write_stdout(json.dumps({"plan": {}, "error": str(error)}))
         else:
             _report(error)
         return EXIT_FAILURE
-    write_stdout(
-        render.format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan)
-    )
+    text = render.format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan)
+    write_stdout(text)
     return _write_pictures(request, after, task, plan)
-
-
-def _plan(cluster: ClusterSpec, task: _Task, before: Plan | None) -> Plan:
-    return planner.plan(cluster.nodes, task.mesh, task.limits, task.costs, before)
 
 
 def _load_cluster(request: PlanRequest) -> ClusterSpec:
@@ -106,10 +104,8 @@ def _load_cluster(request: PlanRequest) -> ClusterSpec:
     if levels is None:
         return cluster
     if len(levels) != len(cluster.levels):
-        raise UsageError(
-            f"--levels {request.levels} names {format_count(len(levels), 'level')}, {cluster.name} has "
-            f"{len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
-        )
+        has = f"{cluster.name} has {len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
+        raise UsageError(f"--levels {request.levels} names {format_count(len(levels), 'level')}, {has}")
     return replace(cluster, levels=parse_levels(levels, "--levels"))
 
 
@@ -169,13 +165,11 @@ def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Pl
 def _format_text(
     request: PlanRequest, cluster: ClusterSpec, after: ClusterSpec, task: _Task, before: Plan | None, plan: Plan
 ) -> str:
-    parts = [render.format_heading(cluster, task.mesh)]
-    if before is not None:
-        parts += [render.format_before(before, task.mesh), render.format_change(request.lose, request.join)]
+    parts = [render.format_heading(cluster, task.mesh, before, request.lose, request.join)]
     parts += ["\n", render.format_world(plan, after.nodes, task.mesh, after.levels)]
     if before is not None:
         parts.append(render.format_moves(plan, list_moves(before, plan, task.mesh)))
-    explanation = explain(plan, after.nodes, task.mesh, task.limits, task.costs)
+    explanation = explain(plan, after.nodes, *task)
     parts += ["\n", render.format_cost(plan, explanation)]
     if request.with_ranks:
         parts += ["\n", render.format_table(plan, after.nodes, after.levels)]
@@ -189,7 +183,7 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, pla
         if path is None:
             continue
         try:
-            write_file(path, draw(plan, cluster.nodes, task.mesh, task.limits, task.costs))
+            write_file(path, draw(plan, cluster.nodes, *task))
         except LauncherError as error:
             _report(error)
             code = EXIT_USAGE

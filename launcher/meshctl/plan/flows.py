@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
-from launcher.model.topology import HOST, Tree, build_tree, resolve_level_costs
-from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
+from launcher.model.topology import Tree, build_tree
+from launcher.model.traffic import Communicator
+from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
-from launcher.placement.problem.hops import Exchange, Hops, Labels, make_traffic, sum_leaving_traffic
+from launcher.placement.problem.hops import Exchange, Hops, Labels, make_traffic
 
 DOMAINS_MAX = 128
 
@@ -54,7 +55,7 @@ class TrafficSummary(Struct, frozen=True, kw_only=True):
     """
 
     levels: tuple[str, ...]
-    level_costs: tuple[int | float, ...]
+    level_costs: tuple[Fraction, ...]
     level: int | None
     names: tuple[str, ...]
     outer_names: tuple[str, ...]
@@ -68,44 +69,35 @@ class TrafficSummary(Struct, frozen=True, kw_only=True):
 
 def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> TrafficSummary:
     """Summarize the cost of the plan's traffic, and its paths."""
-    tree = build_tree(nodes, limits.levels)
-    level_costs = resolve_level_costs(tree.levels, costs.level_costs)
-    communicators = make_default_traffic(mesh) if costs.traffic is None else costs.traffic
-    traffic = make_traffic(plan.shape, [axis.name for axis in mesh.axes], 1, communicators, level_costs)
-    whole_costs, cost_scale = scale_to_integers(level_costs)
-    scale = Fraction(cost_scale, traffic.scale)  # from scaled weights to the user's
+    tree, explanation = build_tree(nodes, limits.levels), explain(plan, nodes, mesh, limits, costs)
+    # Without costs of levels the weights are scaled alone.
+    traffic = make_traffic(plan.shape, [axis.name for axis in mesh.axes], 1, explanation.communicators, ())
+    scale = Fraction(1, traffic.scale)  # from scaled weights to the user's
     holder = np.zeros(plan.world_size, dtype=np.int32)
     for position, node in enumerate(tree.nodes):
         holder[list(plan.ranks.get(node.id, ()))] = position
     labels = [np.array(level, dtype=np.int32)[holder] for level in (*tree.domains, range(len(tree.nodes)))]
     level = _choose_level(labels)
     names, outer_names, drawn = _list_used_domains(tree, level, labels)
-    by_level = [sum_leaving_traffic(traffic, each) for each in labels]
-    every: list[Hops | Exchange] = [*traffic.hops, *traffic.exchanges]
+    grid = drawn.reshape(plan.shape)
     flows = []
-    for communicator in communicators:
-        own = [index for index, each in enumerate(every) if each.communicator is communicator]
-        leaving = tuple(sum(row[index] for index in own) * scale for row in by_level)
-        along = tuple(index for index, axis in enumerate(mesh.axes) if axis.name in communicator.axes)
-        grid = drawn.reshape(plan.shape)
+    for index, communicator in enumerate(explanation.communicators):
+        along = tuple(place for place, axis in enumerate(mesh.axes) if axis.name in communicator.axes)
         spread = grid.max(axis=along) != grid.min(axis=along)
         flows.append(
             Flow(
                 communicator=communicator,
-                leaving=leaving,
-                cost=sum(
-                    (Fraction(cost, cost_scale) * each for cost, each in zip(whole_costs, leaving, strict=True)),
-                    Fraction(0),
-                ),
+                leaving=tuple(each.leaving[index] for each in explanation.levels),
+                cost=sum((each.level_cost * each.leaving[index] for each in explanation.levels), Fraction(0)),
                 crossing_count=int(np.count_nonzero(spread)),
                 group_count=int(np.size(spread)),
-                arcs=_make_arcs([every[index] for index in own], drawn, scale),
+                arcs=_make_arcs([part for part in traffic.parts if part.communicator is communicator], drawn, scale),
             )
         )
     flows.sort(key=lambda flow: (-flow.cost, -flow.communicator.weight, flow.communicator.name))
     return TrafficSummary(
-        levels=(*tree.levels, HOST),
-        level_costs=level_costs,
+        levels=tuple(each.name for each in explanation.levels),
+        level_costs=tuple(each.level_cost for each in explanation.levels),
         level=level,
         names=names,
         outer_names=outer_names,

@@ -53,9 +53,8 @@ def _generate_tpu(rest: str, text: str) -> ClusterSpec:
         raise UsageError(f"cluster {text!r}: {error}", error.hint) from None
     counts = _parse_counts(slice_count, text, "tpu", 1, 1)
     if slice.hosts == 1:
-        raise UsageError(
-            f"cluster {text!r}: {slice.description}", f"dgx:{counts[0]}x{slice.chips} are such hosts by themselves"
-        )
+        hint = f"dgx:{counts[0]}x{slice.chips} are such hosts by themselves"
+        raise UsageError(f"cluster {text!r}: {slice.description}", hint)
     return _make_cluster(text, ("slice",), (*counts, slice.hosts, slice.chips_per_host), whole=f"slice:{slice.hosts}")
 
 
@@ -91,8 +90,8 @@ def _make_cluster(name: str, levels: tuple[str, ...], counts: Sequence[int], who
         for number, place in enumerate(places)
     ]
     nodes.sort(key=lambda node: node.order)
-    wishes = {"whole": whole} if whole else {}
-    return ClusterSpec(name=name, levels=levels, nodes=tuple(nodes), options=wishes, is_generated=True)
+    options = {"whole": whole} if whole else {}
+    return ClusterSpec(name=name, levels=levels, nodes=tuple(nodes), options=options, is_generated=True)
 
 
 def make_address(number: int) -> str:

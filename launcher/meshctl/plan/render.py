@@ -7,6 +7,7 @@ the rest is counted. Only the optional table of all ranks is as long as the clus
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -26,32 +27,18 @@ _LABEL_WIDTH = 9  # width of the first column
 
 def format_json(plan: Plan) -> str:
     """Format the answer for programs."""
-    answer = {
-        "dims": list(plan.shape),
-        "plan": {node: list(ranks) for node, ranks in plan.ranks.items()},
-        "spares": list(plan.spares),
-        "J": plan.cost,
-        "moved": plan.moved,
-        "lower_bound": plan.lower_bound,
-        "reasons": list(plan.reasons),
-    }
-    return json.dumps(answer)
+    answer = {"dims": plan.shape, "plan": plan.ranks, "spares": plan.spares, "J": plan.cost, "moved": plan.moved}
+    return json.dumps({**answer, "lower_bound": plan.lower_bound, "reasons": plan.reasons})
 
 
-def format_heading(cluster: ClusterSpec, mesh: Mesh) -> str:
-    """Format the cluster and the mesh of the plan."""
-    return _wrap("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}") + _wrap("mesh", str(mesh))
-
-
-def format_before(plan: Plan, mesh: Mesh) -> str:
-    """Format the plan before a change."""
-    return _wrap("before", _describe_world(plan, mesh) + (f", J {format_number(plan.cost)}" if plan.cost else ""))
-
-
-def format_change(lose: str, join: str) -> str:
-    """Format the change of the cluster."""
-    changes = (("lost", lose), ("joins", join))
-    return "".join(_wrap(label, format_list(text.split(","))) for label, text in changes if text)
+def format_heading(cluster: ClusterSpec, mesh: Mesh, before: Plan | None, lose: str, join: str) -> str:
+    """Format the cluster, the mesh of the plan, and with a plan before it that one and the change of the cluster."""
+    rows = [("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}"), ("mesh", str(mesh))]
+    if before is not None:
+        cost = f", J {format_number(before.cost)}" if before.cost else ""
+        rows.append(("before", _describe_world(before, mesh) + cost))
+        rows += [(label, format_list(text.split(","))) for label, text in (("lost", lose), ("joins", join)) if text]
+    return "".join(_wrap(label, text) for label, text in rows)
 
 
 def format_world(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[str]) -> str:
@@ -92,30 +79,20 @@ def format_cost(plan: Plan, explanation: Explanation) -> str:
 
 def format_table(plan: Plan, nodes: Iterable[Node], levels: Sequence[str]) -> str:
     """Format every node with its locality and its ranks, in the order of the tree."""
-    rows = [
-        (node.id, "/".join(entry or "?" for entry in node.path), _format_ranks(plan, node))
-        for node in sort_nodes(nodes)
-    ]
-    head = ("node", "/".join(levels), "ranks")
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
-    lines = (f"  {name:<{widths[0]}}  {place:<{widths[1]}}  {ranks}".rstrip() for name, place, ranks in (head, *rows))
-    return "\n".join(lines) + "\n"
-
-
-def _format_ranks(plan: Plan, node: Node) -> str:
-    ranks = plan.ranks.get(node.id)
-    return format_ranges(ranks) if ranks else "spare"
+    rows = [("node", "/".join(levels), "ranks")]
+    for node in sort_nodes(nodes):
+        ranks = plan.ranks.get(node.id)
+        place = "/".join(entry or "?" for entry in node.path)
+        rows.append((node.id, place, format_ranges(ranks) if ranks else "spare"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "".join(f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}".rstrip() + "\n" for row in rows)
 
 
 def _describe_nodes(nodes: Sequence[Node]) -> str:
     """32 nodes with 8 devices each."""
-    kinds: dict[int, int] = {}
-    for node in nodes:
-        kinds[node.slot_count] = kinds.get(node.slot_count, 0) + 1
-    parts = [
-        f"{format_count(kinds[size], 'node')} with {format_count(size, 'device')}"
-        for size in sorted(kinds, reverse=True)
-    ]
+    kinds = Counter(node.slot_count for node in nodes)
+    sizes = sorted(kinds, reverse=True)
+    parts = [f"{format_count(kinds[size], 'node')} with {format_count(size, 'device')}" for size in sizes]
     if len(parts) > KINDS_MAX:
         total = sum(node.slot_count for node in nodes)
         return f"{format_count(len(nodes), 'node')} with {format_count(total, 'device')} in all"
@@ -134,13 +111,11 @@ def _format_spares(plan: Plan, nodes: Sequence[Node], levels: Sequence[str]) -> 
     text = format_list(plan.spares)
     if levels:
         place = build_tree(nodes, levels)
-        active = [0] * len(place.names[-1])
-        for node, domain in zip(place.nodes, place.domains[-1], strict=True):
-            active[domain] += node.id in plan.ranks
-        used = [number_ for number_ in active if number_]
-        kept = f"{min(used)}" if min(used) == max(used) else f"{min(used)} to {max(used)}"
-        idle = len(active) - len(used)
-        text += f"; every {levels[-1]} {'in use ' if idle else ''}keeps {kept} active"
+        homes = zip(place.nodes, place.domains[-1], strict=True)
+        used = Counter(domain for node, domain in homes if node.id in plan.ranks)
+        least, most = min(used.values()), max(used.values())
+        kept = f"{least}" if least == most else f"{least} to {most}"
+        text += f"; every {levels[-1]} {'in use ' if len(used) < len(place.names[-1]) else ''}keeps {kept} active"
     return _wrap("spares", text)
 
 

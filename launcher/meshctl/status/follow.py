@@ -21,7 +21,7 @@ from launcher.meshctl.status.render import describe, describe_changes, encode_ov
 from launcher.meshctl.status.state import Overview, build_overview, read_overview
 from launcher.model.console import write_stderr, write_stdout
 from rendezvous.errors import StoreError
-from rendezvous.stores.contract import Batch, Store
+from rendezvous.stores.contract import Store
 
 REFRESH_S = 2.0  # of the ages, and of the watch if it has been lost
 DEBOUNCE_S = 0.1  # changes this close together are shown as one
@@ -29,12 +29,10 @@ DEBOUNCE_S = 0.1  # changes this close together are shown as one
 
 def show_status(jobs: JobStore, run_id: str, *, watch: bool, as_json: bool, all_nodes: bool) -> None:
     """Show the run, once or until it ends. Raises UsageError for an unknown run."""
-    if watch and as_json:
-        follow(jobs, run_id, JsonLinesPrinter())
-    elif watch and os.isatty(1):
-        follow(jobs, run_id, Screen(partial(describe, all_nodes=all_nodes)))
+    if watch and os.isatty(1) and not as_json:
+        follow(jobs, run_id, partial(draw_screen, all_nodes=all_nodes))
     elif watch:
-        follow(jobs, run_id, ChangePrinter())
+        follow(jobs, run_id, JsonLinesPrinter() if as_json else ChangePrinter())
     else:
         seen = read_overview(jobs, run_id)
         write_stdout(json.dumps(encode_overview(seen), indent=2) if as_json else describe(seen, all_nodes=all_nodes))
@@ -79,21 +77,15 @@ class _Watcher:
         root = snapshot.keys.root.rpartition("/")[0] + "/"  # with `current`, which names the job
         if self._root != root:
             self.cancel = self._store.watch(
-                root,
-                prefix=True,
-                start_revision=snapshot.revision + 1,
-                on_batch=self._on_batch,
-                on_lost=self._on_lost,
-            ).cancel
+                root, prefix=True, start_revision=snapshot.revision + 1,
+                on_batch=lambda batch: self._changed.set(), on_lost=self._on_lost,
+            ).cancel  # fmt: skip
             self._root = root
 
     def wait(self) -> None:
         if self._changed.wait(REFRESH_S):
             time.sleep(DEBOUNCE_S)
         self._changed.clear()
-
-    def _on_batch(self, batch: Batch) -> None:
-        self._changed.set()
 
     def _on_lost(self, error: StoreError) -> None:
         self._root = ""
@@ -129,14 +121,9 @@ class JsonLinesPrinter:
             write_stdout(json.dumps(content))
 
 
-class Screen:
-    """The terminal, redrawn from its upper left corner; what does not fit below is left out."""
-
-    def __init__(self, describe: Callable[[Overview], str]) -> None:
-        self._describe = describe
-
-    def __call__(self, overview: Overview) -> None:
-        lines = self._describe(overview).splitlines()[: shutil.get_terminal_size().lines - 1]
-        # To the corner, clearing after each line's end, and below.
-        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-        sys.stdout.flush()
+def draw_screen(overview: Overview, *, all_nodes: bool) -> None:
+    """Redraw the terminal from its upper left corner; what does not fit below is left out."""
+    lines = describe(overview, all_nodes=all_nodes).splitlines()[: shutil.get_terminal_size().lines - 1]
+    # To the corner, clearing after each line's end, and below.
+    sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+    sys.stdout.flush()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from launcher.meshctl.job_store import JobSnapshot, JobStore
-from launcher.placement.adapter.description import NodeAssignment, decode_assignment, decode_description
+from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, decode_description
 from rendezvous.errors import RecordError
 from rendezvous.records import (
     Assignment,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rendezvous.records import AnyRecord
 
 _Content = TypeVar("_Content")
+_NOT_DESCRIBED = Description(slot_count=0, address="", role="")
 FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "waiting", "ended"
 
 
@@ -122,7 +123,7 @@ class _OverviewBuilder:
             self._stop = None  # it is of an earlier round
 
     def build(self) -> Overview:
-        spec, seal, stop, leader, keys = self._spec, self._seal, self._stop, self._leader, self._keys
+        keys, sealed = self._keys, ("round", "world_size", "coordinator", "reason", "restart_count", "short_rounds")
         assignments = self._read_assignments()
         nodes = self._list_nodes(assignments)
         requests = map(_describe_request, self._read_records(Command, keys.commands).values())
@@ -130,23 +131,18 @@ class _OverviewBuilder:
             run_id=self._snapshot.run_id,
             job_key=keys.name,
             phase=self._derive_phase(nodes),
-            mesh=spec.mesh if spec else "",
-            limits=spec.limits if spec else "",
-            round=seal.round if seal else 0,
-            world_size=seal.world_size if seal else 0,
+            mesh=self._spec.mesh if self._spec else "",
+            limits=self._spec.limits if self._spec else "",
             shape=next((assignment.shape for assignment, _ in assignments.values()), ()),
-            coordinator=seal.coordinator if seal else "",
-            reason=seal.reason if seal else "",
-            stop_reason=stop.reason if stop else "",
-            leader=leader.node_name if leader else "",
-            restart_count=seal.restart_count if seal else 0,
-            short_rounds=seal.short_rounds if seal else 0,
+            stop_reason=self._stop.reason if self._stop else "",
+            leader=self._leader.node_name if self._leader else "",
             nodes=nodes,
             drained=self._drained,
             requests=tuple(requests),
             history=tuple(sorted(self._read_records(RoundHistory, keys.history).values(), key=lambda one: one.round)),
             verdict=self._verdict,
             faults=tuple(self._faults.values()),
+            **({name: getattr(self._seal, name) for name in sealed} if self._seal else {}),
         )
 
     def _derive_phase(self, nodes: tuple[NodeState, ...]) -> str:
@@ -179,16 +175,17 @@ class _OverviewBuilder:
                 state, why = self._derive_idle_state(status, is_drained, why_spare.get(member_id, ""))
             key = self._keys.make_member_key(member_id)
             described = self._decode_text(decode_description, member.description, key) if member else None
+            described = described or _NOT_DESCRIBED
             found.append(
                 NodeState(
                     name=name,
                     member_id=member_id,
                     state=state,
                     ranks=assignment.ranks if assignment else (),
-                    slot_count=described.slot_count if described else 0,
-                    path=tuple(domain for _, domain in described.locality) if described else (),
-                    locality=described.locality if described else (),
-                    address=described.address if described else "",
+                    slot_count=described.slot_count,
+                    path=tuple(domain for _, domain in described.locality),
+                    locality=described.locality,
+                    address=described.address,
                     why=why,
                     silent_s=self._compute_silent_s(key, member),
                     is_leader=self._leader is not None and self._leader.member_id == member_id,

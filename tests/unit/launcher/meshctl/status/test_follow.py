@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from launcher.meshctl.status import follow as following
-from launcher.meshctl.status.follow import ChangePrinter, Screen, follow
+from launcher.meshctl.status.follow import ChangePrinter, draw_screen, follow
 from launcher.meshctl.status.state import Overview
 from launcher.model.errors import UsageError
 from rendezvous import records
@@ -133,5 +133,6 @@ def test_a_terminal_is_drawn_over_and_never_scrolls(
     job: StoredJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINES", "4")
-    Screen(lambda overview: "one\ntwo\nthree\nfour\nfive")(job.overview())
+    monkeypatch.setattr(following, "describe", lambda overview, *, all_nodes: "one\ntwo\nthree\nfour\nfive")
+    draw_screen(job.overview(), all_nodes=False)
     assert capsys.readouterr().out == "\x1b[Hone\x1b[K\ntwo\x1b[K\nthree\x1b[K\n\x1b[J"
