@@ -78,24 +78,16 @@ def test_a_plug_in_counts_its_devices_and_names_their_variable(package: Install)
         (ABACUS.format(detect="raise SystemExit(2)"), "failed: it exits with 2"),
         (ABACUS.format(detect="return None"), "detect() returned nothing, not an Inventory"),
         (ABACUS.format(detect="return [1, 2]"), "detect() returned a list, not an Inventory"),
-        (
-            ABACUS.format(detect="return Inventory((1,), '')"),
-            "detect() returned an Inventory whose devices are not a tuple of Device",
-        ),
-        (
-            ABACUS.format(detect="return Inventory((), None)"),
-            "detect() returned an Inventory, or has a variable, that is no text",
-        ),
-        (
-            ABACUS.format(detect="return Inventory((Device(kind='a', index=0, id='a', visible=''),) * 2, '')"),
-            "detect() returned the same device twice",
-        ),
-        (
-            ABACUS.format(detect="return Inventory((Device(kind='a', index=1, id='a', visible=''),), '')"),
-            "detect() returned devices that are not numbered from 0",
-        ),
+        (ABACUS.format(detect="return Inventory((1,), '')"),
+         "detect() returned an Inventory whose devices are not a tuple of Device"),
+        (ABACUS.format(detect="return Inventory((), None)"),
+         "detect() returned an Inventory, or has a variable, that is no text"),
+        (ABACUS.format(detect="return Inventory((Device(kind='a', index=0, id='a', visible=''),) * 2, '')"),
+         "detect() returned the same device twice"),
+        (ABACUS.format(detect="return Inventory((Device(kind='a', index=1, id='a', visible=''),), '')"),
+         "detect() returned devices that are not numbered from 0"),
     ],
-)
+)  # fmt: skip
 def test_what_a_plug_in_does_wrong_is_one_sentence_that_names_its_package(
     package: Install, source: str, sentence: str
 ) -> None:

@@ -73,26 +73,14 @@ def nodes(made: Config) -> tuple[int, int | None]:
         (SLURM, 4, SLURM_PLACE, False, "4711.2", "Slurm step 4711.2: this is node 1 of 4, and node 0 is gpu03"),
         (SLURM_FIRST, 4, SLURM_PLACE, True, "4711.2", "Slurm step 4711.2: this is node 0 of 4"),
         (JAX_JOB, 3, "train-worker-0:29400", False, "train-worker-0", "Kubeflow JAXJob: this is node 2 of 3, and ..."),
-        (
-            TRAINER_JAX,
-            2,
-            "train-node-0-0.train:29400",
-            True,
-            "train-node-0-0.train",
-            "Kubeflow Trainer (JAX): this is node 0 of 2",
-        ),
+        (TRAINER_JAX, 2, "train-node-0-0.train:29400", True, "train-node-0-0.train",
+         "Kubeflow Trainer (JAX): this is node 0 of 2"),
         (XPK, 2, "w-slice-job-0-0.w:29400", False, "w-slice-job-0-0.w", "xpk: this is node 1 of 2, and ..."),
         (LWS, 4, "serve-1.serve.ai:29400", False, "serve-1.serve.ai", "LeaderWorkerSet: this is node 3 of 4, and ..."),
-        (
-            VOLCANO,
-            3,
-            "train-master-0.train:23456",
-            False,
-            "train-master-0.train",
-            "Volcano: this is node 1 of 3, and ...",
-        ),
+        (VOLCANO, 3, "train-master-0.train:23456", False, "train-master-0.train",
+         "Volcano: this is node 1 of 3, and ..."),
     ],
-)
+)  # fmt: skip
 def test_a_controller_that_says_everything_makes_one_job_of_its_nodes(
     environ: dict[str, str], count: int, endpoint: str, is_first: bool, run_id: str, note: str
 ) -> None:

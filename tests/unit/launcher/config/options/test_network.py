@@ -18,30 +18,18 @@ SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
     ("words", "network"),
     [
         (ETCD, StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"))),
-        (
-            ("--rdzv-endpoint=etcd://h1,h2:99", "--rdzv-id=r"),
-            StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:99")),
-        ),
-        (
-            ("--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcds://[::1]:1,etcds://b/", "--rdzv-id=r"),
-            StoreConfig(backend="etcd", endpoints=("[::1]:1", "b:2379"), uses_tls=True),
-        ),
-        (
-            (*ETCD, "--rdzv-conf=protocol=https,cacert=/ca,cert=/c,key=/k,user=me,password_file=/p,etcd_prefix=/a/b/"),
-            StoreConfig(
-                backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="a/b", uses_tls=True,
-                ca_file="/ca", cert_file="/c", key_file="/k", user="me", password_file="/p",
-            ),
-        ),
-        (
-            (*ETCD, "--rdzv-conf=ca_cert=/ca,etcd_prefix=x", "--rdzv-prefix=y"),
-            StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="y", uses_tls=True, ca_file="/ca"),
-        ),
+        (("--rdzv-endpoint=etcd://h1,h2:99", "--rdzv-id=r"),
+         StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:99"))),
+        (("--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcds://[::1]:1,etcds://b/", "--rdzv-id=r"),
+         StoreConfig(backend="etcd", endpoints=("[::1]:1", "b:2379"), uses_tls=True)),
+        ((*ETCD, "--rdzv-conf=protocol=https,cacert=/ca,cert=/c,key=/k,user=me,password_file=/p,etcd_prefix=/a/b/"),
+         StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="a/b", uses_tls=True, ca_file="/ca",
+                     cert_file="/c", key_file="/k", user="me", password_file="/p")),
+        ((*ETCD, "--rdzv-conf=ca_cert=/ca,etcd_prefix=x", "--rdzv-prefix=y"),
+         StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="y", uses_tls=True, ca_file="/ca")),
         (SERVED, StoreConfig(backend="served", endpoints=("node0:29400",))),
-        (
-            ("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--mesh=dp=*", "--rdzv-conf=is_host=true"),
-            StoreConfig(backend="served", endpoints=("node0:5",), is_host=True),
-        ),
+        (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--mesh=dp=*", "--rdzv-conf=is_host=true"),
+         StoreConfig(backend="served", endpoints=("node0:5",), is_host=True)),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5"), None),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--mesh=dp=*"), None),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1:4"), None),
@@ -143,10 +131,8 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
     ("words", "sentence"),
     [
         (["--rdzv-backend=etcd"], "--rdzv-backend etcd needs --rdzv-endpoint"),
-        (
-            ["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
-            "a run that meets in etcd needs a name, and no --rdzv-id is given",
-        ),
+        (["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
+         "a run that meets in etcd needs a name, and no --rdzv-id is given"),
         (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: no such rendezvous backend"),
         (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: zk:// is not known"),
         ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, and --rdzv-backend c10d "
@@ -161,23 +147,16 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ([*ETCD, "--rdzv-conf=cert=/c,ssl_cert=/d"], "--rdzv-conf: cert and ssl_cert are the same setting"),
         ([*ETCD, "--rdzv-conf=protocol=ftp"], "--rdzv-conf: protocol=ftp is neither http nor https"),
         ([*ETCD, "--rdzv-conf=protocol=http,cacert=/c"], "--rdzv-conf names certificates for a connection without TLS"),
-        (
-            ["--rdzv-endpoint=etcd://h", "--rdzv-id=r", "--rdzv-conf=protocol=https"],
-            "--rdzv-endpoint etcd://h and protocol=https contradict each other",
-        ),
+        (["--rdzv-endpoint=etcd://h", "--rdzv-id=r", "--rdzv-conf=protocol=https"],
+         "--rdzv-endpoint etcd://h and protocol=https contradict each other"),
         ([*SERVED, "--rdzv-conf=is_host=maybe"], "--rdzv-conf: is_host=maybe is neither 1 nor 0"),
         ([*ETCD, "--rdzv-conf=join_timeout=x"], "--rdzv-conf: join_timeout=x is not a number of seconds"),
         ([*ETCD, "--rdzv-conf=read_timeout=x"], "--rdzv-conf: read_timeout=x is not a number of seconds"),
-        (
-            [*SERVED, "--rdzv-endpoint=/shared/file", "--rdzv-conf=store_type=file"],
-            "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file",
-        ),
+        ([*SERVED, "--rdzv-endpoint=/shared/file", "--rdzv-conf=store_type=file"],
+         "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file"),
         ([*ETCD, "--nnodes=2:4", "--target-nodes=5"], "--target-nodes 5 is outside of --nnodes 2:4"),
         ([*ETCD, "--nnodes=2:", "--target-nodes=1"], "--target-nodes 1 is outside of --nnodes 2:"),
-        (
-            [*ETCD, "--grow=never", "--grow-delay=5"],
-            "--grow-delay 5 and --grow never contradict each other",
-        ),
+        ([*ETCD, "--grow=never", "--grow-delay=5"], "--grow-delay 5 and --grow never contradict each other"),
         ([*ETCD, "--grow=soon"], "--grow soon is neither never nor delay nor checkpoint"),
         ([*ETCD, "--store-outage=x"], "--store-outage x is neither continue nor stop"),
         ([*ETCD, "--port-range=5"], "--port-range 5 is not FIRST:LAST with ports from 1 to 65535"),

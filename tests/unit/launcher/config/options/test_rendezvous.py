@@ -46,26 +46,14 @@ def test_the_run_is_called_as_under_torchrun(words: list[str], run_id: str | Non
         (["--master-addr=node7"], "node7", None, []),
         (["--rdzv-endpoint=node7:29400"], "node7", 29400, []),
         (["--rdzv-endpoint=[::1]:29400"], "::1", 29400, []),
-        (
-            ["--rdzv-endpoint=node7:29400", "--master-port=1"],
-            "node7",
-            29400,
-            ["--master-port 1 has no effect beside --rdzv-endpoint node7:29400"],
-        ),
-        (
-            ["--master-addr=node7", "--local-addr=node8"],
-            "node7",
-            None,
-            ["--local-addr node8 has no effect on one node when the master's address is given"],
-        ),
-        (
-            ["--rdzv-backend=c10d", "--master-addr=node7", "--master-port=1"],
-            None,
-            None,
-            ["--master-addr node7, --master-port 1 have no effect with --rdzv-backend c10d"],
-        ),
+        (["--rdzv-endpoint=node7:29400", "--master-port=1"], "node7", 29400,
+         ["--master-port 1 has no effect beside --rdzv-endpoint node7:29400"]),
+        (["--master-addr=node7", "--local-addr=node8"], "node7", None,
+         ["--local-addr node8 has no effect on one node when the master's address is given"]),
+        (["--rdzv-backend=c10d", "--master-addr=node7", "--master-port=1"], None, None,
+         ["--master-addr node7, --master-port 1 have no effect with --rdzv-backend c10d"]),
     ],
-)
+)  # fmt: skip
 def test_a_given_master_address_reaches_the_workers_unchanged(
     words: list[str], address: str | None, port: int | None, notes: list[str]
 ) -> None:
@@ -74,14 +62,8 @@ def test_a_given_master_address_reaches_the_workers_unchanged(
 
 
 def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
-    made = resolve(
-        "--standalone",
-        "--rdzv-id=job",
-        "--rdzv-backend=etcd",
-        "--rdzv-endpoint=x:1",
-        "--node-rank=3",
-        "--master-port=1",
-    )
+    words = ("--rdzv-id=job", "--rdzv-backend=etcd", "--rdzv-endpoint=x:1", "--node-rank=3", "--master-port=1")
+    made = resolve("--standalone", *words)
     assert (made.standalone, made.rdzv_backend, made.rdzv_endpoint, made.run_id) == (True, "c10d", None, None)
     assert (made.node_rank, made.master_addr, made.master_port) == (0, None, None)
     assert made.notes == (
@@ -90,27 +72,11 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
     )
 
 
-def test_the_commonest_commands_of_one_machine_say_nothing() -> None:
-    for words in (
-        ["--standalone", "--nnodes=1", "--nproc-per-node=2"],
-        ["--standalone", "--rdzv-backend=c10d", "--nproc-per-node=2"],
-        ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7", "--nproc-per-node=2"],
-        ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=29500", "--nproc-per-node=2"],
-    ):
-        assert resolve(*words).notes == ()
-
-
 def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
     made = resolve(
         PET_NNODES="1", PET_NPROC_PER_NODE="auto", PET_NODE_RANK="0", PET_MASTER_ADDR="a-0.a", PET_MASTER_PORT="29500"
     )
     assert (made.worker_count, made.master_addr, made.master_port, made.notes) == ("auto", "a-0.a", 29500, ())
-
-
-def test_an_endpoint_elsewhere_has_no_effect_and_is_said_so() -> None:
-    made = resolve("--rdzv-backend=c10d", "--rdzv-endpoint=node7:29400")
-    assert made.rdzv_endpoint == "node7:29400"
-    assert made.notes == ("--rdzv-endpoint node7:29400 has no effect on one node: its rendezvous is inside the agent",)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +93,8 @@ def test_an_endpoint_elsewhere_has_no_effect_and_is_said_so() -> None:
         (["--rdzv-endpoint=h:1:2"], "--rdzv-endpoint h:1:2: 'h:1' is no address and no name of a host"),
         (["--master-addr=a b"], "--master-addr a b: 'a b' is no address and no name of a host"),
         (["--local-addr=::g"], "--local-addr ::g: '::g' is no address and no name of a host"),
-        (
-            ["--rdzv-backend=c10d", "--rdzv-endpoint=a:b"],
-            "--rdzv-endpoint a:b: a port is a number from 0 (any free one) to 65535",
-        ),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=a:b"],
+         "--rdzv-endpoint a:b: a port is a number from 0 (any free one) to 65535"),
         (["--rdzv-conf=timeout"], "--rdzv-conf timeout: 'timeout' is not KEY=VALUE"),
         (["--rdzv-conf=a=1,=2"], "--rdzv-conf a=1,=2: '=2' is not KEY=VALUE"),
         (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': only printable characters will do"),
@@ -140,35 +104,46 @@ def test_an_endpoint_elsewhere_has_no_effect_and_is_said_so() -> None:
         (["--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
         ([*STATIC, "--node-rank=4"], "--node-rank 4: the node ranks of --nnodes 4 are 0 to 3"),
         ([*STATIC, "--node-rank=x"], "--node-rank x is not a whole number of at least 0"),
-        (
-            [*STATIC, "--nnodes=2:"],
-            "--nnodes 2:: where each node has its number, how many there are must be said",
-        ),
+        ([*STATIC, "--nnodes=2:"], "--nnodes 2:: where each node has its number, how many there are must be said"),
         ([*STATIC, "--master-port=0"], "--master-port 0: the other nodes must know the port, 0 is any"),
         ([*STATIC, "--rdzv-endpoint=h:0"], "--rdzv-endpoint h:0: the other nodes must know the port, 0 is any"),
         ([*STATIC, "--rdzv-endpoint=h"], "--rdzv-endpoint h: a static rendezvous needs HOST:PORT"),
         ([*STATIC, "--store-port=0"], "--store-port 0: the other nodes must know the port, 0 is any"),
         ([*STATIC, "--store-port=29500"], "--store-port 29500: rank 0 listens on that port"),
-        (
-            [*STATIC, "--master-port=65535"],
-            "the store would be on the port after 65535, which is the last",
-        ),
-        (
-            [*STATIC, "--rdzv-conf=store_type=file"],
-            "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file",
-        ),
+        ([*STATIC, "--master-port=65535"], "the store would be on the port after 65535, which is the last"),
+        ([*STATIC, "--rdzv-conf=store_type=file"],
+         "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file"),
         ([*STATIC, "--target-nodes=3"], "--target-nodes 3 is outside of --nnodes 4"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:
     assert refusal(*words)[0] == sentence
 
 
-def test_torchruns_store_in_a_file_is_not_needed_on_one_node() -> None:
-    made = resolve("--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "--rdzv-conf=store_type=file")
-    assert made.network is None
-    assert made.notes == ("--rdzv-conf: store_type without effect on one node",)
+@pytest.mark.parametrize(
+    ("words", "notes"),
+    [
+        # The commonest commands of one machine.
+        (["--standalone", "--nnodes=1", "--nproc-per-node=2"], []),
+        (["--standalone", "--rdzv-backend=c10d", "--nproc-per-node=2"], []),
+        (["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7", "--nproc-per-node=2"], []),
+        (["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=29500", "--nproc-per-node=2"], []),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=node7:29400"],
+         ["--rdzv-endpoint node7:29400 has no effect on one node: its rendezvous is inside the agent"]),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "--rdzv-conf=store_type=file"],
+         ["--rdzv-conf: store_type without effect on one node"]),
+        (["--rdzv-backend=c10d", "--node-rank=2"], ["--node-rank 2 has no effect with --rdzv-backend c10d"]),
+        (["--nnodes=1", "--store-port=5"], ["--store-port 5 has no effect on one machine"]),
+        (["--nnodes=2", "--node-rank=1"],
+         ["--master-addr is not given: only agents of this machine can meet at 127.0.0.1"]),
+    ],
+)  # fmt: skip
+def test_an_option_without_effect_is_said_to_have_none(words: list[str], notes: list[str]) -> None:
+    made = resolve(*words)
+    assert list(made.notes) == notes
+    assert (made.network is None) == ("--nnodes=2" not in words)
+    assert made.rdzv_endpoint == next((word[16:] for word in words if word.startswith("--rdzv-endpoint=")), None)
 
 
 def test_settings_are_read_and_the_unknown_ones_named() -> None:
@@ -186,12 +161,6 @@ def test_settings_are_read_and_the_unknown_ones_named() -> None:
 )
 def test_an_address_may_be_a_name_or_one_of_either_family(text: str, address: str) -> None:
     assert resolve(f"--master-addr={text}").master_addr == address
-
-
-def test_with_another_backend_a_node_rank_has_no_effect() -> None:
-    assert resolve("--rdzv-backend=c10d", "--node-rank=2").notes == (
-        "--node-rank 2 has no effect with --rdzv-backend c10d",
-    )
 
 
 def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
@@ -244,16 +213,12 @@ def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
         "--rdzv-conf: read_timeout without effect here",
         "--master-addr node0, --master-port 29500 have no effect beside --rdzv-endpoint node1:5",
     )
-    assert resolve("--nnodes=2", "--node-rank=1").notes == (
-        "--master-addr is not given: only agents of this machine can meet at 127.0.0.1",
-    )
 
 
 def test_one_node_is_one_machine_and_no_store_is_served() -> None:
     for words in (["--nnodes=1"], ["--nnodes=1:4"], ["--nnodes=1:1", "--node-rank=0", "--master-port=29500"]):
         made = resolve(*words)
         assert (made.network, made.node_rank, made.nodes_max) == (None, 0, 1)
-    assert resolve("--nnodes=1", "--store-port=5").notes == ("--store-port 5 has no effect on one machine",)
 
 
 def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
