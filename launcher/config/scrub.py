@@ -53,18 +53,10 @@ def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     names = frozenset(parent)
     unset = {name for name in names if name in _NAMES or name.startswith(_PREFIXES)}
     if not names.isdisjoint(_PROCESS_NUMBERS):
-        unset |= _list_process_variables(names)
+        from launcher.config.schedulers import KNOWN_BY  # only where such a variable is set
+
+        # Of controllers that number processes. Workers may read what describes the pod itself.
+        for *_, variables in KNOWN_BY:
+            if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables):
+                unset |= {*variables, *(names & {"JAX_COORDINATOR_PORT"})}
     return tuple(sorted(unset))
-
-
-def _list_process_variables(names: frozenset[str]) -> set[str]:
-    """Return those of controllers that number processes. Workers may read what describes the pod itself."""
-    from launcher.config.schedulers import KNOWN_BY  # only where such a variable is set
-
-    found = {
-        name
-        for *_, variables in KNOWN_BY
-        if names.issuperset(variables) and not _PROCESS_NUMBERS.isdisjoint(variables)
-        for name in variables
-    }
-    return found | (names & {"JAX_COORDINATOR_PORT"} if found else set())

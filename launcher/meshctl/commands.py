@@ -88,7 +88,9 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[_Function], _Fu
 @_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
 @_add_option("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")
 @_add_option("move-cost", "COST", "Of a rank that moves. Default: moving all is worth 5 % of the plan.")
-@click.option("--contiguous/--no-contiguous", default=None, help="Whether a node's ranks are consecutive.")
+@click.option(
+    "--contiguous/--no-contiguous", "is_contiguous", default=None, help="Whether a node's ranks are consecutive."
+)
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="The plan before: an answer of --json.")
 @click.option("--lose", metavar="NODE,...", default="", help="Nodes that are lost.")
@@ -112,12 +114,9 @@ def plan(cluster: str | None, named: str | None, **given: Any) -> int:
     if (cluster is None) == (named is None):
         amiss = "no cluster is given" if cluster is None else f"two clusters are given, {cluster} and {named}"
         raise UsageError(amiss, "meshctl plan dgx:4x8x8, or the name of a file")
-    kept = ("levels", "previous", "lose", "join", "with_ranks", "as_json", "svg", "html")
-    own = {key: given.pop(key) for key in kept}
-    is_contiguous = given.pop("contiguous")
-    wishes = {key.replace("_", "-"): text for key, text in given.items() if text}
-    request = command.PlanRequest(cluster=cluster or named or "", options=wishes, is_contiguous=is_contiguous, **own)
-    return command.run(request)
+    own = {key: given.pop(key) for key in command.PlanRequest.__struct_fields__ if key in given}
+    options = {key.replace("_", "-"): text for key, text in given.items() if text}
+    return command.run(command.PlanRequest(cluster=cluster or named or "", options=options, **own))
 
 
 def _job_command(short_help: str, *, needs_run: bool = True) -> Callable[[_Function], _Function]:

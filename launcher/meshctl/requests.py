@@ -55,7 +55,11 @@ def submit_request(
     key = keys.make_command_key(request_id)
     _write_request(jobs, run_id, command, current, keys, key)
     while (item := jobs.store.get(key).first) is not None:
-        if answer := _decode_answer(item, jobs.secret):
+        try:
+            answer = decode(Command, item.value, item.key, jobs.secret).answer
+        except RecordError as error:
+            answer = str(error)
+        if answer:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             if command.kind == "takeover" and not before.leader:
                 break  # the new leader finds the request, and reports that there is a leader now
@@ -83,13 +87,6 @@ def _write_request(jobs: JobStore, run_id: str, command: Command, current: KeyVa
     except RecordError as error:
         reason = str(error)
     raise UsageError(f"run {run_id} has already ended: {reason}")
-
-
-def _decode_answer(item: KeyValue, secret: bytes) -> str:
-    try:
-        return decode(Command, item.value, item.key, secret).answer
-    except RecordError as error:
-        return str(error)
 
 
 def _explain_timeout(jobs: JobStore, run_id: str, command: Command, keys: Keys, limit_s: float) -> str:

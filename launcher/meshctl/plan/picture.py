@@ -214,12 +214,11 @@ def choose_axes(plan: Plan, mesh: Mesh) -> list[int]:
     names, sizes = [axis.name.lower() for axis in mesh.axes], plan.shape
     places = np.unravel_index(np.arange(plan.world_size), sizes)
     wide = [axis for axis, size in enumerate(sizes) if size > 1]
-    spread = [
-        axis
-        for axis in wide
-        if any(len(np.unique(places[axis][list(ranks)])) < sizes[axis] for ranks in plan.ranks.values())
-    ]
-    rest = spread or wide[:1]
+
+    def is_spread(axis: int) -> bool:
+        return any(len(np.unique(places[axis][list(ranks)])) < sizes[axis] for ranks in plan.ranks.values())
+
+    rest = [axis for axis in wide if is_spread(axis)] or wide[:1]
     hue = [axis for axis in rest if names[axis] in STAGE_AXES][:1]
     rest = [axis for axis in rest if axis not in hue]
     groups = [axis for axis in rest if names[axis] in GROUP_AXES]
@@ -348,10 +347,8 @@ class _MapPainter:
         self.tile_width = grids[-1].width
         self.markup: list[str] = []
         plain = [spans for spans in map(self._split_ranks, tiles) if len(spans) == 1]
-        forms = range(3 if size.caption_font else 0)
-        self._form = next(
-            (form for form in forms if all(self._can_fit(self._format_caption(spans, form)) for spans in plain)), 3
-        )
+        fitting = (form for form in range(3) if all(self._can_fit(self._format_caption(one, form)) for one in plain))
+        self._form = next(fitting, 3) if size.caption_font else 3
 
     def draw_children(self, box: Box, depth: int, left: int, top: int, place: str = "") -> None:
         """Draw what is inside a box with its upper left corner there; `place` describes it: "pod p0, leaf l3"."""
@@ -393,11 +390,8 @@ class _MapPainter:
         self.markup.append(_render_group("; ".join(filter(None, said)), *parts))
 
     def _split_ranks(self, tile: Box) -> list[Span]:
-        places = [
-            tuple(axis.coordinates[rank] for axis in self.map.axes)
-            for node in tile.nodes
-            for rank in self.map.ranks.get(node.id, ())
-        ]
+        ranks = (rank for node in tile.nodes for rank in self.map.ranks.get(node.id, ()))
+        places = (tuple(axis.coordinates[rank] for axis in self.map.axes) for rank in ranks)
         return [(here, len(list(run))) for here, run in groupby(places)]
 
     def _draw_bands(self, spans: list[Span], x: float, y: int, room: float) -> list[str]:
@@ -499,13 +493,8 @@ def _draw_legend(shown: Map, room: int) -> SvgBlock:
 def draw_arcs(flow: Flow, traffic: TrafficSummary, room: int, cost: int | float) -> SvgBlock:
     """Draw one flow: a heading, its heaviest arcs, and the row of domains. All arcs of a picture share one scale."""
     one, drawn = flow.communicator, flow.arcs[:ARCS_MAX]
-    found, y = _draw_lines(
-        [
-            (f"{one.name}: {one.kind} of weight {format_number(one.weight)}", 13, 17, "bold"),
-            (_describe_flow(flow, traffic, cost), 11, 15, "muted"),
-        ],
-        room,
-    )
+    title = f"{one.name}: {one.kind} of weight {format_number(one.weight)}"
+    found, y = _draw_lines([(title, 13, 17, "bold"), (_describe_flow(flow, traffic, cost), 11, 15, "muted")], room)
     middles, pitch = _place_domains(traffic, room)
     heaviest = max(each.arcs[0].amount for each in traffic.crossing_flows)
     farthest = max(middles[arc.high] - middles[arc.low] for arc in drawn)
@@ -539,10 +528,8 @@ def _describe_flow(flow: Flow, traffic: TrafficSummary, cost: int | float) -> st
     """Describe how many groups cross, and the cost of that."""
     assert traffic.level is not None
     verb = "leaves its" if flow.crossing_count == 1 else "leave their"
-    said = (
-        f"{flow.crossing_count:,} of {format_count(flow.group_count, 'group')} {verb} {traffic.levels[traffic.level]}"
-    )
-    said += f", traffic {format_number(flow.leaving[traffic.level])}"
+    said = f"{flow.crossing_count:,} of {format_count(flow.group_count, 'group')} {verb}"
+    said += f" {traffic.levels[traffic.level]}, traffic {format_number(flow.leaving[traffic.level])}"
     if cost:
         share = format_number(round(100 * flow.cost / Fraction(cost), 1))
         said += f"; all levels together cost {format_number(flow.cost)}, {share}% of J"
@@ -687,6 +674,5 @@ def _render_text(kind: str, x: float, y: float, text: str, font: float) -> str:
 
 
 def _render_rect(kind: str, x: float, y: float, width: float, height: float, **attributes: float | str) -> str:
-    return _render_element(
-        "rect", **({"class_": kind} if kind else {}), x=x, y=y, width=width, height=height, **attributes
-    )
+    named = {"class_": kind} if kind else {}
+    return _render_element("rect", **named, x=x, y=y, width=width, height=height, **attributes)

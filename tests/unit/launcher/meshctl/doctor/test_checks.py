@@ -160,13 +160,10 @@ def test_a_grace_is_a_number_and_one_that_is_short_has_its_remedy() -> None:
 def test_the_worst_comes_first_and_the_verdict_counts() -> None:
     note, hurt, stop = (Finding(level, level, level) for level in ("note", "hurt", "stop"))
     assert sort_findings([note, hurt, stop, hurt]) == [stop, hurt, hurt, note]
-    assert (
-        describe_verdict([])
-        == describe_verdict([note])
-        == "a job would start here, and nothing was seen that would hurt it"
-    )
-    assert describe_verdict([hurt]) == "a job would start here; 1 thing may hurt it"
-    assert describe_verdict([hurt, hurt]) == "a job would start here; 2 things may hurt it"
+    starts = "a job would start here"
+    assert describe_verdict([]) == describe_verdict([note]) == f"{starts}, and nothing was seen that would hurt it"
+    assert describe_verdict([hurt]) == f"{starts}; 1 thing may hurt it"
+    assert describe_verdict([hurt, hurt]) == f"{starts}; 2 things may hurt it"
     assert describe_verdict([stop]) == "1 thing would stop a job here"
     assert describe_verdict([stop, stop, hurt]) == "2 things would stop a job here, 1 may hurt it"
 

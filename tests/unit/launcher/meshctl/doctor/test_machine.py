@@ -59,21 +59,13 @@ def test_the_tightest_quota_of_the_groups_that_can_be_seen_counts(
 
 
 def test_a_container_sees_its_own_group_as_the_whole_tree(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": V2,
-            "sys/fs/cgroup/cpu.max": "50000 100000\n",
-            "sys/fs/cgroup/memory.max": str(8 << 30),
-            "sys/fs/cgroup/memory.current": str(3 << 30),
-            "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {1 << 30}\n",
-            "sys/fs/cgroup/memory.oom.group": "1\n",
-            "sys/fs/cgroup/pids.max": "100\n",
-            "sys/fs/cgroup/pids.current": "40\n",
-        },
-    )
-    files = FileTree(str(tmp_path))
+    group = {
+        "cpu.max": "50000 100000\n", "memory.max": str(8 << 30), "memory.current": str(3 << 30),
+        "memory.stat": f"anon 1\ninactive_file {1 << 30}\n", "memory.oom.group": "1\n", "pids.max": "100\n",
+        "pids.current": "40\n",
+    }  # fmt: skip
+    head = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2}
+    files = FileTree(tree(tmp_path, head | {f"sys/fs/cgroup/{name}": text for name, text in group.items()}))
     assert read_cpu_quota(files) == CgroupLimit(0.5, 0, "/sys/fs/cgroup/cpu.max")
     assert read_memory_limit(64 << 30, files) == CgroupLimit(8 << 30, 2 << 30, "/sys/fs/cgroup/memory.max")
     assert read_memory_limit(4 << 30, files) is None  # more than the machine has

@@ -112,10 +112,8 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"nodes": [{**NODE, "path": "p0/l0"}]}, "c: node a has the path 'p0/l0', not a list of names"),
         ({"nodes": [{**NODE, "path": [3]}]}, "c: node a has 3 in its path, neither a name nor null"),
         ({"nodes": [{**NODE, "path": [[]]}]}, "c: node a has [] in its path, neither a name nor null"),
-        (
-            {"nodes": [{**NODE, "path": ["x", "y"]}, {"id": "b", "devices": 8, "path": ["x"]}]},
-            "c: node b has a path of 1 entry, the levels are 2 (level1, level2)",
-        ),
+        ({"nodes": [{**NODE, "path": ["x", "y"]}, {"id": "b", "devices": 8, "path": ["x"]}]},
+         "c: node b has a path of 1 entry, the levels are 2 (level1, level2)"),
         ({"levels": ["leaf"], "nodes": [{**NODE, "path": []}]}, "c: node a has a path of 0 entries, the levels are 1"),
         ({"levels": "leaf", "nodes": [NODE]}, "c: levels is 'leaf', not a list of names"),
         ({"levels": ["leaf", "leaf"], "nodes": [NODE]}, "c: levels names 'leaf' twice"),
@@ -138,15 +136,13 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"nodes": [NODE], "previous": {"dims": [16**9999], "plan": {}}}, "c: previous: dims is a number with"),
         ({"nodes": [{**NODE, "devices": 16**9999}]}, "c: node a: devices is a number with thousands of digits"),
         ({"nodes": [NODE], "previous": {"dims": [1], "plan": {"a": 0}}}, "c: previous: plan gives no list of ranks"),
-        (
-            {"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0, 2]}}},
-            "c: previous: node a has rank 2, the world has ranks 0 to 1",
-        ),
+        ({"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0, 2]}}},
+         "c: previous: node a has rank 2, the world has ranks 0 to 1"),
         ({"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0], "b": [0]}}}, "c: previous: rank 0 is on a and"),
         ({"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0]}}}, "c: previous: rank 1 of 2 is on no node"),
         ({"nodes": [NODE], "previous": {"dims": [10**5] * 9, "plan": {}}}, "c: previous has 1000000000000000000000000"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_makes_no_sense_is_told_so_in_a_sentence(values: object, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_cluster(values, "c")

@@ -96,15 +96,8 @@ def test_lengths_have_at_most_two_decimals(case: Callable[[], samples.Case]) -> 
 def test_names_are_names_and_no_markup() -> None:
     case = samples.hostile()
     root = xml.fromstring(case.svg())  # raises unless it is well-formed, control characters included
-    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
-        "svg",
-        "g",
-        "rect",
-        "text",
-        "title",
-        "path",
-        "style",
-    }
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "g", "rect", "text", "title", "path", "style"}
     assert any(tip.startswith(f"{samples.HOSTILE};") for tip in tips(case.svg()))
 
 

@@ -29,18 +29,11 @@ def running(job: StoredJob) -> None:
     job.join(0, 1, locality=(("pod", "pod-a"), ("leaf", "l1")))
     job.join(2, 3, locality=(("pod", "pod-a"), ("leaf", "l2")))
     job.seal(1, 0, 1, 9, reason="3 nodes of at least 2 are there, and nobody else came within 30 s")
-    job.put(
-        job.keys.make_history_key(1),
-        RoundHistory(
-            round=1,
-            world_size=12,
-            node_count=3,
-            coordinator="",
-            reason="3 nodes of at least 2 are there",
-            ended="node h9 lost in round 1",
-            ran_s=3725.0,
-        ),
-    )
+    past = RoundHistory(
+        round=1, world_size=12, node_count=3, coordinator="", reason="3 nodes of at least 2 are there",
+        ended="node h9 lost in round 1", ran_s=3725.0,
+    )  # fmt: skip
+    job.put(job.keys.make_history_key(1), past)
     job.seal(2, 1, 0, 2, reason="h2, a spare, takes the place of h9")
     job.lead(0)
     job.spares({3: "the world is full"})
@@ -138,17 +131,8 @@ round 1   3,968 ranks on 992 nodes: all nodes are there"""
 
 def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) -> None:
     long, rude = "word " * 60, "\x1b[2J\r\nx\u202e" + "y" * 300
-    nodes = tuple(
-        NodeState(
-            name=rude,
-            member_id=str(at),
-            state="running",
-            ranks=tuple(range(0, 60, 2)),
-            locality=((rude, rude + str(at)),),
-            why=rude,
-        )
-        for at in range(3)
-    )
+    node = NodeState(name=rude, member_id="", state="running", ranks=tuple(range(0, 60, 2)), why=rude)
+    nodes = tuple(replace(node, member_id=str(at), locality=((rude, rude + str(at)),)) for at in range(3))
     past = RoundHistory(round=1, world_size=2, node_count=1, coordinator="", reason=rude, ended=long, ran_s=1.0)
     seen = Overview(
         run_id=rude[:40], job_key="k", phase="running", mesh=rude, round=1, world_size=2, leader=rude, reason=long,

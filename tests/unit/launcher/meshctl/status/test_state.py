@@ -148,11 +148,12 @@ def test_a_verdict_ends_it(job: StoredJob) -> None:
 def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(job: StoredJob, value: bytes) -> None:
     job.join(0, 1)
     job.seal(1, 0, 1)
+    keys = job.keys
     for key in (
-        job.keys.make_member_key("m7"),
-        job.keys.stop,
-        job.keys.make_history_key(1),
-        job.keys.make_assignment_key(1, "t1", "m1"),
+        keys.make_member_key("m7"),
+        keys.stop,
+        keys.make_history_key(1),
+        keys.make_assignment_key(1, "t1", "m1"),
     ):
         job.store.put(key, value)
     seen = job.overview()
