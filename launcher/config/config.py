@@ -136,7 +136,10 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
         values, note, missing = resolved.values, resolved.note, resolved.missing
     if args.script is None:
         raise UsageError("no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains")
-    notes = [*filter(None, [note]), *_list_unread_variables(environ)]
+    notes = [note] if note else []
+    for name, (effective, why) in _UNREAD_VARIABLES.items():
+        if (text := environ.get(name, "")) and effective in ("", text):
+            notes.append(f"{name}={text} has no effect: {why}")
     launch_mode, launch_origin = _choose_launch_mode(values, notes)
     workers, mesh = values["nproc-per-node"].read(), values["mesh"].read()
     nodes = values["nnodes"].read()
@@ -165,7 +168,11 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
     if is_alone:
         useless = (value for name, value in values.items() if name.startswith("locality") and not value.is_default)
         notes += [f"{value} has no effect: one machine stands alone" for value in useless]
-    _check_health_options(values, notes)
+    check, limit = values["health-check"], values["health-timeout"]
+    if check.read() is not None and limit.read() == 0:
+        raise UsageError(f"{limit}: no check ends in no time")
+    if check.is_default and not limit.is_default:
+        notes.append(f"{limit} has no effect without --health-check")
     rows = [option for option in TABLE if option.field_name and not option.part]
     fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
     origins = {row.name if row.part else row.field_name: values[row.name].origin for row in TABLE if row.field_name}
@@ -173,15 +180,6 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
     return Config(
         script=args.script, script_args=args.script_args, python=python, notes=tuple(notes), origins=origins, **fields
     )
-
-
-def _list_unread_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a remark for every variable that torchrun's agent would act on and this one does not."""
-    return [
-        f"{name}={environ[name]} has no effect: {why}"
-        for name, (value, why) in _UNREAD_VARIABLES.items()
-        if environ.get(name, "") and value in ("", environ[name])
-    ]
 
 
 def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[LaunchMode, str]:
@@ -256,11 +254,3 @@ def _resolve_local_rank(values: Mapping[str, Value], notes: list[str]) -> bool:
     if values["no-python"].read() and not values["run-path"].read():
         raise UsageError(f"{values['no-python']} and {wanted} exclude each other", "a program reads LOCAL_RANK")
     return True
-
-
-def _check_health_options(values: Mapping[str, Value], notes: list[str]) -> None:
-    check, limit = values["health-check"], values["health-timeout"]
-    if check.read() is not None and limit.read() == 0:
-        raise UsageError(f"{limit}: no check ends in no time")
-    if check.is_default and not limit.is_default:
-        notes.append(f"{limit} has no effect without --health-check")

@@ -14,6 +14,7 @@ from launcher.model.errors import TemporaryError, UsageError, sanitize, suggest
 
 _MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+_FROM_STDIN = "the script cannot come from stdin, every worker has to read it", "give the name of a file"
 
 
 def check(config: Config) -> None:
@@ -21,7 +22,7 @@ def check(config: Config) -> None:
     if not config.script:
         raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
-        raise _make_stdin_error()
+        raise UsageError(*_FROM_STDIN)
     if config.launch_mode == "module":
         origin = config.origins["launch_mode"]
         if "/" in config.script or (config.script.endswith(".py") and os.path.isfile(config.script)):
@@ -48,17 +49,13 @@ def require_proc() -> None:
         raise TemporaryError(seen, _MOUNT_PROC)
 
 
-def _make_stdin_error() -> UsageError:
-    return UsageError("the script cannot come from stdin, every worker has to read it", "give the name of a file")
-
-
 def _check_script(script: str) -> None:
     called = sanitize(script)
     try:
         mode = os.stat(script).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             if script in _STDIN:
-                raise _make_stdin_error()
+                raise UsageError(*_FROM_STDIN)
             raise UsageError(f"script {called} is neither a file nor a directory", "every worker has to read it")
         os.close(os.open(script, os.O_RDONLY))
     except FileNotFoundError:

@@ -69,6 +69,7 @@ def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequenc
     arrivals = max(node.order for node in cluster.nodes) + 1
     counts = Counter(node.slot_count for node in cluster.nodes)
     slot_count = max(counts, key=lambda size: (counts[size], size))
+    nowhere = Node(id="", slot_count=slot_count, path=(None,) * len(cluster.levels))
     newcomers: list[Node] = []
     for index, word in enumerate(entries):
         name, equals, path = (piece.strip() for piece in word.partition("="))
@@ -76,17 +77,9 @@ def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequenc
             why = "is there already" if name in present else "is no name"
             raise UsageError(f"--join: {name!r} {why}", "give the new node an id of its own")
         present.add(name)
-        place = places.pop(0) if places and not equals else None
-        newcomers.append(
-            Node(
-                id=name,
-                slot_count=slot_count,
-                path=_parse_path(path, cluster) if equals else place.path if place else (None,) * len(cluster.levels),
-                address=make_address(len(cluster.nodes) + index) if cluster.is_generated else "",
-                order=arrivals + index,
-                index=place.index if place else None,
-            )
-        )
+        place = replace(nowhere, path=_parse_path(path, cluster)) if equals else places.pop(0) if places else nowhere
+        address = make_address(len(cluster.nodes) + index) if cluster.is_generated else ""
+        newcomers.append(replace(place, id=name, slot_count=slot_count, address=address, order=arrivals + index))
     return newcomers
 
 
