@@ -95,13 +95,14 @@ def test_a_certificate_of_an_unknown_authority_is_refused(encrypted: str) -> Non
 
 
 def test_a_web_server_is_no_etcd(web: str) -> None:
-    assert look(web)[:2] == ("wrong", f"{web} is a web server, not an etcd")
+    finding = look(web)
+    assert (finding.kind, finding.sentence) == ("wrong", f"{web} is a web server, not an etcd")
 
 
 def test_what_is_not_there_yet_may_come(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert look(f"127.0.0.1:{port}")[:2] == ("absent", f"127.0.0.1:{port} cannot be reached: Connection refused")
+    assert look(f"127.0.0.1:{port}") == ProbeResult("absent", f"127.0.0.1:{port} cannot be reached: Connection refused")
     finding = look("no-such-host.invalid:1")
     assert finding.kind == "absent"
     assert finding.sentence.startswith("no-such-host.invalid:1 cannot be found: ")
