@@ -21,13 +21,14 @@ from launcher.supervisor.messages import Report, Spawned, SpawnFailed, WorkerSpe
 
 
 class Worker:
-    """One worker, from its fork until it is reaped."""
+    """One worker, from its order until it is reaped. Its streams are open here until it has them."""
 
-    __slots__ = ("local_rank", "pid", "poll_start", "round")
+    __slots__ = ("local_rank", "pid", "poll_start", "round", "spec")
 
-    def __init__(self, round: int, local_rank: int) -> None:
+    def __init__(self, round: int, spec: WorkerSpec) -> None:
         self.round = round
-        self.local_rank = local_rank
+        self.spec = spec
+        self.local_rank = spec.local_rank
         self.pid = 0
         self.poll_start: Callable[[], None] | None = None
         """Reads whether it has run, while that is unknown; call it only for a worker that has ended."""
@@ -82,9 +83,8 @@ class ProcessHost:
 
     # Processes
 
-    def spawn_cold(self, round: int, spec: WorkerSpec) -> None:
+    def spawn_cold(self, worker: Worker) -> None:
         """Start a worker by fork and exec; its streams are closed here."""
-        worker = Worker(round, spec.local_rank)
 
         def handle_start(failure: list[Any]) -> None:
             if failure:
@@ -93,12 +93,12 @@ class ProcessHost:
                 self.report_running(worker)
 
         try:
-            worker.pid, worker.poll_start = self.start(spec, worker.name, handle_start)
+            worker.pid, worker.poll_start = self.start(worker.spec, worker.name, handle_start)
         except OSError as error:
-            self.report_spawn_failure(worker, f"cannot start {worker.name}: {error.strerror}", error.errno or 0)
+            self.report_unstarted(worker, str(error.strerror), error.errno or 0)
         else:
             self.workers[worker.pid] = worker
-        close_streams(spec)
+            close_streams(worker.spec)
 
     def report_running(self, worker: Worker) -> None:
         """Report that a worker runs its program, or its script."""
@@ -110,6 +110,11 @@ class ProcessHost:
         worker.poll_start = None
         self.workers.pop(worker.pid, None)
         self.report(SpawnFailed(worker.round, worker.local_rank, sentence, error_number))
+
+    def report_unstarted(self, worker: Worker, reason: str, error_number: int) -> None:
+        """Report why there is no process for a worker; its streams are closed here."""
+        close_streams(worker.spec)
+        self.report_spawn_failure(worker, f"cannot start {worker.name}: {reason}", error_number)
 
     def start(
         self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
@@ -144,13 +149,7 @@ class ProcessHost:
         self.watch(result, poll_result)
         return pid, poll_result
 
-    def _become(
-        self,
-        spec: WorkerSpec,
-        name: str,
-        answer: int,
-        inherit: tuple[int, ...],
-    ) -> NoReturn:
+    def _become(self, spec: WorkerSpec, name: str, answer: int, inherit: tuple[int, ...]) -> NoReturn:
         """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit."""
         environment = self.environment
         attempt = f"cannot start {name}"

@@ -35,8 +35,7 @@ from launcher.supervisor.messages import (
     WorkersFenced,
     WorkerSpec,
     describe_exit,
-    encode_fork_server_spec,
-    encode_worker_spec,
+    encode_spec,
 )
 from rendezvous.errors import EXIT_BUG
 
@@ -112,7 +111,7 @@ class Supervisor:
 
         Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
         """
-        self._send_order("preload", encode_fork_server_spec(spec))
+        self._send_order("preload", encode_spec(spec))
         _become_subreaper()
 
     def spawn(self, round: int, workers: Sequence[WorkerSpec]) -> None:
@@ -124,7 +123,7 @@ class Supervisor:
             for worker in workers:
                 descriptors = tuple(stream for stream in (worker.stdout, worker.stderr) if stream is not None)
                 given.update(descriptors)
-                self._send_order("spawn", round, encode_worker_spec(worker), descriptors=descriptors)
+                self._send_order("spawn", round, encode_spec(worker), descriptors=descriptors)
             if any(worker.fork_argv for worker in workers):
                 self._send_order("begin")  # so that all of them are forked together
         finally:

@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.child import ProcessHost, close_streams
+from launcher.supervisor.child import ProcessHost, Worker, close_streams
 from launcher.supervisor.messages import (
     POLL_LIMIT_S,
     STUCK_LIMIT_S,
@@ -33,7 +33,6 @@ from launcher.supervisor.messages import (
     SupervisorLost,
     SupervisorStarted,
     WorkersFenced,
-    WorkerSpec,
     decode_worker_spec,
 )
 
@@ -119,7 +118,7 @@ class SupervisorLoop:
         for (verb, *fields), descriptors in self._channel.receive():
             if verb == "spawn":
                 self._host.note_descriptors(*descriptors)
-                self._spawn(fields[0], decode_worker_spec(fields[1], descriptors))
+                self._spawn(Worker(fields[0], decode_worker_spec(fields[1], descriptors)))
             elif verb == "begin" and self._warm_pool is not None:
                 self._warm_pool.begin()
             elif verb == "signal":
@@ -138,17 +137,17 @@ class SupervisorLoop:
 
     # Workers
 
-    def _spawn(self, round: int, spec: WorkerSpec) -> None:
-        self._rounds.add(round)
+    def _spawn(self, worker: Worker) -> None:
+        self._rounds.add(worker.round)
         if self._watchdog is not None and self._watchdog.is_expired:
-            close_streams(spec)
-            if round not in self._sweep.rounds:
-                self._report(WorkersFenced(round))
-                self._start_sweep([round])
-        elif spec.fork_argv and self._warm_pool is not None:
-            self._warm_pool.spawn(round, spec)
+            close_streams(worker.spec)
+            if worker.round not in self._sweep.rounds:
+                self._report(WorkersFenced(worker.round))
+                self._start_sweep([worker.round])
+        elif worker.spec.fork_argv and self._warm_pool is not None:
+            self._warm_pool.spawn(worker)
         else:
-            self._host.spawn_cold(round, spec)
+            self._host.spawn_cold(worker)
 
     def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
         if self._warm_pool is not None:
@@ -213,10 +212,10 @@ class SupervisorLoop:
 
     def _extend_watchdog(self, until: float | None) -> None:
         if self._watchdog is None and until is not None:
-            from launcher.supervisor.watchdog import make_watchdog
+            from launcher.supervisor.watchdog import Watchdog
 
             try:
-                self._watchdog = make_watchdog()
+                self._watchdog = Watchdog()
             except TemporaryError as error:
                 self._report(SupervisorLost(str(error), error.exit_code))
                 self._start_sweep(self._rounds, is_last=True)

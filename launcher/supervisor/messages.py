@@ -183,10 +183,12 @@ def describe_exit(exit_code: int) -> str:
     return f"was killed by {known.get(-exit_code, f'signal {-exit_code}')}"
 
 
-def encode_worker_spec(spec: WorkerSpec) -> list[object]:
+def encode_spec(spec: WorkerSpec | ForkServerSpec) -> list[object]:
     """Encode a spec; each descriptor, which travels separately, is replaced by whether there is one."""
-    fields = {**asdict(spec), "env": dict(spec.env), "affinity": _encode_affinity(spec)}
-    return [*(fields | {"stdout": spec.stdout is not None, "stderr": spec.stderr is not None}).values()]
+    fields = {**asdict(spec), "env": dict(spec.env)}
+    fields["affinity"] = None if spec.affinity is None else sorted(spec.affinity)
+    fields.update((name, fields[name] is not None) for name in ("stdout", "stderr") if name in fields)
+    return [*fields.values()]
 
 
 def decode_worker_spec(fields: list[Any], descriptors: Iterable[int]) -> WorkerSpec:
@@ -194,12 +196,3 @@ def decode_worker_spec(fields: list[Any], descriptors: Iterable[int]) -> WorkerS
     spec, given = WorkerSpec(*fields), iter(descriptors)
     stdout = next(given) if spec.stdout else None
     return replace(spec, stdout=stdout, stderr=next(given) if spec.stderr else None)
-
-
-def encode_fork_server_spec(spec: ForkServerSpec) -> list[object]:
-    """Encode the spec of a fork server, for `ForkServerSpec` to be called with."""
-    return [*{**asdict(spec), "env": dict(spec.env), "affinity": _encode_affinity(spec)}.values()]
-
-
-def _encode_affinity(spec: WorkerSpec | ForkServerSpec) -> list[int] | None:
-    return None if spec.affinity is None else sorted(spec.affinity)

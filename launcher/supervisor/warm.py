@@ -44,7 +44,7 @@ from launcher.supervisor.messages import (
     StandbyReady,
     WorkerSpec,
     describe_exit,
-    encode_worker_spec,
+    encode_spec,
 )
 
 SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"
@@ -59,13 +59,6 @@ _FAILURES_MAX = 2
 _NON_FATAL_SIGNALS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT, signal.SIGSTOP, signal.SIGTSTP}
 
 
-class SpawnRequest(Struct, frozen=True):
-    """A worker of a round. Its streams are open here until its spec has been sent."""
-
-    round: int
-    spec: WorkerSpec
-
-
 class WarmPool:
     """The warm workers of a node and their fork server. `is_killed`: whether a sweep has killed a child, which has not
     been reaped yet.
@@ -78,8 +71,8 @@ class WarmPool:
         self._server: ForkServer | None = None
         self._failure_count = 0
         self._is_refused = self._is_ended = False
-        self._batch: list[SpawnRequest] = []
-        self._waiting: list[SpawnRequest] = []
+        self._batch: list[Worker] = []
+        self._waiting: list[Worker] = []
         self._forks: list[WarmFork] = []
         self._context = SpawnContext(
             host, environment, self._forks, is_killed, self._reset_failures, self._waiting.append
@@ -87,17 +80,17 @@ class WarmPool:
         self._lacks_standby = False
         self._start_server()
 
-    def spawn(self, round: int, spec: WorkerSpec) -> None:
-        """Add a worker to the batch that begin() starts. Its streams are ours from here."""
-        self._batch.append(SpawnRequest(round, spec))
+    def spawn(self, worker: Worker) -> None:
+        """Add a worker to the batch that begin() starts."""
+        self._batch.append(worker)
 
     def begin(self) -> None:
-        """Start the batch: standby workers get the first requests."""
+        """Start the batch: processes on standby become its first workers."""
         self._waiting += self._batch
         self._batch.clear()
         self._lacks_standby = self._server_spec.standby > 0
         for fork in sorted(self._forks, key=lambda fork: fork.pid == 0):
-            if self._waiting and fork.request is None:
+            if self._waiting and fork.worker is None:
                 fork.receive()  # it may have been killed meanwhile
                 if fork in self._forks and not fork.is_lost:
                     fork.assign(self._waiting.pop(0))
@@ -126,19 +119,19 @@ class WarmPool:
                 self._start_cold(self._take_waiting())
             elif self._server is not None and self._server.is_ready:
                 self._request_forks(self._take_waiting())
-        elif self._lacks_standby and has_rounds and not any(fork.request for fork in self._forks):
+        elif self._lacks_standby and has_rounds and not any(fork.worker for fork in self._forks):
             self._request_standby()
 
     def signal(self, round: int, signum: int, only: Collection[int] | None) -> None:
         """End workers that have no spec yet as the signal would end them in their first moment."""
         if signum in _NON_FATAL_SIGNALS:
             return
-        for one in self._cancel(lambda one: one.round == round and (only is None or one.spec.local_rank in only)):
-            self._host.report(Exited(round, one.spec.local_rank, 0, -signum, time.time()))
+        for one in self._cancel(lambda one: one.round == round and (only is None or one.local_rank in only)):
+            self._host.report(Exited(round, one.local_rank, 0, -signum, time.time()))
 
     def sweep(self, rounds: Collection[int]) -> None:
         """Cancel the workers of these rounds that have no spec yet."""
-        self._cancel(lambda request: request.round in rounds)
+        self._cancel(lambda worker: worker.round in rounds)
 
     def list_spared(self) -> set[int]:
         """The pids that a pass of a sweep spares. It may kill a worker that is not ready, which is no failure."""
@@ -149,7 +142,7 @@ class WarmPool:
 
     def stop(self, reason: str = "") -> None:
         """Kill the fork server and the standby workers. With `reason` it is reported, and resume() starts it anew."""
-        self._cancel(lambda job: True)
+        self._cancel(lambda worker: True)
         for fork in [fork for fork in self._forks if not fork.has_spec]:
             fork.drop()
             if fork.pid:
@@ -198,35 +191,35 @@ class WarmPool:
         self._server = None
         self._failure_count += 1
         pending = [fork for fork in self._forks if not fork.pid]
-        requests = [fork.request for fork in pending if fork.request is not None]
+        workers = [fork.worker for fork in pending if fork.worker is not None]
         for fork in pending:
             fork.drop()
         if not self._may_start:
-            requests += self._take_waiting()
+            workers += self._take_waiting()
             then = "workers are started without it from here on"
-        elif requests:
-            then = f"{len(requests)} {'worker is' if len(requests) == 1 else 'workers are'} started without it"
+        elif workers:
+            then = f"{len(workers)} {'worker is' if len(workers) == 1 else 'workers are'} started without it"
         elif self._waiting:
             then = "it is started once more"
         else:
             then = "the next round starts it once more"
         self._host.report(ForkServerLost(f"{sentence}; {then}"))
-        self._start_cold(requests)
+        self._start_cold(workers)
 
     # Workers on their way
 
-    def _request_forks(self, requests: Sequence[SpawnRequest | None]) -> None:
-        """Have a worker forked for each of these; None is a standby worker."""
+    def _request_forks(self, workers: Sequence[Worker | None]) -> None:
+        """Have a process forked for each of these; None is a standby worker."""
         assert self._server is not None
         ends = []
-        for request in requests:
+        for worker in workers:
             try:
                 ours, theirs = socket.socketpair()
             except OSError as error:
-                if request is not None:
-                    fail_request(self._host, request, format_os_error(error), error.errno or 0)
+                if worker is not None:
+                    self._host.report_unstarted(worker, format_os_error(error), error.errno or 0)
                 continue
-            WarmFork(self._context, ours, request)
+            WarmFork(self._context, ours, worker)
             self._host.note_descriptors(theirs.fileno())
             ends.append(theirs)
         try:
@@ -246,28 +239,28 @@ class WarmPool:
     def _reset_failures(self) -> None:
         self._failure_count = 0
 
-    def _cancel(self, is_cancelled: Callable[[SpawnRequest], bool]) -> list[SpawnRequest]:
+    def _cancel(self, is_cancelled: Callable[[Worker], bool]) -> list[Worker]:
         """Cancel those of these that have no spec yet, and return them."""
         cancelled = []
         for queue in (self._batch, self._waiting):
-            cancelled += [request for request in queue if is_cancelled(request)]
-            queue[:] = [request for request in queue if not is_cancelled(request)]
+            cancelled += [worker for worker in queue if is_cancelled(worker)]
+            queue[:] = [worker for worker in queue if not is_cancelled(worker)]
         for fork in self._forks.copy():
-            if fork.request is not None and not fork.has_spec and is_cancelled(fork.request):
-                cancelled.append(fork.request)
+            if fork.worker is not None and not fork.has_spec and is_cancelled(fork.worker):
+                cancelled.append(fork.worker)
                 fork.drop()
-        for request in cancelled:
-            close_streams(request.spec)
+        for worker in cancelled:
+            close_streams(worker.spec)
         return cancelled
 
-    def _take_waiting(self) -> list[SpawnRequest]:
-        requests = self._waiting.copy()
+    def _take_waiting(self) -> list[Worker]:
+        workers = self._waiting.copy()
         self._waiting.clear()
-        return requests
+        return workers
 
-    def _start_cold(self, requests: Sequence[SpawnRequest]) -> None:
-        for request in requests:
-            self._host.spawn_cold(request.round, request.spec)
+    def _start_cold(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            self._host.spawn_cold(worker)
 
 
 # docs/internals/decisions/0034-fork-server-beside-the-supervisor.md
@@ -413,53 +406,48 @@ class SpawnContext(Struct, frozen=True):
     forks: list[WarmFork]
     is_killed: Callable[[int], bool]
     on_ready: Callable[[], None]
-    retry: Callable[[SpawnRequest], None]
-    """For a request whose worker was lost to a sweep, which is not its failure."""
+    retry: Callable[[Worker], None]
+    """For a worker whose process was lost to a sweep, which is not its failure."""
 
 
 class WarmFork:
-    """One forked worker. Without a request it is on standby when it is ready, until it gets one."""
+    """One forked process. Without a worker to become it is on standby when it is ready, until it gets one."""
 
-    def __init__(self, context: SpawnContext, end: socket.socket, request: SpawnRequest | None) -> None:
+    def __init__(self, context: SpawnContext, end: socket.socket, worker: Worker | None) -> None:
         self.deadline = time.monotonic() + FORK_LIMIT_S
-        self.request = request
+        self.worker = worker
         self.pid = 0  # set once it is ready
+        self.has_spec = False  # its spec is being sent, so that it may run
         self.is_lost = False  # it will not become ready; the cause is determined at the deadline
         self.was_swept = False  # a pass of a sweep may have killed it while its pid was unknown
         self._context = context
         self._channel = Channel(end)
-        self._worker: Worker | None = None
         self._is_sent = False
         context.forks.append(self)
         context.host.watch(end.fileno(), self.receive)
 
-    @property
-    def has_spec(self) -> bool:
-        """Whether its spec is being sent, so that it may run."""
-        return self._worker is not None
-
-    def assign(self, request: SpawnRequest) -> None:
-        """Let it run this request, as soon as it is ready."""
-        self.request = request
+    def assign(self, worker: Worker) -> None:
+        """Let it become this worker, as soon as it is ready."""
+        self.worker = worker
         if not self.pid:
             return
-        host, spec = self._context.host, request.spec
-        self._worker = worker = Worker(request.round, spec.local_rank)
+        self.has_spec = True
+        spec = worker.spec
         worker.pid, worker.poll_start = self.pid, partial(self.receive, self.pid)
-        host.workers[worker.pid] = worker
+        self._context.host.workers[worker.pid] = worker
         environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
         environment.update(spec.env)
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
         full_spec = replace(spec, env=environment, unset=(), stdout=streams[0], stderr=streams[1])
         try:
-            self._channel.send(encode_worker_spec(full_spec), streams)
+            self._channel.send(encode_spec(full_spec), streams)
             self._flush()
         except OSError as error:  # too many descriptors are in flight
             self._handle_failure(f"cannot start {worker.name}: {format_os_error(error)}", error.errno or 0)
 
     def _flush(self) -> None:
         """Send what the socket accepts of a spec; its streams stay open until all of it has been sent."""
-        if self._worker is None or self._is_sent:
+        if not self.has_spec or self._is_sent:
             return
         is_sent = self._channel.flush()
         if is_sent:
@@ -467,9 +455,9 @@ class WarmFork:
         self._context.host.watch(self._channel.fileno(), self.receive, until_writable=not is_sent)
 
     def _mark_sent(self) -> None:
-        if self.request is not None and not self._is_sent:
+        if self.worker is not None and not self._is_sent:
             self._is_sent = True
-            close_streams(self.request.spec)
+            close_streams(self.worker.spec)
 
     def receive(self, reaped: int = 0) -> None:
         """Read its messages. `reaped`: the pid of a child that was just reaped; if it is this one, no more follow."""
@@ -503,26 +491,25 @@ class WarmFork:
             return
         self.pid = pid
         self._context.on_ready()
-        if self.request is not None:
-            self.assign(self.request)
+        if self.worker is not None:
+            self.assign(self.worker)
         else:
             self._context.host.report(StandbyReady(pid))
 
     def _handle_failure(self, sentence: str, error_number: int) -> None:
         """Handle the reason, from it or from the fork server, why it cannot run."""
         self.drop()
-        if self._worker is not None:
-            self._context.host.report_spawn_failure(self._worker, sentence, error_number)
-        elif self.request is not None:
-            fail_request(
-                self._context.host, self.request, os.strerror(error_number) if error_number else sentence, error_number
-            )
+        host, worker = self._context.host, self.worker
+        if worker is not None and self.has_spec:
+            host.report_spawn_failure(worker, sentence, error_number)
+        elif worker is not None:
+            host.report_unstarted(worker, os.strerror(error_number) if error_number else sentence, error_number)
 
     def _handle_close(self) -> None:
         """Handle that its end is closed: it runs, or it has ended."""
-        if self._worker is not None:
+        if self.worker is not None and self.has_spec:
             self.drop()
-            self._context.host.report_running(self._worker)
+            self._context.host.report_running(self.worker)
         elif self.pid:
             self.drop()
         elif self.was_swept:
@@ -531,10 +518,10 @@ class WarmFork:
             self._mark_lost()
 
     def _retry(self) -> None:
-        """Return its request after a sweep of another round has killed it."""
+        """Return its worker after a sweep of another round has killed it."""
         self.drop()
-        if self.request is not None:
-            self._context.retry(self.request)
+        if self.worker is not None:
+            self._context.retry(self.worker)
 
     def _mark_lost(self) -> None:
         self.is_lost = True
@@ -542,20 +529,13 @@ class WarmFork:
         self._context.host.unwatch(self._channel.fileno())
 
     def drop(self) -> None:
-        """Close its connection: without a spec it ends by itself. A request that was not sent is left to the caller."""
+        """Close its connection: without a spec it ends by itself. A worker that was not sent is left to the caller."""
         self._context.forks.remove(self)
-        if self._worker is not None:
+        if self.has_spec:
             self._mark_sent()
         if not self.is_lost:
             self._context.host.unwatch(self._channel.fileno())
         self._channel.close()
-
-
-def fail_request(host: ProcessHost, request: SpawnRequest, reason: str, error_number: int) -> None:
-    """Report that a request's worker cannot be started."""
-    close_streams(request.spec)
-    worker = Worker(request.round, request.spec.local_rank)
-    host.report_spawn_failure(worker, f"cannot start {worker.name}: {reason}", error_number)
 
 
 def format_os_error(error: OSError) -> str:

@@ -17,21 +17,16 @@ from launcher.model.errors import TemporaryError
 TIMER_MARGIN_S = 0.5
 
 
-def make_watchdog() -> Watchdog:
-    """Raises TemporaryError where the kernel has no timer left for this user."""
-    try:
-        return Watchdog()
-    except OSError as error:
-        raise TemporaryError(
-            f"the supervisor cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
-        ) from None
-
-
 class Watchdog:
-    """Times are seconds of CLOCK_BOOTTIME."""
+    """Times are seconds of CLOCK_BOOTTIME. Raises TemporaryError where the kernel has no timer left for this user."""
 
     def __init__(self) -> None:
-        self._timer = kernel.KillTimer()
+        try:
+            self._timer = kernel.KillTimer()
+        except OSError as error:
+            raise TemporaryError(
+                f"the supervisor cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
+            ) from None
         self._deadline = math.inf
         self._is_handled = False
 

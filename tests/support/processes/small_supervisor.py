@@ -20,7 +20,7 @@ from typing import Any
 from launcher.hardware.linux import kernel
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.fork_server import fork_server
-from launcher.supervisor.messages import WorkerSpec, encode_worker_spec
+from launcher.supervisor.messages import WorkerSpec, encode_spec
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
 
 LIMIT_S = 60.0
@@ -97,7 +97,7 @@ class _Supervisor:
             fields["env"].pop(name, None)
         spec = WorkerSpec(argv=(), stdout=opened[0], stderr=opened[1], **fields)
         given = tuple(descriptor for descriptor in opened if descriptor is not None)
-        assert self._wires[number].send(encode_worker_spec(spec), given)
+        assert self._wires[number].send(encode_spec(spec), given)
         for descriptor in given:
             os.close(descriptor)
 

@@ -11,7 +11,8 @@ import pytest
 
 from launcher.supervisor import warm
 from launcher.supervisor.channel import Channel
-from launcher.supervisor.warm import SpawnContext, SpawnRequest, WarmFork
+from launcher.supervisor.child import Worker
+from launcher.supervisor.warm import SpawnContext, WarmFork
 
 
 @pytest.mark.parametrize(("is_killed", "is_reaped"), [(True, False), (False, True), (False, False)])
@@ -22,7 +23,7 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
     monkeypatch.setattr(warm, "_is_child", lambda pid: True)
     ours, theirs = socket.socketpair()
     births: list[WarmFork] = []
-    again: list[SpawnRequest] = []
+    again: list[Worker] = []
     pid = os.getpid()
     workers: dict[int, Any] = {}
     loop = SimpleNamespace(
@@ -38,7 +39,7 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
         ours,
         cast("Any", job := object()),
     )
-    newborn.assign = lambda _: workers.update({pid: newborn})  # type: ignore[method-assign]
+    newborn.assign = lambda worker: workers.update({pid: newborn})  # type: ignore[method-assign]
     newborn.was_swept = True
     teller = Channel(theirs)
     teller.send(("born", pid))
