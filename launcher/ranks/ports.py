@@ -28,15 +28,19 @@ from launcher.placement.adapter.description import NodeAssignment
 ATTEMPTS, RETRY_INTERVAL_S = 25, 0.02  # for a process to end, ten times as long as one of JAX takes
 
 
-class ReservedPort:
-    """One free port of all local addresses, held until `close`; from `ports`, FIRST and LAST, if given.
+class MasterPort:
+    """A free port of all local addresses, held until `close`; from `ports`, FIRST and LAST, if given.
 
-    Raises TemporaryError when there is none.
+    With a `user_port`, set by the user, none is held or offered. Raises TemporaryError when there is none.
     """
 
-    def __init__(self, ports: tuple[int, int] | None = None) -> None:
+    def __init__(self, user_port: int | None = None, ports: tuple[int, int] | None = None) -> None:
         self._ports = ports
-        self._reserve(order_candidates(ports, 0))
+        self._socket: socket.socket | None = None
+        self.number = 0
+        """The port that this node offers for the next round, 0 if none."""
+        if user_port is None:
+            self._reserve(order_candidates(ports, 0))
 
     def _reserve(self, candidates: Iterable[int]) -> None:
         family, host = (socket.AF_INET6, "::") if _has_ipv6() else (socket.AF_INET, "0.0.0.0")
@@ -47,11 +51,13 @@ class ReservedPort:
             hint = find_shortage_hint(error.errno) or ("see --worker-port-range" if where else None)
             raise TemporaryError(f"no port{where} can be had for rank 0: {error.strerror}", hint) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.number: int = self._socket.getsockname()[1]
+        self.number = self._socket.getsockname()[1]
 
     def renew(self) -> None:
-        """Hold another port from now on; the same again only if there is no other."""
+        """Offer another port for the next round; the same again only if there is no other."""
         old, number = self._socket, self.number
+        if old is None:
+            return
         try:
             self._reserve(port for port in order_candidates(self._ports, number) if port != number)
         except TemporaryError:
@@ -59,7 +65,25 @@ class ReservedPort:
         old.close()
 
     def close(self) -> None:
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def is_taken(self, share: NodeAssignment) -> bool:
+        """Whether rank 0 of this round is here and a foreign process listens on the offered port, to blame the port."""
+        if share.group_rank != 0:
+            return False
+        from launcher.hardware.linux import kernel
+        from rendezvous.stores.listeners import UNKNOWN, find_foreign_listener
+
+        # For a worker that has just failed the kernel may not show any more what it listened on: try again.
+        for _ in range(ATTEMPTS):
+            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.list_descendants(os.getpid())})
+            if stranger != UNKNOWN:
+                break
+            time.sleep(RETRY_INTERVAL_S)
+        if stranger:
+            log(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
+        return bool(stranger) and self._socket is not None
 
 
 def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
@@ -95,37 +119,3 @@ def _has_ipv6() -> bool:
     except OSError:  # a kernel without IPv6
         return False
     return True
-
-
-class MasterPort:
-    """`user_port`: set by the user, None without; `ports`: the range to take others from."""
-
-    def __init__(self, user_port: int | None, ports: tuple[int, int] | None) -> None:
-        self._reserved = None if user_port is not None else ReservedPort(ports)
-
-    @property
-    def number(self) -> int:
-        """The port that this node offers for the next round, 0 if none."""
-        return self._reserved.number if self._reserved is not None else 0
-
-    def renew(self) -> None:
-        """Offer another port for the next round."""
-        if self._reserved is not None:
-            self._reserved.renew()
-
-    def is_taken(self, share: NodeAssignment) -> bool:
-        """Whether rank 0 of this round is here and a foreign process listens on the offered port, to blame the port."""
-        if share.group_rank != 0:
-            return False
-        from launcher.hardware.linux import kernel
-        from rendezvous.stores.listeners import UNKNOWN, find_foreign_listener
-
-        # For a worker that has just failed the kernel may not show any more what it listened on: try again.
-        for _ in range(ATTEMPTS):
-            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.list_descendants(os.getpid())})
-            if stranger != UNKNOWN:
-                break
-            time.sleep(RETRY_INTERVAL_S)
-        if stranger:
-            log(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
-        return bool(stranger) and self._reserved is not None

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.ranks.ports import ReservedPort
+from launcher.ranks.ports import MasterPort
 
 pytest.importorskip("torch")
 
@@ -30,14 +30,14 @@ probe.bind(("0.0.0.0", int(sys.argv[1])))
 """
 
 
-def run(script: str, port: ReservedPort, how: str) -> subprocess.CompletedProcess[str]:
+def run(script: str, port: MasterPort, how: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, str(port.number), how]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("kind", ["libuv", "own loop"])
 def test_torch_s_store_serves_on_a_port_that_is_held(kind: str) -> None:
-    held = ReservedPort()
+    held = MasterPort()
     try:
         for _ in range(2):  # a second round could serve there again
             done = run(SERVE, held, kind)
@@ -48,7 +48,7 @@ def test_torch_s_store_serves_on_a_port_that_is_held(kind: str) -> None:
 
 @pytest.mark.parametrize("how", ["plain", "reuse port"])
 def test_no_other_process_finds_the_port_free(how: str) -> None:
-    held = ReservedPort()
+    held = MasterPort()
     try:
         assert "Address already in use" in run(PROBE, held, how).stderr
     finally:

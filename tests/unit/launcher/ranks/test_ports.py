@@ -13,7 +13,7 @@ import pytest
 from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import ports
-from launcher.ranks.ports import MasterPort, ReservedPort
+from launcher.ranks.ports import MasterPort
 from rendezvous.peers import connections
 from rendezvous.stores import listeners
 from rendezvous.stores.listeners import find_foreign_listener
@@ -35,8 +35,8 @@ FAMILIES += [(socket.AF_INET6, "::"), (socket.AF_INET6, "::1")] if has_six() els
 
 
 @pytest.fixture
-def held() -> Iterator[ReservedPort]:
-    port = ReservedPort()
+def held() -> Iterator[MasterPort]:
+    port = MasterPort()
     yield port
     port.close()
 
@@ -59,7 +59,7 @@ def bind(family: socket.AddressFamily, address: str, port: int, *options: int) -
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
 @pytest.mark.parametrize("options", [(), (socket.SO_REUSEPORT,)], ids=["plain", "reuse port"])
 def test_who_looks_for_a_free_port_does_not_find_it(
-    held: ReservedPort, family: socket.AddressFamily, address: str, options: tuple[int, ...]
+    held: MasterPort, family: socket.AddressFamily, address: str, options: tuple[int, ...]
 ) -> None:
     with pytest.raises(OSError, match="Address already in use"):
         bind(family, address, held.number, *options)
@@ -67,7 +67,7 @@ def test_who_looks_for_a_free_port_does_not_find_it(
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
 def test_a_server_that_binds_as_servers_do_gets_it_and_is_reached(
-    held: ReservedPort, family: socket.AddressFamily, address: str
+    held: MasterPort, family: socket.AddressFamily, address: str
 ) -> None:
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         server.listen()
@@ -75,7 +75,7 @@ def test_a_server_that_binds_as_servers_do_gets_it_and_is_reached(
             server.accept()[0].close()
 
 
-def test_only_one_server_gets_it(held: ReservedPort) -> None:
+def test_only_one_server_gets_it(held: MasterPort) -> None:
     with bind(socket.AF_INET, "0.0.0.0", held.number, socket.SO_REUSEADDR) as server:
         server.listen()
         with pytest.raises(OSError, match="Address already in use"):
@@ -85,34 +85,35 @@ def test_only_one_server_gets_it(held: ReservedPort) -> None:
 def test_two_jobs_never_reserve_one_port_since_both_could_listen_there() -> None:
     """JAX's coordinator is a server of gRPC, which asks for SO_REUSEADDR and SO_REUSEPORT."""
     first, last = free_range(2)
-    held = ReservedPort((first, last))
+    held = MasterPort(ports=(first, last))
     options = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
     with bind(socket.AF_INET6, "::", held.number, *options) as coordinator:
         coordinator.listen()
         with bind(socket.AF_INET6, "::", held.number, *options) as other:
             other.listen()  # nothing in the kernel speaks against it
         held.close()  # the job's agent was killed, say, and its rank 0 lives on for a moment
-        next_job = ReservedPort((first, last))
+        next_job = MasterPort(ports=(first, last))
         assert next_job.number != held.number
         next_job.close()
     with bind(socket.AF_INET6, "::", held.number, socket.SO_REUSEADDR):
         pass
 
 
-def test_nobody_answers_there_before_a_server_does(held: ReservedPort) -> None:
+def test_nobody_answers_there_before_a_server_does(held: MasterPort) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", held.number), 10.0)
 
 
 def test_ports_that_are_held_together_differ_and_are_free_again_afterwards() -> None:
-    ports = [ReservedPort() for _ in range(5)]
+    ports = [MasterPort() for _ in range(5)]
     assert len({port.number for port in ports}) == 5
     for port in ports:
         port.close()
     bind(socket.AF_INET, "0.0.0.0", ports[0].number).close()
 
 
-def test_it_is_not_inherited_by_a_program_that_is_started(held: ReservedPort) -> None:
+def test_it_is_not_inherited_by_a_program_that_is_started(held: MasterPort) -> None:
+    assert held._socket is not None
     assert not held._socket.get_inheritable()
 
 
@@ -126,7 +127,7 @@ def test_a_machine_without_ipv6_holds_the_other_kind(monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "socket", without_six)
-        held = ReservedPort()
+        held = MasterPort()
     with pytest.raises(OSError, match="Address already in use"):
         bind(socket.AF_INET, "127.0.0.1", held.number)
     held.close()
@@ -146,7 +147,7 @@ def free_range(count: int) -> tuple[int, int]:
 
 def test_a_port_is_taken_from_the_range_and_every_round_takes_the_next() -> None:
     first, last = free_range(3)
-    port = ReservedPort((first, last))
+    port = MasterPort(ports=(first, last))
     seen = [port.number]
     for _ in range(3):
         port.renew()
@@ -157,17 +158,17 @@ def test_a_port_is_taken_from_the_range_and_every_round_takes_the_next() -> None
 
 def test_reserved_ports_of_a_range_are_skipped_and_none_left_is_an_error() -> None:
     first, last = free_range(2)
-    one, other = ReservedPort((first, last)), ReservedPort((first, last))
+    one, other = MasterPort(ports=(first, last)), MasterPort(ports=(first, last))
     assert {one.number, other.number} == {first, last}
     with pytest.raises(TemporaryError, match=f"no port from {first} to {last} can be had for rank 0: Address already"):
-        ReservedPort((first, last))
+        MasterPort(ports=(first, last))
     one.renew()  # there is no other: the same again
     assert one.number == first
     other.close()
     one.close()
 
 
-def test_a_renewed_port_is_another_and_the_old_one_is_free(held: ReservedPort) -> None:
+def test_a_renewed_port_is_another_and_the_old_one_is_free(held: MasterPort) -> None:
     old = held.number
     held.renew()
     assert held.number != old
@@ -175,7 +176,7 @@ def test_a_renewed_port_is_another_and_the_old_one_is_free(held: ReservedPort) -
 
 
 def test_presence_avoids_a_port_reserved_for_rank_0_if_another_is_free() -> None:
-    held = ReservedPort()
+    held = MasterPort()
     try:
         with connections.bind("127.0.0.1", (held.number, 0)) as listener:
             assert listener.getsockname()[1] != held.number
@@ -197,7 +198,7 @@ def test_presence_gets_a_port_back_that_has_old_connections() -> None:
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
 def test_a_foreign_listener_is_named_and_an_own_one_is_not(
-    held: ReservedPort, family: socket.AddressFamily, address: str
+    held: MasterPort, family: socket.AddressFamily, address: str
 ) -> None:
     assert find_foreign_listener(held.number, ()) == ""
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
@@ -238,8 +239,7 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pyte
     monkeypatch.setattr(ports, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
-    assert drawn._reserved is not None
-    drawn._reserved.close()
+    drawn.close()
     assert (drawn.is_taken(share), said) == (False, [])
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: listeners.UNKNOWN)
     assert drawn.is_taken(share)
@@ -247,7 +247,7 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pyte
 
 
 def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(
-    held: ReservedPort, monkeypatch: pytest.MonkeyPatch
+    held: MasterPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
     with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
