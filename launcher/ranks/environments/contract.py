@@ -59,8 +59,6 @@ class WorkerAssignment(Struct, frozen=True, kw_only=True):
 
 
 class Environment(Protocol):
-    name: str
-
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker."""
 

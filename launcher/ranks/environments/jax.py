@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.model.node import Slot
 from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
 
@@ -23,17 +25,12 @@ _GPU_KINDS = ("nvidia", "amd")  # JAX_LOCAL_DEVICE_IDS is about these
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 
-class JaxEnvironment:
+class JaxEnvironment(Struct, frozen=True, kw_only=True):
     """`mpi_reason`: why MPI is in use, see `detect_mpi`; the other two are the flags of the same names."""
 
-    name = "jax"
-
-    def __init__(
-        self, *, mpi_reason: str = "", device_binding: str = "local-rank", virtual_local_rank: bool = False
-    ) -> None:
-        self._mpi_reason = mpi_reason
-        self._binding = device_binding
-        self._is_virtual = virtual_local_rank
+    mpi_reason: str = ""
+    device_binding: str = "local-rank"
+    virtual_local_rank: bool = False
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker."""
@@ -45,13 +42,15 @@ class JaxEnvironment:
         kind = devices[0].kind if devices else ""
         if kind == "tpu" and assignment.local_world_size == 1:
             return variables
-        seen = resolve_visible_devices(assignment, parent, binding=self._binding, is_virtual=self._is_virtual)
+        seen = resolve_visible_devices(
+            assignment, parent, binding=self.device_binding, is_virtual=self.virtual_local_rank
+        )
         if kind in _GPU_KINDS:
             ids = [str(number if seen.variables else device.index) for number, device in enumerate(devices)]
             given = parent.get(LOCAL_DEVICES, "") if assignment.local_world_size == 1 else ""
             if not given or (seen.variables and not set(given.split(",")) <= set(ids)):
                 variables[LOCAL_DEVICES] = ",".join(ids)
-        if not self._mpi_reason:
+        if not self.mpi_reason:
             # docs/internals/decisions/0026-open-mpi-variables-for-jax.md
             variables["OMPI_MCA_orte_hnp_uri"] = "meshrun"  # besides the address only its presence counts
             variables["OMPI_COMM_WORLD_SIZE"] = str(assignment.world_size)
@@ -62,9 +61,9 @@ class JaxEnvironment:
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Describe what does not work as usual, and the alternative."""
         sentences = []
-        if self._mpi_reason:
+        if self.mpi_reason:
             sentences.append(
-                f"{self._mpi_reason}, so workers get no OMPI_ variables, and jax.distributed.initialize() needs "
+                f"{self.mpi_reason}, so workers get no OMPI_ variables, and jax.distributed.initialize() needs "
                 "arguments: launcher.worker.init_jax() gives them"
             )
         proxies = sorted(name for name in parent if name.lower() in _PROXIES and parent[name])

@@ -17,34 +17,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.model.node import Slot
 from launcher.ranks.environments.contract import WorkerAssignment, resolve_visible_devices
 
 SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's default
 
 
-class TorchEnvironment:
+class TorchEnvironment(Struct, frozen=True, kw_only=True):
     """The arguments are the flags of the same names; the signals are passed on for scripts that use torch.elastic."""
 
-    name = "torch"
-
-    def __init__(
-        self,
-        *,
-        virtual_local_rank: bool = False,
-        device_binding: str = "local-rank",
-        signals_to_handle: tuple[str, ...] = SIGNALS_TO_HANDLE,
-    ) -> None:
-        self._is_virtual = virtual_local_rank
-        self._binding = device_binding
-        self._signals = ",".join(signals_to_handle)
+    virtual_local_rank: bool = False
+    device_binding: str = "local-rank"
+    signals_to_handle: tuple[str, ...] = SIGNALS_TO_HANDLE
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker.
 
         Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
         """
-        seen = resolve_visible_devices(assignment, parent, binding=self._binding, is_virtual=self._is_virtual)
+        seen = resolve_visible_devices(
+            assignment, parent, binding=self.device_binding, is_virtual=self.virtual_local_rank
+        )
         variables = {
             "RANK": str(assignment.rank),
             "WORLD_SIZE": str(assignment.world_size),
@@ -62,21 +57,22 @@ class TorchEnvironment:
             "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             "TORCHELASTIC_ERROR_FILE": assignment.error_file,
-            "TORCHELASTIC_SIGNALS_TO_HANDLE": self._signals,
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(self.signals_to_handle),
             # Without it a rank whose peer died waits in a collective for ever.
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": parent.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "LAUNCHER_ROUND": str(assignment.round),
             **_make_mesh_variables(assignment),
-            **_make_device_variables(assignment.slot),
             **seen.variables,
         }
+        if devices := assignment.slot.devices:  # from which `launcher.worker` configures a framework
+            variables["LAUNCHER_WORKER_DEVICES"] = f"{devices[0].kind}:{len(devices)}"
         if "OMP_NUM_THREADS" not in parent and assignment.local_world_size > 1:
             variables["OMP_NUM_THREADS"] = "1"  # else every worker starts one thread per CPU
         return variables
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Name the options that --device-binding excludes."""
-        if self._binding != "visible":
+        if self.device_binding != "visible":
             return []
         kinds = {device.kind for slot in slots for device in slot.devices}
         if kinds <= {"cpu"}:
@@ -87,11 +83,6 @@ class TorchEnvironment:
                 "numbers among the workers of a node, does not work so"
             ]
         return []
-
-
-def _make_device_variables(slot: Slot) -> dict[str, str]:
-    """Return the worker's devices as variables, from which `launcher.worker` configures a framework."""
-    return {"LAUNCHER_WORKER_DEVICES": f"{slot.devices[0].kind}:{len(slot.devices)}"} if slot.devices else {}
 
 
 def _make_mesh_variables(assignment: WorkerAssignment) -> dict[str, str]:

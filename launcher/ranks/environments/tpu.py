@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators.tpu import VISIBLE
 from launcher.hardware.metadata_server import LINK_LOCAL
@@ -40,13 +42,10 @@ _PJRT = {"tpu": "TPU", "nvidia": "CUDA"}
 Box = tuple[int, ...]
 
 
-class TpuEnvironment:
+class TpuEnvironment(Struct, frozen=True, kw_only=True):
     """`metadata`: the server whose answers are used, if it was queried when chips were detected; for tests."""
 
-    name = "tpu"
-
-    def __init__(self, *, metadata: tuple[str, int] = LINK_LOCAL) -> None:
-        self._metadata = metadata
+    metadata: tuple[str, int] = LINK_LOCAL
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker.
@@ -55,12 +54,12 @@ class TpuEnvironment:
         """
         if assignment.slot.devices[0].kind != "tpu":
             return {}
-        said = slice_identity.merge_metadata(parent, self._metadata)
+        said = slice_identity.merge_metadata(parent, self.metadata)
         return {**_make_megascale_variables(assignment, said), **_make_process_variables(assignment, parent, said)}
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Return sentences for the start, about a host that is one of several of its slice."""
-        identity = slice_identity.find_identity(slice_identity.merge_metadata(parent, self._metadata))
+        identity = slice_identity.find_identity(slice_identity.merge_metadata(parent, self.metadata))
         if slots[0].devices[0].kind != "tpu" or identity is None or identity.host_count == 1:
             return []
         if not has_other_nodes:
@@ -77,8 +76,6 @@ class TpuEnvironment:
 
 class XlaEnvironment:
     """torch_xla: the PJRT client that it creates, and the worker's number among the processes of this host."""
-
-    name = "xla"
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker."""
