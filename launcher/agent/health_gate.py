@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from launcher.agent.membership import read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
-from launcher.config.scrub import PRIVATE, list_step_variables
+from launcher.config.scrub import list_unset_variables
 from launcher.model.console import PROGRAM, log, write_stderr
 from launcher.model.errors import EarlyExitError, TemporaryError, UnfitError
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
@@ -32,6 +32,7 @@ from launcher.supervisor.messages import (
     SpawnFailed,
     SupervisorLost,
     WorkerSpec,
+    describe_exit,
 )
 from rendezvous.settings import DEFAULTS
 
@@ -133,7 +134,7 @@ class HealthGate:
             local_rank=0,
             argv=("/bin/sh", "-c", f"exec </dev/null; {command}"),
             env=self._variables,
-            unset=(*list_step_variables(os.environ), *sorted(PRIVATE.intersection(os.environ))),
+            unset=list_unset_variables(os.environ),
             stdout=write_end,
             stderr=write_end,
         )
@@ -160,7 +161,7 @@ class HealthGate:
                 for report in self._wait_for_reports(until):
                     match report:
                         case Exited(self._check_number, _, _, exit_code):
-                            return _describe_exit(exit_code)
+                            return describe_exit(exit_code) if exit_code else ""
                         case SpawnFailed(self._check_number, _, _, error_number):
                             return f"cannot be started: {os.strerror(error_number)}"
                 _read_output(read_end, tail)
@@ -210,12 +211,6 @@ def _read_output(read_end: int, tail: bytearray) -> None:
     except BlockingIOError:
         return
     del tail[:-_TAIL_BYTES]
-
-
-def _describe_exit(exit_code: int) -> str:
-    if exit_code < 0:
-        return f"was killed by {signal.Signals(-exit_code).name}"
-    return f"exited with code {exit_code}" if exit_code else ""
 
 
 def _format_last_lines(tail: bytearray) -> str:

@@ -48,6 +48,11 @@ _NAMES = frozenset(
 _PROCESS_NUMBERS = frozenset({"JAX_PROCESS_ID", "NODE_RANK", "PROCESS_ID"})
 
 
+def list_unset_variables(parent: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in `parent` that no process of this job inherits: of a foreign step, and secrets."""
+    return (*list_step_variables(parent), *sorted(PRIVATE.intersection(parent)))
+
+
 def list_step_variables(parent: Iterable[str]) -> tuple[str, ...]:
     """Return the names in `parent` that belong to a foreign launcher's step and are to be unset; sorted."""
     names = frozenset(parent)

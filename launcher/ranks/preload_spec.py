@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from launcher.config.config import Config
 from launcher.config.frameworks import choose_environments, has_package
-from launcher.config.scrub import PRIVATE, list_step_variables
+from launcher.config.scrub import list_unset_variables
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.node import Slot
@@ -68,7 +68,7 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
     return ForkServerSpec(
         argv=make_fork_server_argv(config, is_jax="jax" in choice.names),
         env=variables,
-        unset=(*list_step_variables(parent), *sorted(PRIVATE.intersection(parent))),
+        unset=list_unset_variables(parent),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
         modules=config.preload,
         standby=config.standby * len(slots),

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.config import Config
 from launcher.config.frameworks import EnvironmentChoice, choose_environments, detect_mpi
-from launcher.config.scrub import PRIVATE, list_step_variables
+from launcher.config.scrub import list_unset_variables
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.round_log import format_workers
@@ -66,7 +66,7 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        self._unset = (*list_step_variables(parent), *sorted(PRIVATE.intersection(parent)))
+        self._unset = list_unset_variables(parent)
         self._extra_variables: dict[str, str] = {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
@@ -265,24 +265,18 @@ def make_thread_variables(
 
 def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:
     """Return the environments of this choice, in order. Raises UsageError for an unknown name."""
-    binding, is_virtual = config.device_binding, config.virtual_local_rank
+    binding: dict[str, Any] = {
+        "device_binding": config.device_binding,
+        "virtual_local_rank": config.virtual_local_rank,
+    }
     found: list[Environment] = []
     for name in choice.names:
         if name == "torch":
-            signals = config.signals_to_handle
-            found.append(
-                TorchEnvironment(virtual_local_rank=is_virtual, device_binding=binding, signals_to_handle=signals)
-            )
+            found.append(TorchEnvironment(**binding, signals_to_handle=config.signals_to_handle))
         elif name == "jax":
             from launcher.ranks.environments.jax import JaxEnvironment
 
-            found.append(
-                JaxEnvironment(
-                    mpi_reason=detect_mpi(config.python, environ),
-                    device_binding=binding,
-                    virtual_local_rank=is_virtual,
-                )
-            )
+            found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.python, environ)))
         elif name in ("tpu", "xla"):
             from launcher.ranks.environments import tpu
 
