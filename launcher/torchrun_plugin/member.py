@@ -45,10 +45,10 @@ class TorchrunMember:
         self._start: StartRound | None = None  # of the round on this node, until torchrun's workers of it have ended
         self._is_begun = False  # torchrun has, or had, workers of it
         self._stop_reason: str | None = None  # why it ends, once it does
-        self._has_succeeded = False
+        self.has_succeeded = False  # the workers of the last round on this node
         self._is_leaving = False
         self._watchdog_at = math.inf
-        self._end: Exit | None = None
+        self.end: Exit | None = None  # how this node's part in the job ended, None while it has not
         self._thread_error: Exception | None = None  # ours, raised in the thread
         self._listener = startup.listener
         self._membership = ClusterMembership(
@@ -67,26 +67,16 @@ class TorchrunMember:
     # --- queries of torchrun's thread ---
 
     @property
-    def end(self) -> Exit | None:
-        """How this node's part in the job ended, None while it has not."""
-        return self._end
-
-    @property
     def has_workers(self) -> bool:
         """Whether torchrun has begun a round, and has not asked for the next."""
         return self._is_begun and not self._has_ended
-
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether the workers of the last round on this node have succeeded."""
-        return self._has_succeeded
 
     def wait_for_round(self) -> tuple[StartRound, NodeAssignment] | None:
         """Wait for a round with ranks for this node; None once there will be none.
 
         Raises the thread's error.
         """
-        if not self._thread.is_alive() and self._end is None and self._thread_error is None:
+        if not self._thread.is_alive() and self.end is None and self._thread_error is None:
             self._driver.submit(events.Start())
             self._thread.start()
         with self._changed:
@@ -97,17 +87,17 @@ class TorchrunMember:
     def is_over(self) -> bool:
         """Whether the round on this node ends, or has ended. Raises the thread's error."""
         self._raise_thread_error()
-        return self._stop_reason is not None or self._start is None or self._end is not None
+        return self._stop_reason is not None or self._start is None or self.end is not None
 
     def explain_end(self) -> str:
         """Return the reason for that."""
-        return self._stop_reason or (self._end.reason if self._end is not None else "")
+        return self._stop_reason or (self.end.reason if self.end is not None else "")
 
     def wait_for_end(self, limit_s: float) -> Exit | None:
         """Wait until this node's part has ended; None if it has not within the limit."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended, limit_s)
-        return self._end
+        return self.end
 
     def wait_until_over(self, limit_s: float) -> bool:
         """Wait until the round on this node ends; whether it does within the limit."""
@@ -127,7 +117,7 @@ class TorchrunMember:
         """
         with self._changed:
             start, stop, is_begun = self._start, self._stop_reason, self._is_begun
-            self._start, self._stop_reason, self._is_begun, self._has_succeeded = None, None, False, False
+            self._start, self._stop_reason, self._is_begun, self.has_succeeded = None, None, False, False
         if start is None:
             return
         if stop is None and is_begun:
@@ -143,7 +133,7 @@ class TorchrunMember:
     def report_succeeded(self) -> None:
         """Report that all workers of the round on this node have succeeded."""
         if self._start is not None:
-            self._has_succeeded = True
+            self.has_succeeded = True
             self._driver.submit(events.RoundSucceeded(self._start.round))
 
     def give_up(self, exit_code: int, failure: str, rank: int) -> None:
@@ -162,7 +152,7 @@ class TorchrunMember:
     def leave(self, reason: str, exit_code: int = EXIT_STOPPED) -> None:
         """Leave the job: torchrun has stopped its workers, and ends."""
         if self._thread.ident is None:  # it never asked for a round, so there is no member
-            self._end = self._end or Exit(exit_code, reason, None)
+            self.end = self.end or Exit(exit_code, reason, None)
             return
         self._driver.submit(events.LeaveRequest(reason, exit_code))
         self._drop_workers()
@@ -170,7 +160,7 @@ class TorchrunMember:
     def close(self) -> None:
         """Release everything, after the end."""
         if self._thread.ident is None:
-            self._end = self._end or Exit(0, "", None)
+            self.end = self.end or Exit(0, "", None)
             self._release_membership()
         self.port.close()
 
@@ -178,7 +168,7 @@ class TorchrunMember:
 
     @property
     def _has_ended(self) -> bool:
-        return self._end is not None or self._thread_error is not None
+        return self.end is not None or self._thread_error is not None
 
     def _raise_thread_error(self) -> None:
         if self._thread_error is not None:
@@ -195,10 +185,10 @@ class TorchrunMember:
 
     def _run(self) -> None:
         try:
-            while self._end is None:
+            while self.end is None:
                 self._wakeup.clear()
                 self._run_once()
-                if self._end is None:
+                if self.end is None:
                     self._wakeup.wait(max(0.0, min(self._choose_wake_at() - read_clock(), SLEEP_LIMIT_S)))
         except Exception as error:  # the reader of the message need not know which thread this is
             self._thread_error = error
@@ -238,7 +228,7 @@ class TorchrunMember:
                 self._round_log.note(sentence, is_remark=is_remark)
             case Exit():
                 with self._changed:
-                    self._end = action
+                    self.end = action
                     self._changed.notify_all()
 
     def _begin_round(self, start: StartRound) -> None:
@@ -258,7 +248,7 @@ class TorchrunMember:
                 return
             self._stop_reason = self._stop_reason or reason
             self._changed.notify_all()
-        if not self._has_succeeded:
+        if not self.has_succeeded:
             self._round_log.log_end(round, reason)
         if self._is_leaving:
             self._driver.submit(events.RoundStopped(round, 0))
