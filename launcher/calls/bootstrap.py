@@ -26,6 +26,7 @@ def main() -> int:
     from launcher.calls.payload import FunctionCall, format_error
     from launcher.config.scrub import CALL_VARIABLE
     from launcher.model.errors import LauncherError
+    from launcher.ranks.as_main import write_error_file
 
     faulthandler.enable()  # a crash in native code prints the Python stack
     round, rank = int(os.environ["LAUNCHER_ROUND"]), int(os.environ["RANK"])  # before the user's code may change them
@@ -45,7 +46,10 @@ def main() -> int:
         if isinstance(error, LauncherError):
             add_hint(error)
         trace = _skip_own_frames(error.__traceback__)
-        _write_error_file(error_file, error, trace, format_error(error))
+        try:
+            write_error_file(error_file, error, trace, format_error(error))
+        except OSError as failure:
+            print(f"the exception cannot be written to {error_file}: {failure.strerror}", file=sys.stderr)
         call.write_exception(round, rank, error)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         _exit_if_others_wait(1)
@@ -78,27 +82,3 @@ def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
             break
         trace = trace.tb_next
     return trace
-
-
-def _write_error_file(path: str, error: BaseException, trace: TracebackType | None, message: str) -> None:
-    """Write what torch's `record` would have written; a file of its own stays, as it is more precise."""
-    if not path or os.path.exists(path):
-        return
-    import json
-    import time
-    import traceback
-
-    content = {
-        "message": {
-            "message": message,
-            "extraInfo": {
-                "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
-                "timestamp": str(int(time.time())),
-            },
-        }
-    }
-    try:
-        with open(path, "w") as file:
-            json.dump(content, file)
-    except OSError as failure:
-        print(f"the exception cannot be written to {path}: {failure.strerror}", file=sys.stderr)

@@ -207,7 +207,10 @@ def _fail(error: BaseException, error_file: str) -> NoReturn:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
-    _write_error_file(error_file, error, trace)
+    try:
+        write_error_file(error_file, error, trace)
+    except Exception as failure:
+        print(f"the failure cannot be written to {error_file}: {failure}", file=sys.stderr)
     if not isinstance(error, SystemExit):
         error = _print_error(error, trace)
     code = 1
@@ -246,28 +249,24 @@ def _print_error(error: BaseException, trace: TracebackType | None) -> BaseExcep
     return error
 
 
-def _write_error_file(path: str, error: BaseException, trace: TracebackType | None) -> None:
-    """Write what torch's `record` would have written; a file of its own stays, as it is more precise."""
+def write_error_file(path: str, error: BaseException, trace: TracebackType | None, message: str = "") -> None:
+    """Write what torch's `record` would have written; a file of its own stays, as it is more precise.
+
+    `message`: by default the last line of the traceback. Raises OSError.
+    """
     if not path or os.path.exists(path):
         return
     import json
     import time
     import traceback
 
-    try:
-        content = {
-            "message": {
-                "message": traceback.format_exception_only(type(error), error)[-1].strip(),
-                "extraInfo": {
-                    "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
-                    "timestamp": str(int(time.time())),
-                },
-            }
-        }
-        with open(path, "w") as file:
-            json.dump(content, file)
-    except Exception as failure:
-        print(f"the failure cannot be written to {path}: {failure}", file=sys.stderr)
+    message = message or traceback.format_exception_only(type(error), error)[-1].strip()
+    stack = "".join(traceback.format_exception(type(error), error, trace))
+    content = {
+        "message": {"message": message, "extraInfo": {"py_callstack": stack, "timestamp": str(int(time.time()))}}
+    }
+    with open(path, "w") as file:
+        json.dump(content, file)
 
 
 def _flush_streams() -> None:
