@@ -14,8 +14,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
 from launcher.hardware.accelerators.slots import make_node_slots
@@ -47,12 +45,14 @@ def run(
 
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
             fork_server.start()
-        ready = wait_until_ready(config, supervisor, startup, fork_server)
+        termination = Termination(config)
+        wakeup = Wakeup([*termination.signals, "SIGCHLD"])
+        slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in creates its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
-        parts = (ready.slots, ready.reason, ready.termination, ready.wakeup)
+        parts = (slots, reason, termination, wakeup)
         exit_code = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server).run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
@@ -68,25 +68,19 @@ FREE_BYTES_MIN = 16 << 20
 FREE_FRACTION_MIN = 0.01  # a small disk counts as full later
 
 
-class NodeReady(Struct, frozen=True):
-    """A fit node: its slots, the reason for their number, and the signal handling since before the examination."""
-
-    slots: tuple[Slot, ...]
-    reason: str
-    termination: Termination
-    wakeup: Wakeup
-
-
 def wait_until_ready(
-    config: Config, supervisor: Supervisor, startup: Startup | None = None, fork_server: ForkServerClient | None = None
-) -> NodeReady:
-    """Return once this node is fit to join. With --preload, start the fork server once the devices are known.
+    config: Config,
+    supervisor: Supervisor,
+    termination: Termination,
+    wakeup: Wakeup,
+    startup: Startup | None,
+    fork_server: ForkServerClient | None,
+) -> tuple[tuple[Slot, ...], str]:
+    """Return the slots and the reason for their number, once this node is fit to join.
 
-    Raises UsageError for what waiting cannot fix, TemporaryError if it is not fit in time, and LeftEarly if this node
-    has to leave meanwhile.
+    With --preload, start the fork server once the devices are known. Raises UsageError for what waiting cannot fix,
+    TemporaryError if it is not fit in time, and EarlyExitError if this node has to leave meanwhile.
     """
-    termination = Termination(config)
-    wakeup = Wakeup([*termination.signals, "SIGCHLD"])
 
     def examine() -> tuple[tuple[Slot, ...], str]:
         require_log_space(config)
@@ -97,14 +91,13 @@ def wait_until_ready(
 
     if config.health_check is None:
         try:
-            return NodeReady(*examine(), termination, wakeup)
+            return examine()
         except UnfitError:
             pass  # it is examined again
     from launcher.agent.health_gate import HealthGate
 
     place = startup.node_lock.environment if startup else {}
-    gate = HealthGate(config, supervisor, termination, wakeup, place, fork_server)
-    return NodeReady(*gate.wait_until_fit(examine), termination, wakeup)
+    return HealthGate(config, supervisor, termination, wakeup, place, fork_server).wait_until_fit(examine)
 
 
 def require_log_space(config: Config) -> None:

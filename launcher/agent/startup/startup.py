@@ -77,14 +77,31 @@ class Startup(Struct, frozen=True):
         return (self.listener.fileno(), self.node_lock.descriptor)
 
 
+@contextmanager
+def _end_on_signal() -> Iterator[None]:
+    """Let the kernel end this process: Python would handle a Ctrl-C only after a name look-up.
+
+    For process 1 of a container the kernel drops signals that are not handled.
+    """
+
+    def exit_process(signum: int, frame: object) -> None:
+        os._exit(128 + signum)
+
+    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
+    for signum, disposition in before.items():
+        if disposition is not signal.SIG_IGN:
+            signal.signal(signum, exit_process if os.getpid() == 1 else signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for signum, disposition in before.items():
+            signal.signal(signum, disposition)
+
+
+@_end_on_signal()
 def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
     """Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time."""
     open_standard_streams()  # or the listener might get one of their numbers, and not reach the workers
-    with _end_on_signal():
-        return _start_up(config, network, environ)
-
-
-def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
@@ -119,27 +136,6 @@ def _start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) 
         listener=listener,
         serves_at=serves_at,
     )
-
-
-@contextmanager
-def _end_on_signal() -> Iterator[None]:
-    """Let the kernel end this process: Python would handle a Ctrl-C only after a name look-up.
-
-    For process 1 of a container the kernel drops signals that are not handled.
-    """
-
-    def exit_process(signum: int, frame: object) -> None:
-        os._exit(128 + signum)
-
-    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
-    for signum, disposition in before.items():
-        if disposition is not signal.SIG_IGN:
-            signal.signal(signum, exit_process if os.getpid() == 1 else signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        for signum, disposition in before.items():
-            signal.signal(signum, disposition)
 
 
 def _find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:

@@ -123,12 +123,12 @@ class Failures:
     def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
         """Return its last lines: other nodes get these, and a peer's loss is recognised by them."""
         began_at = time.monotonic()
-        found = self._pump.read_tail(local_rank, "stderr", self._patience_s) if self._pump is not None else ()
+        found = self._read_tail(local_rank, self._patience_s)
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_at))
         return found
 
-    def _read_tail(self, local_rank: int) -> tuple[str, ...]:
-        return self._pump.read_tail(local_rank, "stderr") if self._pump is not None else ()
+    def _read_tail(self, local_rank: int, limit_s: float = 0.0) -> tuple[str, ...]:
+        return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
 
 
 def _shorten(message: str | None) -> str | None:
