@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from launcher.agent import lifecycle
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.signals import Termination, Wakeup
@@ -49,61 +51,41 @@ STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
 DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
 
 
-class Agent:
+class Agent(Struct, kw_only=True, eq=False):
     """Its parts come from `build`. `reason`: explains the number of workers, for the first line."""
 
-    def __init__(
-        self,
-        *,
-        script: str,
-        reason: str,
-        settings: Settings,
-        supervisor: Supervisor,
-        fork_server: ForkServerClient | None,
-        membership: NodeMembership,
-        termination: Termination,
-        wakeup: Wakeup,
-        port: MasterPort,
-        spec_builder: WorkerSpecBuilder,
-        worker_channel: WorkerChannel,
-        pump: OutputPump | None,
-        record: Callable[[object], None],
-        round_log: RoundLog,
-        failures: Failures,
-    ) -> None:
-        self._script = script
-        self._reason = reason
-        self._settings = settings
-        self._supervisor = supervisor
-        self._fork_server = fork_server
-        self._membership = membership
-        self._driver = membership.driver
-        self._termination = termination
-        self._wakeup = wakeup
-        self._port = port
-        self._spec_builder = spec_builder
-        self._worker_channel = worker_channel
-        self._pump = pump
-        self._record = record
-        self._round_log = round_log
-        self._failures = failures
+    script: str
+    reason: str
+    settings: Settings
+    supervisor: Supervisor
+    fork_server: ForkServerClient | None
+    membership: NodeMembership
+    termination: Termination
+    wakeup: Wakeup
+    port: MasterPort
+    spec_builder: WorkerSpecBuilder
+    worker_channel: WorkerChannel
+    pump: OutputPump | None
+    record: Callable[[object], None]
+    round_log: RoundLog
+    failures: Failures
 
-        self._round: lifecycle.Round | None = None
-        self._assignment: NodeAssignment | None = None  # of the current or last round
-        self._exit: events.Exit | None = None
-        self._loss_reason = ""  # why the supervisor was lost
-        self._fork_server_error: UsageError | None = None  # why there is no fork server
-        self._stuck_at = math.inf  # when a sweep has taken so long that its delay is logged
-        self._poll = select.poll()
+    _round: lifecycle.Round | None = None
+    _assignment: NodeAssignment | None = None  # of the current or last round
+    _exit: events.Exit | None = None
+    _loss_reason: str = ""  # why the supervisor was lost
+    _fork_server_error: UsageError | None = None  # why there is no fork server
+    _stuck_at: float = math.inf  # when a sweep has taken so long that its delay is logged
+    _poll: select.poll = field(default_factory=select.poll)
 
     def run(self) -> int:
-        log(self._reason)
-        for remark in self._spec_builder.list_remarks():
+        log(self.reason)
+        for remark in self.spec_builder.list_remarks():
             log(remark)
-        self._poll.register(self._wakeup, select.POLLIN)
-        self._poll.register(self._supervisor, select.POLLIN)
-        self._worker_channel.register(self._poll)
-        self._driver.submit(events.Start())
+        self._poll.register(self.wakeup, select.POLLIN)
+        self._poll.register(self.supervisor, select.POLLIN)
+        self.worker_channel.register(self._poll)
+        self.membership.driver.submit(events.Start())
         try:
             while self._exit is None:
                 self._run_once()
@@ -111,100 +93,104 @@ class Agent:
                     self._wait()
             return self._finish(self._exit)
         finally:
-            self._membership.close()
-            if self._pump is not None:
-                self._pump.close()
+            self.membership.close()
+            if self.pump is not None:
+                self.pump.close()
 
     def _wait(self) -> None:
         """Wait for an event."""
         if self._round is None:
-            self._round_log.log_waiting(read_clock())
-        talk_at = self._worker_channel.wake_at
-        mind_at = self._round_log.wake_at if self._round is None else min(self._round.wake_at, talk_at)
+            self.round_log.log_waiting(read_clock())
+        talk_at = self.worker_channel.wake_at
+        mind_at = self.round_log.wake_at if self._round is None else min(self._round.wake_at, talk_at)
         wake_at = min(
-            self._driver.wake_at, mind_at, self._stuck_at, self._termination.wake_at, self._supervisor.reports_due_at
+            self.membership.driver.wake_at,
+            mind_at,
+            self._stuck_at,
+            self.termination.wake_at,
+            self.supervisor.reports_due_at,
         )
-        if self._fork_server is not None:
-            wake_at = min(wake_at, self._fork_server.wake_at)
+        if self.fork_server is not None:
+            wake_at = min(wake_at, self.fork_server.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
 
     def _run_once(self) -> None:
         """Handle everything that has happened since the last time."""
-        for signum in self._wakeup.take():
+        for signum in self.wakeup.take():
             self._take_signal(signum)
-        if leave := self._termination.check_file(read_clock()):
+        if leave := self.termination.check_file(read_clock()):
             self._leave(leave)
-        for round in self._worker_channel.take_saved_rounds():
-            self._driver.submit(events.CheckpointSaved(round))
-        for report in self._supervisor.read_reports() if not self._loss_reason else ():
+        for round in self.worker_channel.take_saved_rounds():
+            self.membership.driver.submit(events.CheckpointSaved(round))
+        for report in self.supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
         if self._round is not None:
-            for local_rank, pid, sentence in self._worker_channel.check_heartbeats(self._round, read_clock()):
+            for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
                 self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
         if self._round is not None and read_clock() >= self._round.wake_at:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
-        if self._fork_server is not None and read_clock() >= self._fork_server.wake_at:
-            self._fork_server.report_delay(read_clock())
+        if self.fork_server is not None and read_clock() >= self.fork_server.wake_at:
+            self.fork_server.report_delay(read_clock())
         if read_clock() >= self._stuck_at:
             self._stuck_at = math.inf
             log(
                 f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
-                f"{self._supervisor.describe_remaining()}"
+                f"{self.supervisor.describe_remaining()}"
             )
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
-        while actions := self._driver.run():
+        while actions := self.membership.driver.run():
             for action in actions:
                 self._carry_out(action)
 
     # --- actions of the agreement ---
 
     def _carry_out(self, action: events.Action) -> None:
-        self._record(action)
+        self.record(action)
         match action:
             case events.StartRound():
                 self._start(action)
             case events.StopRound(round, mode, reason):
                 if self._round is not None and self._round.round == round:
-                    self._round_log.log_end(round, reason)
+                    self.round_log.log_end(round, reason)
                     self._stop(self._round, mode)
             case events.ExtendWatchdog(until):
-                self._supervisor.extend_watchdog(until)
+                self.supervisor.extend_watchdog(until)
             case events.Log(sentence, is_remark):
-                self._round_log.note(sentence, is_remark=is_remark)
+                self.round_log.note(sentence, is_remark=is_remark)
             case events.Exit():
                 self._exit = action
 
     def _start(self, start: events.StartRound) -> None:
         try:
-            share = self._spec_builder.read_assignment(start.assignment)
+            share = self.spec_builder.read_assignment(start.assignment)
         except RecordError as error:
             self._refuse(start.round, error)
             return
-        self._round_log.log_start(start, share)
-        self._failures.begin(
-            start.round, share, partial(self._spec_builder.find_error_file, start.round, start.restart_count)
+        self.round_log.log_start(start, share)
+        self.failures.begin(
+            start.round, share, partial(self.spec_builder.find_error_file, start.round, start.restart_count)
         )
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
-        self._worker_channel.begin(len(share.ranks), read_clock())
-        specs = self._spec_builder.make_specs(start.round, start.restart_count, share, self._pump)
-        self._supervisor.spawn(start.round, specs)
-        if self._fork_server is not None:
-            self._fork_server.expect_workers(read_clock())
+        self.worker_channel.begin(len(share.ranks), read_clock())
+        specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
+        self.supervisor.spawn(start.round, specs)
+        if self.fork_server is not None:
+            self.fork_server.expect_workers(read_clock())
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
         log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
         self._round, self._assignment = lifecycle.Round(round, 0), None
-        self._driver.submit(events.RoundFailed(round, 1, False, ""))
+        self.membership.driver.submit(events.RoundFailed(round, 1, False, ""))
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
         if mode == "fence" or self._fork_server_error is not None:
             self._carry_out_all(round, round.kill())
             return
-        signum = self._termination.signum if mode == "grace" and self._termination.signum else signal.SIGTERM
-        grace_s = self._settings.get_grace_s(mode)
+        signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
+        grace_s = self.settings.get_grace_s(mode)
         if mode == "grace":
-            self._worker_channel.request_stop(round.round)
+            self.worker_channel.request_stop(round.round)
         self._carry_out_all(round, round.stop(signum, grace_s, read_clock()))
         if mode == "grace" and grace_s > 0 and round.live:
             log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
@@ -212,16 +198,16 @@ class Agent:
     # --- reports of the supervisor ---
 
     def _take_report(self, report: Report) -> None:
-        self._record(report)
-        if self._fork_server is not None and (refusal := self._fork_server.take(report, read_clock())):
+        self.record(report)
+        if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
             self._take_fork_server_error(refusal)
         round = self._round
         match report:
             case Spawned(_, local_rank, pid):
-                self._worker_channel.add_worker(local_rank, pid)
+                self.worker_channel.add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
                 if round is not None and round.round == number and local_rank in round.live:
-                    self._take_exit(round, local_rank, pid, exit_code, at, self._worker_channel.explain_end(local_rank))
+                    self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
             case SpawnFailed(number, local_rank, sentence, error_number):
                 if round is not None and round.round == number:
                     hint = find_shortage_hint(error_number)
@@ -232,7 +218,7 @@ class Agent:
                     self._carry_out_all(round, round.take_gone())
             case WorkersFenced():
                 log("the watchdog has run out: this node could not renew its membership, so its workers were killed")
-                self._driver.submit(events.WatchdogExpired())
+                self.membership.driver.submit(events.WatchdogExpired())
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
 
@@ -241,18 +227,18 @@ class Agent:
     ) -> None:
         # A worker that ends because it was stopped has not failed.
         has_failed = exit_code != 0 and not round.is_stopping
-        is_secondary = has_failed and self._failures.note(local_rank, pid, exit_code, at, sentence)
+        is_secondary = has_failed and self.failures.note(local_rank, pid, exit_code, at, sentence)
         worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary)
         self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
         self._loss_reason = sentence
-        self._poll.unregister(self._supervisor)
-        left = self._supervisor.kill_orphans(SWEEP_LIMIT_S)
+        self._poll.unregister(self.supervisor)
+        left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
         log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
-        self._driver.submit(events.LeaveRequest(sentence, exit_code))
+        self.membership.driver.submit(events.LeaveRequest(sentence, exit_code))
         if self._round is not None:
             self._carry_out_all(self._round, self._round.take_gone())
 
@@ -267,50 +253,50 @@ class Agent:
         for action in actions:
             match action:
                 case lifecycle.SignalWorkers(signum):
-                    self._worker_channel.signal_workers(round, signum)
+                    self.worker_channel.signal_workers(round, signum)
                 case lifecycle.SweepRound():
-                    self._supervisor.sweep(round.round)
+                    self.supervisor.sweep(round.round)
                     self._stuck_at = read_clock() + STUCK_LIMIT_S
                 case lifecycle.ReportSucceeded():
-                    self._driver.submit(events.RoundSucceeded(round.round))
+                    self.membership.driver.submit(events.RoundSucceeded(round.round))
                 case lifecycle.ReportFailed(cause):
-                    exit_code, text, rank = self._failures.set_root_cause(cause.local_rank)
-                    taken = self._assignment is not None and self._port.is_taken(self._assignment)
-                    self._driver.submit(
+                    exit_code, text, rank = self.failures.set_root_cause(cause.local_rank)
+                    taken = self._assignment is not None and self.port.is_taken(self._assignment)
+                    self.membership.driver.submit(
                         events.RoundFailed(round.round, exit_code, cause.is_secondary, text, rank, taken)
                     )
                 case lifecycle.ReportStopped():
                     self._report_stopped(round)
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
-        self._failures.settle()
+        self.failures.settle()
         self._round, self._stuck_at = None, math.inf
-        self._port.renew()
-        self._driver.submit(events.RoundStopped(round.round, self._port.number))
+        self.port.renew()
+        self.membership.driver.submit(events.RoundStopped(round.round, self.port.number))
 
     # --- signals and the end ---
 
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
-            self._supervisor.reap()
-        elif leave := self._termination.take_signal(signum):
+            self.supervisor.reap()
+        elif leave := self.termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._carry_out_all(self._round, self._round.kill())
             log("SIGINT: no more waiting, the workers are killed")
 
     def _leave(self, leave: events.LeaveRequest) -> None:
-        self._round_log.set_leaving()
-        self._driver.submit(leave)
+        self.round_log.set_leaving()
+        self.membership.driver.submit(leave)
 
     def _finish(self, end: events.Exit) -> int:
         """Leave nothing behind, then report how it ended."""
         if self._round is not None and not self._loss_reason:
-            self._supervisor.sweep(self._round.round)
-        self._supervisor.close(SWEEP_LIMIT_S)
-        if self._pump is not None:
-            self._pump.drain(DRAIN_LIMIT_S)  # when it is closed, it reports what it could not write
+            self.supervisor.sweep(self._round.round)
+        self.supervisor.close(SWEEP_LIMIT_S)
+        if self.pump is not None:
+            self.pump.drain(DRAIN_LIMIT_S)  # when it is closed, it reports what it could not write
         if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
             raise self._fork_server_error
-        self._failures.report_end(end, self._script, self._loss_reason)
+        self.failures.report_end(end, self.script, self._loss_reason)
         return end.exit_code
