@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct, field
+
 from launcher.config.config import Config
 from launcher.logs.error_file import read_error_file
 from launcher.model.console import log, write_stderr
@@ -36,26 +38,20 @@ DRAIN_LIMIT_S = 5.0  # for a slow handler, at the end
 _PREFIX = "torchelastic.worker.status."
 
 
-class EventRecorder:
+class EventRecorder(Struct, eq=False):
     """Turns the agent's messages into events. `find_error_file`: (round, restart count, local rank) -> path."""
 
-    def __init__(
-        self,
-        config: Config,
-        host: str,
-        run_id: str,
-        find_error_file: Callable[[int, int, int], str],
-        write: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self._config = config
-        self._host = host
-        self._run_id = run_id
-        self._find_error_file = find_error_file
-        self._write = write
-        self._start = self._waiting_since = time.monotonic()
-        self._round = StartRound(0, 0, 0, "", "")
-        self._assignment: NodeAssignment | None = None
-        self._is_stopping = False
+    config: Config
+    host: str
+    run_id: str
+    find_error_file: Callable[[int, int, int], str]
+    write: Callable[[dict[str, Any]], None]
+
+    _start: float = field(default_factory=time.monotonic)
+    _waiting_since: float = field(default_factory=time.monotonic)
+    _round: StartRound = StartRound(0, 0, 0, "", "")
+    _assignment: NodeAssignment | None = None
+    _is_stopping: bool = False
 
     def take(self, message: object) -> None:
         """Record an action of the agreement, or a report of the supervisor."""
@@ -80,7 +76,7 @@ class EventRecorder:
                 self._write_event("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
 
     def _read_error(self, local_rank: int) -> str | None:
-        path = self._find_error_file(self._round.round, self._round.restart_count, local_rank)
+        path = self.find_error_file(self._round.round, self._round.restart_count, local_rank)
         return read_error_file(path) if path else None
 
     def _write_worker_event(
@@ -117,27 +113,27 @@ class EventRecorder:
         share = self._assignment
         told = {
             "group_world_size": share.group_world_size if share else None,
-            "entry_point": self._config.script,
+            "entry_point": self.config.script,
             "round": self._round.round,
             **(details or {}),
         }
         common = {
-            "run_id": self._run_id,
+            "run_id": self.run_id,
             "global_rank": None,
             "group_rank": share.group_rank if share else None,
             "worker_id": None,
-            "role": self._config.role,
-            "hostname": self._host,
+            "role": self.config.role,
+            "hostname": self.host,
             "state": state,
             "total_run_time": int(time.monotonic() - self._start),
-            "rdzv_backend": self._config.rdzv_backend,
+            "rdzv_backend": self.config.rdzv_backend,
             "raw_error": None,
             "metadata": json.dumps(told),
             "agent_restarts": self._round.restart_count,
             "duration_ms": None,
         }
         timestamp = int((time.time() if at is None else at) * 1000)
-        self._write(
+        self.write(
             {"name": _PREFIX + state, "source": source, "timestamp": timestamp, "metadata": {**common, **metadata}}
         )
 
