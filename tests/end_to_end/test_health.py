@@ -42,6 +42,13 @@ def test_a_node_joins_once_its_check_passes(tmp_path: Path) -> None:
     assert "meshrun: this node is fit now\nmeshrun: 1 worker" in ended.stderr
 
 
+def test_a_check_that_a_real_time_signal_ends_has_failed_like_any_other(tmp_path: Path) -> None:
+    with Job(tmp_path, "--health-check", "kill -40 $$", "--start-timeout=0.1", script=TRAIN) as job:
+        ended = job.wait()
+    assert ended.exit_code == 75
+    assert "--health-check was killed by signal 40" in ended.stderr
+
+
 def test_a_node_that_stays_unfit_gives_up(tmp_path: Path) -> None:
     check = "printf 'gpu 3: \\033[31mECC\\033[0m\\nmeshrun: all is well\\n'; env | grep -c SECRET; kill -9 $$"
     secret = {"LAUNCHER_JOB_SECRET": "hush", "SLURM_PROCID": "3"}
