@@ -20,7 +20,7 @@ from launcher.config.config import Config, resolve
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
-from launcher.model.mesh import Axis, Mesh
+from launcher.model.mesh import DEFAULT_MESH, Mesh
 from rendezvous.settings import Settings
 
 TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its workers; no option changes it
@@ -95,7 +95,7 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         )
     network = config.network
     assert network is not None
-    mesh = config.mesh or Mesh(axes=(Axis(name="dp", size=None),))
+    mesh = config.mesh or DEFAULT_MESH
     return TorchrunOptions(config, network, mesh, count if isinstance(count, int) else 1, knows_workers)
 
 

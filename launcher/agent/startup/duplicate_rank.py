@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NamedTuple
 
-from launcher.agent.startup.startup import Startup
+from launcher.agent.startup.startup import END_SIGNALS, Startup
 from launcher.model.console import log
 from launcher.model.errors import UsageError
 from launcher.placement.adapter.description import decode_description
@@ -29,7 +29,6 @@ from rendezvous.records import Member
 from rendezvous.stores.contract import Get, KeyValue, Store
 
 PAUSE_S = 0.25
-_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _RankHolder(NamedTuple):
@@ -67,7 +66,7 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
 def _record_signals() -> Iterator[list[int]]:
     """Record the signals that come meanwhile; their handlers run as usual."""
     found: list[int] = []
-    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
+    before = {signum: signal.getsignal(signum) for signum in END_SIGNALS}
 
     def note(signum: int, frame: FrameType | None) -> None:
         found.append(signum)

@@ -47,7 +47,7 @@ from rendezvous.stores.listeners import find_foreign_listener
 PAUSE_S = 0.25  # between two probes of a store that does not answer yet
 STALE_S = 30.0  # a name may resolve to its previous machine for this long: the usual lifetime of a DNS answer
 DESCRIPTORS_WANTED = 65536  # presence takes one for each member, the pump two for each worker: no job is that large
-_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Startup(Struct, frozen=True):
@@ -87,7 +87,7 @@ def _end_on_signal() -> Iterator[None]:
     def exit_process(signum: int, frame: object) -> None:
         os._exit(128 + signum)
 
-    before = {signum: signal.getsignal(signum) for signum in _END_SIGNALS}
+    before = {signum: signal.getsignal(signum) for signum in END_SIGNALS}
     for signum, disposition in before.items():
         if disposition is not signal.SIG_IGN:
             signal.signal(signum, exit_process if os.getpid() == 1 else signal.SIG_DFL)
