@@ -34,7 +34,7 @@ class PlainRoutes:
         self._layout = layout
         self._worker_count = worker_count
         self._round = (0, 0)
-        self.captures = any(found.to_file or found.to_console for found in self._list_destinations(STREAMS))
+        self.captures = any(map(any, self._list_destinations(STREAMS)))
 
     def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
         """Begin a round. `environments`: each worker's variables by local rank; a plug-in may change them."""
@@ -42,13 +42,13 @@ class PlainRoutes:
 
     def find_route(self, local_rank: int, stream: str) -> Route:
         """Return where `stream` of a worker of this round goes."""
-        found = self._choose_destination(local_rank, stream)
-        path = self._layout.make_stream_path(*self._round, local_rank, stream) if found.to_file else None
-        return Route(found.inherits, path, found.to_console)
+        to_file, to_console = self._choose_destination(local_rank, stream)
+        path = self._layout.make_stream_path(*self._round, local_rank, stream) if to_file else None
+        return Route(not (to_file or to_console or self._is_silenced(local_rank)), path, to_console)
 
     def find_filter_file(self, stream: str) -> str | None:
         """Return the file for matching lines of `stream` in this round; None without one."""
-        is_shown = any(found.to_console for found in self._list_destinations((stream,)))
+        is_shown = any(to_console for _, to_console in self._list_destinations((stream,)))
         return self._layout.make_filter_path(*self._round, stream) if is_shown else None
 
     def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
@@ -71,38 +71,30 @@ class PlainRoutes:
             field = f"duplicate_{stream}_filters"
             if not getattr(self._config, field):
                 continue
-            if not any(found.to_console for found in self._list_destinations((stream,))):
+            if not any(to_console for _, to_console in self._list_destinations((stream,))):
                 sentences.append(f"{self._config.origins[field]} has no effect: no worker's {stream} is teed")
             elif not self._layout.keeps_files:
                 sentences.append(
                     f"{self._config.origins[field]} has no effect: --log-dir {self._layout.root} keeps no files"
                 )
-        if any(found.to_file for found in self._list_destinations(STREAMS)):
+        if any(to_file for to_file, _ in self._list_destinations(STREAMS)):
             sentences.append(f"log files are in {self._layout.root}")
         return sentences
 
-    def _list_destinations(self, streams: Iterable[str]) -> Iterator[Destination]:
+    def _list_destinations(self, streams: Iterable[str]) -> Iterator[tuple[bool, bool]]:
         return (self._choose_destination(rank, stream) for stream in streams for rank in range(self._worker_count))
 
-    def _choose_destination(self, local_rank: int, stream: str) -> Destination:
-        config, index = self._config, STREAMS.index(stream)
-        is_teed = config.tee.select(local_rank)[index]
-        is_silenced = config.local_ranks_filter is not None and local_rank not in config.local_ranks_filter
+    def _choose_destination(self, local_rank: int, stream: str) -> tuple[bool, bool]:
+        """Whether a stream goes to a file, and whether through the agent to the console."""
+        index, keeps_files = STREAMS.index(stream), self._layout.keeps_files
+        is_teed = self._config.tee.select(local_rank)[index]
         # With --log-dir /dev/null a redirected stream stays on the console, as with torchrun.
-        is_captured = is_teed or (config.redirects.select(local_rank)[index] and self._layout.keeps_files)
-        return Destination(
-            inherits=not is_captured and not is_silenced,
-            to_file=is_captured and self._layout.keeps_files,
-            to_console=is_teed and not is_silenced,
-        )
+        to_file = keeps_files and (is_teed or self._config.redirects.select(local_rank)[index])
+        return to_file, is_teed and not self._is_silenced(local_rank)
 
-
-class Destination(Struct, frozen=True):
-    """Where one stream of one worker goes. Neither: it is discarded; `inherits`: directly to the agent's own."""
-
-    inherits: bool
-    to_file: bool
-    to_console: bool
+    def _is_silenced(self, local_rank: int) -> bool:
+        shown = self._config.local_ranks_filter
+        return shown is not None and local_rank not in shown
 
 
 def format_line_prefix(
