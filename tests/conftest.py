@@ -2,11 +2,20 @@
 
 A disposition "ignored" is inherited: by nohup, by a shell's background job, by some CI runners. Then a SIGHUP that a
 test sends stops nobody, and with SIGCHLD ignored every exit code reads 0.
+
+And no example of a property has a time limit: a slow machine is no error.
 """
 
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
+
+with suppress(ModuleNotFoundError):  # not installed beside the libraries of tests/clients
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("unhurried")
 
 for _signum in signal.valid_signals():
     # What Python ignores for itself (SIGPIPE, SIGXFSZ) it sets back in the programs that it starts.
