@@ -217,10 +217,7 @@ def _ask_oci(server: Server, values: dict[str, str]) -> str:
         answer = _ask_oci_path(server, key)
         if answer.status == 200:
             values[key] = strip_text(answer.text).rpartition(":")[2]
-    for path, prefix, keys in (
-        ("host/rdmaTopologyData", "rdmaTopologyData", _OCI_RDMA),
-        ("host/", "host", _OCI_HOST),
-    ):
+    for path, prefix, keys in (("host/rdmaTopologyData", "rdmaTopologyData", _OCI_RDMA), ("host/", "host", _OCI_HOST)):
         answer = _ask_oci_path(server, path)
         if answer.status == 200:
             found = parse_object(answer.text)
