@@ -14,11 +14,12 @@ Backend", processors of type APU); MI300A, an accelerator that is such a process
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.hardware.accelerators.contract import KINDS, Inventory
+from launcher.hardware.accelerators.contract import KINDS, Inventory, describe_left, make_inventory
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
 
@@ -63,23 +64,20 @@ class Detector:
             return Inventory((), "no GPU among the processors of AMD's compute driver")
         if not self._files.may_open("/dev/kfd"):
             return Inventory((), f"{len(gpus)} of AMD's are there, but /dev/kfd may not be opened here")
-        reasons = [f"{len(gpus)} found by AMD's compute driver"]
         left, first_mistake = _apply_rocr(environ.get(ROCR), gpus)
-        if ROCR in environ:
-            reasons.append(f"{len(left)} left by {ROCR}={environ[ROCR]}")
         name = HIP if environ.get(HIP) else CUDA if environ.get(CUDA) else HIP if HIP in environ else CUDA
         chosen, second_mistake = _apply_hip(name, environ.get(name), left)
-        if name in environ:
-            reasons.append(f"{len(chosen)} left by {name}={environ[name]}")
         usable = [(gpu, entry) for gpu, entry in chosen if self._with_integrated or not gpu.is_integrated]
-        if len(usable) < len(chosen):
-            reasons.append(f"{len(chosen) - len(usable)} inside a CPU left out")
         open_ = [(gpu, entry) for gpu, entry in usable if gpu.may_open]
-        if len(open_) < len(usable):
-            reasons.append(f"{len(usable) - len(open_)} may not be opened here")
-        mistake = first_mistake or second_mistake
-        reasons += filter(None, [mistake])
-        return Inventory(_make_devices(open_), ", ".join(reasons), mistake)
+        return make_inventory(
+            _make_devices(open_),
+            f"{len(gpus)} found by AMD's compute driver",
+            describe_left(len(left), ROCR, environ),
+            describe_left(len(chosen), name, environ),
+            f"{len(chosen) - len(usable)} inside a CPU left out" if len(usable) < len(chosen) else "",
+            f"{len(usable) - len(open_)} may not be opened here" if len(open_) < len(usable) else "",
+            mistake=first_mistake or second_mistake,
+        )
 
     def _list_gpus(self) -> list[AmdGpu]:
         gpus: list[AmdGpu] = []
@@ -108,21 +106,17 @@ class Detector:
         )
 
 
-def _make_devices(chosen: Sequence[tuple[AmdGpu, str]]) -> tuple[Device, ...]:
-    """Return the devices; parts of one GPU share its id, and a number distinguishes them."""
-    devices: list[Device] = []
-    ids: list[str] = []
-    for gpu, entry in chosen:
+def _make_devices(chosen: Sequence[tuple[AmdGpu, str]]) -> Iterator[Device]:
+    """Yield the devices; parts of one GPU share its id, and a number distinguishes them."""
+    parts: Counter[str] = Counter()
+    for index, (gpu, entry) in enumerate(chosen):
         identifier = gpu.uuid or f"pci-{gpu.address}"
-        part = ids.count(identifier)
-        ids.append(identifier)
-        devices.append(
-            Device(
-                kind=Detector.kind, index=len(devices), id=f"{identifier}/{part}" if part else identifier,
-                visible=entry, numa_node=gpu.numa_node, domain=gpu.domain, model=gpu.model,
-            )
+        part = parts[identifier]
+        parts[identifier] += 1
+        yield Device(
+            kind=Detector.kind, index=index, id=f"{identifier}/{part}" if part else identifier,
+            visible=entry, numa_node=gpu.numa_node, domain=gpu.domain, model=gpu.model,
         )  # fmt: skip
-    return tuple(devices)
 
 
 def _apply_rocr(value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[AmdGpu], str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from launcher.hardware.accelerators.contract import Inventory, make_inventory
+from launcher.hardware.accelerators.contract import Inventory, describe_left, make_inventory
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
@@ -31,11 +31,12 @@ class Detector:
         if not files:
             return Inventory((), "no /dev/davinciN that may be opened here")
         chosen, mistake = self._apply_visible(environ.get(self.variable), len(files))
-        devices = tuple(
+        devices = (
             Device(kind=self.kind, index=index, id=f"davinci{files[number]}", visible=str(number))
             for index, number in enumerate(chosen)
         )
-        return make_inventory(devices, f"{len(files)} found in /dev", self.variable, environ, mistake)
+        left = describe_left(len(chosen), self.variable, environ)
+        return make_inventory(devices, f"{len(files)} found in /dev", left, mistake=mistake)
 
     def _apply_visible(self, value: str | None, count: int) -> tuple[list[int], str]:
         """Return the numbers that are read, and what is wrong with the others."""

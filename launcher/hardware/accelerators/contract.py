@@ -116,11 +116,15 @@ def format_visible_variable(devices: Sequence[Device], environ: Mapping[str, str
 
 
 def make_inventory(
-    devices: tuple[Device, ...], found: str, variable: str, environ: Mapping[str, str], mistake: str
+    devices: Iterable[Device], *clauses: str, mistake: str = "", unresponsive_count: int = 0
 ) -> Inventory:
-    """Return an inventory whose reason is what was `found`, how many the variable left, and the mistake."""
-    left = f"{len(devices)} left by {variable}={environ[variable]}" if variable in environ else ""
-    return Inventory(devices, ", ".join(filter(None, (found, left, mistake))), mistake)
+    """Return an inventory whose reason is the clauses that are not empty, and the mistake."""
+    return Inventory(tuple(devices), ", ".join(filter(None, (*clauses, mistake))), mistake, unresponsive_count)
+
+
+def describe_left(count: int, variable: str, environ: Mapping[str, str]) -> str:
+    """Return how many devices a variable left; "" where it is not set."""
+    return f"{count} left by {variable}={environ[variable]}" if variable in environ else ""
 
 
 def make_unresponsive_error(inventory: Inventory) -> UnfitError:

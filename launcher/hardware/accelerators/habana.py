@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.hardware.accelerators.contract import Inventory, make_inventory
+from launcher.hardware.accelerators.contract import Inventory, describe_left, make_inventory
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
@@ -46,11 +46,12 @@ class Detector:
             unknown = sorted(set(entries) - {str(module) for module in modules})
             mistake = f"{self.variable}={value}: there is no module {', '.join(unknown)}" if unknown else ""
             chosen = [module for module in chosen if str(module) in entries]
-        devices = tuple(
+        devices = (
             Device(
                 kind=self.kind, index=index, id=f"accel{modules[module]}", visible=str(module),
                 numa_node=self._files.read_numa_node(f"{_SYSFS}{modules[module]}/device"),
             )
             for index, module in enumerate(chosen)
         )  # fmt: skip
-        return make_inventory(devices, f"{len(files)} found in /dev/accel", self.variable, environ, mistake)
+        left = describe_left(len(chosen), self.variable, environ)
+        return make_inventory(devices, f"{len(files)} found in /dev/accel", left, mistake=mistake)

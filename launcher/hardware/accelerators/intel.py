@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.hardware.accelerators.contract import KINDS, Inventory
+from launcher.hardware.accelerators.contract import KINDS, Inventory, describe_left, make_inventory
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
 
@@ -59,20 +59,18 @@ class Detector:
             return Inventory((), "no Intel GPU")
         counted = [one for one in addresses if self._with_integrated or not _INTEGRATED.fullmatch(one)]
         gpus = [self._read_gpu(address) for address in counted if self._may_open(address)]
-        reasons = [f"{len(gpus)} found by Intel's drivers"]
-        if len(gpus) < len(counted):
-            reasons.append(f"{len(counted) - len(gpus)} may not be opened here")
-        if len(counted) < len(addresses):
-            reasons.append("graphics inside a CPU left out")
         is_composite = environ.get(HIERARCHY, "").upper() == "COMPOSITE"
         parts, mistake = _apply_mask(environ.get(MASK, ""), gpus, is_composite)
-        if any(gpu.tiles > 1 for gpu in gpus):
-            reasons.append(f"{sum(gpu.tiles for gpu in gpus)} tiles" + (" (COMPOSITE)" if is_composite else ""))
-        if environ.get(MASK) and gpus:
-            reasons.append(f"{len(parts)} left by {MASK}={environ[MASK]}")
-        reasons += filter(None, [mistake])
-        devices = tuple(self._make_device(index, part) for index, part in enumerate(parts))
-        return Inventory(devices, ", ".join(reasons), mistake)
+        tiles = f"{sum(gpu.tiles for gpu in gpus)} tiles{' (COMPOSITE)' if is_composite else ''}"
+        return make_inventory(
+            (self._make_device(index, part) for index, part in enumerate(parts)),
+            f"{len(gpus)} found by Intel's drivers",
+            f"{len(counted) - len(gpus)} may not be opened here" if len(gpus) < len(counted) else "",
+            "graphics inside a CPU left out" if len(counted) < len(addresses) else "",
+            tiles if any(gpu.tiles > 1 for gpu in gpus) else "",
+            describe_left(len(parts), MASK, environ) if environ.get(MASK) and gpus else "",
+            mistake=mistake,
+        )
 
     def _make_device(self, index: int, part: ZeDevice) -> Device:
         gpu = part.gpu

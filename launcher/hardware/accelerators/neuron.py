@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from launcher.hardware.accelerators.contract import Inventory, make_inventory
+from launcher.hardware.accelerators.contract import Inventory, describe_left, make_inventory
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
@@ -45,14 +45,15 @@ class Detector:
         if not cores:
             return Inventory((), f"{reason}: the driver's files do not say how many cores a chip has")
         chosen, mistake = self._apply_visible(environ.get(self.variable), len(cores))
-        devices = tuple(
+        devices = (
             Device(
                 kind=self.kind, index=index, id=f"neuron{cores[core][0]}/{cores[core][1]}", visible=str(core),
                 model=models[cores[core][0]],
             )
             for index, core in enumerate(chosen)
         )  # fmt: skip
-        return make_inventory(devices, reason, self.variable, environ, mistake)
+        left = describe_left(len(chosen), self.variable, environ)
+        return make_inventory(devices, reason, left, mistake=mistake)
 
     def _apply_visible(self, value: str | None, count: int) -> tuple[list[int], str]:
         """Return the cores that a list of numbers and ranges names, each once, and what is wrong with it."""

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.hardware.accelerators.contract import KINDS, Inventory
+from launcher.hardware.accelerators.contract import KINDS, Inventory, make_inventory
 from launcher.hardware.accelerators.cuda_visible import (
     VARIABLE,
     CudaDevice,
@@ -78,17 +78,17 @@ class Detector:
             reason = f"NVML has not answered for {LIMIT_S:g} s"
             return Inventory((), reason, unresponsive_count=max(1, len(self._files.list_openable("/dev/nvidia"))))
         choice, remark = self._select_all(found) if value is None else self._apply_visible(value, found)
-        reasons = [f"{len(found.gpus)} found by {found.source}"]
-        if found.unresponsive_count:
-            verb = "does" if found.unresponsive_count == 1 else "do"
-            reasons.append(f"{found.unresponsive_count} more {verb} not answer")
-        if found.empty_mig_count:
-            reasons.append(f"{found.empty_mig_count} more with MIG on and no instance")
-        reasons += filter(None, [remark])
-        devices = tuple(self._make_device(index, chosen) for index, chosen in enumerate(choice.devices))
-        # A list of the user's selects GPUs; if some of these are not found, they may be the unresponsive ones.
-        missed = found.unresponsive_count if value is None or choice.mistake else 0
-        return Inventory(devices, ", ".join(reasons), choice.mistake, missed)
+        count, empty = found.unresponsive_count, found.empty_mig_count
+        return make_inventory(
+            (self._make_device(index, chosen) for index, chosen in enumerate(choice.devices)),
+            f"{len(found.gpus)} found by {found.source}",
+            f"{count} more {'does' if count == 1 else 'do'} not answer" if count else "",
+            f"{empty} more with MIG on and no instance" if empty else "",
+            remark,
+            mistake=choice.mistake,
+            # A list of the user's selects GPUs; if some of these are not found, they may be the unresponsive ones.
+            unresponsive_count=count if value is None or choice.mistake else 0,
+        )
 
     def _make_device(self, index: int, chosen: CudaDevice) -> Device:
         gpu = chosen.gpu or NvidiaGpu(0, chosen.id)
@@ -123,7 +123,7 @@ class Detector:
         named_count = value.count(",") + 1 if is_mig(value) else len(choice.devices)
         choice = choice if self._isolates_workers else _limit_to_process(choice)
         if choice.mistake:
-            return choice, choice.mistake
+            return choice, ""
         remark = f"{len(choice.devices)} left by {VARIABLE}={value}"
         if len(choice.devices) < named_count:
             remark += ": CUDA gives a process one MIG instance, and nothing else"
