@@ -30,29 +30,19 @@ GKE = {
     ("environ", "found"),
     [
         (GKE, SliceIdentity(HOSTS[0], 2, 4, HOSTS)),
-        (
-            {**GKE, "MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "1", "TPU_NAME": "of-the-whole-job"},
-            SliceIdentity(HOSTS[0], 2, 4, HOSTS, 1, 3),
-        ),
+        ({**GKE, "MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "1", "TPU_NAME": "of-the-whole-job"},
+         SliceIdentity(HOSTS[0], 2, 4, HOSTS, 1, 3)),
         # One host; GKE lists it as localhost.
-        (
-            {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost", "HOSTNAME": "pod-7"},
-            SliceIdentity("pod-7", 0, 1, ("localhost",)),
-        ),
+        ({"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost", "HOSTNAME": "pod-7"},
+         SliceIdentity("pod-7", 0, 1, ("localhost",))),
         ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_NAME": "my-tpu"}, SliceIdentity("my-tpu", 0, 1, ("localhost",))),
-        (
-            {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_NAME": "of-the-whole-job", "HOSTNAME": "pod-7"},
-            SliceIdentity("pod-7", 0, 1, ("localhost",)),
-        ),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_NAME": "of-the-whole-job", "HOSTNAME": "pod-7"},
+         SliceIdentity("pod-7", 0, 1, ("localhost",))),
         # As metadata servers list hosts, and addresses that only look so.
-        (
-            {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "u:0:10.0.0.2,u:1:10.0.0.3"},
-            SliceIdentity("10.0.0.2", 1, 2, ("10.0.0.2", "10.0.0.3")),
-        ),
-        (
-            {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "fd00::1,fd00::2"},
-            SliceIdentity("fd00::1", 1, 2, ("fd00::1", "fd00::2")),
-        ),
+        ({"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "u:0:10.0.0.2,u:1:10.0.0.3"},
+         SliceIdentity("10.0.0.2", 1, 2, ("10.0.0.2", "10.0.0.3"))),
+        ({"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "fd00::1,fd00::2"},
+         SliceIdentity("fd00::1", 1, 2, ("fd00::1", "fd00::2"))),
         # Nobody lists the hosts: the grid of hosts, or the type, says how many there are.
         ({"TPU_WORKER_ID": "1", "TPU_HOST_BOUNDS": "1,1,2", "TPU_NAME": "t"}, SliceIdentity("t", 1, 2)),
         ({"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_NAME": "t"}, SliceIdentity("t", 1, 2)),
@@ -63,7 +53,7 @@ GKE = {
         ({**GKE, "MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": ""}, SliceIdentity(HOSTS[0], 2, 4, HOSTS)),
         ({"HOSTNAME": "laptop", "TPU_NAME": "t"}, None),
     ],
-)
+)  # fmt: skip
 def test_a_host_knows_its_slice(environ: Mapping[str, str], found: SliceIdentity | None) -> None:
     assert find_identity(environ) == found
 
@@ -75,24 +65,18 @@ def test_a_host_knows_its_slice(environ: Mapping[str, str], found: SliceIdentity
         ({"TPU_WORKER_ID": "one", "TPU_WORKER_HOSTNAMES": "a"}, "TPU_WORKER_ID='one' is not a whole number from 0"),
         ({**GKE, "TPU_WORKER_ID": "4"}, "TPU_WORKER_ID=4 is not below the 4 of TPU_WORKER_HOSTNAMES"),
         ({**GKE, "TPU_WORKER_ID": "-1"}, "TPU_WORKER_ID='-1' is not a whole number from 0"),
-        (
-            {"TPU_WORKER_HOSTNAMES": "a,b"},
-            "TPU_WORKER_HOSTNAMES says that the slice has 2 hosts, and no TPU_WORKER_ID which this is",
-        ),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"},
+         "TPU_WORKER_HOSTNAMES says that the slice has 2 hosts, and no TPU_WORKER_ID which this is"),
         ({**GKE, "TPU_WORKER_HOSTNAMES": "a,b,a"}, "TPU_WORKER_HOSTNAMES lists a twice"),
         ({**GKE, "TPU_WORKER_HOSTNAMES": "a,,c"}, "TPU_WORKER_HOSTNAMES holds '', which is no name of a host"),
-        (
-            {**GKE, "TPU_WORKER_HOSTNAMES": "a,b\x1bc"},
-            r"TPU_WORKER_HOSTNAMES holds 'b\x1bc', which is no name of a host",
-        ),
+        ({**GKE, "TPU_WORKER_HOSTNAMES": "a,b\x1bc"},
+         r"TPU_WORKER_HOSTNAMES holds 'b\x1bc', which is no name of a host"),
         ({**GKE, "MEGASCALE_SLICE_ID": "1"}, "MEGASCALE_SLICE_ID=1 is not below MEGASCALE_NUM_SLICES=1"),
         ({"TPU_WORKER_ID": "1"}, "TPU_WORKER_ID=1, but nothing says how many hosts the slice has"),
-        (
-            {"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_NAME": "\x1b[2J"},
-            "nothing names this slice of 2 hosts: TPU_WORKER_HOSTNAMES and TPU_NAME are not set",
-        ),
+        ({"TPU_WORKER_ID": "1", "TPU_ACCELERATOR_TYPE": "v4-16", "TPU_NAME": "\x1b[2J"},
+         "nothing names this slice of 2 hosts: TPU_WORKER_HOSTNAMES and TPU_NAME are not set"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_no_slice_and_says_why(environ: Mapping[str, str], reason: str) -> None:
     assert read_identity(environ) == (None, reason)
 

@@ -127,12 +127,9 @@ def test_a_unit_that_is_asked_for_stays_on_one_node() -> None:
 @pytest.mark.parametrize(
     ("mesh", "unit", "sentence", "hint"),
     [
-        (
-            "pp=4,dp=*,tp=8",
-            6,
-            "unit 6: 6 consecutive ranks are no even part of mesh pp=4,dp=*,tp=8, counted from its last axis",
-            "1, 2, 4 or 8 would fit",
-        ),
+        ("pp=4,dp=*,tp=8", 6,
+         "unit 6: 6 consecutive ranks are no even part of mesh pp=4,dp=*,tp=8, counted from its last axis",
+         "1, 2, 4 or 8 would fit"),
         ("dp=*,tp=8", 16, "unit 16 fits on no node: the largest has 8 devices", "1, 2, 4 or 8 would fit"),
         ("dp=*,tp=3", 0, "unit 0: 0 consecutive ranks are no even part of mesh dp=*,tp=3, counted from its last axis",
          "1, 3 or 6 would fit"),
@@ -198,53 +195,25 @@ def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> N
 @pytest.mark.parametrize(
     ("nodes", "mesh", "rules", "sentence"),
     [
-        (
-            slices(4, 3),
-            "pp=2,dp=*,tp=16",
-            limits(all_or_nothing=SLICE),
-            "mesh pp=2,dp=*,tp=16 needs at least 2 complete leaves of 4 hosts; 1 is present; "
-            "leaf p/s1 has 3 of 4 hosts and lacks host 3",
-        ),
-        (
-            [*slices(4)[:3], Node(id="odd", slot_count=8, path=("p", "s0"))],
-            "dp=*",
-            limits(all_or_nothing=SLICE),
-            "mesh dp=* needs complete leaves of 4 hosts; none is present; leaf p/s0 has hosts with 8, 4, 4, 4 devices",
-        ),
-        (
-            [*slices(3), Node(id="again", slot_count=4, path=("p", "s0"), index=2)],
-            "dp=*",
-            limits(all_or_nothing=SLICE),
-            "mesh dp=* needs complete leaves of 4 hosts; none is present; "
-            "leaf p/s0 has hosts with the indices 0, 1, 2, 2, not 0 to 3",
-        ),
-        (
-            [*slices(5), Node(id="lost", slot_count=4)],
-            "dp=*",
-            limits(all_or_nothing=SLICE),
-            "mesh dp=* needs complete leaves of 4 hosts; none is present; "
-            "leaf p/s0 has 5 hosts, 4 make a complete one; node lost has no known leaf",
-        ),
-        (
-            slices(4, 4),
-            "dp=*,tp=3",
-            limits(all_or_nothing=SLICE),
-            "mesh dp=*,tp=3 does not consist of whole leaves of 16 ranks for dp of 1 to 10, which is what could be "
-            "formed",
-        ),
-        (
-            slices(4, 4),
-            "dp=*",
-            limits(all_or_nothing=SLICE, nodes_max=3),
-            "mesh dp=* needs at least 1 complete leaf of 4 hosts; at most 3 nodes may be active",
-        ),
-        (
-            slices(4, 3),
-            "dp=*",
-            limits(all_or_nothing=SLICE, nodes_min=5),
-            "at least 5 nodes must be active, 4 in complete leaves are present; leaf p/s1 has 3 of 4 hosts and lacks "
-            "host 3",
-        ),
+        (slices(4, 3), "pp=2,dp=*,tp=16", limits(all_or_nothing=SLICE),
+         "mesh pp=2,dp=*,tp=16 needs at least 2 complete leaves of 4 hosts; 1 is present; "
+         "leaf p/s1 has 3 of 4 hosts and lacks host 3"),
+        ([*slices(4)[:3], Node(id="odd", slot_count=8, path=("p", "s0"))], "dp=*", limits(all_or_nothing=SLICE),
+         "mesh dp=* needs complete leaves of 4 hosts; none is present; leaf p/s0 has hosts with 8, 4, 4, 4 devices"),
+        ([*slices(3), Node(id="again", slot_count=4, path=("p", "s0"), index=2)], "dp=*", limits(all_or_nothing=SLICE),
+         "mesh dp=* needs complete leaves of 4 hosts; none is present; "
+         "leaf p/s0 has hosts with the indices 0, 1, 2, 2, not 0 to 3"),
+        ([*slices(5), Node(id="lost", slot_count=4)], "dp=*", limits(all_or_nothing=SLICE),
+         "mesh dp=* needs complete leaves of 4 hosts; none is present; "
+         "leaf p/s0 has 5 hosts, 4 make a complete one; node lost has no known leaf"),
+        (slices(4, 4), "dp=*,tp=3", limits(all_or_nothing=SLICE),
+         "mesh dp=*,tp=3 does not consist of whole leaves of 16 ranks for dp of 1 to 10, which is what could be "
+         "formed"),
+        (slices(4, 4), "dp=*", limits(all_or_nothing=SLICE, nodes_max=3),
+         "mesh dp=* needs at least 1 complete leaf of 4 hosts; at most 3 nodes may be active"),
+        (slices(4, 3), "dp=*", limits(all_or_nothing=SLICE, nodes_min=5),
+         "at least 5 nodes must be active, 4 in complete leaves are present; leaf p/s1 has 3 of 4 hosts and lacks "
+         "host 3"),
         (
             [
                 Node(id=f"h{index}", slot_count=4, path=("p", "a"), index=index, host_pattern="t-{}.n")
@@ -255,27 +224,16 @@ def test_slices_that_are_no_boxes_of_the_mesh_are_used_whole_all_the_same() -> N
             "mesh dp=* needs complete slices of 4 hosts; none is present; slice p/a has 2 of 4 hosts and lacks "
             "workers 0, 2 (t-0.n, t-2.n)",
         ),
-        (
-            [Node(id="h0", slot_count=4, path=("p", "a"), index=0, host_pattern="t{}")],
-            "dp=*",
-            Limits(levels=("pod", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=64)),
-            "mesh dp=* needs complete slices of 64 hosts; none is present; slice p/a has 1 of 64 hosts and lacks "
-            "workers 1-63 (t1, t2, t3, t4 and 59 more)",
-        ),
-        (
-            slices(4),
-            "dp=*",
-            limits(all_or_nothing=SLICE, block_size=3),
-            "unit 3 does not divide the 4 devices of a host, and none may stay idle",
-        ),
-        (
-            slices(4),
-            "dp=*",
-            limits(all_or_nothing=AllOrNothing(level="slice", hosts=4)),
-            "whole slice: there is no such level of domains; the levels are pod, leaf",
-        ),
+        ([Node(id="h0", slot_count=4, path=("p", "a"), index=0, host_pattern="t{}")], "dp=*",
+         Limits(levels=("pod", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=64)),
+         "mesh dp=* needs complete slices of 64 hosts; none is present; slice p/a has 1 of 64 hosts and lacks "
+         "workers 1-63 (t1, t2, t3, t4 and 59 more)"),
+        (slices(4), "dp=*", limits(all_or_nothing=SLICE, block_size=3),
+         "unit 3 does not divide the 4 devices of a host, and none may stay idle"),
+        (slices(4), "dp=*", limits(all_or_nothing=AllOrNothing(level="slice", hosts=4)),
+         "whole slice: there is no such level of domains; the levels are pod, leaf"),
     ],
-)
+)  # fmt: skip
 def test_what_slices_lack_is_named(nodes: list[Node], mesh: str, rules: Limits, sentence: str) -> None:
     assert world(nodes, mesh, rules) == sentence
 
@@ -343,38 +301,20 @@ def test_several_runs_on_a_node_let_far_units_meet() -> None:
 @pytest.mark.parametrize(
     ("mesh", "rules", "sentence"),
     [
-        (
-            "dp=*,tp=16",
-            limits(within={"tp": "host"}),
-            "16 ranks of tp must sit in one host for mesh dp=1,tp=16, the largest host has room for 8",
-        ),
-        (
-            "pp=9,dp=*,tp=8",
-            limits(within={"pp": "leaf"}),
-            "72 ranks of pp must sit in one leaf for mesh pp=9,dp=1,tp=8, the largest leaf has room for 64",
-        ),
-        (
-            "pp=2,dp=*,cp=5,tp=8",
-            limits(within={"cp": "leaf"}, elastic_min=2),
-            "mesh pp=2,dp=2,cp=5,tp=8 needs 4 times 40 ranks of cp, each in one leaf; there is room for 3",
-        ),
-        (
-            "dp=*,tp=8",
-            limits(within={"tq": "leaf"}),
-            "within tq=leaf: mesh dp=*,tp=8 has no such axis; its axes are dp, tp",
-        ),
-        (
-            "dp=*,tp=8",
-            limits(within={"tp": "rack"}),
-            "within tp=rack: there is no such level; the levels are pod, leaf, host",
-        ),
-        (
-            "dp=*,tp=8",
-            limits(within={"tp": "leaf"}, all_or_nothing=AllOrNothing(level="pod", hosts=16)),
-            "within tp=leaf: a leaf lies inside a pod, which is used as a whole in the order of its hosts",
-        ),
+        ("dp=*,tp=16", limits(within={"tp": "host"}),
+         "16 ranks of tp must sit in one host for mesh dp=1,tp=16, the largest host has room for 8"),
+        ("pp=9,dp=*,tp=8", limits(within={"pp": "leaf"}),
+         "72 ranks of pp must sit in one leaf for mesh pp=9,dp=1,tp=8, the largest leaf has room for 64"),
+        ("pp=2,dp=*,cp=5,tp=8", limits(within={"cp": "leaf"}, elastic_min=2),
+         "mesh pp=2,dp=2,cp=5,tp=8 needs 4 times 40 ranks of cp, each in one leaf; there is room for 3"),
+        ("dp=*,tp=8", limits(within={"tq": "leaf"}),
+         "within tq=leaf: mesh dp=*,tp=8 has no such axis; its axes are dp, tp"),
+        ("dp=*,tp=8", limits(within={"tp": "rack"}),
+         "within tp=rack: there is no such level; the levels are pod, leaf, host"),
+        ("dp=*,tp=8", limits(within={"tp": "leaf"}, all_or_nothing=AllOrNothing(level="pod", hosts=16)),
+         "within tp=leaf: a leaf lies inside a pod, which is used as a whole in the order of its hosts"),
     ],
-)
+)  # fmt: skip
 def test_a_rule_that_cannot_be_kept_is_named(mesh: str, rules: Limits, sentence: str) -> None:
     assert world(leaves(8, 8, 7, 1), mesh, rules) == sentence
 

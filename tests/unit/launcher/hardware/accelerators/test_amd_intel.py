@@ -85,10 +85,8 @@ def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
         ({"HIP_VISIBLE_DEVICES": "3"}, [], "", "there is no GPU 3, and what follows is hidden, too"),
         ({"HIP_VISIBLE_DEVICES": "0,,1"}, [0], "0", "has an empty entry, and what follows is hidden"),
         ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "1"}, [1], "1", ""),
-        (
-            {"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "2"},
-            [], "", "there is no GPU 2, and what follows is hidden, too",
-        ),
+        ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "2"}, [], "",
+         "there is no GPU 2, and what follows is hidden, too"),
     ],
 )  # fmt: skip
 def test_two_variables_choose_one_after_the_other(

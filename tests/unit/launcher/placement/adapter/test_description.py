@@ -64,15 +64,11 @@ def described(**fields: object) -> str:
         (described(address=""), "it has no address, which this version does not write"),
         (described(name="\x1b[2J"), "it has the text '\\x1b[2J', which this version does not write"),
         (described(role="r" * 300), "its description cannot be read: expected str of length <= 255 in role"),
-        (
-            placed(*([f"l{at}", "a"] for at in range(1000))),
-            "it has a place of 1000 levels, which this version does not write",
-        ),
+        (placed(*([f"l{at}", "a"] for at in range(1000))),
+         "it has a place of 1000 levels, which this version does not write"),
         (placed(["leaf", "\x1b[2J"]), "it has the text '\\x1b[2J' in its place, which this version does not write"),
-        (
-            placed(["leaf", "x" * 10_000_000]),
-            f"it has the text '{'x' * 40}' in its place, which this version does not write",
-        ),
+        (placed(["leaf", "x" * 10_000_000]),
+         f"it has the text '{'x' * 40}' in its place, which this version does not write"),
         (placed(["leaf", ""]), "it has the text '' in its place, which this version does not write"),
         (placed(["leaf", "a"], ["leaf", "b"]), "it has a level twice in its place, which this version does not write"),
         (placed(["leaf"]), "its description cannot be read: expected array of length 2 in locality[0]"),
@@ -84,7 +80,7 @@ def described(**fields: object) -> str:
         (described(master_port=70000), "its description cannot be read: expected int <= 65535 in master_port"),
     ],
     ids=range(23),
-)
+)  # fmt: skip
 def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(RecordError) as caught:
         decode_description(text)

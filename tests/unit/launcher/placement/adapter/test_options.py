@@ -102,16 +102,10 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"unit": "9999999999"}, f"unit '9999999999' is {NUMBER}", None),
         ({"move-cost": "-1"}, "move-cost is '-1', not a number from 0 to 1e9", None),
         ({"move-cost": "inf"}, "move-cost is 'inf', not a number from 0 to 1e9", None),
-        (
-            {"level-costs": "leaf"},
-            "level-costs 'leaf': 'leaf' is not LEVEL=COST",
-            "write it like --level-costs leaf=2,host=1",
-        ),
-        (
-            {"level-costs": "leaf=nan"},
-            "level-costs 'leaf=nan': the cost of leaf is 'nan', not a number from 0 to 1e9",
-            None,
-        ),
+        ({"level-costs": "leaf"}, "level-costs 'leaf': 'leaf' is not LEVEL=COST",
+         "write it like --level-costs leaf=2,host=1"),
+        ({"level-costs": "leaf=nan"}, "level-costs 'leaf=nan': the cost of leaf is 'nan', not a number from 0 to 1e9",
+         None),
         ({"level-costs": "leaf=1,leaf=2"}, "level-costs 'leaf=1,leaf=2' names leaf twice", None),
         ({"level-costs": "rack=1"}, "level-costs 'rack=1': no level 'rack' is known", "known here: pod, leaf, host"),
         ({"within": "tp"}, "within 'tp': 'tp' is not AXIS=LEVEL", "write it like --within tp=host"),
@@ -121,15 +115,12 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"whole": "slice:4"}, "whole 'slice:4': no level 'slice' is known", "known here: pod, leaf"),
         ({"whole": "leaf:none"}, f"whole 'leaf:none': 'none' is {NUMBER}", "write it like --whole slice:4"),
         ({"whole": "leaf"}, "whole 'leaf' does not say how many nodes a complete leaf has", "write it like leaf:4"),
-        (
-            {"whole": "host"},
-            "whole 'host': a host is one node, no domain of several",
-            "--within AXIS=host keeps ranks on one",
-        ),
+        ({"whole": "host"}, "whole 'host': a host is one node, no domain of several",
+         "--within AXIS=host keeps ranks on one"),
         ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
         ({"traffic": "ep=1"}, f"traffic 'ep=1': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], sentence: str, hint: str | None) -> None:
     assert refusal(texts) == (sentence, hint)
 
