@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,6 @@ from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from tests.support.hardware.cpus import cpus, machine, write
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.config.options.readers import NumaMode
 
@@ -57,43 +57,49 @@ def bound(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str | None
     return [format_ranges(one.cpus) for one in bind(mode, topology, may, list_numa_nodes(found))]
 
 
+NEAR = ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]
+HALVES = ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]
+FOUR_NODES = {"nodes": ("0-3", "4-7", "8-11", "12-15"), "sockets": ([0, 1], [2, 3])}
+TWO_CACHES = {"nodes": ("0-7",), "caches": ("0-1", "2-7")}
+NONE = (None, None)
+
+
 @pytest.mark.parametrize(
-    ("mode", "expected"),
+    ("made", "mode", "homes", "allowed", "expected"),
     [
-        ("node", ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]),
-        ("socket", ["8-15,24-31", "8-15,24-31", "0-7,16-23", "0-7,16-23"]),
-        ("exclusive", ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]),
-        ("core-complex", ["8-11,24-27", "12-15,28-31", "0-3,16-19", "4-7,20-23"]),
+        # A worker runs near its GPU.
+        (None, "node", FOUR_GPUS, None, NEAR),
+        (None, "socket", FOUR_GPUS, None, NEAR),
+        (None, "exclusive", FOUR_GPUS, None, HALVES),
+        (None, "core-complex", FOUR_GPUS, None, HALVES),
+        # A socket may have several nodes.
+        (FOUR_NODES, "node", (1, 2), None, ["4-7", "8-11"]),
+        (FOUR_NODES, "socket", (1, 2), None, ["0-7", "8-15"]),
+        # Cores that do not come out even go to the first workers.
+        ({"nodes": ("0-7",)}, "exclusive", (0, 0, 0), None, ["0-2", "3-5", "6-7"]),
+        # More workers than caches take turns, the largest first, as far as this process may use them.
+        (TWO_CACHES, "core-complex", (0, 0, 0), None, ["2-7", "0-1", "2-7"]),
+        (TWO_CACHES, "core-complex", (0, 0, 0), "0-2", ["0-1", "2", "0-1"]),
+        # No worker gets a CPU that the agent may not use.
+        (None, "node", FOUR_GPUS, "0-3,8-9", ["8-9", "8-9", "0-3", "0-3"]),
+        (None, "exclusive", FOUR_GPUS, "0-3,8-9", ["8", "9", "0-1", "2-3"]),
+        # Workers whose devices have no known node are dealt out over the nodes.
+        (None, "node", (None, *NONE), None, ["0-7,16-23", "0-7,16-23", "8-15,24-31"]),
+        (None, "exclusive", (None, *NONE), None, ["0-3,16-19", "4-7,20-23", "8-15,24-31"]),
+        (None, "node", NONE, None, ["0-7,16-23", "8-15,24-31"]),
+        (None, "node", NONE, "8-9", ["8-9", "8-9"]),
+        ({"nodes": ("0-3", "")}, "node", NONE, None, ["0-3", "0-3"]),  # a node of memory alone gets none
+        # GPUs on two NUMA nodes.
+        (None, "node", ([1, 0], [1]), None, ["0-31", "8-15,24-31"]),
+        (None, "exclusive", (FOUR_GPUS,), None, ["0-31"]),
     ],
-)
-def test_a_worker_runs_near_its_gpu(two: Path, mode: NumaMode, expected: list[str]) -> None:
-    assert bound(mode, two, slots(*FOUR_GPUS)) == expected
-
-
-def test_a_socket_may_have_several_nodes(tmp_path: Path) -> None:
-    root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
-    found = slots(1, 2)
-    assert bound("node", root, found) == ["4-7", "8-11"]
-    assert bound("socket", root, found) == ["0-7", "8-15"]
-
-
-def test_cores_that_do_not_come_out_even_go_to_the_first_workers(tmp_path: Path) -> None:
-    root = machine(tmp_path, nodes=("0-7",))
-    assert bound("exclusive", root, slots(0, 0, 0)) == ["0-2", "3-5", "6-7"]
-
-
-def test_workers_take_turns_when_there_are_more_of_them_than_caches(tmp_path: Path) -> None:
-    """The largest first, as far as this process may use them."""
-    root = machine(tmp_path, nodes=("0-7",), caches=("0-1", "2-7"))
-    found = slots(0, 0, 0)
-    assert bound("core-complex", root, found) == ["2-7", "0-1", "2-7"]
-    assert bound("core-complex", root, found, allowed="0-2") == ["0-1", "2", "0-1"]
-
-
-def test_nobody_gets_a_cpu_that_the_agent_may_not_use(two: Path) -> None:
-    found = slots(*FOUR_GPUS)
-    assert bound("node", two, found, allowed="0-3,8-9") == ["8-9", "8-9", "0-3", "0-3"]
-    assert bound("exclusive", two, found, allowed="0-3,8-9") == ["8", "9", "0-1", "2-3"]
+)  # fmt: skip
+def test_each_worker_gets_the_cpus_of_its_mode(
+    two: Path, tmp_path: Path, made: Any, mode: NumaMode, homes: Any, allowed: str | None, expected: list[str]
+) -> None:
+    root = machine(tmp_path / "made", **made) if made else two
+    for kind in ("nvidia", "cpu", "xpu"):
+        assert bound(mode, root, slots(*homes, kind=kind), allowed) == expected
 
 
 def test_a_node_without_a_usable_cpu_is_refused_with_the_numbers(two: Path) -> None:
@@ -122,20 +128,9 @@ def test_a_kernel_that_does_not_tell_of_caches_is_refused_for_them_alone(tmp_pat
         bound("core-complex", root, slots(None, None))
 
 
-@pytest.mark.parametrize("kind", ["cpu", "xpu", "nvidia"])  # a GPU whose node the firmware does not know
-def test_workers_without_a_known_place_are_dealt_out_over_the_nodes(two: Path, kind: str) -> None:
-    assert bound("node", two, slots(None, None, None, kind=kind)) == ["0-7,16-23", "0-7,16-23", "8-15,24-31"]
-    assert bound("exclusive", two, slots(None, None, None, kind=kind)) == ["0-3,16-19", "4-7,20-23", "8-15,24-31"]
-    assert bound("node", two, slots(None, None, kind=kind)) == ["0-7,16-23", "8-15,24-31"]
-    assert bound("node", two, slots(None, None, kind=kind), allowed="8-9") == ["8-9", "8-9"]
-
-
-def test_a_worker_with_gpus_on_two_numa_nodes_gets_both_if_not_exclusive(two: Path) -> None:
-    found = slots([1, 0], [1])
-    assert bound("node", two, found) == ["0-31", "8-15,24-31"]
+def test_workers_of_one_node_cannot_share_it_with_one_of_two(two: Path) -> None:
     with pytest.raises(UsageError, match="local ranks 0 and 1 have devices on NUMA nodes 0-1"):
-        bound("exclusive", two, found)
-    assert bound("exclusive", two, slots(FOUR_GPUS)) == ["0-31"]
+        bound("exclusive", two, slots([1, 0], [1]))
 
 
 def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
@@ -143,11 +138,6 @@ def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
     assert topology.nodes == {0: {2, 3}}
     (only,) = bind("node", topology, frozenset({2, 3}), [NOWHERE])
     assert (only.cpus, only.reason, only.core_count) == (frozenset({2, 3}), "dealt to NUMA node 0", 2)
-
-
-def test_a_node_of_memory_alone_gets_nobody(tmp_path: Path) -> None:
-    root = machine(tmp_path, nodes=("0-3", ""))
-    assert bound("node", root, slots(None, None, kind="cpu")) == ["0-3", "0-3"]
 
 
 def test_the_cores_of_a_worker_are_counted_without_those_it_shares(two: Path) -> None:
@@ -214,7 +204,7 @@ def test_memory_is_preferred_where_the_cpus_of_a_worker_are(two: Path, mode: Num
 
 
 def test_the_nodes_of_a_socket_are_preferred_together(tmp_path: Path) -> None:
-    root = machine(tmp_path, nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    root = machine(tmp_path, **FOUR_NODES)  # type: ignore[arg-type]
     assert memory("socket", root, slots(1, 2)) == [(0, 1), (2, 3)]
     assert memory("socket", root, slots(1, 2), allowed="4-7,8-15") == [(1,), (2, 3)]
     assert memory("node", root, slots(1, 2)) == [(1,), (2,)]
@@ -232,6 +222,6 @@ def test_a_numa_node_without_memory_for_this_process_is_not_preferred(two: Path,
     assert memory("node", two, slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
     write(two / "proc/self/status", "Cpus_allowed_list:\t0-31\nMems_allowed_list:\t1-2")
     assert memory("node", two, slots(*FOUR_GPUS)) == [(1,), (1,), (), ()]
-    four = machine(tmp_path / "four", nodes=("0-3", "4-7", "8-11", "12-15"), sockets=([0, 1], [2, 3]))
+    four = machine(tmp_path / "four", **FOUR_NODES)  # type: ignore[arg-type]
     write(four / "sys/devices/system/node/has_memory", "1-3")
     assert memory("socket", four, slots(1, 2)) == [(1,), (2, 3)]

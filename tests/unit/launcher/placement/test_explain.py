@@ -62,17 +62,11 @@ def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> No
     assert found.cost == 3752
 
 
-def test_the_widest_group_of_an_axis_is_counted_per_level() -> None:
+def test_each_level_says_how_wide_groups_are_and_which_domain_is_busiest() -> None:
     before, nodes = papers_case()
     leaf, host = explain(before, nodes, PAPER, LEAF, Costs()).levels
-    assert leaf.spreads == (4, 1, 1)
-    assert host.spreads == (4, 7, 1)
-    assert (leaf.domain_count, host.domain_count) == (4, 28)
-
-
-def test_the_busiest_domain_is_named_with_what_leaves_or_enters_it() -> None:
-    before, nodes = papers_case()
-    leaf, host = explain(before, nodes, PAPER, LEAF, Costs()).levels
+    assert (leaf.spreads, leaf.domain_count) == ((4, 1, 1), 4)
+    assert (host.spreads, host.domain_count) == ((4, 7, 1), 28)
     # The two stages in the middle talk to both sides: 2 x 56 lines x 3. The first of equals is named.
     assert leaf.busiest == ("l1", Fraction(336), 56)
     # And on each of their nodes: 2 x 8 x 3 for pp, 2 x 8 x 10 for dp.
@@ -99,17 +93,13 @@ def test_other_orders_of_the_nodes_are_priced_on_a_world_of_the_same_size() -> N
     before, nodes = papers_case()
     found = explain(before, nodes, PAPER, LEAF, Costs(level_costs={"host": 0}))
     costs = {baseline.name: baseline.cost for baseline in found.baselines}
-    assert costs["path order"] == 1552  # takes 7 + 8 + 8 + 5
-    assert costs["address order, as numbers"] == 1552
+    assert costs["path order"] == costs["address order, as numbers"] == 1552  # takes 7 + 8 + 8 + 5
     # The other way round, 8 + 8 + 8 + 4: 6 hops of dp x 80 and 18 of pp x 24 leave a leaf.
     assert costs["join order"] == 2 * (6 * 80 + 18 * 24)
-    assert costs["address order, as text"] == by_text(nodes)
+    by_text = filled([node.id for node in sorted(nodes, key=lambda node: node.address)][:28], (4, 7, 8))
+    text_cost = explain(by_text, nodes, PAPER, LEAF, Costs(level_costs={"host": 0})).cost
+    assert costs["address order, as text"] == text_cost
     assert all(baseline.faults == () for baseline in found.baselines)
-
-
-def by_text(nodes: list[Node]) -> Fraction:
-    ids = [node.id for node in sorted(nodes, key=lambda node: node.address)]
-    return explain(filled(ids[:28], (4, 7, 8)), nodes, PAPER, LEAF, Costs(level_costs={"host": 0})).cost
 
 
 def test_address_orders_are_left_out_when_no_node_has_an_address() -> None:
@@ -166,13 +156,8 @@ def test_the_levels_add_up_to_the_exact_cost_of_any_layout(
         labels.append(np.array([known[nodes[at].path[:depth]] for at in holder], dtype=np.int32))
     labels.append(holder.astype(np.int32))
     names = [axis.name for axis in mesh.axes]
-    talk = make_traffic(
-        plan.shape,
-        names,
-        1,
-        communicators.make_default_traffic(mesh),
-        resolve_level_costs(("pod", "leaf"), level_costs),
-    )
+    level_cost = resolve_level_costs(("pod", "leaf"), level_costs)
+    talk = make_traffic(plan.shape, names, 1, communicators.make_default_traffic(mesh), level_cost)
     assert found.cost == Fraction(compute_cost(talk, labels), talk.scale)
     assert found == explain(plan, nodes[::-1], mesh, Limits(levels=("pod", "leaf")), costs)
 

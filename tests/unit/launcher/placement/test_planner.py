@@ -19,8 +19,6 @@ from launcher.placement.planner import plan as plan_with_costs
 from launcher.placement.units import choose_block_size, find_usual_slot_count
 from tests.support.placement.plans import domains, faults, meshes
 
-REFERENCE = parse("pp=4,dp=*,tp=8")
-
 
 def plan(nodes: list[Node], mesh: Mesh, limits: Limits, previous: Plan | None) -> Plan:
     return plan_with_costs(nodes, mesh, limits, Costs(), previous)
@@ -37,43 +35,25 @@ def nodes_of(*slot_counts: int) -> list[Node]:
     return [Node(id="abcdefgh"[index], slot_count=count) for index, count in enumerate(slot_counts)]
 
 
-def refusal(nodes: list[Node], mesh: str, limits: Limits | None = None) -> str:
-    limits = limits or Limits()
-    with pytest.raises(UsageError) as caught:
-        plan(nodes, parse(mesh), limits, None)
-    answer = assess_feasibility(nodes, parse(mesh), limits)
-    assert (answer.world_size, answer.node_count, answer.is_full) == (0, 0, False)
-    assert answer.reason == str(caught.value)
-    return str(caught.value)
-
-
 # The order of nodes
 
 
-def test_numbers_in_names_and_domains_sort_as_numbers() -> None:
-    ids = ["10.0.0.10", "10.0.0.9", "10.0.0.2", "10.0.0.100"]
-    assert [node.id for node in sort_nodes(Node(id=name, slot_count=1) for name in ids)] == [
-        "10.0.0.2",
-        "10.0.0.9",
-        "10.0.0.10",
-        "10.0.0.100",
-    ]
-    leaves = [Node(id=leaf, slot_count=1, path=(leaf,)) for leaf in ("leaf-10", "leaf-9")]
-    assert [node.id for node in sort_nodes(leaves)] == ["leaf-9", "leaf-10"]
+def one(name: str, *path: str | None, order: int = 0) -> Node:
+    return Node(id=name, slot_count=1, path=path, order=order)
 
 
-def test_unknown_locality_comes_last_at_its_level() -> None:
-    nodes = [
-        Node(id="nowhere", slot_count=1),
-        Node(id="half", slot_count=1, path=("zone", None)),
-        Node(id="known", slot_count=1, path=("zone", "leaf")),
-    ]
-    assert [node.id for node in sort_nodes(nodes)] == ["known", "half", "nowhere"]
-
-
-def test_names_that_read_as_the_same_number_keep_their_order_in_the_store() -> None:
-    nodes = [Node(id="h1", slot_count=1, order=7), Node(id="h01", slot_count=1, order=8)]
-    assert [node.id for node in sort_nodes(reversed(nodes))] == ["h1", "h01"]
+@pytest.mark.parametrize(
+    ("nodes", "ids"),
+    [
+        ([one("10.0.0.10"), one("10.0.0.9"), one("10.0.0.2"), one("10.0.0.100")],
+         ["10.0.0.2", "10.0.0.9", "10.0.0.10", "10.0.0.100"]),
+        ([one("a", "leaf-10"), one("b", "leaf-9")], ["b", "a"]),
+        ([one("nowhere"), one("half", "zone", None), one("known", "zone", "leaf")], ["known", "half", "nowhere"]),
+        ([one("h01", order=8), one("h1", order=7)], ["h1", "h01"]),  # names that read alike keep the store's order
+    ],
+)  # fmt: skip
+def test_nodes_sort_by_domain_and_by_the_numbers_in_names_the_unknown_last(nodes: list[Node], ids: list[str]) -> None:
+    assert [node.id for node in sort_nodes(nodes)] == ids
 
 
 # Units and worlds
@@ -128,48 +108,55 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
     assert plan(nodes, parse(mesh), limits, None).world_size == world_size
 
 
-def test_the_reason_names_the_world_and_the_spares() -> None:
-    assert plan(cluster(31), REFERENCE, Limits(), None).reasons == (
-        "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; 3 spares: h7, h15, h23",
-        "the traffic's cost is 3,752, and no layout of this world has less",
-    )
-    assert plan(cluster(9), REFERENCE, Limits(elastic_max=1), None).reasons[0] == (
-        "world of 32 ranks on 4 of 9 nodes: dp=1 is the most that is allowed; 5 spares: h4, h5, h6, h7, h8"
-    )
-    assert plan(cluster(1, 2), parse("dp=2"), Limits(), None).reasons == (
-        "world of 2 ranks on 1 of 1 node: mesh dp=2 has a fixed size",
-    )
-    assert plan(nodes_of(8, 8, 7), parse("dp=*,tp=8"), Limits(), None).reasons == (
-        "world of 16 ranks on 2 of 3 nodes: dp=2 is the largest whole number of replicas",
-        "not usable, as 8 ranks must sit on one node: c",
-        "the traffic's cost is 160, and no layout of this world has less",
-    )
-    assert plan(nodes_of(8), parse("dp=*,tp=3"), Limits(), None).reasons == (
-        "world of 6 ranks on 1 of 1 node: dp=2 is the largest whole number of replicas",
-        "2 slots of active nodes stay idle",
-    )
+@pytest.mark.parametrize(
+    ("nodes", "mesh", "limits", "reasons"),
+    [
+        (cluster(31), "pp=4,dp=*,tp=8", Limits(),
+         ("world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
+          "3 spares: h7, h15, h23", "the traffic's cost is 3,752, and no layout of this world has less")),
+        (cluster(9), "pp=4,dp=*,tp=8", Limits(elastic_max=1),
+         ("world of 32 ranks on 4 of 9 nodes: dp=1 is the most that is allowed; 5 spares: h4, h5, h6, h7, h8",
+          "the traffic's cost is 72, and no layout of this world has less")),
+        (cluster(1, 2), "dp=2", Limits(), ("world of 2 ranks on 1 of 1 node: mesh dp=2 has a fixed size",)),
+        (nodes_of(8, 8, 7), "dp=*,tp=8", Limits(),
+         ("world of 16 ranks on 2 of 3 nodes: dp=2 is the largest whole number of replicas",
+          "not usable, as 8 ranks must sit on one node: c",
+          "the traffic's cost is 160, and no layout of this world has less")),
+        (nodes_of(8), "dp=*,tp=3", Limits(),
+         ("world of 6 ranks on 1 of 1 node: dp=2 is the largest whole number of replicas",
+          "2 slots of active nodes stay idle")),
+    ],
+)  # fmt: skip
+def test_the_reason_names_the_world_and_the_spares(
+    nodes: list[Node], mesh: str, limits: Limits, reasons: tuple[str, ...]
+) -> None:
+    assert plan(nodes, parse(mesh), limits, None).reasons == reasons
 
 
-def test_a_world_that_cannot_be_says_what_is_missing() -> None:
-    assert refusal([], "dp=*") == "no node is present"
-    assert (
-        refusal(nodes_of(8, 8, 4, 8), "pp=4,dp=*,tp=8")
-        == "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; 3 are present, and node c has 4"
-    )
-    assert refusal(nodes_of(2), "tp=4") == "mesh tp=4 needs 4 devices, 2 are present on 1 node"
-    assert (
-        refusal(cluster(9), "pp=4,dp=*,tp=8", Limits(nodes_max=3))
-        == "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; at most 3 may be active"
-    )
-    assert refusal(cluster(2), "dp=*", Limits(nodes_min=3)) == "at least 3 nodes must be active, 2 are present"
-    assert (
-        refusal(nodes_of(8, 8, 4), "dp=*,tp=8", Limits(nodes_min=3)) == "at least 3 nodes must be active, "
-        "2 with the 8 devices that a unit of mesh dp=*,tp=8 needs are present, and node c has 4"
-    )
-    assert (
-        refusal(cluster(31), "pp=4,dp=*,tp=8", Limits(nodes_min=30, nodes_max=31))
-        == "mesh pp=4,dp=7,tp=8 makes a world of 224 ranks on 28 nodes, but at least 30 must be active"
-    )
+@pytest.mark.parametrize(
+    ("nodes", "mesh", "limits", "sentence"),
+    [
+        ([], "dp=*", Limits(), "no node is present"),
+        (nodes_of(8, 8, 4, 8), "pp=4,dp=*,tp=8", Limits(),
+         "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; 3 are present, and node c has 4"),
+        (nodes_of(2), "tp=4", Limits(), "mesh tp=4 needs 4 devices, 2 are present on 1 node"),
+        (cluster(9), "pp=4,dp=*,tp=8", Limits(nodes_max=3),
+         "mesh pp=4,dp=*,tp=8 needs at least 4 nodes with 8 devices; at most 3 may be active"),
+        (cluster(2), "dp=*", Limits(nodes_min=3), "at least 3 nodes must be active, 2 are present"),
+        (nodes_of(8, 8, 4), "dp=*,tp=8", Limits(nodes_min=3), "at least 3 nodes must be active, "
+         "2 with the 8 devices that a unit of mesh dp=*,tp=8 needs are present, and node c has 4"),
+        (cluster(31), "pp=4,dp=*,tp=8", Limits(nodes_min=30, nodes_max=31),
+         "mesh pp=4,dp=7,tp=8 makes a world of 224 ranks on 28 nodes, but at least 30 must be active"),
+    ],
+)  # fmt: skip
+def test_a_world_that_cannot_be_says_what_is_missing(
+    nodes: list[Node], mesh: str, limits: Limits, sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(nodes, parse(mesh), limits, None)
+    answer = assess_feasibility(nodes, parse(mesh), limits)
+    assert (answer.world_size, answer.node_count, answer.is_full) == (0, 0, False)
+    assert answer.reason == str(caught.value) == sentence
 
 
 def test_two_nodes_with_one_id_are_our_own_mistake() -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,10 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_mentioned(machine: Path) -> 
     assert ids(inventory) == [UUIDS[0], UUIDS[2], UUIDS[3]]
     assert [device.visible for device in inventory.devices] == ids(inventory)
     assert (inventory.reason, inventory.unresponsive_count) == ("3 found by NVML, 1 more does not answer", 1)
+    # It is missed where a list wants more than are found.
+    assert detect(machine, FakeNvml(lost=[1]), "0,1,2,3").unresponsive_count == 1
+    assert detect(machine, FakeNvml(lost=[1]), "0,2,3").unresponsive_count == 0
+    assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
 def test_a_driver_that_hangs_makes_all_gpus_unresponsive_and_is_asked_once(
@@ -189,12 +194,6 @@ def test_a_driver_that_hangs_makes_all_gpus_unresponsive_and_is_asked_once(
     nvidia._query_thread.join(60)
     monkeypatch.setattr(nvidia, "LIMIT_S", 60)
     assert len(detect(machine, FakeNvml()).devices) == 4
-
-
-def test_a_silent_gpu_is_missed_where_a_list_wants_more_than_are_found(machine: Path) -> None:
-    assert detect(machine, FakeNvml(lost=[1]), "0,1,2,3").unresponsive_count == 1
-    assert detect(machine, FakeNvml(lost=[1]), "0,2,3").unresponsive_count == 0
-    assert detect(machine, FakeNvml(), "0,1,2,9").unresponsive_count == 0
 
 
 def test_a_gpu_that_this_process_may_not_use_is_not_numbered(machine: Path) -> None:
@@ -247,36 +246,45 @@ def test_an_old_nvidia_ml_py_knows_no_fabric(machine: Path, monkeypatch: pytest.
 # MIG
 
 
-def test_mig_instances_come_from_nvml(machine: Path) -> None:
-    nvml = FakeNvml(migs={0: ["MIG-1", None, "MIG-2"]})
+ONE_MIG = "CUDA gives a process one MIG instance, and nothing else"
+ON_FIRST = {0: ["MIG-1", None, "MIG-2"]}
+ON_BOTH = {0: ["MIG-1", "MIG-2"], 1: ["MIG-3"]}
+ON_SECOND = {1: ["MIG-1", "MIG-2"]}
+
+
+@pytest.mark.parametrize(
+    ("count", "migs", "asked", "isolates_workers", "found", "reason"),
+    [
+        (4, ON_FIRST, "MIG-2,MIG-1", False, ["MIG-2"],
+         f"4 found by NVML, 1 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1: {ONE_MIG}"),
+        (4, ON_FIRST, "MIG-2,MIG-1", True, ["MIG-2", "MIG-1"],
+         "4 found by NVML, 2 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1"),
+        (4, ON_FIRST, "MIG-2,MIG-2", True, [],
+         "4 found by NVML, CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice, which leaves none"),
+        (2, ON_BOTH, None, False, ["MIG-1"],
+         "2 found by NVML, with 3 MIG instances: CUDA gives a process one, and nothing else"),
+        (2, ON_BOTH, None, True, ["MIG-1", "MIG-2", "MIG-3"], "2 found by NVML, 3 MIG instances among them"),
+        # Beside a MIG instance CUDA shows no whole GPU.
+        (4, ON_SECOND, None, False, ["MIG-1"],
+         "4 found by NVML, with 2 MIG instances: CUDA gives a process one, and nothing else"),
+        (4, ON_SECOND, "0,1,2", False, [UUIDS[1]],
+         f"4 found by NVML, 1 left by CUDA_VISIBLE_DEVICES=0,1,2: {ONE_MIG}"),
+        (4, ON_SECOND, "2,0", False, [UUIDS[2], UUIDS[0]], "4 found by NVML, 2 left by CUDA_VISIBLE_DEVICES=2,0"),
+        (4, ON_SECOND, None, True, [UUIDS[0], "MIG-1", "MIG-2", *UUIDS[2:]],
+         "4 found by NVML, 2 MIG instances among them"),
+    ],
+)  # fmt: skip
+def test_mig_instances_are_one_device_unless_each_worker_gets_its_own(
+    machine: Path, count: int, migs: Any, asked: str | None, isolates_workers: bool, found: list[str], reason: str
+) -> None:
+    inventory = detect(machine, FakeNvml(UUIDS[:count], migs=migs), asked, isolates_workers=isolates_workers)
+    assert (ids(inventory), inventory.reason) == (found, reason)
+    assert asked or [device.visible for device in inventory.devices] == found
+
+
+def test_a_mig_instance_is_near_where_its_gpu_is(machine: Path) -> None:
     add_pci(machine, "0000:01:00.0", "0x10de", "0x030200", numa_node=1)
-    inventory = detect(machine, nvml, "MIG-2,MIG-1")
-    assert [(device.id, device.numa_node) for device in inventory.devices] == [("MIG-2", 1)]
-    assert inventory.reason.endswith(
-        "1 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1: CUDA gives a process one MIG instance, and nothing else"
-    )
-    assert ids(detect(machine, nvml, "MIG-2,MIG-1", isolates_workers=True)) == ["MIG-2", "MIG-1"]
-    twice = detect(machine, nvml, "MIG-2,MIG-2", isolates_workers=True)
-    assert twice.mistake == "CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice, which leaves none"
-
-
-def test_mig_instances_are_one_device_unless_each_worker_gets_its_own(machine: Path) -> None:
-    nvml = FakeNvml(UUIDS[:2], migs={0: ["MIG-1", "MIG-2"], 1: ["MIG-3"]})
-    inventory = detect(machine, nvml)
-    assert [(device.id, device.visible) for device in inventory.devices] == [("MIG-1", "MIG-1")]
-    assert inventory.reason == "2 found by NVML, with 3 MIG instances: CUDA gives a process one, and nothing else"
-    inventory = detect(machine, nvml, isolates_workers=True)
-    assert ids(inventory) == ["MIG-1", "MIG-2", "MIG-3"]
-    assert inventory.reason == "2 found by NVML, 3 MIG instances among them"
-
-
-def test_beside_a_mig_instance_cuda_shows_no_whole_gpu(machine: Path) -> None:
-    nvml = FakeNvml(migs={1: ["MIG-1", "MIG-2"]})
-    assert ids(detect(machine, nvml)) == ["MIG-1"]
-    assert ids(detect(machine, nvml, "0,1,2")) == [UUIDS[1]]
-    assert detect(machine, nvml, "0,1").reason.endswith("nothing else")
-    assert ids(detect(machine, nvml, "2,0")) == [UUIDS[2], UUIDS[0]]
-    assert ids(detect(machine, nvml, isolates_workers=True)) == [UUIDS[0], "MIG-1", "MIG-2", *UUIDS[2:]]
+    assert detect(machine, FakeNvml(migs=ON_FIRST), "MIG-2,MIG-1").devices[0].numa_node == 1
 
 
 def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:

@@ -237,26 +237,52 @@ def asked(
     return len(slots), [device.visible for device in slots[0].devices], reason
 
 
-def test_a_kind_with_a_number_takes_so_many() -> None:
-    assert asked(DeviceRequest("nvidia")) == (4, ["0"], "4 workers, one per GPU (4 found)")
-    assert asked(DeviceRequest("nvidia", 2)) == (2, ["0"], "2 workers, one per GPU (4 found)")
-    count, _, reason = asked(DeviceRequest("nvidia", 2), worker_count=3)
-    assert (count, reason) == (3, "3 workers as asked, more than the 2 GPUs they share (4 found)")
+FOO = DeviceRequest("foo", 3, variable="FOO_VISIBLE")
 
 
-def test_fewer_devices_than_were_asked_for_are_refused_with_both_numbers() -> None:
+@pytest.mark.parametrize(
+    ("wanted", "more", "answer"),
+    [
+        (DeviceRequest("nvidia"), {}, (4, ["0"], "4 workers, one per GPU (4 found)")),
+        (DeviceRequest("nvidia", 2), {}, (2, ["0"], "2 workers, one per GPU (4 found)")),
+        (DeviceRequest("nvidia", 2), {"worker_count": 3},
+         (3, ["0"], "3 workers as asked, more than the 2 GPUs they share (4 found)")),
+        (DeviceRequest("cpu"), {}, (1, ["0"], "1 worker on the CPU (the CPU is asked for)")),
+        (DeviceRequest("cpu", 3), {}, (3, ["0"], "3 workers on the CPU, as asked (2 found)")),
+        (DeviceRequest("cpu"), {"worker_count": "auto"}, (2, ["0"], "2 workers, one per CPU (2 found)")),
+        # Devices of a kind that is not known are believed.
+        (FOO, {}, (3, ["0"], "3 workers, one per foo (as --devices says, by FOO_VISIBLE)")),
+        (FOO, {"environ": {"FOO_VISIBLE": "5, 7,9,11"}},
+         (3, ["5"], "3 workers, one per foo (as --devices says, by FOO_VISIBLE)")),
+    ],
+)  # fmt: skip
+def test_a_kind_with_a_number_takes_so_many(
+    wanted: DeviceRequest, more: dict[str, Any], answer: tuple[int, list[str], str]
+) -> None:
+    assert asked(wanted, **more) == answer
+
+
+@pytest.mark.parametrize(
+    ("wanted", "more", "sentence", "hint"),
+    [
+        (DeviceRequest("nvidia", 8), {}, "--devices nvidia:8: 8 are asked for, 4 are there (4 found)",
+         "--devices nvidia --nproc-per-node=8 starts 8 workers that share them"),
+        (DeviceRequest("amd"), {"found": 0}, "--devices amd: none is there (no NVIDIA driver)",
+         "`meshctl doctor` shows what was looked at"),
+        (DeviceRequest("amd"), {"found": 0, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no", None),
+        (FOO, {"environ": {"FOO_VISIBLE": "5,7"}}, "--devices foo:3: 3 are asked for, and FOO_VISIBLE=5,7 has 2", None),
+        (FOO, {"environ": {"FOO_VISIBLE": "5,,7"}},
+         "--devices foo:3: FOO_VISIBLE=5,,7 has an entry that is empty, or there twice", None),
+        (FOO, {"environ": {"FOO_VISIBLE": "5,7,7"}},
+         "--devices foo:3: FOO_VISIBLE=5,7,7 has an entry that is empty, or there twice", None),
+    ],
+)  # fmt: skip
+def test_devices_that_are_not_there_are_refused(
+    wanted: DeviceRequest, more: dict[str, Any], sentence: str, hint: str | None
+) -> None:
     with pytest.raises((UnfitError, UsageError)) as caught:
-        asked(DeviceRequest("nvidia", 8))
-    assert str(caught.value) == "--devices nvidia:8: 8 are asked for, 4 are there (4 found)"
-    assert caught.value.hint == "--devices nvidia --nproc-per-node=8 starts 8 workers that share them"
-
-
-def test_a_kind_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError) as caught:
-        asked(DeviceRequest("amd"), found=0)
-    assert str(caught.value) == "--devices amd: none is there (no NVIDIA driver)"
-    with pytest.raises(UsageError, match=r"^HIP_VISIBLE_DEVICES=9: no$"):
-        asked(DeviceRequest("amd"), found=0, mistake="HIP_VISIBLE_DEVICES=9: no")
+        asked(wanted, **more)
+    assert (str(caught.value), caught.value.hint) == (sentence, hint)
 
 
 def test_what_is_said_stays_on_one_line() -> None:
@@ -264,24 +290,6 @@ def test_what_is_said_stays_on_one_line() -> None:
     assert find(("nvidia", 0), mistake=twice).startswith("CUDA_VISIBLE_DEVICES=0\\n,0 names 0 twice | ")
     with pytest.raises(UsageError, match=r"^CUDA_VISIBLE_DEVICES=0\\n,0 names 0 twice$"):
         asked(DeviceRequest("nvidia"), found=0, mistake=twice)
-
-
-def test_cpus_can_be_asked_for_and_are_shared_by_any_number() -> None:
-    assert asked(DeviceRequest("cpu"))[0::2] == (1, "1 worker on the CPU (the CPU is asked for)")
-    assert asked(DeviceRequest("cpu", 3))[0::2] == (3, "3 workers on the CPU, as asked (2 found)")
-    assert asked(DeviceRequest("cpu"), worker_count="auto")[0::2] == (2, "2 workers, one per CPU (2 found)")
-
-
-def test_devices_that_nobody_knows_are_believed() -> None:
-    request = DeviceRequest("foo", 3, variable="FOO_VISIBLE")
-    assert asked(request) == (3, ["0"], "3 workers, one per foo (as --devices says, by FOO_VISIBLE)")
-    assert asked(request, environ={"FOO_VISIBLE": "5, 7,9,11"})[1] == ["5"]
-    with pytest.raises(UsageError) as caught:
-        asked(request, environ={"FOO_VISIBLE": "5,7"})
-    assert str(caught.value) == "--devices foo:3: 3 are asked for, and FOO_VISIBLE=5,7 has 2"
-    for odd in ("5,,7", "5,7,7"):
-        with pytest.raises(UsageError, match="has an entry that is empty, or there twice"):
-            asked(request, environ={"FOO_VISIBLE": odd})
 
 
 def test_a_tpu_type_says_how_many_chips_this_host_has() -> None:
