@@ -44,11 +44,11 @@ class HttpResponse(Struct, frozen=True):
     text: str
     headers: Mapping[str, str]
 
-    def require_status(self, *statuses: int, asked: str) -> HttpResponse:
-        """Return this response if it has one of the statuses. Raises NoAnswer."""
-        if self.status not in statuses:
+    def get_text(self, asked: str) -> str | None:
+        """Return the text; None if there is nothing under the name that was `asked`. Raises NoAnswer."""
+        if self.status not in (200, 404):
             raise NoAnswer(f"answers {self.status} to {asked}")
-        return self
+        return self.text if self.status == 200 else None
 
 
 class Server:
@@ -153,12 +153,12 @@ class _LimitedReader(io.RawIOBase):
         return count
 
 
-def ask_google(server: Server, key: str, asked: str = "", size_max: int = SIZE_MAX) -> HttpResponse:
-    """Ask Google's server, which identifies itself; an answer of another server is refused. Raises NoAnswer."""
+def ask_google(server: Server, key: str, asked: str = "", size_max: int = SIZE_MAX) -> str | None:
+    """Return the value of a key of Google's server, None if there is none. Raises NoAnswer, also for another server."""
     answer = server.ask(f"/computeMetadata/v1/{key}", {_FLAVOR: "Google"}, size_max=size_max)
     if answer.headers.get(_FLAVOR.lower()) != "Google":
         raise NoAnswer("is not Google's")
-    return answer.require_status(200, 404, asked=asked or key)
+    return answer.get_text(asked or key)
 
 
 def parse_object(text: str) -> dict[str, Any]:

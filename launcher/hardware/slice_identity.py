@@ -216,8 +216,7 @@ def _query_metadata(server: Server) -> TpuMetadata:
 
 def _fetch_attribute(server: Server, attribute: str) -> str:
     """Return one attribute; "" if it does not exist. Raises NoAnswer."""
-    answer = ask_google(server, f"instance/attributes/{attribute}", attribute, _ANSWER_MAX)
-    return answer.text if answer.status == 200 else ""
+    return ask_google(server, f"instance/attributes/{attribute}", attribute, _ANSWER_MAX) or ""
 
 
 def _parse_tpu_env(text: str) -> dict[str, str]:

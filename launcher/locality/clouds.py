@@ -18,7 +18,6 @@ from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import (
     LIMIT_S,
     LINK_LOCAL,
-    HttpResponse,
     NoAnswer,
     Server,
     ask_google,
@@ -116,8 +115,7 @@ def _fetch_aws_token(server: Server) -> str:
 
 def _read_aws_value(server: Server, headers: Mapping[str, str], key: str) -> str:
     """Return the value of a key; empty if there is none, as for machines in no placement group."""
-    answer = server.ask(f"/latest/meta-data/{key}", headers).require_status(200, 404, asked=key)
-    return strip_text(answer.text) if answer.status == 200 else ""
+    return strip_text(server.ask(f"/latest/meta-data/{key}", headers).get_text(key))
 
 
 # Google: machines for accelerators and some for HPC have a position below the zone, where they were placed compactly or
@@ -129,21 +127,18 @@ _GCE_TOPOLOGY = "instance/attributes/physical_host_topology"
 
 
 def _ask_gce(server: Server, values: dict[str, str]) -> str:
-    answer = ask_google(server, _GCE_ZONE)
-    zone = strip_text(answer.text).rpartition("/")[2] if answer.status == 200 else ""
-    if zone:
+    if zone := strip_text(ask_google(server, _GCE_ZONE)).rpartition("/")[2]:
         values[_GCE_ZONE] = zone
         values[f"{_GCE_ZONE}: before the last dash"] = zone.rpartition("-")[0]
-    answer = ask_google(server, _GCE_TOPOLOGY)
-    if answer.status == 200:
-        found = parse_object(answer.text)
+    topology = ask_google(server, _GCE_TOPOLOGY)
+    if topology is not None:
+        found = parse_object(topology)
         blocks = {f"{_GCE_TOPOLOGY}: {part}": strip_text(found.get(part)) for part in ("cluster", "block", "subblock")}
         values.update(blocks)
         if any(blocks.values()):
             return ""
-    answer = ask_google(server, _GCE_HOST)
-    parts = strip_text(answer.text).strip("/").split("/")
-    if answer.status == 200 and len(parts) == 3:
+    parts = strip_text(ask_google(server, _GCE_HOST)).strip("/").split("/")
+    if len(parts) == 3:
         values[f"{_GCE_HOST}: first part"], values[f"{_GCE_HOST}: second part"] = parts[:2]
         return ""
     return "no physical_host: this machine has no such place, or GKE hides it and the node's labels have it"
@@ -214,13 +209,13 @@ _OCID_SUFFIX_LENGTH = 11
 
 def _ask_oci(server: Server, values: dict[str, str]) -> str:
     for key in ("instance/canonicalRegionName", "instance/availabilityDomain"):
-        answer = _ask_oci_path(server, key)
-        if answer.status == 200:
-            values[key] = strip_text(answer.text).rpartition(":")[2]
+        text = _ask_oci_path(server, key)
+        if text is not None:
+            values[key] = strip_text(text).rpartition(":")[2]
     for path, prefix, keys in (("host/rdmaTopologyData", "rdmaTopologyData", _OCI_RDMA), ("host/", "host", _OCI_HOST)):
-        answer = _ask_oci_path(server, path)
-        if answer.status == 200:
-            found = parse_object(answer.text)
+        text = _ask_oci_path(server, path)
+        if text is not None:
+            found = parse_object(text)
             names = {key: strip_text(found.get(key)).rpartition(".")[2][-_OCID_SUFFIX_LENGTH:] for key in keys}
             values.update({f"{prefix}: {key}": name for key, name in names.items()})
             if any(names.values()):
@@ -228,9 +223,8 @@ def _ask_oci(server: Server, values: dict[str, str]) -> str:
     return "no rdmaTopologyData: this machine has no RDMA network, or its tenancy no capacity topology"
 
 
-def _ask_oci_path(server: Server, path: str) -> HttpResponse:
-    answer = server.ask(f"/opc/v2/{path}", {"Authorization": "Bearer Oracle"})
-    return answer.require_status(200, 404, asked=path)
+def _ask_oci_path(server: Server, path: str) -> str | None:
+    return server.ask(f"/opc/v2/{path}", {"Authorization": "Bearer Oracle"}).get_text(path)
 
 
 # docs/internals/decisions/0028-cloud-metadata-after-detection.md

@@ -99,14 +99,14 @@ _PLACEHOLDERS = frozenset({"no-imds-data", "unknown", "none", "null", "n/a", "un
 _LAYERS = (3, 4)  # the layers that AWS names; with fewer the leaf is ambiguous
 
 
-class KeyLevels(Struct, frozen=True):
-    """`levels`: outermost first; `remarks`: values that could not be used, as clauses."""
+class RemarkedLevels(Struct, frozen=True):
+    """`levels`: outermost first; `remarks`: what is contradictory or could not be used."""
 
     levels: tuple[Level, ...]
     remarks: tuple[str, ...]
 
 
-def derive_levels(source: str, values: Mapping[str, str], what: str = "") -> KeyLevels:
+def derive_levels(source: str, values: Mapping[str, str], what: str = "") -> RemarkedLevels:
     """Return the levels of `values`, by key. `what`: the kind of key, for the origin, like "node label"."""
     found: dict[str, Level] = {}
     remarks: list[str] = []
@@ -118,7 +118,7 @@ def derive_levels(source: str, values: Mapping[str, str], what: str = "") -> Key
                 if tree is not family:
                     continue
             found.setdefault(level, Level(level, values[name], f"{what} {name}".lstrip()))
-    return KeyLevels(sort_levels(found.values()), tuple(dict.fromkeys(remarks)))
+    return RemarkedLevels(sort_levels(found.values()), tuple(dict.fromkeys(remarks)))
 
 
 def sort_levels(levels: Iterable[Level]) -> tuple[Level, ...]:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.locality.contract import Level
+from launcher.locality.keys import RemarkedLevels
 from launcher.model.locality_path import LEVELS, LEVELS_MAX, is_level_name, is_text
 
 _OWN_NAME = ("slice", "slice")
@@ -37,13 +38,6 @@ class SourceResult(Struct, frozen=True):
     reason: str
 
 
-class MergedLevels(Struct, frozen=True):
-    """`remarks` are sentences for the user."""
-
-    levels: tuple[Level, ...]
-    remarks: tuple[str, ...]
-
-
 class LevelOrder(Struct, frozen=True):
     """`levels`: every name once, outermost first; `remarks`: where the lists contradict each other."""
 
@@ -51,8 +45,8 @@ class LevelOrder(Struct, frozen=True):
     remarks: tuple[str, ...]
 
 
-def merge(results: Sequence[SourceResult]) -> MergedLevels:
-    """Return one domain for each level. `results`: in order of trust, the most trusted first."""
+def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
+    """Return one domain for each level, and sentences. `results`: in order of trust, the most trusted first."""
     chosen: dict[str, tuple[str, Level]] = {}
     remarks: list[str] = []
     lists: dict[tuple[str, ...], int] = {}
@@ -70,7 +64,7 @@ def merge(results: Sequence[SourceResult]) -> MergedLevels:
     ordered = order_levels(lists)
     left_out = ordered.levels[LEVELS_MAX:]
     excess = f"{LEVELS_MAX} levels are the most that are used; left out: {', '.join(left_out)}"
-    return MergedLevels(
+    return RemarkedLevels(
         tuple(chosen[name][1] for name in ordered.levels[:LEVELS_MAX]),
         (*remarks, *ordered.remarks, *([excess] if left_out else ())),
     )

@@ -314,9 +314,9 @@ def _find_partners(problem: Problem, is_hole: NDArray[np.bool_]) -> dict[int, li
             for unit, partner in zip(one[touching].tolist(), other[touching].tolist(), strict=True):
                 partners.setdefault(unit, []).append((partner, hops.weight))
     for exchange in problem.traffic.exchanges:
-        order = np.argsort(exchange.class_of, kind="stable").reshape(-1, exchange.size)
+        classes = exchange.members
         for unit in np.flatnonzero(is_hole).tolist():
-            members: Sequence[int] = order[exchange.class_of[unit]].tolist()
+            members: Sequence[int] = classes[exchange.class_of[unit]].tolist()
             partners.setdefault(unit, []).extend((member, exchange.weight) for member in members if member != unit)
     return partners
 

@@ -31,12 +31,12 @@ from launcher.placement.problem.hops import (
     Hops,
     Labels,
     Traffic,
-    compute_box,
     compute_cost,
     make_traffic,
     sum_leaving_traffic,
 )
 from launcher.placement.shortage import pluralize
+from launcher.placement.units import compute_grid
 
 Holders = NDArray[np.int32]
 """rank -> position in the tree's nodes of the one that holds it."""
@@ -160,7 +160,7 @@ class _ExplainContext:
         """Return the longest runs of ranks that are boxes of the mesh and lie on one node each."""
         ends = np.flatnonzero(np.diff(holders)) + 1
         longest = math.gcd(holders.size, *ends.tolist())
-        return next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_box(self.shape, unit))
+        return next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_grid(self.shape, unit))
 
     def make_traffic(self, block_size: int) -> Traffic:
         return make_traffic(self.shape, self.axes, block_size, self.communicators, self.level_costs)
@@ -229,11 +229,10 @@ def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -
     if any(node.address for node in nodes):
         # Nodes without an address come last, in the order of joining.
         joined = sorted(range(len(nodes)), key=lambda at: (not nodes[at].address, nodes[at].order))
-        numbers = {node.address: make_natural_key(node.address) for node in nodes}
-        orders["address order, as text"] = sorted(joined, key=lambda at: (not nodes[at].address, nodes[at].address))
-        orders["address order, as numbers"] = sorted(
-            joined, key=lambda at: (not nodes[at].address, numbers[nodes[at].address])
-        )
+        texts = [(not node.address, node.address) for node in nodes]
+        numbers = [(not node.address, make_natural_key(node.address)) for node in nodes]
+        orders["address order, as text"] = sorted(joined, key=texts.__getitem__)
+        orders["address order, as numbers"] = sorted(joined, key=numbers.__getitem__)
     orders["path order"] = list(range(len(nodes)))
     for name, order in orders.items():
         room = [nodes[at].slot_count // block_size * block_size for at in order]

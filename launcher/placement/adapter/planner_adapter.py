@@ -153,7 +153,10 @@ class PlannerAdapter:
         if len({description.machine for description, _ in read.values()}) > 1:
             for member_id, (description, _) in list(read.items()):
                 if is_local_only(description.address):
-                    refused[member_id] = _describe_unreachable(description.name or member_id, description.address)
+                    refused[member_id] = (
+                        f"{description.name or member_id} says that it is reached at {description.address}, where "
+                        "other machines find themselves: give it --local-addr"
+                    )
                     del read[member_id]
         missing = amiss = ""
         if self._node_count:
@@ -244,10 +247,6 @@ def _add_names(reason: str, node_set: _NodeSet) -> str:
     nodes = node_set.nodes if node_set.missing else sort_nodes(node_set.nodes)
     here = [node.id if node.rank is None else f"{node.id} ({node.rank})" for node in nodes]
     return "; ".join((reason, f"here: {_join_names(here)}" if here else "nobody is here", *node_set.refused.values()))
-
-
-def _describe_unreachable(name: str, address: str) -> str:
-    return f"{name} says that it is reached at {address}, where other machines find themselves: give it --local-addr"
 
 
 def _is_cluster(node_set: _NodeSet) -> bool:

@@ -226,7 +226,7 @@ def _list_near_pairs(problem: Problem, grid: Grid, longest: int) -> Iterator[tup
         is_near = hops.high - hops.low < longest
         yield hops.low[is_near], hops.high[is_near], hops.weight >> grid.shift
     for exchange in problem.traffic.exchanges:
-        members = np.argsort(exchange.class_of, kind="stable").astype(np.int32).reshape(-1, exchange.size)
+        members = exchange.members.astype(np.int32)
         for apart in range(1, min(exchange.size, longest)):
             low, high = members[:, :-apart].ravel(), members[:, apart:].ravel()
             is_near = high - low < longest

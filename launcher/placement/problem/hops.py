@@ -57,6 +57,11 @@ class Exchange(NamedTuple):
     size: int
     weight: int
 
+    @property
+    def members(self) -> Ints:
+        """The units of each class, rising."""
+        return np.argsort(self.class_of, kind="stable").reshape(-1, self.size)
+
 
 class Traffic(Struct, frozen=True, kw_only=True):
     """The traffic of all units. `grid`: units along each axis of the mesh, whose product is `block_count`.
@@ -82,12 +87,6 @@ class Traffic(Struct, frozen=True, kw_only=True):
         return [*self.hops, *self.exchanges]
 
 
-def compute_box(shape: Sequence[int], block_size: int) -> tuple[int, ...] | None:
-    """Return the ranks of a unit along each axis, or None if runs of `block_size` ranks are no boxes of this mesh."""
-    counts = compute_grid(shape, block_size)
-    return None if counts is None else tuple(size // count for size, count in zip(shape, counts, strict=True))
-
-
 def make_traffic(
     shape: Sequence[int],
     axes: Sequence[str],
@@ -99,10 +98,10 @@ def make_traffic(
 
     `level_costs`: per level, outermost first, the host's last. Raises ValueError if a unit is no box.
     """
-    sides = compute_box(shape, block_size)
-    if sides is None:
+    counts = compute_grid(shape, block_size)
+    if counts is None:
         raise ValueError(f"{block_size} consecutive ranks are no box of a mesh of shape {tuple(shape)}")
-    counts = tuple(size // side for size, side in zip(shape, sides, strict=True))
+    sides = [size // count for size, count in zip(shape, counts, strict=True)]  # of a unit, in ranks
     position = {name: index for index, name in enumerate(axes)}
     talking = [one for one in communicators if one.weight > 0]
     weights, weight_scale = scale_to_integers([one.weight for one in talking])
@@ -190,7 +189,7 @@ def build_graph(traffic: Traffic, vertex_of: NDArray[np.integer] | None = None) 
     ends += [(hops.low, hops.high, hops.weight) for hops in traffic.hops]
     for exchange in traffic.exchanges:
         if exchange.size <= PAIRS_PER_BLOCK:
-            members = np.argsort(exchange.class_of, kind="stable").reshape(-1, exchange.size)
+            members = exchange.members
             one, other = np.triu_indices(exchange.size, 1)
             ends.append((members[:, one].ravel(), members[:, other].ravel(), exchange.weight))
     empty = np.zeros(0, dtype=np.int64)

@@ -27,10 +27,10 @@ from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
 from launcher.placement.limits import Costs, Limits
-from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, compute_box, make_traffic
+from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, make_traffic
 from launcher.placement.problem.hops import compute_cost as compute_traffic_cost
 from launcher.placement.stability import NO_ITEM
-from launcher.placement.units import Constraint, make_constraints
+from launcher.placement.units import Constraint, compute_grid, make_constraints
 
 WEIGHT_BITS, LEVEL_COST_BITS = 32, 19
 """Sums of weights and of level costs of at most so many bits: their product is exact as a float, far from overflow."""
@@ -190,16 +190,14 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     traffic = problem.traffic
     if size == 1 or not problem.is_contiguous or traffic.block_count % size:
         return problem, 1
-    sides = compute_box(traffic.grid, size)
-    if sides is None:
+    grid = compute_grid(traffic.grid, size)
+    if grid is None:
         # It is required only where every item is either full or empty.
         most = len(problem.capacity) if problem.active_max is None else problem.active_max
         is_full = traffic.block_count == most * int(problem.capacity.max())
         if not is_full or traffic.exchanges or problem.rules:
             return problem, 1
-        grid: tuple[int, ...] = (traffic.block_count // size,)
-    else:
-        grid = tuple(count // side for count, side in zip(traffic.grid, sides, strict=True))
+        grid = (traffic.block_count // size,)
     hops: list[Hops] = []
     for one in traffic.hops:
         low, high = one.low // size, one.high // size

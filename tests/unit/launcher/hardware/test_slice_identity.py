@@ -8,7 +8,8 @@ import pytest
 
 from launcher.hardware.slice_identity import SliceIdentity, find_identity, read_identity
 from launcher.locality.contract import Level
-from launcher.locality.merge import MergedLevels, SourceResult, merge
+from launcher.locality.keys import RemarkedLevels
+from launcher.locality.merge import SourceResult, merge
 
 HOSTS = tuple(f"train-slice-0-{index}.train" for index in range(4))
 # What a pod of GKE with a v6e-16 is told, as a public repository shows it.
@@ -100,5 +101,5 @@ def test_names_that_count_are_one_pattern(hostnames: tuple[str, ...], pattern: s
 def test_that_gke_calls_a_slice_by_its_node_pool_is_no_contradiction() -> None:
     own = SourceResult("slice", (Level("slice", "train-0-0", "TPU_WORKER_HOSTNAMES"),), "")
     pool = SourceResult("kubernetes", (Level("slice", "pool-v6e", "node label cloud.google.com/gke-nodepool"),), "")
-    assert merge((own, pool)) == MergedLevels(own.levels, ())
+    assert merge((own, pool)) == RemarkedLevels(own.levels, ())
     assert len(merge((SourceResult("file", pool.levels, ""), own)).remarks) == 1, "the user's word may be a mistake"

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.locality.clouds import CLOUDS, CloudSource
 from launcher.locality.contract import Hints
-from launcher.locality.keys import TIERS, KeyLevels, derive_levels
+from launcher.locality.keys import TIERS, RemarkedLevels, derive_levels
 from launcher.locality.kubernetes import ACCOUNT, LabelsError, parse_labels
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.slurm import Source as SlurmSource
@@ -109,7 +109,7 @@ def test_a_label_that_cannot_be_used_is_remarked(labels: dict[str, str], remark:
 
 
 def test_an_empty_label_says_nothing() -> None:
-    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == KeyLevels((), ())
+    assert derive_levels("kubernetes", {f"{KUBERNETES}zone": "", f"{TIER}0": ""}) == RemarkedLevels((), ())
 
 
 def test_levels_of_switches_stand_in_one_order() -> None:

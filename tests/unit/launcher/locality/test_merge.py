@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.locality.contract import Level
-from launcher.locality.merge import LevelOrder, MergedLevels, SourceResult, keep_usable_levels, merge, order_levels
+from launcher.locality.keys import RemarkedLevels
+from launcher.locality.merge import LevelOrder, SourceResult, keep_usable_levels, merge, order_levels
 from launcher.model.locality_path import LEVELS, LEVELS_MAX
 
 
@@ -79,8 +80,8 @@ def test_sources_that_contradict_each_other_are_named_with_what_they_say() -> No
 
 
 def test_nothing_comes_of_nothing() -> None:
-    assert merge([]) == MergedLevels((), ())
-    assert merge([SourceResult("gce", (), "no answer")]) == MergedLevels((), ())
+    assert merge([]) == RemarkedLevels((), ())
+    assert merge([SourceResult("gce", (), "no answer")]) == RemarkedLevels((), ())
 
 
 def test_levels_of_ones_own_stand_among_those_of_other_sources() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from launcher.model.mesh import Mesh, parse
 from launcher.model.traffic import Communicator, make_default_traffic
-from launcher.placement.problem.hops import compute_box, compute_cost, make_traffic, sum_leaving_traffic
+from launcher.placement.problem.hops import compute_cost, make_traffic, sum_leaving_traffic
+from launcher.placement.units import compute_grid
 
 
 def by_definition(mesh: Mesh, shape: tuple[int, ...], communicators: list[Communicator], cost_of_hop) -> Fraction:  # type: ignore[no-untyped-def]
@@ -87,7 +88,8 @@ def test_the_cost_follows_the_definition_for_every_mesh_unit_and_layout(
 def test_a_unit_is_a_box_of_whole_inner_axes_and_a_part_of_the_next(
     shape: tuple[int, ...], unit: int, sides: tuple[int, ...] | None
 ) -> None:
-    assert compute_box(shape, unit) == sides
+    counts = sides and tuple(size // side for size, side in zip(shape, sides, strict=True))
+    assert compute_grid(shape, unit) == counts
 
 
 def test_the_papers_example_costs_1008_on_even_leaves() -> None:
