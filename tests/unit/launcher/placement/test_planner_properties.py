@@ -119,14 +119,6 @@ def test_a_plan_is_valid_costs_what_it_says_and_no_less_than_its_bound(
 
 
 @small
-@given(clusters(), meshes, st.randoms(use_true_random=False))
-def test_the_order_in_which_nodes_come_does_not_matter(nodes: list[Node], text: str, chance) -> None:  # type: ignore[no-untyped-def]
-    shuffled = chance.sample(nodes, len(nodes))
-    rules = Limits(levels=LEVELS, block_size=UNIT)
-    assert planned(nodes, parse(text), rules) == planned(shuffled, parse(text), rules)
-
-
-@small
 @given(clusters(), meshes)
 def test_only_the_order_of_names_matters_and_not_the_names(nodes: list[Node], text: str) -> None:
     rules = Limits(levels=LEVELS, block_size=UNIT)

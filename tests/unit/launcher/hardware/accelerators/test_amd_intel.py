@@ -65,15 +65,11 @@ def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
         ({"ROCR_VISIBLE_DEVICES": "-1"}, [], "", ""),
         ({"ROCR_VISIBLE_DEVICES": "1,1,2"}, [1], "0", "names GPU 1 twice, and what follows is hidden"),
         ({"ROCR_VISIBLE_DEVICES": "1,7,2"}, [1], "0", "there is no GPU 7, and what follows is hidden, too"),
-        (
-            {"ROCR_VISIBLE_DEVICES": "GPU-000000000000A1"},  # how two ids begin
-            [], "", "there is no GPU GPU-000000000000A1, and what follows is hidden, too",
-        ),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-000000000000A1"}, [], "",  # how two ids begin
+         "there is no GPU GPU-000000000000A1, and what follows is hidden, too"),
         ({"HIP_VISIBLE_DEVICES": "2,1"}, [2, 1], "2,1", ""),
-        (
-            {"HIP_VISIBLE_DEVICES": "2, 1"},  # HIP does not take the space away
-            [2], "2", "HIP reads no entry with a space, and what follows is hidden, too",
-        ),
+        ({"HIP_VISIBLE_DEVICES": "2, 1"}, [2], "2",  # HIP does not take the space away
+         "HIP reads no entry with a space, and what follows is hidden, too"),
         ({"HIP_VISIBLE_DEVICES": "0" * 5000}, [], "", "and what follows is hidden, too"),
         ({"ROCR_VISIBLE_DEVICES": "9" * 5000}, [], "", "and what follows is hidden, too"),
         ({"CUDA_VISIBLE_DEVICES": "1"}, [1], "1", ""),

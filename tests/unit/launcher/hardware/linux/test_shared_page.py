@@ -6,7 +6,7 @@ import faulthandler
 import os
 import resource
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,19 +166,28 @@ def test_time_in_which_nobody_looked_is_nobodys_silence() -> None:
     assert beats.observe([2], {0}, 1001.0) == []
 
 
-def silent_conversation(board: SharedPage, orders: Orders, timeout_s: float | None) -> WorkerChannel:
-    conversation = WorkerChannel(board, orders, timeout_s)  # type: ignore[arg-type]
-    conversation.begin(2, 0.0)
+Channel = tuple[WorkerChannel, Orders, Round]
+
+
+@pytest.fixture
+def channel(board: SharedPage, be: Any) -> Channel:
+    """Of two workers, of which the second has sent a heartbeat, once; 8 s are the limit."""
+    return make_channel(board, 8.0, be, heartbeat)
+
+
+def make_channel(board: SharedPage, timeout_s: float | None, be: Any, act: Callable[[], object]) -> Channel:
+    orders = Orders()
+    channel = WorkerChannel(board, orders, timeout_s)  # type: ignore[arg-type]
+    channel.begin(2, 0.0)
     for local_rank in range(2):
-        conversation.add_worker(local_rank, os.getpid())
-    return conversation
-
-
-def test_an_unresponsive_worker_gets_sigabrt_and_is_killed_if_it_stays(board: SharedPage, be: Any) -> None:
-    orders, round = Orders(), Round(1, 2)
-    conversation = silent_conversation(board, orders, 8.0)
+        channel.add_worker(local_rank, os.getpid())
     be(board, 1)
-    heartbeat()
+    act()
+    return channel, orders, Round(1, 2)
+
+
+def test_an_unresponsive_worker_gets_sigabrt_and_is_killed_if_it_stays(channel: Channel) -> None:
+    conversation, orders, round = channel
     looks = (look / 2 for look in range(1, 100))
     at = next(now for now in looks if conversation.check_heartbeats(round, now) == [] and orders.sent)
     assert orders.sent == [(signal.SIGABRT, [1])]
@@ -189,21 +198,15 @@ def test_an_unresponsive_worker_gets_sigabrt_and_is_killed_if_it_stays(board: Sh
     assert conversation.check_heartbeats(round, at + 2 * ABORT_GRACE_S) == []
 
 
-def test_one_that_has_ended_by_sigabrt_is_not_lost_as_well(board: SharedPage, be: Any) -> None:
-    orders, round = Orders(), Round(1, 2)
-    conversation = silent_conversation(board, orders, 8.0)
-    be(board, 1)
-    heartbeat()
+def test_one_that_has_ended_by_sigabrt_is_not_lost_as_well(channel: Channel) -> None:
+    conversation, orders, round = channel
     at = next(now for now in range(1, 100) if conversation.check_heartbeats(round, now) == [] and orders.sent)
     round.take_exit(WorkerExit(1, -signal.SIGABRT, False), at)
     assert conversation.check_heartbeats(round, at + 10 * ABORT_GRACE_S) == []
 
 
-def test_workers_that_are_told_to_end_may_be_silent(board: SharedPage, be: Any) -> None:
-    orders, round = Orders(), Round(1, 2)
-    conversation = silent_conversation(board, orders, 8.0)
-    be(board, 1)
-    heartbeat()
+def test_workers_that_are_told_to_end_may_be_silent(channel: Channel) -> None:
+    conversation, orders, round = channel
     round.stop(signal.SIGTERM, 1000.0, 0.0)
     assert not any(conversation.check_heartbeats(round, float(now)) for now in range(100))
     assert orders.sent == []
@@ -232,10 +235,7 @@ def test_heartbeats_are_refused_where_there_is_no_shared_page() -> None:
 def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
     signum: int, has_handler: bool, is_asked: bool, sent: list[object], board: SharedPage, be: Any
 ) -> None:
-    orders, round = Orders(), Round(1, 2)
-    conversation = silent_conversation(board, orders, None)
-    be(board, 1)
-    stop_requested()
+    conversation, orders, round = make_channel(board, None, be, stop_requested)
     if is_asked:
         conversation.request_stop(1)
     before = signal.signal(signum, (lambda *_: None) if has_handler else signal.SIG_DFL)

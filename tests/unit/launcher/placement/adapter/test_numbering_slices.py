@@ -12,32 +12,34 @@ from launcher.placement.adapter.description import Description, NodeAssignment, 
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
+from tests.support.placement.members import node
 
 
 def host(slice: str, worker_id: int, hosts: int = 4, slots: int = 1, name: str = "") -> Description:
-    return Description(
-        slot_count=slots,
-        address="10.0.0.1",
-        role="default",
-        name=name or f"{slice}-{worker_id}",
-        machine=f"{slice}{worker_id}",
-        locality=(("slice", slice),),
-        index=worker_id,
-        slice_hosts=hosts,
-        host_pattern=f"{slice}-{{}}",
-    )
+    return node(
+        name or f"{slice}-{worker_id}", f"slice={slice}", slot_count=slots, machine=f"{slice}{worker_id}",
+        index=worker_id, slice_hosts=hosts, host_pattern=f"{slice}-{{}}",
+    )  # fmt: skip
 
 
-def plan(
-    members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, nodes_min: int = 1
+def try_plan(
+    members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, numbers: int = 0
 ) -> PlanReady | PlanRefused:
     roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
-    planner = PlannerAdapter(meshes.parse(mesh), Limits(nodes_min=nodes_min), Costs())
+    limits = Limits(nodes_min=numbers or 1, nodes_max=numbers or None)
+    planner = PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count=numbers)
     return planner.plan(MakePlan(7, 1, roster, previous or {}))
 
 
-def shares(planned: PlanReady | PlanRefused) -> dict[str, NodeAssignment]:
+def plan(
+    members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, numbers: int = 0
+) -> PlanReady:
+    planned = try_plan(members, mesh, previous, numbers)
     assert isinstance(planned, PlanReady), planned
+    return planned
+
+
+def shares(planned: PlanReady) -> dict[str, NodeAssignment]:
     return {name: decode_assignment(text) for name, text in planned.assignments.items()}
 
 
@@ -82,11 +84,9 @@ def test_where_one_node_is_in_no_slice_there_are_none() -> None:
 def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> None:
     first = plan(SCRAMBLED)
     before = shares(first)
-    assert isinstance(first, PlanReady)
     lost = next(name for name in before if before[name].slice_index == 0 and before[name].ranks == (1,))
     second = plan([one for one in SCRAMBLED if one.name != lost], previous=first.assignments)
     after = shares(second)
-    assert isinstance(second, PlanReady)
     assert {name[0] for name in after} == {"a", "b", "c"} - {lost[0]}
     assert {(share.slice_index, share.slice_count) for share in after.values()} == {(0, 2), (1, 2)}
     assert all(share.ranks == (share.slice_index * 4 + int(name[2:]),) for name, share in after.items())
@@ -101,17 +101,15 @@ def test_a_slice_that_lost_a_host_stands_by_and_the_others_count_from_zero() -> 
     ],
 )
 def test_half_a_slice_runs_nothing_and_says_who_is_missing(there: Sequence[int], sentence: str) -> None:
-    refused = plan([host("a", worker_id) for worker_id in there])
+    refused = try_plan([host("a", worker_id) for worker_id in there])
     assert isinstance(refused, PlanRefused)
     assert sentence in refused.reason
 
 
 def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> None:
     first = plan(SCRAMBLED)
-    assert isinstance(first, PlanReady)
     early = host("a", 2, name="a-2-new")
     both = plan([*SCRAMBLED, early], previous=first.assignments)
-    assert isinstance(both, PlanReady)
     assert {name: share.ranks for name, share in shares(both).items()} == {
         name: share.ranks for name, share in shares(first).items()
     }
@@ -124,35 +122,29 @@ def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> 
 @pytest.mark.parametrize("other", [host("a", 1, hosts=8, name="x"), host("a", 0, hosts=0, name="x")])
 def test_a_node_that_claims_a_slice_of_another_size_stands_by_alone(other: Description) -> None:
     planned = plan([other, *(host("a", index) for index in (3, 1, 0, 2))])
-    assert isinstance(planned, PlanReady)
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
     assert planned.spare_reasons == {"x": f"x says that slice a has {other.slice_hosts} hosts, and others say 4"}
 
 
 def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
-    planned = plan(
-        [*(host("big", index, hosts=8) for index in range(5)), *(host("a", index) for index in (1, 0, 3, 2))]
-    )
+    big = [host("big", index, hosts=8) for index in range(5)]
+    planned = plan([*big, *(host("a", index) for index in (1, 0, 3, 2))])
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
-    assert isinstance(planned, PlanReady)
     assert "slices of 8 hosts cannot be used beside those of 4" in planned.remarks
 
 
-def numbered(numbers: Mapping[int, int]) -> PlanReady | PlanRefused:
+def numbered(numbers: Mapping[int, int]) -> list[Description]:
     """One slice of four; `numbers`: worker id -> --node-rank."""
-    members = [replace(host("a", index), node_rank=number, master_addr="m") for index, number in numbers.items()]
-    roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
-    planner = PlannerAdapter(meshes.parse("dp=*"), Limits(nodes_min=4, nodes_max=4), Costs(), node_count=4)
-    return planner.plan(MakePlan(7, 1, roster, {}))
+    return [replace(host("a", index), node_rank=number, master_addr="m") for index, number in numbers.items()]
 
 
 def test_given_node_ranks_are_kept_if_they_follow_the_worker_ids() -> None:
-    told = shares(numbered({2: 2, 0: 0, 3: 3, 1: 1}))
+    told = shares(plan(numbered({2: 2, 0: 0, 3: 3, 1: 1}), numbers=4))
     assert {name: share.ranks for name, share in told.items()} == {f"a-{index}": (index,) for index in range(4)}
 
 
 def test_numbers_that_do_not_are_refused_as_rank_0_would_not_be_the_master() -> None:
-    refused = numbered({0: 3, 1: 2, 2: 1, 3: 0})
+    refused = try_plan(numbered({0: 3, 1: 2, 2: 1, 3: 0}), numbers=4)
     assert isinstance(refused, PlanRefused)
     assert refused.reason == (
         "a-2 is worker 2 of slice a and is given --node-rank 1: the numbers of a slice's hosts must follow their "

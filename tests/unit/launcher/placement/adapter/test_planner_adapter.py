@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from launcher.model import mesh as meshes
 from launcher.model.node import Node
-from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, encode_description
+from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import AllOrNothing, Costs, Feasibility, Limits
 from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.policy.view import MemberView, Size
 from rendezvous.records import Member
+from tests.support.placement import members
+from tests.support.placement.members import read_assignments
 
 
 def candidate(name: str, order: int, slots: int = 2, role: str = "default", master_port: int = 0) -> RosterMember:
@@ -25,49 +27,39 @@ def candidate(name: str, order: int, slots: int = 2, role: str = "default", mast
     return RosterMember(name, encode_description(described), 4000 + order, order)
 
 
+def view(name: str, order: int, slots: int = 2) -> MemberView:
+    text = candidate(name, order, slots).description
+    return MemberView(Member(member_id=name, node_name=name, boot_id="", description=text), order, order, 0.0)
+
+
 def planner(mesh: str = "dp=*", nodes_min: int = 1, nodes_max: int | None = None) -> PlannerAdapter:
     return PlannerAdapter(meshes.parse(mesh), Limits(nodes_min=nodes_min, nodes_max=nodes_max), Costs())
 
 
-def shares(planned: PlanReady | PlanRefused) -> dict[str, NodeAssignment]:
-    assert isinstance(planned, PlanReady)
-    return {member_id: decode_assignment(text) for member_id, text in planned.assignments.items()}
-
-
 def plan(
     roster: Sequence[RosterMember], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, **limits: int
-) -> PlanReady | PlanRefused:
-    return planner(mesh, **limits).plan(MakePlan(7, 1, tuple(roster), previous or {}))
+) -> PlanReady:
+    planned = planner(mesh, **limits).plan(MakePlan(7, 1, tuple(roster), previous or {}))
+    assert isinstance(planned, PlanReady), planned
+    return planned
 
 
 def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     planned = plan([candidate("a", 1), candidate("b", 2)], "dp=*,tp=2")
-    told = shares(planned)
+    told = read_assignments(planned)
     assert told["b"] == NodeAssignment(
-        ranks=(2, 3),
-        world_size=4,
-        shape=(2, 2),
-        group_rank=1,
-        group_world_size=2,
-        role_ranks=(2, 3),
-        role_world_size=4,
-        master_addr="10.0.0.1",
-        master_port=4001,
-        summary="2 of 2 nodes, 4 ranks, dp=2",
-    )
-    assert isinstance(planned, PlanReady)
+        ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3),
+        role_world_size=4, master_addr="10.0.0.1", master_port=4001, summary="2 of 2 nodes, 4 ranks, dp=2",
+    )  # fmt: skip
     assert (planned.id, planned.world_size, planned.coordinator) == (7, 4, "10.0.0.1:4001")
 
 
 def test_where_a_node_stands_reaches_the_planner() -> None:
-    roster = []
-    for order, (name, index) in enumerate({"a": 1, "b": 0, "c": 0}.items(), 1):
-        place = (("slice", "whole" if name in "ab" else "half"),)
-        described = Description(slot_count=2, address="10.0.0.1", role="default", locality=place, index=index)
-        roster.append(RosterMember(name, encode_description(described), 4000, order))
+    stands = {"a": ("whole", 1), "b": ("whole", 0), "c": ("half", 0)}
+    nodes = [members.node(name, f"slice={domain}", index=index) for name, (domain, index) in stands.items()]
     limits = Limits(all_or_nothing=AllOrNothing(level="slice", hosts=2))
-    told = shares(PlannerAdapter(meshes.parse("dp=*"), limits, Costs()).plan(MakePlan(7, 1, tuple(roster), {})))
-    assert {name: share.ranks for name, share in told.items()} == {"b": (0, 1), "a": (2, 3)}
+    found = members.read_ranks(members.plan(*nodes, mesh="dp=*", limits=limits), *nodes)
+    assert found == {"b": (0, 1), "a": (2, 3)}
 
 
 def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,53 +69,44 @@ def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyP
         asked.append(len(nodes))
         return assess_feasibility(nodes, mesh, limits)
 
-    def member(name: str, order: int, slots: int) -> MemberView:
-        text = candidate(name, order, slots).description
-        return MemberView(Member(member_id=name, node_name=name, boot_id="", description=text), order, order, 0.0)
-
     monkeypatch.setattr("launcher.placement.adapter.planner_adapter.assess_feasibility", counted)
-    members, one = [member("a", 1, 2), member("b", 2, 2)], planner()
-    sizes = [one.compute_size(some).world_size for some in (members, list(members), members[:1], members)]
+    asking, one = [view("a", 1), view("b", 2)], planner()
+    sizes = [one.compute_size(some).world_size for some in (asking, list(asking), asking[:1], asking)]
     assert (sizes, asked) == ([4, 4, 2, 4], [2, 1, 2])
-    assert one.compute_size([members[0], member("b", 2, 4)]).world_size == 6
+    assert one.compute_size([asking[0], view("b", 2, 4)]).world_size == 6
 
 
 def test_a_master_port_that_was_asked_for_is_the_one_all_use() -> None:
     planned = plan([candidate("a", 1, master_port=29500), candidate("b", 2, master_port=29500)])
-    assert isinstance(planned, PlanReady)
     assert planned.coordinator == "10.0.0.1:29500"
-    assert {share.master_port for share in shares(planned).values()} == {29500}
+    assert {share.master_port for share in read_assignments(planned).values()} == {29500}
 
 
 def test_a_spare_is_told_nothing() -> None:
-    assert set(shares(plan([candidate(name, order) for order, name in enumerate("abc", 1)], nodes_max=2))) == {"a", "b"}
+    assert set(
+        read_assignments(plan([candidate(name, order) for order, name in enumerate("abc", 1)], nodes_max=2))
+    ) == {"a", "b"}
 
 
 def test_who_stays_keeps_its_ranks_and_a_spare_fills_the_hole() -> None:
     nodes = {name: candidate(name, order) for order, name in enumerate("abcd", 1)}
     first = plan(list(nodes.values()), nodes_max=3)
-    assert isinstance(first, PlanReady)
     second = plan([nodes[name] for name in "bcd"], previous=first.assignments, nodes_max=3)
-    before, after = shares(first), shares(second)
+    before, after = read_assignments(first), read_assignments(second)
     assert {name: after[name].ranks for name in "bc"} == {name: before[name].ranks for name in "bc"}
     assert after["d"].ranks == before["a"].ranks
     assert after["b"].master_addr == "10.0.0.4", "the address of rank 0 moves with rank 0"
 
 
 def test_no_plan_is_refused_in_a_sentence() -> None:
-    refused = plan([candidate("a", 1)], "dp=2,tp=4")
+    refused = planner("dp=2,tp=4").plan(MakePlan(7, 1, (candidate("a", 1),), {}))
     assert refused == PlanRefused(7, "mesh dp=2,tp=4 needs 8 devices, 2 are present on 1 node")
 
 
 @pytest.mark.parametrize(("names", "size"), [("a", 0), ("ab", 4), ("abc", 6), ("abcd", 6)])
 def test_the_size_of_a_world_is_known_before_it_is_planned(names: str, size: int) -> None:
-    members = [
-        MemberView(
-            Member(member_id=c.member_id, node_name="n", boot_id="", description=c.description), order, order, 0.0
-        )
-        for order, c in enumerate((candidate(name, order) for order, name in enumerate(names, 1)), 1)
-    ]
-    found = planner(nodes_min=2, nodes_max=3).compute_size(members)
+    asking = [view(name, order) for order, name in enumerate(names, 1)]
+    found = planner(nodes_min=2, nodes_max=3).compute_size(asking)
     assert (found.world_size, found.is_full) == (size, size == 6)
     assert isinstance(found, Size)
     assert found.reason
@@ -133,7 +116,7 @@ def test_the_size_of_a_world_is_known_before_it_is_planned(names: str, size: int
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["train", "eval"])), min_size=1, max_size=6))
 def test_ranks_are_numbered_without_holes_in_the_world_and_in_every_role(nodes: list[tuple[int, str]]) -> None:
     roster = [candidate(f"n{order}", order, slots, role) for order, (slots, role) in enumerate(nodes, 1)]
-    told = shares(plan(roster))
+    told = read_assignments(plan(roster))
     in_order = sorted(told.values(), key=lambda share: share.group_rank)
     assert [share.group_rank for share in in_order] == list(range(len(nodes)))
     assert list(itertools.chain(*(share.ranks for share in in_order))) == list(range(sum(slots for slots, _ in nodes)))

@@ -76,6 +76,13 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem(leaves, mesh, draw(st.integers(1, most)), limits)
 
 
+def searched(given: Problem) -> Layout:
+    found = search(given)
+    assert found is not None
+    assert find_fault(given, found) is None
+    return found
+
+
 def sorted_by_path(given: Problem) -> Layout:
     return np.repeat(np.arange(len(given.capacity)), given.capacity)[: given.traffic.block_count].astype(np.int32)
 
@@ -83,9 +90,7 @@ def sorted_by_path(given: Problem) -> Layout:
 @small
 @given(problems())
 def test_a_plan_is_valid_and_costs_no_more_than_sorting_by_path(given: Problem) -> None:
-    found = search(given)
-    assert found is not None
-    assert find_fault(given, found) is None
+    found = searched(given)
     assert compute_lower_bound(given) <= given.compute_cost(found) <= given.compute_cost(sorted_by_path(given))
 
 
@@ -122,9 +127,7 @@ HOST = (4, 2, 1)
 )
 def test_known_clusters_are_laid_out_at_their_optimum(given: Problem, sorted_cost: int, optimum: int) -> None:
     """Where the order of paths and the best layout can be counted by hand; the bound proves the latter."""
-    found, scale = search(given), given.traffic.scale
-    assert found is not None
-    assert find_fault(given, found) is None
+    found, scale = searched(given), given.traffic.scale
     assert given.compute_cost(sorted_by_path(given)) == sorted_cost * scale
     assert given.compute_cost(found) == compute_lower_bound(given) == optimum * scale
 
@@ -141,9 +144,7 @@ def test_swaps_bring_partners_together() -> None:
 def test_rules_keep_classes_together_where_the_traffic_would_not() -> None:
     leaves = [("p0/l0", [1] * 3), ("p0/l1", [1] * 3), ("p1/l2", [1] * 3)]
     given = problem(leaves, "pp=3,dp=2,tp=4", limits=Limits(within={"dp": "leaf"}), weights="pp=50,dp=1")
-    found = search(given)
-    assert found is not None
-    assert find_fault(given, found) is None
+    found = searched(given)
     assert np.ptp(given.labels[1][found].reshape(3, 2), axis=1).tolist() == [0, 0, 0]
 
 
@@ -151,9 +152,7 @@ def test_rules_keep_classes_together_where_the_traffic_would_not() -> None:
 def test_as_many_nodes_are_active_as_allowed(nodes_min: int, nodes_max: int | None) -> None:
     limits = Limits(nodes_min=nodes_min, nodes_max=nodes_max)
     given = problem([("p0/l0", [3, 1, 1]), ("p0/l1", [3, 1, 1]), ("p1/l2", [3])], "pp=2,dp=4,tp=4", limits=limits)
-    found = search(given)
-    assert found is not None
-    assert find_fault(given, found) is None
+    found = searched(given)
     assert nodes_min <= len(set(found.tolist())) <= (nodes_max or 7)
 
 
@@ -168,18 +167,14 @@ def test_numbers_that_would_overflow_are_rounded_and_the_answer_stays() -> None:
     huge = problem(leaves, "pp=2,dp=4,tp=4", weights="pp=300000000,dp=1000000000,tp=1")
     assert round_weights(plain) is plain
     assert max(hops.weight for hops in round_weights(huge).traffic.hops) < 2**32
-    one, other = search(plain), search(huge)
-    assert one is not None
-    assert other is not None
-    assert plain.compute_cost(one) == plain.compute_cost(other)
+    assert plain.compute_cost(searched(plain)) == plain.compute_cost(searched(huge))
 
 
 def test_nodes_of_eight_units_are_laid_out_as_one() -> None:
     given = problem([("p0/l0", [8] * 3), ("p1/l1", [8] * 3)], "dp=*,tp=4", 40)
     larger, size = coarsen(given)
     assert (size, larger.traffic.grid, larger.capacity.tolist()) == (8, (5, 1), [1] * 6)
-    found = search(given)
-    assert found is not None
+    found = searched(given)
     assert np.array_equal(found, np.repeat(found[::8], 8))
 
 
