@@ -26,15 +26,8 @@ from launcher.model.node import Node
 from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
 from launcher.placement.limits import Costs, Limits, Plan
-from launcher.placement.problem.hops import (
-    Exchange,
-    Hops,
-    Labels,
-    Traffic,
-    compute_cost,
-    make_traffic,
-    sum_leaving_traffic,
-)
+from launcher.placement.problem.hops import Exchange, Hops, Labels, Traffic, sum_leaving_traffic
+from launcher.placement.problem.problem import Layout, Problem, make_problem
 from launcher.placement.shortage import pluralize
 from launcher.placement.units import compute_grid
 
@@ -93,14 +86,13 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> Explanation:
     """Explain a plan's cost. `nodes`: all that were available to the planner, the plan's included."""
-    place = build_tree(nodes, limits.levels)
-    view = _ExplainContext(plan.shape, mesh, place, costs)
-    holders = _find_holders(plan, place)
-    unit = view.find_block_size(holders)
+    tree = build_tree(nodes, limits.levels)
+    view = _ExplainContext(plan.shape, mesh, tree, costs)
+    problem, layout = view.make_problem(_find_holders(plan, tree))
     return Explanation(
         communicators=view.communicators,
-        levels=tuple(_explain_levels(view, holders, unit)),
-        baselines=tuple(_compute_baselines(view, unit, limits)),
+        levels=tuple(_explain_levels(view, problem, layout)),
+        baselines=tuple(_compute_baselines(view, problem.traffic.block_size, limits)),
     )
 
 
@@ -147,33 +139,25 @@ class _ExplainContext:
     """One world on one tree of nodes: the values common to the plan and every other order."""
 
     def __init__(self, shape: Sequence[int], mesh: Mesh, tree: Tree, costs: Costs) -> None:
-        self.shape = tuple(shape)
-        self.axes = [axis.name for axis in mesh.axes]
-        self.tree = tree
+        self.shape, self.mesh, self.tree, self.costs = tuple(shape), mesh, tree, costs
         self.levels = (*tree.levels, HOST)
-        self.domains = [np.array(level, dtype=np.int32) for level in (*tree.domains, range(len(tree.nodes)))]
-        self.level_costs = resolve_level_costs(tree.levels, costs.level_costs)
-        self.level_cost_scale = scale_to_integers(self.level_costs)[1]
         self.communicators = costs.traffic or make_default_traffic(mesh)
 
-    def find_block_size(self, holders: Holders) -> int:
-        """Return the longest runs of ranks that are boxes of the mesh and lie on one node each."""
+    def make_problem(self, holders: Holders) -> tuple[Problem, Layout]:
+        """Return the world in the longest runs of ranks that are boxes of the mesh and lie on one node each."""
         ends = np.flatnonzero(np.diff(holders)) + 1
         longest = math.gcd(holders.size, *ends.tolist())
-        return next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_grid(self.shape, unit))
-
-    def make_traffic(self, block_size: int) -> Traffic:
-        return make_traffic(self.shape, self.axes, block_size, self.communicators, self.level_costs)
-
-    def make_labels(self, holders: Holders, block_size: int) -> list[Labels]:
-        """Per level: unit -> domain."""
-        return [level[holders[::block_size]] for level in self.domains]
+        unit = next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_grid(self.shape, unit))
+        capacity = [node.slot_count // unit for node in self.tree.nodes]
+        problem = make_problem(self.tree, self.mesh, self.shape, unit, Limits(), self.costs, capacity)
+        return problem, holders[::unit]
 
     def find_name(self, level: int, domain: int) -> str:
         return self.tree.nodes[domain].id if level == len(self.tree.levels) else self.tree.names[level][domain]
 
     def measure_spread(self, axes: Sequence[str], labels: Labels, traffic: Traffic) -> int:
-        return _measure_spread(labels.reshape(traffic.grid), [self.axes.index(axis) for axis in axes])
+        names = [axis.name for axis in self.mesh.axes]
+        return _measure_spread(labels.reshape(traffic.grid), [names.index(axis) for axis in axes])
 
 
 def _find_holders(plan: Plan, tree: Tree) -> Holders:
@@ -184,11 +168,12 @@ def _find_holders(plan: Plan, tree: Tree) -> Holders:
     return holders
 
 
-def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) -> Iterator[LevelTraffic]:
-    traffic = view.make_traffic(block_size)
-    scale = traffic.scale // view.level_cost_scale  # of weights alone
-    for index, labels in enumerate(view.make_labels(holders, block_size)):
-        domain_count = int(view.domains[index].max()) + 1
+def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> Iterator[LevelTraffic]:
+    traffic = problem.traffic
+    cost_scale = scale_to_integers(resolve_level_costs(view.tree.levels, view.costs.level_costs))[1]
+    scale = traffic.scale // cost_scale  # of weights alone
+    for index, domains in enumerate(problem.labels):
+        labels, domain_count = domains[layout], int(domains.max()) + 1
         leaving = dict.fromkeys(view.communicators, 0)
         at_edge = np.zeros(domain_count, dtype=object)  # Python's integers: weights may be large
         for part, amount in zip(traffic.parts, sum_leaving_traffic(traffic, labels), strict=True):
@@ -197,11 +182,11 @@ def _explain_levels(view: _ExplainContext, holders: Holders, block_size: int) ->
         held = np.bincount(labels, minlength=domain_count)
         most = int(np.argmax(at_edge))
         busiest = BusiestDomain(
-            view.find_name(index, most), Fraction(at_edge[most], scale), int(held[most]) * block_size
+            view.find_name(index, most), Fraction(at_edge[most], scale), int(held[most]) * traffic.block_size
         )
         yield LevelTraffic(
             name=view.levels[index],
-            level_cost=Fraction(traffic.level_costs[index], view.level_cost_scale),
+            level_cost=Fraction(traffic.level_costs[index], cost_scale),
             leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
             spreads=tuple(view.measure_spread(one.axes, labels, traffic) for one in view.communicators),
             domain_count=int(np.count_nonzero(held)),
@@ -237,20 +222,19 @@ def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -
     for name, order in orders.items():
         room = [nodes[at].slot_count // block_size * block_size for at in order]
         holders = np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
-        step = view.find_block_size(holders)
-        traffic, labels = view.make_traffic(step), view.make_labels(holders, step)
-        cost = Fraction(compute_cost(traffic, labels), traffic.scale)
-        yield Baseline(name, cost, tuple(_find_faults(view, traffic, labels, limits)))
+        problem, layout = view.make_problem(holders)
+        cost = Fraction(problem.compute_cost(layout), problem.traffic.scale)
+        yield Baseline(name, cost, tuple(_find_faults(view, problem, layout, limits)))
 
 
-def _find_faults(view: _ExplainContext, traffic: Traffic, labels: Sequence[Labels], limits: Limits) -> Iterator[str]:
+def _find_faults(view: _ExplainContext, problem: Problem, layout: Layout, limits: Limits) -> Iterator[str]:
     """Yield the rules that an order breaks."""
     for axis, level in limits.within.items():
-        if view.measure_spread([axis], labels[view.levels.index(level)], traffic) > 1:
+        if view.measure_spread([axis], problem.labels[view.levels.index(level)][layout], problem.traffic) > 1:
             yield f"{axis} leaves its {level}"
-    used = np.unique(labels[-1])
+    used = np.unique(layout)
     if limits.all_or_nothing:
-        parts = np.bincount(view.domains[view.levels.index(limits.all_or_nothing.level)][used])
+        parts = np.bincount(problem.labels[view.levels.index(limits.all_or_nothing.level)][used])
         if (parts[parts > 0] != limits.all_or_nothing.hosts).any():
             yield f"uses parts of a {limits.all_or_nothing.level}"
     if limits.nodes_max is not None and len(used) > limits.nodes_max:
