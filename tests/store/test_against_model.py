@@ -213,7 +213,6 @@ EXAMPLES = int(os.environ.get("STORE_EXAMPLES", "30"))  # of some forty steps ea
 
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize=True,
     phases=[Phase.generate, Phase.shrink],
     report_multiple_bugs=False,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous.stores import wire
@@ -100,7 +100,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(MESSAGES)
 def test_what_is_written_is_read_back(message: Message) -> None:
     assert decode(type(message), encode(message)) == message

@@ -145,7 +145,6 @@ def changed(value: bytes, data: st.DataObject) -> bytes:
 
 
 @settings(
-    deadline=None,
     max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "50")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -335,14 +335,14 @@ def questions(draw: st.DrawFn) -> tuple[list[Node], Mesh, Limits]:
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(questions())
 def test_feasibility_and_plan_agree_and_plans_keep_every_rule(question: tuple[list[Node], Mesh, Limits]) -> None:
     nodes, mesh, rules = question
     world(nodes, str(mesh), rules)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(questions())
 def test_the_layout_that_proves_a_world_possible_is_valid(question: tuple[list[Node], Mesh, Limits]) -> None:
     nodes, mesh, rules = question
@@ -350,7 +350,7 @@ def test_the_layout_that_proves_a_world_possible_is_valid(question: tuple[list[N
         world(nodes, str(mesh), rules)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(questions(), st.data())
 def test_the_order_of_the_nodes_and_of_the_rules_changes_nothing(
     question: tuple[list[Node], Mesh, Limits], data: st.DataObject

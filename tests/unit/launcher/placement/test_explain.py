@@ -132,7 +132,7 @@ def test_runs_on_nodes_need_not_be_boxes_of_the_mesh() -> None:
     assert found.levels[0].leaving == (3 * 3, 4 * 10)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.sampled_from(["pp=4,dp=*,tp=4", "dp=*,ep=4", "pp=3,dp=*,cp=2,tp=2", "dp=*"]),
     st.sampled_from([2, 4]),

@@ -231,7 +231,7 @@ def node_lists(draw: st.DrawFn, *, size_min: int = 1, is_equal: bool = False) ->
     ]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
 def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mesh, nodes_max: int | None) -> None:
     limits = Limits(nodes_max=nodes_max)
@@ -250,7 +250,7 @@ def test_every_plan_is_valid_and_as_large_as_can_be(nodes: list[Node], mesh: Mes
         assert sum(rooms[:nodes_max]) - answer.world_size < mesh.replica_size
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(nodes=node_lists(), mesh=meshes, nodes_max=st.one_of(st.none(), st.integers(1, 12)))
 def test_one_more_node_of_the_usual_kind_never_makes_the_world_smaller(
     nodes: list[Node], mesh: Mesh, nodes_max: int | None

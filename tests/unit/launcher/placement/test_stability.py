@@ -322,7 +322,7 @@ def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limit
     return all(assess_feasibility(nodes, mesh, limits).world_size for nodes in history)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     history=histories(),
     mesh=meshes,
@@ -357,7 +357,7 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     assert list(shuffled.ranks) == list(after.ranks)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     history=histories(is_equal=True), mesh=st.sampled_from(["dp=*", "dp=4", "dp=3,tp=2", "pp=2,dp=2,tp=2"]).map(parse)
 )
@@ -374,7 +374,7 @@ def test_survivors_stay_when_every_hole_has_a_spare(history: tuple[list[Node], l
             assert held[place] == name or name not in here
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     history=histories(is_equal=True),
     mesh=st.sampled_from(["pp=2,dp=*,tp=8", "dp=*,tp=8", "pp=3,dp=*,tp=16"]).map(parse),

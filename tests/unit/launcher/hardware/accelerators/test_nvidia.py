@@ -80,7 +80,7 @@ def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordi
     assert choice.mistake == (f"CUDA_VISIBLE_DEVICES={mistake}" if mistake else "")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(["0", "1", "2", "7", "-1", "", "GPU-aa", "GPU-bb", "GPU-bb33", "GPU-cc44-3", "MIG-x"])))
 def test_what_is_chosen_is_the_beginning_of_the_list_and_each_gpu_once(entries: list[str]) -> None:
     choice = apply_visible(",".join(entries), GPUS, isolates_workers=True)

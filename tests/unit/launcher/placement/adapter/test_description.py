@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.placement.adapter.description import (
@@ -125,7 +125,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)  # a slow machine is no error
 @given(st.dictionaries(st.sampled_from([*NODE.__struct_fields__, *SHARE.__struct_fields__]), JSON))
 def test_whatever_the_store_holds_is_read_or_refused(fields: dict[str, object]) -> None:
     for read, text in ((decode_description, encode_description(NODE)), (decode_assignment, encode_assignment(SHARE))):

@@ -123,7 +123,7 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
     return problem, layout
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(layouts(), st.booleans())
 def test_no_valid_layout_costs_less(found: tuple[Problem, Layout], is_priced: bool) -> None:
     problem, layout = found

@@ -46,7 +46,7 @@ MESHES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(MESHES, st.data())
 def test_the_cost_follows_the_definition_for_every_mesh_unit_and_layout(
     case: tuple[str, int], data: st.DataObject

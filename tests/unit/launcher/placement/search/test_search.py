@@ -40,7 +40,7 @@ from launcher.placement.search.runs import _fill_rows, perturb, reorder
 from launcher.placement.search.search import search
 from tests.support.placement.regular import regular
 
-small = settings(max_examples=15, deadline=None, derandomize=True)
+small = settings(max_examples=15, derandomize=True)
 
 
 def problem(
