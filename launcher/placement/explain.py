@@ -149,7 +149,8 @@ class _ExplainContext:
         longest = math.gcd(holders.size, *ends.tolist())
         unit = next(unit for unit in range(longest, 0, -1) if longest % unit == 0 and compute_grid(self.shape, unit))
         capacity = [node.slot_count // unit for node in self.tree.nodes]
-        problem = make_problem(self.tree, self.mesh, self.shape, unit, Limits(), self.costs, capacity)
+        every = range(len(capacity))
+        problem = make_problem(self.tree, self.mesh, self.shape, unit, Limits(), self.costs, capacity, every)
         return problem, holders[::unit]
 
     def find_name(self, level: int, domain: int) -> str:

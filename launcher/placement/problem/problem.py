@@ -107,15 +107,15 @@ def make_problem(
     limits: Limits,
     costs: Costs,
     capacity: Sequence[int],
-    members: Sequence[int] | None = None,
+    members: Sequence[int],
 ) -> Problem:
     """Return the problem of a world of `shape` in units of `block_size` ranks on the nodes of `tree`.
 
     `capacity`: units per item. `members[item]`: position in `tree.nodes` of the item, or of the first node of a
-    domain that is used as a whole, rising; None: every node is an item. Raises ValueError if a unit is no box of the
-    mesh, and UsageError if `limits` name an unknown axis or level.
+    domain that is used as a whole, rising. Raises ValueError if a unit is no box of the mesh, and UsageError if
+    `limits` name an unknown axis or level.
     """
-    positions = np.arange(len(tree.nodes)) if members is None else np.array(members, dtype=np.int64)
+    positions = np.array(members, dtype=np.int64)
     traffic = make_traffic(
         shape,
         [axis.name for axis in mesh.axes],

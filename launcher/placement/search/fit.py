@@ -115,23 +115,17 @@ class DomainTree:
             rooms.append(max(1, int(sizes[np.searchsorted(np.cumsum(sizes), sizes.sum() // 2)])))
         return rooms
 
-    def fill_in_order(self, amount: int) -> list[tuple[int, int]] | None:
-        """Fill every domain before the next: places in `items` and how much each holds; None without the room."""
-        if self.root.room < amount:
-            return None
+    def fill_in_order(self, domain: DomainNode, amount: int) -> list[tuple[int, int]]:
+        """Fill every domain before the next: places in `items` and how much each holds."""
+        rooms = [child.room for child in domain.children] or self.capacity[domain.start : domain.end].tolist()
         found: list[tuple[int, int]] = []
-
-        def fill(domain: DomainNode, amount: int) -> None:
-            rooms = [child.room for child in domain.children] or self.capacity[domain.start : domain.end].tolist()
-            for index, room in enumerate(rooms):
-                take = min(room, amount)
-                if domain.children:
-                    fill(domain.children[index], take)
-                else:
-                    found.append((domain.start + index, take))
-                amount -= take
-
-        fill(self.root, amount)
+        for index, room in enumerate(rooms):
+            take = min(room, amount)
+            if domain.children:
+                found += self.fill_in_order(domain.children[index], take)
+            else:
+                found.append((domain.start + index, take))
+            amount -= take
         return found
 
 
@@ -280,14 +274,12 @@ class Outline(NamedTuple):
     regions: list[Region]
 
 
-def fill_in_path_order(context: SearchContext) -> Layout | None:
-    """Fill every domain before the next, in the order of paths, as sorting would."""
+def fill_in_path_order(context: SearchContext) -> Layout:
+    """Fill every domain before the next, in the order of paths, as sorting would; the root must have the room."""
     tree, count = context.tree, len(context.base_rank)
     if max(tree.steps, default=1) == 1:
         return np.repeat(tree.items, tree.capacity)[:count].astype(np.int32)
-    shares = tree.fill_in_order(count)
-    if shares is None:
-        return None
+    shares = tree.fill_in_order(tree.root, count)
     layout = np.empty(count, dtype=np.int32)
     items = tree.items[[place for place, _ in shares]]
     layout[np.argsort(context.base_rank)] = np.repeat(items, [take for _, take in shares])

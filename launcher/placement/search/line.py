@@ -61,7 +61,7 @@ class AxisLoad(NamedTuple):
     exchange: int
 
 
-def list_orders(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, most: int | None = None) -> list[WalkOrder]:
+def list_orders(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, most: int) -> list[WalkOrder]:
     """Return orders to try where a usual domain has `room` units: rows of every kind first, then strips and tiles.
 
     `most`: keep about so many at most, those in which a stretch of `room` units has the least border. A mesh of
@@ -76,7 +76,7 @@ def list_orders(grid: Sequence[int], loads: Sequence[AxisLoad], room: int, most:
         for widths in _choose_strips(grid, loads, room, axis, others)[:STRIPS]:
             found.setdefault(_make_digits(grid, (*others, axis), dict(zip(others, widths, strict=True))))
     chosen = list(found)
-    if most is not None and 2 * len(chosen) > most:
+    if 2 * len(chosen) > most:
         least = sorted(
             (_measure_stretch_border(grid, loads, room, digits), index) for index, digits in enumerate(chosen)
         )
@@ -94,9 +94,9 @@ def _measure_stretch_border(grid: Sequence[int], loads: Sequence[AxisLoad], room
     return measure_border(grid, loads, widths)
 
 
-def walk(coordinates: Ints, grid: Sequence[int], order: WalkOrder, region: Ints | None = None) -> Ints:
+def walk(coordinates: Ints, grid: Sequence[int], order: WalkOrder, region: Ints) -> Ints:
     """Return positions sorted by the order's digits, region by region. `coordinates[axis][position]`."""
-    key = np.zeros(coordinates.shape[1], dtype=np.int64) if region is None else region
+    key = region
     for axis, divisor, modulus in order.digits:
         digit = coordinates[axis] // divisor if divisor > 1 else coordinates[axis]
         size = -(-grid[axis] // divisor)

@@ -150,9 +150,7 @@ def _generate_candidates(problem: Problem, effort: Effort) -> Iterator[Layout]:
     if tree.root.room < problem.traffic.block_count:
         return
     context = SearchContext(problem, tree, build_graph(problem.traffic))
-    plain = fill_in_path_order(context)
-    if plain is not None:
-        yield plain
+    yield fill_in_path_order(context)
     if tree.is_in_runs and not problem.rules:
         yield from lay_rows(tree.items, tree.capacity.tolist(), problem.traffic.grid)
         yield from _generate_sequences(problem, effort)

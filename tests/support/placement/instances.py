@@ -68,7 +68,7 @@ class Instance:
         mesh, limits, costs = self.job
         domains = build_tree(self.nodes, self.levels)
         capacity = [node.slot_count // UNIT for node in domains.nodes]
-        return make_problem(domains, mesh, self.shape, UNIT, limits, costs, capacity)
+        return make_problem(domains, mesh, self.shape, UNIT, limits, costs, capacity, range(len(capacity)))
 
 
 def instance(line: str) -> Instance:

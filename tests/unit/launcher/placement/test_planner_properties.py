@@ -81,7 +81,8 @@ def as_arrays(
     """The plan in the search's terms, made from nothing but what the plan says."""
     place = build_tree(nodes, rules.levels)
     capacity = [node.slot_count // UNIT for node in place.nodes]
-    problem = make_problem(place, mesh, found.shape, UNIT, rules, costs or Costs(), capacity)
+    every = range(len(capacity))
+    problem = make_problem(place, mesh, found.shape, UNIT, rules, costs or Costs(), capacity, every)
     layout = np.full(problem.traffic.block_count, -1, dtype=np.int32)
     for position, node in enumerate(place.nodes):
         ranks = found.ranks.get(node.id, ())

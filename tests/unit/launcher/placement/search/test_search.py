@@ -57,7 +57,8 @@ def problem(
     costs = Costs(traffic=traffic.parse(weights, grid) if weights else None)
     place = build_tree(nodes, ("pod", "leaf"))
     rooms = [node.slot_count // 4 for node in place.nodes]
-    return make_problem(place, grid, grid.resolve_shape(size * grid.replica_size), 4, limits, costs, rooms)
+    shape, every = grid.resolve_shape(size * grid.replica_size), range(len(rooms))
+    return make_problem(place, grid, shape, 4, limits, costs, rooms, every)
 
 
 @st.composite
@@ -197,7 +198,8 @@ def test_orders_are_rows_and_strips_each_also_as_a_snake() -> None:
     given = problem([("p0/l0", [1] * 16)], "pp=4,dp=4,tp=4", weights="pp=10,dp=10")
     grid = given.traffic.grid
     coordinates = np.array(np.unravel_index(np.arange(16), grid))
-    found = [walk(coordinates, grid, order).tolist() for order in list_orders(grid, compute_loads(given.traffic), 4)]
+    orders, region = list_orders(grid, compute_loads(given.traffic), 4, 1000), np.zeros(16, dtype=np.int64)
+    found = [walk(coordinates, grid, order, region).tolist() for order in orders]
     assert list(range(16)) in found
     assert [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12] in found
     assert [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15] in found
@@ -208,7 +210,8 @@ def test_a_snake_goes_through_neighbours_only() -> None:
     grid = (3, 4, 5)
     coordinates = np.array(np.unravel_index(np.arange(60), grid))
     order = WalkOrder((Digit(0, 1, 0), Digit(1, 1, 0), Digit(2, 1, 0)), True)
-    steps = np.abs(np.diff(coordinates[:, walk(coordinates, grid, order)], axis=1)).sum(axis=0)
+    line = walk(coordinates, grid, order, np.zeros(60, dtype=np.int64))
+    steps = np.abs(np.diff(coordinates[:, line], axis=1)).sum(axis=0)
     assert set(steps.tolist()) == {1}
 
 
