@@ -15,7 +15,7 @@ import contextlib
 import socket
 from collections.abc import Sequence
 
-from launcher.hardware.linux.kernel import list_addresses
+from launcher.hardware.linux.interfaces import list_addresses
 from launcher.model.errors import UsageError
 from rendezvous.stores.addresses import is_local_only, split_address
 

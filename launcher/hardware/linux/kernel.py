@@ -1,4 +1,4 @@
-"""What Linux offers to processes and Python's library lacks: prctl, timers, pidfds, memory policies, /proc.
+"""What Linux offers to processes and Python's library lacks: prctl, a timer that kills, pidfds, memory policies, /proc.
 
 A process that loses its parent becomes the child of the nearest ancestor that declared itself a *subreaper*. Agent and
 supervisor both do, so no process that a worker leaves behind escapes: sooner or later it becomes a child of one of
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from errno import ENOSYS
 from typing import TYPE_CHECKING
@@ -37,9 +37,6 @@ _SIGKILL_PENDING = 1 << (signal.SIGKILL - 1)
 _PIDFD_SEND_SIGNAL = 424
 _PIDFD_OPEN = 434
 _NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
-
-_SIOCGIFADDR = 0x8915  # include/uapi/linux/sockios.h
-_IF_INET6 = "/proc/net/if_inet6"  # one address a line: address, index, prefix length, scope, flags, name
 
 _library: ctypes.CDLL | None = None
 
@@ -424,34 +421,3 @@ def _call_policy(which: int, *arguments: object) -> None:
     if numbers is None or sys.maxsize < 1 << 32:  # a 32-bit Python on such a machine has other numbers
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     _call_kernel(numbers[which], *arguments)
-
-
-# --- network interfaces ---
-#
-# Python's library has their names and nothing more. An ioctl returns an interface's first IPv4 address; for IPv6 a file
-# lists all of them.
-
-
-def list_addresses(name: str) -> list[str]:
-    """Return all addresses of a network interface, IPv4 before IPv6; none if there is no such interface."""
-    return [*_list_ipv4(name), *_list_ipv6(name)]
-
-
-def _list_ipv4(name: str) -> Iterator[str]:
-    import fcntl
-    import socket
-    import struct
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query, suppress(OSError):
-        found = fcntl.ioctl(query, _SIOCGIFADDR, struct.pack("256s", name.encode(errors="replace")[:15]))
-        yield socket.inet_ntoa(found[20:24])
-
-
-def _list_ipv6(name: str) -> Iterator[str]:
-    import socket
-
-    with suppress(OSError), open(_IF_INET6) as file:
-        lines = [line.split() for line in file]
-        for digits, *_, found in sorted(lines, key=lambda fields: fields[3]):  # global scope is 00, link-local 20
-            if found == name:
-                yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))

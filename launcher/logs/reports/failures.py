@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from launcher.config.scrub import END_FILE
-from launcher.hardware.linux.control_group import UNIFIED, parse_groups, parse_mounts
+from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
 from launcher.model.console import log
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from launcher.hardware.linux.control_group import UNIFIED, parse_groups, parse_mounts
-from launcher.hardware.linux.kernel import list_addresses
+from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
+from launcher.hardware.linux.interfaces import list_addresses
 from launcher.hardware.linux.sysfs import FileTree
 
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h

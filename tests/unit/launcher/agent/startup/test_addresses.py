@@ -15,7 +15,7 @@ from launcher.agent.startup.addresses import (
     find_source_address,
     is_here,
 )
-from launcher.hardware.linux import kernel
+from launcher.hardware.linux import interfaces
 from launcher.model.errors import UsageError
 from rendezvous.errors import SettingsError
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
@@ -124,7 +124,7 @@ def test_an_interface_with_ipv6_alone_gives_its_global_address(tmp_path: Path, m
     table = tmp_path / "if_inet6"
     link, world = "fe80" + "0" * 27 + "1", "fd00" + "0" * 27 + "2"
     table.write_text(f"{link} 02 40 20 80 six0\n{world} 02 40 00 80 six0\n{'0' * 31}1 01 80 10 80 lo\n")
-    monkeypatch.setattr(kernel, "_IF_INET6", str(table))
+    monkeypatch.setattr(interfaces, "_IF_INET6", str(table))
     assert find_interface_address("six0") == "fd00::2"
 
 
