@@ -149,6 +149,21 @@ def test_cancel_and_close_say_so_when_a_callback_does_not_end(
     wait_until(lambda: delivery_thread() is None)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watch_is_not_lost_because_its_callback_finds_the_store_closed(store: MemoryStore) -> None:
+    runs, lost = threading.Event(), []
+
+    def on_batch(batch: Batch) -> None:
+        runs.set()
+        wait_until(lambda: not store.get("a"), LIMIT_S)  # which raises once the store is closed
+
+    store.watch("a", start_revision=1, on_batch=on_batch, on_lost=lost.append)
+    store.put("a", b"1")
+    assert runs.wait(LIMIT_S)
+    store.close()
+    assert not lost
+
+
 def test_a_callback_may_close_the_store(store: MemoryStore) -> None:
     store.watch("a", start_revision=1, on_batch=lambda _: store.close(), on_lost=ignore)
     store.put("a", b"1")

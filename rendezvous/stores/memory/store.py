@@ -191,9 +191,11 @@ class MemoryStore(Store):
         """Cancel the watches and end the thread; waits for a running callback as `Watch.cancel` does."""
         with self._changed:
             self._is_closed = True
-            self._hub.clear()
+            watches = self._hub.clear()
             self._changed.notify_all()
             thread = self._thread
+        for watch in watches:
+            watch.cancel()
         if thread is not None and thread is not threading.current_thread():
             thread.join(CALLBACK_LIMIT_S)
             if thread.is_alive():

@@ -81,10 +81,15 @@ class WatchHub:
             notifications.sort(key=lambda notification: notification[0].number)
         self._callbacks.extend(notifications)
 
-    def clear(self) -> None:
+    def clear(self) -> list[MemoryWatch]:
+        """End all watches; return them."""
+        watches = [*itertools.chain(*self._groups.values()), *(watch for watch, _ in self._callbacks)]
+        for watch in watches:
+            watch.has_ended = True
         self._groups.clear()
         self._prefix_lengths.clear()
         self._callbacks.clear()
+        return watches
 
     # Outside the lock
 
