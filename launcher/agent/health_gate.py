@@ -83,8 +83,8 @@ class HealthGate:
     def wait_until_fit(self, examine: Callable[[], _Examined]) -> _Examined:
         """Return the result of `examine`, once it raises no UnfitError and the check passes.
 
-        Raises TemporaryError when that takes too long, LeftEarly when this node has to leave, UsageError if the fork
-        server cannot start.
+        Raises TemporaryError when that takes too long, EarlyExitError when this node has to leave, UsageError if the
+        fork server cannot start.
         """
         passed = ""
         while True:

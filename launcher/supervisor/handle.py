@@ -107,7 +107,7 @@ class Supervisor:
         return self._channel.fileno()
 
     def preload(self, spec: ForkServerSpec) -> None:
-        """Start the fork server, once for all rounds: workers whose spec sets `warm` are forked from it.
+        """Start the fork server, once for all rounds: workers whose spec sets `fork_argv` are forked from it.
 
         Preloading is reported at once, and later Preloaded, PreloadRefused or ForkServerLost.
         """
