@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
 
@@ -25,7 +26,7 @@ from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
 from rendezvous.testing.simulation.storage import Storage, StoreNetwork
 
 
-class Cluster:
+class Cluster(ABC):
     """What every simulated cluster consists of. `begin`: when its time begins.
 
     A subclass provides the way to the store, and decides when a scheduled call is made and an event of the presence
@@ -53,8 +54,9 @@ class Cluster:
         self.network.on_change = self.presence.review
         self.operator = Operator(self.timeline, config, self.storage)
 
+    @abstractmethod
     def schedule(self, time: float, call: Call, arguments: tuple[object, ...]) -> None:
-        raise NotImplementedError
+        """Have the call made at this time."""
 
     def deliver_peer_event(self, peers: SimulatedPeers, event: Event) -> None:
         peers.hear(event)
