@@ -29,6 +29,13 @@ def format_number(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0")
 
 
+def format_seconds(seconds: float) -> str:
+    """ "0.68 s", "12.3 ms", "1,240 s" """
+    if 0 < seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
 def format_count(count: int, noun: str) -> str:
     """1 node, 2 nodes, 16,384 nodes."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,17 +1,19 @@
 """How much the ranks along each axis of the mesh talk, and in which pattern.
 
 A communicator is one axis, or several as one ring over their product, with a kind and a weight: the bytes that
-a rank sends in a step, or any numbers in the same proportion. Only proportions matter.
+a rank sends in a step, or any numbers in the same proportion. Proportions are enough to compare plans; a step's time
+in seconds needs bytes.
 
     ring    i to i+1 and the last to the first: all-reduce, all-gather (tp, cp, dp)
-    line    i to i+1: the stages of a pipeline (pp)
+    line    i to i+1 and back, half of the weight each way: the stages of a pipeline (pp), forward and backward
     all     everybody to everybody, 1 in all from each: the all-to-all of experts (ep)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -26,17 +28,27 @@ KINDS: tuple[Kind, ...] = ("ring", "line", "all")
 DECIMALS_MAX = 6
 NUMBER_MAX = 10**9
 
+_BYTES = re.compile(r"(\S+?) ?([kMGT]?)B")
+_MEGABYTES = {"": 1e-6, "k": 1e-3, "M": 1, "G": 10**3, "T": 10**6}
+
 
 class Communicator(Struct, frozen=True, kw_only=True):
-    """Groups of ranks that talk to each other: those that differ only along `axes`, in the mesh's order."""
+    """Groups of ranks that talk to each other: those that differ only along `axes`, in the mesh's order.
+
+    `weight`: a proportion, or with `is_bytes` the megabytes (10^6 bytes) that a rank sends in a step.
+    """
 
     axes: tuple[str, ...]
     kind: Kind
     weight: int | float
+    is_bytes: bool = False
 
     @property
     def name(self) -> str:
         return "+".join(self.axes)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.weight}{'MB' * self.is_bytes}:{self.kind}"
 
 
 class DefaultTraffic(Struct, frozen=True):
@@ -76,8 +88,8 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
     """Read "tp=100,dp+cp=10:ring,pp=3"; axes that are not named in it keep what is usual for them.
 
     Without a kind, what is usual for the last of the axes. The answer is in the mesh's order whatever the order of
-    the text. Raises UsageError for an axis the mesh lacks, a weight that is no number from 0 to 1e9, or an unknown
-    kind.
+    the text. Raises UsageError for an axis the mesh lacks, a weight that is no number from 0 to 1e9, an unknown
+    kind, and bytes for some axes beside proportions for others: "tp=20GB,dp=1.2GB,pp=300MB" gives bytes for all.
     """
     what = f"traffic {text!r}"
     place = {axis.name: index for index, axis in enumerate(mesh.axes)}
@@ -101,13 +113,35 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
         key = tuple(sorted(place[axis] for axis in axes)), KINDS.index(kind)
         if key in found:
             raise UsageError(f"{what} names {name} twice")
-        weight_found = parse_number(weight, f"{what}: the weight of {name}")
-        found[key] = Communicator(axes=tuple(sorted(axes, key=place.__getitem__)), kind=kind, weight=weight_found)
+        amount, is_bytes = _parse_weight(weight, f"{what}: the weight of {name}")
+        ordered = tuple(sorted(axes, key=place.__getitem__))
+        found[key] = Communicator(axes=ordered, kind=kind, weight=amount, is_bytes=is_bytes)
     named = {axis for one in found.values() for axis in one.axes}
     for one in make_default_traffic(mesh):
         if one.axes[0] not in named:
             found[(place[one.axes[0]],), KINDS.index(one.kind)] = one
-    return tuple(found[key] for key in sorted(found))
+    ordered_found = tuple(found[key] for key in sorted(found))
+    _require_one_unit(ordered_found, what)
+    return ordered_found
+
+
+def _parse_weight(text: str, what: str) -> tuple[int | float, bool]:
+    """Return a proportion, or megabytes; and whether it is megabytes."""
+    match = _BYTES.fullmatch(text)
+    if match is None:
+        return parse_number(text, what), False
+    number = parse_number(match[1], what) * _MEGABYTES[match[2]]
+    return parse_number(f"{number:.9f}".rstrip("0").rstrip("."), what), True
+
+
+def _require_one_unit(communicators: Iterable[Communicator], what: str) -> None:
+    talking = [one for one in communicators if one.weight > 0]
+    proportions = [one.name for one in talking if not one.is_bytes]
+    if proportions and len(proportions) < len(talking):
+        raise UsageError(
+            f"{what} gives bytes for some axes, and {', '.join(proportions)} has a weight without a unit",
+            f"write it like {proportions[0]}=300MB, or {proportions[0]}=0 if it does not talk",
+        )
 
 
 def parse_number(text: str, what: str) -> int | float:

@@ -55,6 +55,19 @@ def test_several_axes_can_be_one_ring_and_a_kind_be_given() -> None:
     )  # fmt: skip
 
 
+def test_bytes_are_read_with_units_for_all_axes_or_none() -> None:
+    found = parse("tp=20GB,dp=1.25 MB,pp=3kB:ring,cp=0,ep=1B", MESH)
+    assert {rule.name: (rule.weight, rule.is_bytes) for rule in found} == {
+        "tp": (20_000, True), "dp": (1.25, True), "pp": (0.003, True), "cp": (0, False), "ep": (0.000001, True),
+    }  # fmt: skip
+    assert parse(",".join(map(str, found)), MESH) == found
+    assert refusal("tp=20GB,dp=1GB,ep=0,cp=3") == (
+        "traffic 'tp=20GB,dp=1GB,ep=0,cp=3' gives bytes for some axes, and pp, cp has a weight without a unit",
+        "write it like pp=300MB, or pp=0 if it does not talk",
+    )
+    assert refusal("tp=1.2.3GB")[0] == "traffic 'tp=1.2.3GB': the weight of tp is '1.2.3', not a number from 0 to 1e9"
+
+
 def test_the_order_in_which_traffic_is_named_makes_no_difference() -> None:
     assert parse("tp=1,pp=2,dp=3:ring,dp=4:all", MESH) == parse("dp=4:all,dp=3,pp=2,tp=1", MESH)
 

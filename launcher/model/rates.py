@@ -1,0 +1,191 @@
+"""The rates of a network's links: how many bits a second a domain's uplink carries, each way.
+
+    leaf=400Gbit             the one uplink of every leaf
+    leaf:p0/l3=100Gbit       that of this leaf, by its name or its path
+    host=3200Gbit            of every host: all its ports together
+    nvl/host=400Gbit         of each host, for what leaves its NVLink domain: there `host` is the port into NVLink
+    device=450GB             of every device, towards all others
+
+A level without a rate never limits. A domain without one of its own has that of its level; if only some domains of a
+level have one, the others are assumed to be as slow as the slowest, since traffic that is routed over an overrated
+link costs more than a detour around an underrated one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from launcher.model.errors import UsageError, suggest
+from launcher.model.topology import HOST, Tree
+
+DEVICE = "device"
+"""The level below the host: a rank's own device."""
+
+_EXAMPLE = "write it like --rates leaf=400Gbit,host=200Gbit"
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([kMGT]?)(bit|b|B)(?:/s|ps)?")
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+class LinkName(NamedTuple):
+    """A link of every domain of `level`, or of one `domain`; `member` "host": one of each host in it."""
+
+    level: str
+    domain: str = ""
+    member: str = ""
+
+    def __str__(self) -> str:
+        return self.level + (f":{self.domain}" if self.domain else "") + (f"/{self.member}" if self.member else "")
+
+
+class Rates(Struct, frozen=True):
+    """`links`: the rate of each, in bits per second. Empty: none is known."""
+
+    links: Mapping[LinkName, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.links)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={format_rate(rate, exactly=True)}" for name, rate in sorted(self.links.items()))
+
+
+class LevelRates(Struct, frozen=True, kw_only=True):
+    """The rates of one level's domains, in bits per second, None where nothing limits.
+
+    `domains[domain]`: of the domain's uplink. `per_host`: of each host, for what leaves its domain.
+    """
+
+    name: str
+    domains: tuple[int, ...] | None = None
+    per_host: int | None = None
+
+
+class TreeRates(Struct, frozen=True, kw_only=True):
+    """The rates for one tree: of its levels, outermost first, the host's last; and of a device."""
+
+    levels: tuple[LevelRates, ...]
+    device: int | None
+    remarks: tuple[str, ...]
+
+
+def parse_rates(text: str) -> Rates:
+    """Parse "leaf=400Gbit,leaf:l3=100Gbit,nvl/host=200Gbit". Raises UsageError."""
+    what = f"rates {text!r}"
+    found: dict[LinkName, int] = {}
+    for part in text.split(","):
+        # The name of a domain may contain colons and slashes, no comma.
+        name, equals, rate = (piece.strip() for piece in part.rpartition("="))
+        if not (name and equals and rate):
+            raise UsageError(f"{what}: {part.strip()!r} is not LEVEL=RATE", _EXAMPLE)
+        link = _parse_name(name, what)
+        if link in found:
+            raise UsageError(f"{what} names {name} twice")
+        found[link] = parse_rate(rate, f"{what}: the rate of {name}")
+    return Rates(found)
+
+
+def _parse_name(name: str, what: str) -> LinkName:
+    level, colon, domain = (piece.strip() for piece in name.partition(":"))
+    if colon:
+        if not (level and domain):
+            raise UsageError(f"{what}: {name!r} names no domain", "write it like leaf:l3=100Gbit")
+        return LinkName(level, domain)
+    level, slash, member = (piece.strip() for piece in name.partition("/"))
+    if not level or (slash and (member != HOST or level in (HOST, DEVICE))):
+        raise UsageError(f"{what}: {name!r} names no link", "LEVEL, LEVEL:DOMAIN or LEVEL/host")
+    return LinkName(level, member=member)
+
+
+def parse_rate(text: str, what: str) -> int:
+    """Return the bits per second of "400Gbit", "12.5GB" or "400Gb/s". Raises UsageError, calling it `what`."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{what} is {text!r}, not a rate with a unit", "400Gbit is bits per second, 50GB bytes")
+    number, prefix, unit = match.groups()
+    rate = round(float(number) * _FACTORS[prefix] * (8 if unit == "B" else 1))
+    if rate <= 0:
+        raise UsageError(f"{what} must be greater than 0", "leave out a link that never limits")
+    return rate
+
+
+def format_rate(rate: int, *, exactly: bool = False) -> str:
+    """ "400Gbit", "19.9Mbit"; with at most three digits unless `exactly`."""
+    for prefix, factor in reversed(_FACTORS.items()):
+        if rate >= factor:
+            if exactly:
+                if rate * 10**6 % factor:
+                    continue
+                return f"{rate / factor:.6f}".rstrip("0").rstrip(".") + f"{prefix}bit"
+            return f"{rate / factor:.3g}{prefix}bit" if rate < 1000 * factor else f"{rate // factor}{prefix}bit"
+    return f"{rate}bit"
+
+
+def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
+    """Return the rates of this tree's links, with remarks on those that fit none of them or had to be assumed."""
+    names = (*tree.names, tuple(node.id for node in tree.nodes))
+    known = (*tree.levels, HOST)
+    remarks = [
+        f"rate of {link}: no node has a {link.level}" for link in rates.links if link.level not in (*known, DEVICE)
+    ]
+    levels = []
+    for level, domains in zip(known, names, strict=True):
+        own, wrong = _find_own_rates(rates, level, domains)
+        usual = rates.links.get(LinkName(level))
+        per_host = rates.links.get(LinkName(level, member=HOST))
+        assumed = min(own.values()) if usual is None and own else usual
+        remarks += wrong
+        if len(domains) > 1:
+            remarks += _describe_assumed(level, domains, own, usual or per_host, assumed)
+        rated = None if assumed is None else tuple(own.get(domain, assumed) for domain in range(len(domains)))
+        levels.append(LevelRates(name=level, domains=rated, per_host=per_host))
+    return TreeRates(levels=tuple(levels), device=rates.links.get(LinkName(DEVICE)), remarks=tuple(remarks))
+
+
+def _describe_assumed(
+    level: str, domains: Sequence[str], own: Mapping[int, int], given: int | None, assumed: int | None
+) -> list[str]:
+    if given is not None or len(own) == len(domains):
+        return []
+    if assumed is None:
+        return [f"no rate is known for {level}: its links are taken to be never full"]
+    unknown = [name for domain, name in enumerate(domains) if domain not in own]
+    more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    rate = format_rate(assumed)
+    return [f"no rate is known for {level} {unknown[0]}{more}: {rate} is assumed, the slowest of its level"]
+
+
+def _find_own_rates(rates: Rates, level: str, domains: Sequence[str]) -> tuple[dict[int, int], list[str]]:
+    """Return domain -> its own rate, and remarks on names of no domain or of several. A path's last part is a name."""
+    wanted = {link.domain: rate for link, rate in rates.links.items() if link.level == level and link.domain}
+    if not wanted:
+        return {}, []
+    places: dict[str, list[int]] = {}
+    for domain, name in enumerate(domains):
+        for alias in {name, name.rpartition("/")[2]}:
+            places.setdefault(alias, []).append(domain)
+    own: dict[int, int] = {}
+    wrong: list[str] = []
+    for name, rate in wanted.items():
+        found = places.get(name, [])
+        if len(found) == 1:
+            own[found[0]] = rate
+        elif found:
+            example = f"{level}:{domains[found[0]]}"
+            wrong.append(f"rate of {level}:{name}: {len(found)} domains have this name, write one like {example}")
+        else:
+            wrong.append(f"rate of {level}:{name}: there is no such {level}")
+    return own, wrong
+
+
+def require_known_levels(rates: Rates, levels: Sequence[str], what: str) -> None:
+    """Raise UsageError if a rate is of a level that the network does not have."""
+    known = (*levels, HOST, DEVICE)
+    for link in rates.links:
+        if link.level not in known:
+            question = suggest(link.level, {name: name for name in known})
+            hint = " ".join(filter(None, (question, f"known here: {', '.join(known)}")))
+            raise UsageError(f"{what}: no level {link.level!r} is known", hint)
