@@ -5,10 +5,13 @@ far away and compiles again. So the first candidate moves none and only fills th
 cheap as possible, it is chosen at once. Else it is compared with a layout from scratch and with the same with its equal
 domains renamed: the least of J + price of a moved rank x moved ranks wins, and of equals the one that moves fewest.
 
+Where the rates of links are known, the same candidates are compared by the time of a step instead, and a patch is
+chosen if it takes at most 5 % longer than the fastest layout (`problem/step_time.py`).
+
 The search works on units and items. Here they are mapped to nodes again: a slice that is used as a whole is one item
 for the search, but the hops between its hosts cost something, too, and a rank has moved when its host is another one.
 
-All comparisons are between integers, multiplied out, so that every machine decides the same.
+All comparisons of costs are between integers, multiplied out, so that every machine decides the same.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from launcher.placement.problem.problem import (
     round_weights,
     sort_by_kind,
 )
+from launcher.placement.problem.step_time import HostMap, StepTimer
+from launcher.placement.search.refine import lay_whole, refine
 from launcher.placement.search.search import search
 from launcher.placement.stability import NO_ITEM, BlockRun, LayoutChoice, fill_holes, fill_holes_apart, tile
 from launcher.placement.units import compute_grid
@@ -45,6 +50,8 @@ BLOCKS_MAX = 1 << 18
 """With more, nodes are filled in order: a search takes minutes and gigabytes. 16,384 nodes of 8 have half of it."""
 PRICED_MAX = 512
 """Holes that are priced one by one; where more is lost or new, a layout from scratch is as good."""
+STARTS_MAX = 4
+"""Cheap layouts that are improved by time."""
 HOLES_MAX = 16
 """Holes that are each compared with all units; where more is lost, a layout from scratch is compared anyway."""
 
@@ -59,23 +66,57 @@ def choose_layout(
     candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
     scale = candidates.problem.traffic.scale
     bound = candidates.compute_bound()
-    found, notes = _choose_best(candidates, bound, world.size, scale, costs, owners is not None)
+    step_time = None
+    if candidates.timer is None:
+        found, notes = _choose_cheapest(candidates, bound, world.size, scale, costs, owners is not None)
+    else:
+        found, notes = (
+            _choose_fastest(candidates, bound, world.size, scale, costs, owners is not None),
+            candidates.timer.remarks,
+        )
+        step_time = candidates.timer.explain(found.layout)
     starts = [0, *(np.flatnonzero(np.diff(found.layout)) + 1).tolist()]
     ends = [*starts[1:], len(found.layout)]
     items = found.layout[starts].tolist()
     runs = [BlockRun(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
-    return LayoutChoice(runs, found.cost, bound, scale, notes)
+    return LayoutChoice(runs, found.cost, bound, scale, notes, step_time)
 
 
 class LayoutCandidate(NamedTuple):
-    """`layout`: unit -> item. `cost`: J, scaled. `moved`: ranks whose coordinates another node held before."""
+    """`layout`: unit -> item. `cost`: J, scaled. `moved`: ranks whose coordinates another node held before.
+
+    `seconds`: of a step's communication, 0 without rates.
+    """
 
     layout: Layout
     cost: int
     moved: int
+    seconds: float
 
 
-def _choose_best(
+def _choose_fastest(
+    candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
+) -> LayoutCandidate:
+    """Choose by time; of nearly equal times the least moved, then the least J.
+
+    Moving all ranks is worth 5 % of the time. A price that the user has set is one of J: it counts in proportion.
+    """
+    fresh = candidates.make_fresh()
+    if not has_precedent:
+        return fresh
+    patches = candidates.list_patches(20 * size, bound)
+    price = 1 / (20 * size) if costs.move_cost is None else float(costs.move_cost) * scale / max(1, fresh.cost)
+
+    def compute_worth(each: LayoutCandidate) -> tuple[float, int, int]:
+        return each.seconds + price * each.moved * fresh.seconds, each.moved, each.cost
+
+    patch = min(patches, key=compute_worth, default=None)
+    if patch and costs.move_cost is None and patch.seconds * 20 <= fresh.seconds * 21:
+        return patch
+    return min([*patches, candidates.relabel(fresh), fresh], key=compute_worth)
+
+
+def _choose_cheapest(
     candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
 ) -> tuple[LayoutCandidate, tuple[str, ...]]:
     is_usual_price = costs.move_cost is None
@@ -142,6 +183,13 @@ class LayoutCandidates:
         if owners is not None:
             self._owners[:] = [NEW if owner is None else place.get(owner, GONE) for owner in owners]
         self._held_items = self._find_held_items(len(tree.nodes))
+        hosts = self._positions.shape[1]
+        group_count = world.size // self._group_size
+        repeats = self._by_host.traffic.block_count // (group_count * hosts)
+        self._spread = HostMap(hosts, self._group_size // world.block_size, repeats)
+        self.timer: StepTimer | None = None
+        if costs.rates:
+            self.timer = StepTimer(self._by_host, tree, self._positions.ravel().tolist(), mesh, costs, self._spread)
 
     def compute_bound(self) -> int:
         """Return a lower bound of the cost of any layout of this world, scaled."""
@@ -164,8 +212,22 @@ class LayoutCandidates:
         if problem.traffic.block_count > BLOCKS_MAX:
             return self._make_candidate(self._make_filling())
         in_kind_order, items = sort_by_kind(problem)
-        layout = search(in_kind_order)
-        return self._make_candidate(self._make_filling() if layout is None else items[layout])
+        found = [items[layout] for layout in search(in_kind_order)] or [self._make_filling()]
+        return self._make_candidate(found[0]) if self.timer is None else self._choose_fastest(self.timer, found)
+
+    def _choose_fastest(self, timer: StepTimer, layouts: Sequence[Layout]) -> LayoutCandidate:
+        """Choose the fastest layout that can be found from the cheap ones; of nearly equal ones the cheapest.
+
+        A difference of a percent is less than the prediction can tell.
+        """
+        limit = layouts[0]
+        near = [each for each in layouts if 10 * self._compute_cost(each) <= 11 * self._compute_cost(limit)]
+        near = sorted(near, key=timer.compute)[:STARTS_MAX]
+        grid = enumerate(self.problem.traffic.grid)
+        whole = [lay_whole(self.problem, axis) for axis, count in grid if count > 1]
+        found = refine(self.problem, timer, [*near, *(layout for layout in whole if layout is not None)])
+        equal = [each for each in found if timer.compute(each) <= 1.01 * timer.compute(found[0])]
+        return min(map(self._make_candidate, equal), key=lambda each: (each.cost, each.seconds))
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
         """Return the same with equal domains renamed, so that fewer ranks move."""
@@ -199,22 +261,14 @@ class LayoutCandidates:
         return found
 
     def _make_candidate(self, layout: Layout) -> LayoutCandidate:
-        nodes = np.repeat(
-            self._positions.ravel()[self._map_hosts(layout)], self._group_size // self._positions.shape[1]
-        )
+        hosts = self._spread.find_hosts(layout[None])[0]
+        nodes = np.repeat(self._positions.ravel()[hosts], len(self._owners) // len(hosts))
         moved = np.count_nonzero((self._owners != NEW) & (self._owners != nodes))
-        return LayoutCandidate(layout, self._compute_cost(layout), int(moved))
+        seconds = self.timer.compute(layout) if self.timer else 0.0
+        return LayoutCandidate(layout.astype(np.int32), self._compute_cost(layout), int(moved), seconds)
 
     def _compute_cost(self, layout: Layout) -> int:
-        hosts = self._map_hosts(layout)
-        return self._by_host.compute_cost(np.repeat(hosts, self._by_host.traffic.block_count // len(hosts)))
-
-    def _map_hosts(self, layout: Layout) -> Layout:
-        """Return for every host of every group its place in `_positions`."""
-        items = layout[:: self._group_size // self._world.block_size]
-        hosts = self._positions.shape[1]
-        places: Layout = (items[:, None] * hosts + np.arange(hosts)).ravel().astype(np.int32)
-        return places
+        return self._by_host.compute_cost(self._spread.expand(layout[None])[0])
 
     def _make_filling(self) -> Layout:
         """Return the layout that proved the world possible."""

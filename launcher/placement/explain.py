@@ -1,4 +1,4 @@
-"""Explains a plan's cost: J by level and communicator, and other orders to compare it with.
+"""Explains a plan's cost: J by level and communicator, the time of a step, and other orders to compare it with.
 
 For every leaf, pod and host the traffic that leaves it is counted. Per level that is a number for each axis; times the
 level's cost, and summed up, they are J exactly. The domain that most traffic leaves is the first to check when the
@@ -25,9 +25,10 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.limits import Costs, Limits, Plan, StepTime
 from launcher.placement.problem.hops import Exchange, Hops, Labels, Traffic, sum_leaving_traffic
 from launcher.placement.problem.problem import Layout, Problem, make_problem
+from launcher.placement.problem.step_time import StepTimer
 from launcher.placement.shortage import pluralize
 from launcher.placement.units import compute_grid
 
@@ -64,19 +65,24 @@ class LevelTraffic(Struct, frozen=True, kw_only=True):
 
 
 class Baseline(NamedTuple):
-    """The cost of another order of the nodes, and the rules that it breaks, in words."""
+    """The cost of another order of the nodes, the rules that it breaks, in words, and its time if rates are known."""
 
     name: str
     cost: Fraction
     faults: tuple[str, ...]
+    step_time: StepTime | None
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """`levels` from the outermost to the host; `baselines` without those for which the nodes lack data."""
+    """`levels` from the outermost to the host; `baselines` without those for which the nodes lack data.
+
+    `step_time`: None where no rates are known.
+    """
 
     communicators: tuple[Communicator, ...]
     levels: tuple[LevelTraffic, ...]
     baselines: tuple[Baseline, ...]
+    step_time: StepTime | None = None
 
     @property
     def cost(self) -> Fraction:
@@ -93,6 +99,7 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
         communicators=view.communicators,
         levels=tuple(_explain_levels(view, problem, layout)),
         baselines=tuple(_compute_baselines(view, problem.traffic.block_size, limits)),
+        step_time=view.explain_time(problem, layout),
     )
 
 
@@ -153,6 +160,11 @@ class _ExplainContext:
         problem = make_problem(self.tree, self.mesh, self.shape, unit, Limits(), self.costs, capacity, every)
         return problem, holders[::unit]
 
+    def explain_time(self, problem: Problem, layout: Layout) -> StepTime | None:
+        if not self.costs.rates:
+            return None
+        return StepTimer(problem, self.tree, range(len(self.tree.nodes)), self.mesh, self.costs).explain(layout)
+
     def find_name(self, level: int, domain: int) -> str:
         return self.tree.nodes[domain].id if level == len(self.tree.levels) else self.tree.names[level][domain]
 
@@ -172,7 +184,7 @@ def _find_holders(plan: Plan, tree: Tree) -> Holders:
 def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> Iterator[LevelTraffic]:
     traffic = problem.traffic
     cost_scale = scale_to_integers(resolve_level_costs(view.tree.levels, view.costs.level_costs))[1]
-    scale = traffic.scale // cost_scale  # of weights alone
+    scale = traffic.weight_scale
     for index, domains in enumerate(problem.labels):
         labels, domain_count = domains[layout], int(domains.max()) + 1
         leaving = dict.fromkeys(view.communicators, 0)
@@ -225,7 +237,8 @@ def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -
         holders = np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
         problem, layout = view.make_problem(holders)
         cost = Fraction(problem.compute_cost(layout), problem.traffic.scale)
-        yield Baseline(name, cost, tuple(_find_faults(view, problem, layout, limits)))
+        faults = tuple(_find_faults(view, problem, layout, limits))
+        yield Baseline(name, cost, faults, view.explain_time(problem, layout))
 
 
 def _find_faults(view: _ExplainContext, problem: Problem, layout: Layout, limits: Limits) -> Iterator[str]:

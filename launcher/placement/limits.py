@@ -17,6 +17,10 @@ from msgspec import Struct, field
 
 from launcher.model.traffic import Communicator
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.model.rates import Rates
+
 
 class AllOrNothing(Struct, frozen=True, kw_only=True):
     """Domains of `level` are used entirely or not at all; a complete one has `hosts` nodes (a TPU slice)."""
@@ -52,12 +56,44 @@ class Costs(Struct, frozen=True, kw_only=True):
 
     `traffic` None: the usual one for the axes' names. `level_costs`: level or "host" -> cost of a hop that leaves
     a domain of it; a level that is not named has its usual cost. `move_cost`: of a rank whose coordinates move to
-    another node; None: moving all ranks is worth 5 % of the plan's cost.
+    another node; None: moving all ranks is worth 5 % of the plan's cost. `rates`: of the network's links; where they
+    are known, the time of a step chooses between plans of nearly the same cost.
     """
 
     traffic: tuple[Communicator, ...] | None = None
     level_costs: Mapping[str, int | float] = field(default_factory=dict)
     move_cost: int | float | None = None
+    rates: Rates | None = None
+
+
+class PartTime(Struct, frozen=True, kw_only=True):
+    """The time of one communicator, and the link it waits for: "leaf l1's uplink"; "" if nothing limits it.
+
+    `amount`: the weight that the link carries one way. `rate`: in bits per second, 0 without a link.
+    """
+
+    communicator: Communicator
+    seconds: float
+    link: str = ""
+    amount: float = 0.0
+    rate: int = 0
+
+
+class StepTime(Struct, frozen=True, kw_only=True):
+    """The time of a step's communication, whose parts follow each other.
+
+    `is_absolute`: in seconds; else only in proportion, because the weights are no bytes.
+    """
+
+    parts: tuple[PartTime, ...]
+    is_absolute: bool
+
+    @property
+    def seconds(self) -> float:
+        total = 0.0
+        for part in self.parts:  # `sum` rounds differently from Python 3.12 on
+            total += part.seconds
+        return total
 
 
 class Feasibility(Struct, frozen=True, kw_only=True):
@@ -78,7 +114,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order of
     use; `moved`: the number of ranks whose coordinates were on another node before. `cost`: level costs
     times traffic, called J; `lower_bound`: of any plan of this world. `unusable`: of the spares those
-    whose domain cannot be used as a whole, with the reason.
+    whose domain cannot be used as a whole, with the reason. `step_time`: None where no rates are known.
     """
 
     shape: tuple[int, ...]
@@ -89,6 +125,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     cost: int | float = 0
     lower_bound: int | float = 0
     unusable: Mapping[str, str] = field(default_factory=dict)
+    step_time: StepTime | None = None
 
     @property
     def world_size(self) -> int:

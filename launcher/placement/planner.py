@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.text import format_seconds
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import make_default_traffic, scale_to_integers
 from launcher.placement import shortage
 from launcher.placement.capacity import LargestWorld, find_largest_world
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.limits import Costs, Limits, Plan, StepTime
 from launcher.placement.stability import (
     NO_ITEM,
     BlockRun,
@@ -63,6 +64,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         *_describe_unused(world),
         *_describe_idle_slots(world, ranks),
         *_describe_cost(answer),
+        *_describe_time(answer.step_time),
         *answer.notes,
     ]
     if previous is not None and owners is None:
@@ -79,6 +81,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         cost=_unscale(answer.cost, answer.scale),
         lower_bound=_unscale(answer.bound, answer.scale),
         unusable=unused if limits.all_or_nothing else {},
+        step_time=answer.step_time,
     )
 
 
@@ -146,7 +149,7 @@ def _choose_without_search(
             best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
             if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
                 return LayoutChoice([BlockRun(best, 0, unit_count)], 0, 0)
-    if limits.within or not limits.is_contiguous:
+    if limits.within or not limits.is_contiguous or costs.rates:
         return None
     rooms = [item.room for item in world.items]
     level_costs = resolve_level_costs(tree.levels, costs.level_costs)
@@ -247,6 +250,19 @@ def _describe_cost(choice: LayoutChoice) -> list[str]:
         return [f"{cost}, and no layout of this world has less"]
     least = f"no layout of this world can have less than {shortage.format_amount(choice.bound, choice.scale)}"
     return [f"{cost}; {least}, {shortage.format_percent(choice.cost - choice.bound, choice.cost)} below"]
+
+
+def _describe_time(time: StepTime | None) -> list[str]:
+    """Describe how long a step's communication takes, and for which link the longest part waits."""
+    if time is None or not time.seconds:
+        return []
+    most = max(time.parts, key=lambda part: part.seconds)
+    name, total = most.communicator.name, format_seconds(time.seconds)
+    if not time.is_absolute:
+        share = f"{most.seconds / time.seconds:.0%}".replace("%", " %")
+        return [f"{name} waits for {most.link}: {share} of the time of a step's communication"]
+    part = format_seconds(most.seconds)
+    return [f"a step's communication takes {total}; {name} waits for {most.link}: {part} of it"]
 
 
 def _describe_moves(

@@ -37,13 +37,14 @@ class Hops(NamedTuple):
     """Ring and line: unordered pairs of different units; `weight` is one number, the same for every pair.
 
     It is scaled, and counts all rank hops that run between the two units, in either direction. A ring of two units
-    has two hops, so its pair stands here twice.
+    has two hops, so its pair stands here twice. The last `closing` hops run from `high` to `low`, all others upwards.
     """
 
     communicator: Communicator
     low: BlockArray
     high: BlockArray
     weight: int
+    closing: int = 0
 
 
 class Exchange(NamedTuple):
@@ -67,7 +68,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
     """The traffic of all units. `grid`: units along each axis of the mesh, whose product is `block_count`.
 
     `level_costs`: scaled, of each level from the outermost, the host's last. A cost in scaled numbers divided by
-    `scale` is J in the user's numbers.
+    `scale` is J in the user's numbers, a weight divided by `weight_scale` is the user's.
     """
 
     grid: tuple[int, ...]
@@ -76,6 +77,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
     exchanges: tuple[Exchange, ...]
     level_costs: tuple[int, ...]
     scale: int
+    weight_scale: int
 
     @property
     def block_count(self) -> int:
@@ -132,7 +134,9 @@ def make_traffic(
             start, end = lines[:, :-1].ravel(), lines[:, 1:].ravel()
             if one.kind == "ring":
                 start, end = np.concatenate((start, lines[:, 0])), np.concatenate((end, lines[:, -1]))
-            hops.append(Hops(one, np.minimum(start, end), np.maximum(start, end), parallel * weight * shares))
+            closing = len(lines) if one.kind == "ring" else 0
+            low, high = np.minimum(start, end), np.maximum(start, end)
+            hops.append(Hops(one, low, high, parallel * weight * shares, closing))
     return Traffic(
         grid=counts,
         block_size=block_size,
@@ -140,6 +144,7 @@ def make_traffic(
         exchanges=tuple(exchanges),
         level_costs=whole_costs,
         scale=weight_scale * cost_scale * shares,
+        weight_scale=weight_scale * shares,
     )
 
 

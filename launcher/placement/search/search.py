@@ -94,10 +94,10 @@ class _BestLayouts:
 
 
 # docs/internals/decisions/0008-search-bounded-by-counts.md
-def search(problem: Problem) -> Layout | None:
-    """Return the cheapest layout found, or None if none was found under the rules."""
+def search(problem: Problem) -> list[Layout]:
+    """Return the layouts found, the cheapest first; none if none was found under the rules."""
     if int(problem.capacity.sum()) < problem.traffic.block_count:
-        return None
+        return []
     easy = round_weights(problem)
     best = _BestLayouts(easy, compute_lower_bound(easy))
     limited = restrict(easy)
@@ -105,9 +105,9 @@ def search(problem: Problem) -> Layout | None:
         _search(variant, best)
         if best.is_met:
             break
-    # Rounding may have hidden the best one.
     layouts = best.list_layouts(easy)
-    return min(layouts if easy is not problem else layouts[:1], key=problem.compute_cost, default=None)
+    # Rounding may have hidden the best one.
+    return layouts if easy is problem else sorted(layouts, key=problem.compute_cost)
 
 
 def _search(problem: Problem, best: _BestLayouts) -> None:

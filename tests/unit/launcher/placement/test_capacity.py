@@ -204,7 +204,7 @@ def test_groups_stay_inside_domains_and_the_world_is_as_large_as_allowed(
 ) -> None:
     answer = formed(nodes, mesh, limits(within=within))
     assert answer.world_size == size * parse(mesh).replica_size
-    with mock.patch.object(choice, "search", return_value=None):
+    with mock.patch.object(choice, "search", return_value=[]):
         formed(nodes, mesh, limits(within=within))
 
 
@@ -346,7 +346,7 @@ def test_feasibility_and_plan_agree_and_plans_keep_every_rule(question: tuple[li
 @given(questions())
 def test_the_layout_that_proves_a_world_possible_is_valid(question: tuple[list[Node], Mesh, Limits]) -> None:
     nodes, mesh, rules = question
-    with mock.patch.object(choice, "search", return_value=None):
+    with mock.patch.object(choice, "search", return_value=[]):
         world(nodes, str(mesh), rules)
 
 

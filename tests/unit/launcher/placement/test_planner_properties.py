@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
+from launcher.model.rates import parse_rates
 from launcher.model.topology import build_tree
 from launcher.model.traffic import parse as parse_traffic
+from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.problem import Layout, Problem, find_fault, make_problem
@@ -117,6 +119,30 @@ def test_a_plan_is_valid_costs_what_it_says_and_no_less_than_its_bound(
     assert find_fault(problem, layout) is None
     assert found.cost * problem.traffic.scale == problem.compute_cost(layout)
     assert 0 <= found.lower_bound <= found.cost
+
+
+RATES = parse_rates("host=40Mbit,leaf=40Mbit,spine=80Mbit,zone=20Mbit,leaf:l1=10Mbit")
+
+
+@small
+@given(clusters(), meshes, limits(), st.randoms(use_true_random=False))
+def test_with_rates_a_plan_is_valid_and_the_same_for_any_order_of_nodes(
+    nodes: list[Node],
+    text: str,
+    rules: Limits,
+    chance,  # type: ignore[no-untyped-def]
+) -> None:
+    mesh, costs = parse(text), Costs(rates=RATES)
+    rules = bound_to(mesh, rules)
+    found = planned(nodes, mesh, rules, costs)
+    assume(found is not None)
+    assert found is not None
+    problem, layout = as_arrays(found, nodes, mesh, rules, costs)
+    assert find_fault(problem, layout) is None
+    assert found.cost * problem.traffic.scale == problem.compute_cost(layout)
+    assert planned(chance.sample(nodes, len(nodes)), mesh, rules, costs) == found
+    explained = explain(found, nodes, mesh, rules, costs).step_time
+    assert (explained and explained.seconds) == (found.step_time and found.step_time.seconds)
 
 
 @small

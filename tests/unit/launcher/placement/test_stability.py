@@ -342,7 +342,7 @@ def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     if not are_worlds(history, mesh, limits):
         return
     # A layout that is merely valid is precedent and rival enough, and quickly found.
-    with mock.patch.object(choice, "search", return_value=None):
+    with mock.patch.object(choice, "search", return_value=[]):
         before = plan(then, mesh, limits, costs, None)
         after = plan(now, mesh, limits, costs, before)
         fresh = plan(now, mesh, limits, costs, None)

@@ -1,0 +1,231 @@
+"""Predicts how long the communication of a training step takes, from the rates of the links.
+
+J adds up all traffic; a step waits for the slowest link. Each domain has one uplink, full duplex. A communicator's
+groups all communicate at once, and their time is the load of the fullest directed link over its rate. Communicators
+follow each other in a step, so their times add up: forward and backward of a pipeline, then the gradients. A line
+carries half of its weight forward, then half of it back over the same links, so it takes as long as all of it one way.
+
+Two rings over different uplinks cost no more time than one, which J cannot see. So J finds layouts and seconds choose
+among them: seconds alone are no guide for a search, because most changes of a layout leave the fullest link as it is.
+
+Times are floats. Every machine computes the same: counts are integers, and what follows are single multiplications,
+maxima, and sums in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.model.mesh import Mesh
+from launcher.model.rates import Rates, resolve_rates
+from launcher.model.topology import HOST, Tree
+from launcher.model.traffic import Communicator, make_default_traffic
+from launcher.placement.limits import Costs, PartTime, StepTime
+from launcher.placement.problem.hops import Exchange, Hops
+from launcher.placement.problem.problem import Layout, Problem
+
+Seconds = NDArray[np.float64]
+
+_BITS = 8e6  # of a megabyte
+
+
+class _Part(NamedTuple):
+    """A communicator, its traffic between units, if any, and the least time that it takes in any layout."""
+
+    communicator: Communicator
+    outside: Hops | Exchange | None
+    least: float
+
+
+class _Link(NamedTuple):
+    """The links of one kind: what leaves the domains of `level`, carried by each domain of `holder`, the same level or
+    the hosts. `slowness[domain]`: seconds for a scaled unit of weight; infinite rates have 0."""
+
+    level: int
+    holder: int
+    slowness: Seconds
+
+
+class HostMap(NamedTuple):
+    """How the items of layouts spread over hosts, where an item is a domain that is used as a whole.
+
+    `hosts`: of an item. `group_size`: units of a layout that together fill an item. `repeats`: units of a host in the
+    problem whose items are hosts.
+    """
+
+    hosts: int = 1
+    group_size: int = 1
+    repeats: int = 1
+
+    def find_hosts(self, layouts: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the hosts of every group, in order, a row per layout."""
+        items = layouts[:, :: self.group_size]
+        places: NDArray[np.int32] = (items[:, :, None] * self.hosts + np.arange(self.hosts)).astype(np.int32)
+        return places.reshape(len(layouts), -1)
+
+    def expand(self, layouts: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the same layouts with hosts as items, a row per layout."""
+        return np.repeat(self.find_hosts(layouts), self.repeats, axis=1)
+
+
+# docs/internals/decisions/0046-seconds-beside-the-cost.md
+class StepTimer:
+    """Computes the time of layouts.
+
+    `problem`: its items are hosts, or those into which `spread` expands the items of a layout. `members[item]`: the
+    position of a host in `tree.nodes`.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        tree: Tree,
+        members: Sequence[int],
+        mesh: Mesh,
+        costs: Costs,
+        spread: HostMap = HostMap(),  # noqa: B008 - an immutable value
+    ) -> None:
+        self._traffic, self._labels = problem.traffic, problem.labels
+        self._spread = spread
+        self._tree = tree
+        self._rates = resolve_rates(costs.rates or Rates(), tree)
+        self.remarks = self._rates.remarks
+        communicators = [one for one in costs.traffic or make_default_traffic(mesh) if one.weight > 0]
+        self._is_absolute = all(one.is_bytes for one in communicators)
+        outside = {part.communicator: part for part in problem.traffic.parts}
+        self._parts = [_Part(one, outside.get(one), self._compute_device_time(one, mesh)) for one in communicators]
+        positions = np.array(members, dtype=np.int64)
+        above = [np.array(level, dtype=np.int64)[positions] for level in tree.domains]
+        self._domains = [*(np.unique(level) for level in above), positions]  # number in the problem -> in the tree
+        self._links = self._make_links()
+
+    def _compute_device_time(self, one: Communicator, mesh: Mesh) -> float:
+        """Return the time for which a rank's own device sends, in any layout."""
+        is_alone = all(axis.size == 1 for axis in mesh.axes if axis.name in one.axes)
+        return one.weight * _BITS / self._rates.device if self._rates.device and not is_alone else 0.0
+
+    def _make_links(self) -> list[_Link]:
+        unit = _BITS / self._traffic.weight_scale
+        host = len(self._labels) - 1
+        links = []
+        for level, rates in enumerate(self._rates.levels):
+            if rates.domains is not None:
+                own = np.array(rates.domains, dtype=np.float64)[self._domains[level]]
+                links.append(_Link(level, level, unit / own))
+            if rates.per_host is not None:
+                links.append(_Link(level, host, np.full(len(self._domains[host]), unit / rates.per_host)))
+        return links
+
+    def compute(self, layout: Layout) -> float:
+        """Return the time of a layout."""
+        return float(self.compute_all(layout[None])[0][0])
+
+    def compute_all(self, layouts: NDArray[np.int32]) -> tuple[Seconds, Seconds]:
+        """Return the time of each of several layouts, one per row, and its crowding: how many links are nearly full.
+
+        In each part a link counts by the fourth power of its time over the slowest one's; parts are multiplied, so a
+        part in which few links are full counts as much as one in which many are.
+        """
+        total, crowding = np.zeros(len(layouts)), np.ones(len(layouts))
+        for part, times in self._list_times(self._spread.expand(layouts)):
+            together = np.concatenate([np.zeros((len(layouts), 1)), *times], axis=1)
+            slowest = together.max(axis=1)
+            sixteenths = (together * (16 / np.where(slowest > 0, slowest, 1.0))[:, None]).astype(np.int64)
+            crowding = crowding * (1 + (sixteenths**4).sum(axis=1))
+            total = total + np.maximum(slowest, part.least)
+        return total, crowding
+
+    def find_crowded(self, layout: Layout) -> list[int]:
+        """Return the items inside the domains whose links are the fullest, one for each communicator."""
+        found: set[int] = set()
+        for _, times in self._list_times(self._spread.expand(layout[None])):
+            if times:
+                link, domain = _find_slowest(times)
+                if times[link][0, domain] > 0:
+                    hosts = np.flatnonzero(self._labels[self._links[link].holder] == domain)
+                    found.update((hosts // self._spread.hosts).tolist())
+        return sorted(found)
+
+    def explain(self, layout: Layout) -> StepTime:
+        """Return the time of every communicator, and the link for which it waits."""
+        found = []
+        for part, times in self._list_times(self._spread.expand(layout[None])):
+            one, link, domain = part.communicator, *(_find_slowest(times) if times else (0, 0))
+            if times and times[link][0, domain] > part.least:
+                kind, seconds = self._links[link], float(times[link][0, domain])
+                rate = self._get_rate(kind, domain)
+                amount = seconds * rate / _BITS
+                found.append(
+                    PartTime(
+                        communicator=one, seconds=seconds, link=self._name_link(kind, domain), amount=amount, rate=rate
+                    )
+                )
+            elif part.least:
+                rate = self._rates.device or 0
+                link_name = "each device's own link"
+                found.append(
+                    PartTime(communicator=one, seconds=part.least, link=link_name, amount=one.weight, rate=rate)
+                )
+            else:
+                found.append(PartTime(communicator=one, seconds=0.0))
+        return StepTime(parts=tuple(found), is_absolute=self._is_absolute)
+
+    def _list_times(self, hosts: NDArray[np.int32]) -> Iterator[tuple[_Part, list[Seconds]]]:
+        """Yield every part, and for every kind of links their times, a row per layout."""
+        for part in self._parts:
+            outside = part.outside
+            yield part, [self._count_loads(outside, link, hosts) * link.slowness for link in self._links if outside]
+
+    def _get_rate(self, link: _Link, domain: int) -> int:
+        rates = self._rates.levels[link.level]
+        if link.level != link.holder or rates.domains is None:
+            return rates.per_host or 0
+        return rates.domains[int(self._domains[link.level][domain])]
+
+    def _name_link(self, link: _Link, domain: int) -> str:
+        names = (*self._tree.names, [node.id for node in self._tree.nodes])
+        levels = (*self._tree.levels, HOST)
+        name = names[link.holder][int(self._domains[link.holder][domain])]
+        if link.level != link.holder:
+            return f"{levels[link.holder]} {name}'s link out of its {levels[link.level]}"
+        return f"{levels[link.level]} {name}'s uplink"
+
+    def _count_loads(self, part: Hops | Exchange, link: _Link, layouts: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the scaled weight that each link of a kind carries one way, a row per layout."""
+        domain, holder = self._labels[link.level][layouts], self._labels[link.holder][layouts]
+        count = len(link.slowness)
+        row = (np.arange(len(layouts)) * count)[:, None]
+        if isinstance(part, Exchange):
+            return _count_exchanged(part, domain, holder + row, (len(layouts), count))
+        upwards = len(part.low) - part.closing
+        source = np.concatenate((part.low[:upwards], part.high[upwards:]))
+        target = np.concatenate((part.high[:upwards], part.low[upwards:]))
+        leaving = domain[:, source] != domain[:, target]
+        out, into = (
+            np.bincount((holder[:, ends] + row)[leaving], minlength=len(layouts) * count).reshape(-1, count)
+            for ends in (source, target)
+        )
+        return np.asarray(np.maximum(out, into) * float(part.weight), dtype=np.float64)
+
+
+def _count_exchanged(
+    part: Exchange, domain: NDArray[np.int32], holder: NDArray[np.integer], shape: tuple[int, int]
+) -> Seconds:
+    """Return what the members of each holder send to units of their class in other domains."""
+    classes = int(part.class_of.max()) + 1
+    places = int(domain.max()) + 1
+    keys = (np.arange(len(domain))[:, None] * classes + part.class_of) * places + domain
+    _, spot, together = np.unique(keys, return_inverse=True, return_counts=True)
+    outside = part.size - together[spot.reshape(keys.shape)]
+    sent = np.bincount(holder.ravel(), weights=outside.ravel(), minlength=shape[0] * shape[1])
+    return np.asarray(sent.reshape(shape) * (part.weight / 2), dtype=np.float64)
+
+
+def _find_slowest(times: Sequence[Seconds]) -> tuple[int, int]:
+    """Return the kind of link and the domain with the largest time of a single layout, the first of equals."""
+    link = max(range(len(times)), key=lambda index: (float(times[index].max()), -index))
+    return link, int(np.argmax(times[link][0]))

@@ -1,0 +1,119 @@
+"""Plans of a network whose rates are known: seconds choose where J is blind, and keep ranks where they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from launcher.model.mesh import parse
+from launcher.model.node import Node
+from launcher.model.rates import parse_rates
+from launcher.model.topology import build_tree
+from launcher.model.traffic import parse as parse_traffic
+from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
+from launcher.placement.planner import plan
+from launcher.placement.problem.problem import Problem, make_problem
+from launcher.placement.search.refine import lay_whole
+from tests.support.placement.plans import count_moved
+
+LEAVES = Limits(levels=("leaf",))
+
+
+def on_leaves(*sizes: int, slots: int = 1, first: int = 0) -> list[Node]:
+    leaves = [f"l{leaf}" for leaf, size in enumerate(sizes) for _ in range(size)]
+    return [Node(id=f"h{first + at}", slot_count=slots, path=(leaf,)) for at, leaf in enumerate(leaves)]
+
+
+def make_costs(mesh: str, traffic: str, rates: str, move_cost: float | None = None) -> Costs:
+    return Costs(traffic=parse_traffic(traffic, parse(mesh)), rates=parse_rates(rates), move_cost=move_cost)
+
+
+def get_seconds(found: Plan) -> float:
+    assert found.step_time is not None
+    return round(found.step_time.seconds, 9)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mesh", "traffic", "rates", "seconds", "cost"),
+    [
+        # Rings over all leaves cost 6 hops more and no more time; stages then meet inside the leaves.
+        ((5, 5, 2), "pp=2,dp=6", "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit", 0.46, 26.4),
+        ((4, 4, 4), "pp=2,dp=6", "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit", 0.46, 25.8),
+        # A dozen exchanges lead there, each of which leaves another link as full as before.
+        ((4, 4, 4, 4, 4), "pp=4,dp=5", "dp=1MB,pp=2MB", "host=40Mbit,leaf=80Mbit", 0.7, None),
+        # A slow leaf keeps whole replicas to itself.
+        ((3, 3, 3), "pp=3,dp=12", "dp=1MB,pp=300kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit", 2.64, None),
+    ],
+)
+def test_seconds_choose_between_layouts_where_j_is_blind(
+    sizes: tuple[int, ...], mesh: str, traffic: str, rates: str, seconds: float, cost: float | None
+) -> None:
+    slots = 4 if mesh == "pp=3,dp=12" else 1
+    costs = make_costs(mesh, traffic, rates)
+    found = plan(on_leaves(*sizes, slots=slots), parse(mesh), LEAVES, costs, None)
+    by_cost = plan(on_leaves(*sizes, slots=slots), parse(mesh), LEAVES, Costs(traffic=costs.traffic), None)
+    assert get_seconds(found) == seconds
+    assert cost is None or (found.cost, by_cost.cost < found.cost) == (cost, True)
+    assert by_cost.step_time is None
+
+
+def test_the_reasons_name_the_link_that_the_longest_part_waits_for() -> None:
+    mesh, rates = "pp=2,dp=6", "host=40Mbit,leaf=40Mbit,leaf:l2=30Mbit"
+    timed = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
+    assert timed.reasons[-1] == "a step's communication takes 0.56 s; dp waits for leaf l0's uplink: 0.4 s of it"
+    shares = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=10,pp=3", rates), None)
+    assert shares.reasons[-1] == "dp waits for leaf l0's uplink: 71 % of the time of a step's communication"
+    assert shares.step_time is not None
+    assert not shares.step_time.is_absolute
+
+
+def test_nobody_moves_for_a_cheaper_plan_that_is_no_faster() -> None:
+    """One node of four leaves is lost: J wants the spare of its leaf's ring elsewhere, the links have room."""
+    mesh, nodes = "pp=4,dp=*", on_leaves(9, 8, 8, 8)
+    costs = make_costs(mesh, "dp=1MB,pp=300kB", "host=40Mbit,leaf=400Mbit")
+    before = plan(nodes, parse(mesh), LEAVES, costs, None)
+    lost = next(node for node in nodes if node.path == ("l1",) and node.id in before.ranks)
+    left = [node for node in nodes if node is not lost]
+    after = plan(left, parse(mesh), LEAVES, costs, before)
+    assert after.moved == count_moved(before, after, parse(mesh)) == 1
+    assert get_seconds(after) == get_seconds(before)
+
+
+def test_a_price_of_moves_counts_in_proportion_to_j() -> None:
+    mesh, nodes = "pp=2,dp=6", on_leaves(5, 5, 2)
+    rates, traffic = "host=40Mbit,leaf=40Mbit", "dp=1MB,pp=300kB"
+    slow = plan(nodes, parse(mesh), LEAVES, Costs(traffic=parse_traffic(traffic, parse(mesh))), None)
+    kept = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates, move_cost=1000), slow)
+    free = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates, move_cost=0), slow)
+    assert (kept.moved, kept.ranks) == (0, slow.ranks)
+    assert (free.moved > 0, get_seconds(free)) == (True, 0.46)
+    usual = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates), slow)
+    assert get_seconds(usual) == 0.46  # a third of the time is worth more than every move
+
+
+def test_slices_that_are_used_as_a_whole_are_chosen_by_time_too() -> None:
+    nodes = [
+        Node(id=f"h{at}", slot_count=1, path=(f"z{at // 8}", f"s{at // 2}"), index=at % 2, host_pattern="{}")
+        for at in range(16)
+    ]
+    limits = Limits(levels=("zone", "slice"), all_or_nothing=AllOrNothing(level="slice", hosts=2))
+    costs = make_costs("dp=4,tp=2", "dp=1MB,tp=1MB", "host=100Mbit,slice=40Mbit,zone=10Mbit,slice:s0=10Mbit")
+    found = plan(nodes, parse("dp=4,tp=2"), limits, costs, None)
+    assert {node.path[0] for node in nodes if node.id in found.ranks} == {"z1"}
+    assert get_seconds(found) == round(8 / 100 + 2 * 8 / 40, 9)
+
+
+def make_units(sizes: tuple[int, ...], mesh: str, room: int = 1) -> Problem:
+    grid, tree = parse(mesh), build_tree(on_leaves(*sizes), ("leaf",))
+    rooms, shape = [room] * len(tree.nodes), grid.resolve_shape(grid.replica_size)
+    return make_problem(tree, grid, shape, 1, Limits(), Costs(), rooms, range(len(rooms)))
+
+
+def test_replicas_are_laid_whole_where_leaves_have_room_for_them() -> None:
+    problem = make_units((5, 3, 4), "pp=2,dp=6")
+    layout = lay_whole(problem, 1)
+    assert layout is not None
+    leaves = np.array([0] * 5 + [1] * 3 + [2] * 4)[layout].reshape(2, 6)
+    assert leaves.tolist() == [[0, 0, 1, 2, 2, 0], [0, 0, 1, 2, 2, 1]]
+    # Replicas would have two stages on one node, whose ranks are not consecutive.
+    assert lay_whole(make_units((3, 3), "pp=2,dp=6", room=2), 1) is None
