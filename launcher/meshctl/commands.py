@@ -84,6 +84,7 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[_Function], _Fu
 @_add_option("traffic", "AXIS=WEIGHT,...", "How much axes talk, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
 @_add_option("level-costs", "LEVEL=COST,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
 @click.option("--tolls", "level_costs", hidden=True)  # its name in earlier versions; the last of both counts
+@_add_option("rates", "LEVEL=RATE,...", "Of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
 @_add_option("unit", "N", "Consecutive ranks that stay on one node.")
 @_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
 @_add_option("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")

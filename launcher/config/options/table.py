@@ -106,6 +106,9 @@ TABLE: tuple[Option, ...] = (
            "all.", part="placement_options"),
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", parse_text, "host=1, then 2, 4, 8, ...",
            "Cost of leaving a domain of a level.", part="placement_options", alias="tolls"),
+    Option("ours", "rates", "placement", "LEVEL=RATE,...", parse_text, "",
+           "Of links, each way: leaf=400Gbit,leaf:l3=100Gbit; then the time of a step chooses between plans.",
+           part="placement_options"),
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that fit a node",
            "Consecutive ranks that stay on one node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "", "Every group of the axis stays inside one "

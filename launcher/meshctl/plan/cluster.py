@@ -91,6 +91,7 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     mesh: str | Annotated[list[_Axis], Meta(min_length=1)] | None = None
     comms: list[_TrafficEntry] | None = None
     leave_cost: dict[str, _Scalar] | None = None
+    rates: dict[str, _Scalar] | None = None
     within: dict[str, _Scalar] | None = None
     whole: _WholeEntry | None = None
     unit: _Scalar | None = None
@@ -138,6 +139,8 @@ _FAULTS = {
     ".comms[].kind": _NOT_A_NUMBER,
     ".leave_cost": ("{where} is {kind}, not keys and values", '{"leaf": 2, "host": 1}'),
     ".leave_cost[...]": _NOT_A_NUMBER,
+    ".rates": ("{where} is {kind}, not keys and values", '{"leaf": "400Gbit", "leaf:l3": "100Gbit"}'),
+    ".rates[...]": ("{where} is {kind}, not a rate with a unit", '"400Gbit"'),
     ".within": ("{where} is {kind}, not keys and values", '{"tp": "host"}'),
     ".within[...]": _NOT_A_NUMBER,
     ".whole": ("{name}: whole does not name a level", '{"level": "slice", "hosts": 4}'),
@@ -208,6 +211,7 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
             for one in file.comms or ()
         ),
         "level-costs": _join_pairs((file.leave_cost or {}).items()),
+        "rates": _join_pairs((file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
         "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
         "elastic": _format_bounds(file.elastic_min, file.elastic_max),

@@ -171,6 +171,8 @@ def _format_text(
         parts.append(render.format_moves(plan, list_moves(before, plan, task.mesh)))
     explanation = explain(plan, after.nodes, *task)
     parts += ["\n", render.format_cost(plan, explanation)]
+    if explanation.step_time is not None:
+        parts += ["\n", render.format_time(explanation)]
     if request.with_ranks:
         parts += ["\n", render.format_table(plan, after.nodes, after.levels)]
     return "".join(parts).removesuffix("\n")

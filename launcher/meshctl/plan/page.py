@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from launcher.meshctl.plan import picture
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
 from launcher.meshctl.plan.picture import SvgBlock, build_map, draw_arcs, draw_map, escape_text
-from launcher.meshctl.plan.render import format_json, format_number
+from launcher.meshctl.plan.render import format_json, format_number, list_time_rows
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.model.text import format_seconds
+from launcher.placement.limits import Costs, Limits, Plan, StepTime
 
 WIDTHS = (("wide", picture.WIDTH, picture.MAP_HEIGHT), ("narrow", 380, 1400))
 MARGIN = 2
@@ -44,6 +45,7 @@ def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, c
         facts=escape_text(picture.format_facts(plan)),
         figures="\n".join(_render_figure(index, name, drawn) for index, (name, drawn) in enumerate(figures)),
         table="\n".join(_list_rows(traffic)),
+        time="\n".join(_render_time(plan.step_time)) if plan.step_time else "",
         reasons="".join(f"<li>{escape_text(reason)}</li>" for reason in plan.reasons),
         plan=format_json(plan).replace("<", "\\u003c"),
     )
@@ -55,6 +57,18 @@ def _render_figure(index: int, name: str, drawn: Iterable[Sequence[SvgBlock]]) -
         for (kind, width, _), blocks in zip(WIDTHS, drawn, strict=True)
     )
     return f'<figure id="view-{index}" aria-label="{escape_text(name)}">{"".join(sheets)}</figure>'
+
+
+def _render_time(time: StepTime) -> Iterator[str]:
+    """Render the time of a step's communication, by axis, with the links that it waits for."""
+    kind = "time" if time.is_absolute else "share"
+    yield "<h2>Time by axis</h2>"
+    told = f"{format_seconds(time.seconds)} for a" if time.is_absolute else "Shares of a"
+    yield f"<p>{told} step's communication, from the rates of the links, if nothing overlaps.</p>"
+    yield f'<div class="scroll"><table><tr><th scope=col>axis<th scope=col>{kind}<th scope=col>waits for'
+    for row in list_time_rows(time):
+        yield "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in row)
+    yield "</table></div>"
 
 
 def _list_rows(traffic: TrafficSummary) -> Iterator[str]:

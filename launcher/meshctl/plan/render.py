@@ -16,10 +16,11 @@ from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
-from launcher.model.text import format_count, format_list, wrap_labelled
+from launcher.model.rates import format_rate
+from launcher.model.text import format_count, format_list, format_seconds, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import Explanation
-from launcher.placement.limits import Plan
+from launcher.placement.limits import Plan, StepTime
 
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
@@ -28,7 +29,23 @@ _LABEL_WIDTH = 9  # width of the first column
 def format_json(plan: Plan) -> str:
     """Format the answer for programs."""
     answer = {"dims": plan.shape, "plan": plan.ranks, "spares": plan.spares, "J": plan.cost, "moved": plan.moved}
-    return json.dumps({**answer, "lower_bound": plan.lower_bound, "reasons": plan.reasons})
+    time = {"time": _list_time(plan.step_time)} if plan.step_time else {}
+    return json.dumps({**answer, "lower_bound": plan.lower_bound, **time, "reasons": plan.reasons})
+
+
+def _list_time(time: StepTime) -> dict[str, object]:
+    """Return the time for programs; without bytes, `seconds` are proportions of no unit, and `share` alone tells."""
+    parts = [
+        {
+            "axes": part.communicator.axes,
+            "share": part.seconds / time.seconds if time.seconds else 0.0,
+            **({"seconds": part.seconds} if time.is_absolute else {}),
+            "link": part.link,
+            "bits_per_s": part.rate,
+        }
+        for part in time.parts
+    ]
+    return {**({"seconds": time.seconds} if time.is_absolute else {}), "parts": parts}
 
 
 def format_heading(cluster: ClusterSpec, mesh: Mesh, before: Plan | None, lose: str, join: str) -> str:
@@ -75,6 +92,40 @@ def format_cost(plan: Plan, explanation: Explanation) -> str:
         ends = (f"{level} {most.name} with {format_number(most.traffic)} in and out" for level, most in busiest)
         found += _wrap("busiest", "; ".join(ends))
     return found + "\n" + _format_traffic(explanation)
+
+
+def format_time(explanation: Explanation) -> str:
+    """Format the time of a step's communication, part by part with the links they wait for, and that of other orders.
+
+    Without bytes there are no seconds: parts are shares of the plan's time, other orders multiples of it.
+    """
+    time = explanation.step_time
+    if time is None:
+        return ""
+    total = time.seconds
+    what = format_seconds(total) + " for" if time.is_absolute else "shares of"
+    found = _wrap("time", f"{what} a step's communication, if nothing overlaps")
+    rows = list_time_rows(time)
+    for baseline in explanation.baselines:
+        other = baseline.step_time.seconds if baseline.step_time else 0.0
+        compared = f"{other / total:.2f} times as long" if total else ""
+        rows.append((baseline.name, format_seconds(other) if time.is_absolute else "", compared))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for name, amount, text in rows:
+        found += _wrap("", f"{name:<{widths[0]}}  {amount:>{widths[1]}}  {text}")
+    return found
+
+
+def list_time_rows(time: StepTime) -> list[tuple[str, str, str]]:
+    """List the parts of a step, the longest first: the axis, its seconds or share, and the link for which it waits."""
+    rows = []
+    for part in sorted(time.parts, key=lambda part: -part.seconds):
+        share = Fraction(part.seconds / time.seconds) if part.seconds else Fraction(0)
+        amount = format_seconds(part.seconds) if time.is_absolute else format_percent(share)
+        carried = f": {format_number(round(part.amount, 6))} MB at" if time.is_absolute else " at"
+        waits = f"{part.link}{carried} {format_rate(part.rate)}" if part.link else "waits for no link"
+        rows.append((part.communicator.name, amount, waits))
+    return rows
 
 
 def format_table(plan: Plan, nodes: Iterable[Node], levels: Sequence[str]) -> str:
@@ -135,7 +186,8 @@ def _format_traffic(explanation: Explanation) -> str:
     levels = explanation.levels
     rows = [["traffic that leaves a", *(level.name for level in levels), "J"]]
     for index, one in enumerate(explanation.communicators):
-        name = f"  {one.name} {one.kind}, weight {format_number(one.weight)}"
+        weight = f"{format_number(one.weight)} MB" if one.is_bytes else f"weight {format_number(one.weight)}"
+        name = f"  {one.name} {one.kind}, {weight}"
         cost = sum((level.level_cost * level.leaving[index] for level in levels), Fraction(0))
         rows.append([name, *(format_number(level.leaving[index]) for level in levels), format_number(cost)])
     rows.append(["times the level cost", *(format_number(level.level_cost) for level in levels), ""])

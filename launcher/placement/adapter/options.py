@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from launcher.model import traffic
 from launcher.model.errors import UsageError, suggest
@@ -21,6 +21,9 @@ from launcher.model.node import Node
 from launcher.model.topology import HOST, build_tree
 from launcher.model.traffic import parse_number
 from launcher.placement.limits import AllOrNothing, Costs, Limits
+
+if TYPE_CHECKING:
+    from launcher.model.rates import Rates
 
 _Value = TypeVar("_Value")
 
@@ -73,6 +76,7 @@ def parse_limits_and_costs(
         traffic=read("traffic", lambda text: traffic.parse(text, mesh)),
         level_costs=read("level-costs", lambda text: _parse_level_costs(text, levels)) or {},
         move_cost=read("move-cost", lambda text: parse_number(text, "move-cost")),
+        rates=read("rates", lambda text: _parse_rates(text, levels)),
     )
     return limits, costs
 
@@ -89,12 +93,14 @@ def format_options(limits: Limits, costs: Costs) -> str:
     if limits.all_or_nothing is not None:
         words.append(f"--whole {limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}")
     if costs.traffic is not None:
-        words.append("--traffic " + ",".join(f"{one.name}={one.weight}:{one.kind}" for one in costs.traffic))
+        words.append("--traffic " + ",".join(map(str, costs.traffic)))
     if costs.level_costs:
         # Agents compare this text, also those of a version that knows no other name.
         words.append("--tolls " + ",".join(f"{level}={cost}" for level, cost in sorted(costs.level_costs.items())))
     if costs.move_cost is not None:
         words.append(f"--move-cost {costs.move_cost}")
+    if costs.rates is not None:
+        words.append(f"--rates {costs.rates}")
     return " ".join(words)
 
 
@@ -179,6 +185,15 @@ def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | floa
     for level in pairs if levels else ():
         _require_level(level, what, (*levels, HOST))
     return {level: parse_number(cost, f"{what}: the cost of {level}") for level, cost in pairs.items()}
+
+
+def _parse_rates(text: str, levels: Sequence[str]) -> Rates:
+    from launcher.model.rates import parse_rates, require_known_levels  # most jobs have none
+
+    rates = parse_rates(text)
+    if levels:
+        require_known_levels(rates, levels, f"rates {text!r}")
+    return rates
 
 
 def _require_level(level: str, what: str, known: Sequence[str]) -> None:

@@ -53,6 +53,7 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
             "move_cost": 0.1,
             "nodes_min": 2,
             "nodes_max": 9,
+            "rates": {"leaf": "400Gbit", "leaf:p0/l1": "100Gbit"},
             "elastic_max": 7,
             "contiguous": False,
         },
@@ -69,6 +70,7 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
         "move-cost": "0.1",
         "nnodes": "2:9",
         "elastic": "1:7",
+        "rates": "leaf=400Gbit,leaf:p0/l1=100Gbit",
     }
     assert not found.is_contiguous
 
@@ -128,6 +130,8 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"nodes": [NODE], "comms": [{"axes": ["tp"], "wait": 1}]}, "c: comms: number 1: unknown key 'wait'"),
         ({"nodes": [NODE], "leave_cost": [1]}, "c: leave_cost is a list, not keys and values"),
         ({"nodes": [NODE], "leave_cost": {"host": [1]}}, "c: leave_cost: host is a list, not a number"),
+        ({"nodes": [NODE], "rates": "40Gbit"}, "c: rates is '40Gbit', not keys and values"),
+        ({"nodes": [NODE], "rates": {"host": None}}, "c: rates: host is nothing, not a rate with a unit"),
         ({"nodes": [NODE], "whole": "slice"}, "c: whole does not name a level"),
         ({"nodes": [NODE], "unit": True}, "c: unit is true, not a number"),
         ({"nodes": [NODE], "previous": [0]}, "c: previous has no keys 'dims' and 'plan'"),

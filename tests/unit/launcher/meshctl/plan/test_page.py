@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+from msgspec.structs import replace
+
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.picture import choose_colour
+from launcher.model.traffic import Communicator
+from launcher.placement.limits import PartTime, StepTime
 from tests.support.placement import samples
 
 
@@ -24,6 +28,17 @@ def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
         assert view.count("<svg ") == 2  # for a window and for a telephone
         assert len(re.findall(f'<title>{told}</title><rect [^>]*fill="{fill}"', view)) == 2
         assert set(re.findall(r'fill="([^"]*)"', view)) <= {"none", *re.findall(r"#[0-9a-f]{6}\b", view)}
+
+
+def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
+    case = samples.lost_one()
+    assert "Time by axis" not in case.html()
+    ring = Communicator(axes=("d<p",), kind="ring", weight=2, is_bytes=True)
+    part = PartTime(communicator=ring, seconds=0.4, link="leaf l1's uplink", amount=2.0, rate=40_000_000)
+    page = case._replace(plan=replace(case.plan, step_time=StepTime(parts=(part,), is_absolute=True))).html()
+    assert "0.4 s for a step's communication" in page
+    cells = "<td>d&lt;p</td><td>0.4 s</td><td>leaf l1&#x27;s uplink: 2 MB at 40Mbit</td>"
+    assert cells in page
 
 
 def test_a_page_carries_the_plan_and_names_are_no_markup() -> None:

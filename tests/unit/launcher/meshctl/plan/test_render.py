@@ -10,6 +10,8 @@ from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Move
 from launcher.model.mesh import parse
 from launcher.model.node import Node
+from launcher.model.rates import parse_rates
+from launcher.model.traffic import parse as parse_traffic
 from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 
@@ -53,6 +55,30 @@ def test_many_moves_are_counted_and_a_few_are_named() -> None:
     )
     assert text.startswith("moved    6 of 6 ranks: 1 from h0 to h9, 1 from h1 to h9, ")
     assert text.endswith(" and 2 more\n")
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_the_time_is_told_part_by_part_beside_that_of_other_orders(is_absolute: bool) -> None:
+    mesh, limits = parse("pp=2,dp=3"), Limits(levels=("leaf",))
+    nodes = [Node(id=f"h{at}", slot_count=1, path=(f"l{at % 3}",), order=at) for at in range(6)]
+    traffic = parse_traffic("dp=1MB,pp=600kB" if is_absolute else "dp=10,pp=6", mesh)
+    costs = Costs(traffic=traffic, rates=parse_rates("host=40Mbit,leaf:l0=20Mbit"))
+    plan = Plan(shape=(2, 3), ranks={f"h{at}": (at,) for at in range(6)}, spares=(), moved=0, reasons=())
+    text = render.format_time(explain(plan, nodes, mesh, limits, costs))
+    if is_absolute:
+        assert text == (
+            "time     0.92 s for a step's communication, if nothing overlaps\n"
+            "         dp           0.8 s  leaf l0's uplink: 2 MB at 20Mbit\n"
+            "         pp          0.12 s  host h0's uplink: 0.6 MB at 40Mbit\n"
+            "         join order  0.92 s  1.00 times as long\n"
+            "         path order  1.28 s  1.39 times as long\n"
+        )
+    else:
+        assert text.splitlines()[:3] == [
+            "time     shares of a step's communication, if nothing overlaps",
+            "         dp          87.0 %  leaf l0's uplink at 20Mbit",
+            "         pp          13.0 %  host h0's uplink at 40Mbit",
+        ]
 
 
 @pytest.mark.parametrize(

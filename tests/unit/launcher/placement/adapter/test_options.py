@@ -15,6 +15,7 @@ from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Axis, Mesh
 from launcher.model.node import Node
+from launcher.model.rates import parse_rates
 from launcher.model.traffic import KINDS, parse
 from launcher.placement.adapter.options import format_options, parse_limits_and_costs
 from launcher.placement.limits import AllOrNothing, Costs, Limits
@@ -49,6 +50,7 @@ def test_every_option_arrives_where_it_belongs() -> None:
             "level-costs": "leaf=2,pod=4.5,host=0",
             "elastic": "2:64",
             "move-cost": "0.1",
+            "rates": "leaf=40Gbit,host=1GB",
         }
     )
     assert limits == Limits(
@@ -60,7 +62,8 @@ def test_every_option_arrives_where_it_belongs() -> None:
         all_or_nothing=AllOrNothing(level="leaf", hosts=4),
     )
     traffic = parse("tp=100,dp=10", meshes.parse(MESH))
-    assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0}, move_cost=0.1)
+    assert costs == Costs(traffic=traffic, level_costs={"leaf": 2, "pod": 4.5, "host": 0}, move_cost=0.1,
+                          rates=parse_rates("host=8Gbit,leaf=40Gbit"))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,10 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"dp-min": "4", "dp-max": "2"}, "dp-max '2' is less than dp-min '4'", None),
         ({"dp-max": "0"}, f"dp-max '0' is {NUMBER}", None),
         ({"elastic": "4", "dp-max": "4"}, "elastic '4' and dp-max '4' both bound the elastic axis", "give one of them"),
+        ({"rates": "leaf=40"}, "rates 'leaf=40': the rate of leaf is '40', not a rate with a unit",
+         "400Gbit is bits per second, 50GB bytes"),
+        ({"rates": "rack=4Gbit"}, "rates 'rack=4Gbit': no level 'rack' is known",
+         "known here: pod, leaf, host, device"),
         ({"unit": "0"}, f"unit '0' is {NUMBER}", None),
         ({"unit": "2.5"}, f"unit '2.5' is {NUMBER}", None),
         ({"unit": "9999999999"}, f"unit '9999999999' is {NUMBER}", None),
@@ -184,6 +191,7 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
         "traffic": chosen(("pp", "dp", "tp", "tp+dp"), weights),
         "level-costs": chosen((*LEVELS, "host"), DECIMALS),
         "move-cost": str(draw(DECIMALS)),
+        "rates": chosen((*LEVELS, "host", "leaf:p0/l1", "leaf/host"), st.builds("{}kbit".format, COUNTS)),
     }
     return {name: every[name] for name in draw(st.lists(st.sampled_from(sorted(every)), unique=True))}
 
