@@ -12,6 +12,7 @@ Heavy imports stay inside `look`, and `is_likely` opens no connection and starts
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
@@ -24,10 +25,14 @@ class Level(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """A source's levels, outermost first, and their origin; `reason` also says why there are no levels."""
+    """A source's levels, outermost first, and their origin; `reason` also says why there are no levels.
+
+    `rates`: level -> the rate of the uplink of this node's domain, "400Gbit"; "host" -> that of the node itself.
+    """
 
     levels: tuple[Level, ...]
     reason: str
+    rates: Mapping[str, str] = MappingProxyType({})
 
 
 class Source(Protocol):

@@ -24,7 +24,7 @@ from launcher.locality.contract import Hints, Level, Source
 from launcher.locality.explicit import read_explicit
 from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
 from launcher.locality.kubernetes import Source as KubernetesSource
-from launcher.locality.merge import SourceResult, keep_usable_levels, merge
+from launcher.locality.merge import SourceResult, keep_usable_levels, merge, merge_rates
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.node import Device
@@ -46,13 +46,15 @@ _SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
 
 class Locality(Struct, frozen=True):
     """`levels`: outermost first, one domain for each. `remarks`: sentences for the user. `results`: of each source that
-    was queried. `identity`: of the TPU slice that this node is a host of.
+    was queried. `identity`: of the TPU slice that this node is a host of. `rates`: level or "host" -> bits per second
+    of this node's uplink there, as far as a source tells it.
     """
 
     levels: tuple[Level, ...]
     remarks: tuple[str, ...]
     results: tuple[SourceResult, ...]
     identity: SliceIdentity | None = None
+    rates: tuple[tuple[str, int], ...] = ()
 
     @property
     def path(self) -> tuple[tuple[str, str], ...]:
@@ -82,7 +84,8 @@ def resolve_locality(
     remarks = merged.remarks
     if config.locality_sources != () and all(level.name in _OUTER for level in merged.levels):
         remarks = (*remarks, _describe_unknown(merged.levels, found))
-    return Locality(merged.levels, remarks, (*said, *found), own.identity)
+    rates, rate_remarks = merge_rates((*said, *found), merged.levels)
+    return Locality(merged.levels, (*remarks, *rate_remarks), (*said, *found), own.identity, rates)
 
 
 class SourceQuery:
@@ -107,8 +110,10 @@ class SourceQuery:
 
     def _ask(self, number: int, source: Source, environ: Mapping[str, str], limit_s: float) -> None:
         try:
-            levels, reason = source.look(environ, limit_s)
-            hints = Hints(tuple(Level(*level) for level in levels), sanitize(str(reason)))
+            found = Hints(*source.look(environ, limit_s))
+            levels = tuple(Level(*level) for level in found.levels)
+            rates = {str(name): str(rate) for name, rate in found.rates.items()}
+            hints = Hints(levels, sanitize(str(found.reason)), rates)
         except UsageError as error:
             hints = Hints((), str(error))
         except Exception as error:  # the job does not depend on a plug-in

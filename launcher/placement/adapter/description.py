@@ -22,6 +22,7 @@ NodeCount = Annotated[int, Meta(ge=0, le=1_000_000)]
 RankCount = Annotated[int, Meta(gt=0, le=10_000_000)]
 Ranks = Annotated[tuple[int, ...], Meta(min_length=1)]
 Shape = Annotated[tuple[RankCount, ...], Meta(min_length=1, max_length=64)]
+LinkRate = Annotated[int, Meta(gt=0, lt=2**53)]
 WorkerPort = Annotated[int, Meta(gt=0, lt=2**16)]
 
 
@@ -31,8 +32,9 @@ class Description(Struct, frozen=True, kw_only=True):
     `node_rank`: its number, if the user has set it; `master_addr` is then its workers' MASTER_ADDR. `name`: the node's
     display name, `machine`: the kernel's id of this boot, "" in a job of one machine. `locality`: the levels of the
     network at which its domain is known, outermost first, each with the domain's name; the leader merges those of all
-    nodes into one path of levels. `index`: its place in its slice, see `Node`; `slice_hosts`: the number of hosts of a
-    complete slice, 0 without one; `host_pattern`: their names, see `Node`.
+    nodes into one path of levels. `rates`: level or "host" -> bits per second of its uplink there, if known. `index`:
+    its place in its slice, see `Node`; `slice_hosts`: the number of hosts of a complete slice, 0 without one;
+    `host_pattern`: their names, see `Node`.
     """
 
     slot_count: SlotCount
@@ -41,6 +43,7 @@ class Description(Struct, frozen=True, kw_only=True):
     name: Text = ""
     machine: Text = ""
     locality: tuple[tuple[str, str], ...] = ()
+    rates: tuple[tuple[str, LinkRate], ...] = ()
     index: NodeIndex | None = None
     slice_hosts: NodeCount = 0
     host_pattern: Text = ""

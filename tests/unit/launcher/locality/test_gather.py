@@ -66,6 +66,16 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> dict[str, Says]:
     return found
 
 
+def test_rates_come_from_the_most_trusted_source_and_bad_ones_are_remarked(sources: dict[str, Says]) -> None:
+    levels = hints(leaf="l1").levels
+    sources["slurm"] = Says("slurm", Hints(levels, "asked", {"leaf": "40Gbit", "host": "fast"}))
+    sources["gce"] = Says("gce", Hints(levels, "asked", {"leaf": "1Gbit", "host": "50GB", "zone": "1Gbit"}))
+    found = resolve_locality(config(), {}, names=NAMES)
+    assert found.rates == (("leaf", 40 * 10**9), ("host", 400 * 10**9))
+    sentence = "the rate of host by slurm is 'fast', not a rate with a unit: it is not used"
+    assert found.remarks == (sentence,)
+
+
 # The user's word
 
 
@@ -227,7 +237,7 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
     reasons = {one.source: one.reason for one in found.results}
     assert reasons["kubernetes"] == "it has not answered within 0.2 s"
     assert reasons["slurm"] == "'it has failed with ValueError: odd\\x1b[2J'"
-    assert reasons["oci"].startswith("it has failed with ValueError: ")
+    assert reasons["oci"].startswith("it has failed with TypeError: ")
 
 
 def test_nobody_waits_for_the_threads_of_sources() -> None:
@@ -327,10 +337,10 @@ def test_guids_and_firmware_are_shown_and_make_no_level(tmp_path: Path, sources:
     (firmware / "sys_vendor").write_text("Acme\n")
     (firmware / "product_name").write_bytes(b"\xff\x1b[2J")
     root = str(tmp_path)
-    assert InfinibandSource(root).look({}, 1.0) == (
+    assert InfinibandSource(root).look({}, 1.0) == Hints(
         (), "GUIDs name adapters, not switches; mlx5_0 0c42:a103:0042:7f1e port 1 InfiniBand active"
     )  # fmt: skip
-    assert FirmwareSource(root).look({}, 1.0) == ((), "sys_vendor Acme; that names no place in the network")
+    assert FirmwareSource(root).look({}, 1.0) == Hints((), "sys_vendor Acme; that names no place in the network")
     nowhere = str(tmp_path / "none")
     assert not InfinibandSource(nowhere).is_likely({})
     assert not FirmwareSource(nowhere).is_likely({})
