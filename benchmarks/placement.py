@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from benchmarks import judge, long_search, pairs, planner_tables
 from benchmarks.families import Instance, dgx, families, irregular, regular
 from launcher.model import mesh as meshes
 from launcher.model.node import Node
+from launcher.model.rates import parse_rates
 from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.planner import plan
@@ -119,10 +121,16 @@ def _lose(name: str, instance: Instance) -> Line:
 
 def make_hall(size: int, kind: str) -> Instance:
     """The cluster whose plan is timed: leaves of 32 of which some nodes are missing, or a hall without any rule."""
-    name = f"{kind}/{size}"
-    if kind == "dgx":
-        return dgx(random.Random(name), name, size, "pp=8,dp=*,tp=8", 32, 0.03)
-    return irregular(random.Random(name), name, size, "pp=16,dp=*,tp=8", "tp=100,dp=10,pp=10")
+    name = f"{kind}/{size}".removeprefix("rates-")
+    if kind.endswith("dgx"):
+        hall = dgx(random.Random(name), name, size, "pp=8,dp=*,tp=8", 32, 0.03)
+    else:
+        hall = irregular(random.Random(name), name, size, "pp=16,dp=*,tp=8", "tp=100,dp=10,pp=10")
+    if not kind.startswith("rates-"):
+        return hall
+    outer, leaf = hall.limits.levels
+    rates = parse_rates(f"host=3200Gbit,{leaf}=12800Gbit,{outer}=100Tbit")
+    return hall._replace(costs=replace(hall.costs, rates=rates))
 
 
 def time_here(size: int, kind: str) -> Line:
@@ -157,7 +165,7 @@ def time_here(size: int, kind: str) -> Line:
 
 def time_plans(repeats: int) -> Iterator[Line]:
     """Each kind and size in `repeats` fresh processes, one after the other."""
-    for kind in ("dgx", "irregular"):
+    for kind in ("dgx", "irregular", "rates-dgx", "rates-irregular"):
         for size in SIZES:
             code = f"import json, benchmarks.placement as p; print(json.dumps(p.time_here({size}, {kind!r})))"
             for _ in range(repeats):

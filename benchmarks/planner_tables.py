@@ -15,7 +15,7 @@ from benchmarks import words
 from benchmarks.runs import History, RecordError, spread
 
 MEAN_GOAL, WORST_GOAL = 1.005, 1.03
-CPU_GOAL_S, PEAK_GOAL_MIB, MOVED_GOAL, MISSED_GOAL = 1.0, 300, 16, 1 / 300
+CPU_GOAL_S, RATES_CPU_GOAL_S, PEAK_GOAL_MIB, MOVED_GOAL, MISSED_GOAL = 1.0, 1.2, 300, 16, 1 / 300
 FAMILIES = {
     "dgx": "leaves of 4 to 32 nodes with 8 GPUs, some in repair",
     "nvl72": "racks of 18 hosts with 4 GPUs",
@@ -98,11 +98,12 @@ def aims(history: History) -> str:
         rows.append((what, f"{count - missed} of {count}", "all but 1 in 300", missed <= MISSED_GOAL * count))
     if timed := times(history):
         most = max(line["size"] for line in timed)
-        largest = [line for line in timed if line["size"] == most]
-        slowest = max(line["cpu_s"] for line in largest)
-        shown = "; ".join(f"{line['cpu_s']:.2f} s {line['kind']}" for line in largest)
-        what = f"CPU time for {most:,} nodes with {largest[0]['world']:,} ranks"
-        rows.append((what, shown, f"at most {CPU_GOAL_S:g} s", slowest <= CPU_GOAL_S))
+        for with_rates, goal in ((False, CPU_GOAL_S), (True, RATES_CPU_GOAL_S)):
+            largest = [line for line in timed if line["size"] == most and ("rates" in line["kind"]) == with_rates]
+            if largest:
+                shown = "; ".join(f"{line['cpu_s']:.2f} s {line['kind']}" for line in largest)
+                what = f"CPU time for {most:,} nodes{', with rates' * with_rates}"
+                rows.append((what, shown, f"at most {goal:g} s", max(line["cpu_s"] for line in largest) <= goal))
         peak = max(line["peak_mib"] for line in timed)
         what = "peak memory of the process, at any size"
         rows.append((what, f"{peak:.0f} MiB", f"less than {PEAK_GOAL_MIB} MiB", peak < PEAK_GOAL_MIB))
