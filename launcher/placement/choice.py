@@ -220,14 +220,14 @@ class LayoutCandidates:
 
         A difference of a percent is less than the prediction can tell.
         """
-        limit = layouts[0]
-        near = [each for each in layouts if 10 * self._compute_cost(each) <= 11 * self._compute_cost(limit)]
+        least = self._compute_cost(layouts[0])
+        near = [each for each in layouts if 10 * self._compute_cost(each) <= 11 * least]
         near = sorted(near, key=timer.compute)[:STARTS_MAX]
         grid = enumerate(self.problem.traffic.grid)
         whole = [lay_whole(self.problem, axis) for axis, count in grid if count > 1]
         found = refine(self.problem, timer, [*near, *(layout for layout in whole if layout is not None)])
-        equal = [each for each in found if timer.compute(each) <= 1.01 * timer.compute(found[0])]
-        return min(map(self._make_candidate, equal), key=lambda each: (each.cost, each.seconds))
+        equal = [self._make_candidate(layout) for seconds, layout in found if seconds <= 1.01 * found[0][0]]
+        return min(equal, key=lambda each: (each.cost, each.seconds))
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
         """Return the same with equal domains renamed, so that fewer ranks move."""

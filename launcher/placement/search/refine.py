@@ -9,7 +9,7 @@ of a round are computed together. What is tried is limited by a count, so every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,8 @@ BLOCKS_MAX = 4096
 DOMAINS_MAX = 64
 
 
-def refine(problem: Problem, timer: StepTimer, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts given, and better ones found from them, the fastest first."""
+def refine(problem: Problem, timer: StepTimer, layouts: Sequence[Layout]) -> list[tuple[float, Layout]]:
+    """Return the layouts given, and better ones found from them, each with its time, the fastest first."""
     found: dict[bytes, tuple[float, float, int, Layout]] = {}
 
     def add(some: Sequence[Layout] | NDArray[np.int32]) -> list[Layout]:
@@ -56,14 +56,15 @@ def refine(problem: Problem, timer: StepTimer, layouts: Sequence[Layout]) -> lis
         rows = np.concatenate([_list_neighbours(problem, timer, layout, share) for layout in beam])
         left -= rows.size
         beam = add(rows) if len(rows) else []
-    return [each[3] for each in sorted(found.values(), key=lambda each: each[:3])]
+    return [(seconds, layout) for seconds, _, _, layout in sorted(found.values(), key=lambda each: each[:3])]
 
 
 def _list_neighbours(problem: Problem, timer: StepTimer, layout: Layout, most: int) -> NDArray[np.int32]:
     """Return at most so many layouts after one exchange that may relieve a slowest link, a row each."""
     count = len(problem.capacity)
-    held = np.bincount(layout, minlength=count)
-    swaps = islice((*_list_domain_pairs(problem, held), *_list_pairs(problem, held, timer.find_crowded(layout))), most)
+    held, crowded = np.bincount(layout, minlength=count), np.zeros(count, dtype=np.bool_)
+    crowded[timer.find_crowded(layout)] = True
+    swaps = islice(chain(_list_domain_pairs(problem, held, crowded), _list_pairs(problem, held, crowded)), most)
     return np.array([_make_swap(count, one, other)[layout] for one, other in swaps], dtype=np.int32).reshape(
         -1, len(layout)
     )
@@ -76,18 +77,21 @@ def _make_swap(count: int, one: Ints, other: Ints) -> Ints:
     return found
 
 
-def _list_pairs(problem: Problem, held: Ints, crowded: Sequence[int]) -> Iterator[tuple[Ints, Ints]]:
+def _list_pairs(problem: Problem, held: Ints, crowded: NDArray[np.bool_]) -> Iterator[tuple[Ints, Ints]]:
     """Yield every two items that can exchange what they hold, one of them at a crowded link."""
     room, every = problem.capacity, np.arange(len(held))
     done = np.zeros(len(held), dtype=np.bool_)
-    for one in crowded:
+    for one in np.flatnonzero(crowded):
         done[one] = True
         for other in np.flatnonzero(~done & (held[one] <= room) & (held <= room[one]) & (held[one] + held > 0)):
             yield every[one : one + 1], every[other : other + 1]
 
 
-def _list_domain_pairs(problem: Problem, held: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the items of every two domains of a level that can exchange all they hold, one to one."""
+def _list_domain_pairs(problem: Problem, held: Ints, crowded: NDArray[np.bool_]) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the items of every two domains of a level that can exchange all they hold, one to one.
+
+    One of them has an item at a crowded link.
+    """
     room = problem.capacity
     for labels in problem.labels[:-1]:
         members = [np.flatnonzero(labels == domain) for domain in range(int(labels.max()) + 1)]
@@ -96,6 +100,8 @@ def _list_domain_pairs(problem: Problem, held: Ints) -> Iterator[tuple[Ints, Int
         # The items with most units first, each beside its counterpart.
         members = [items[np.argsort(-held[items], kind="stable")] for items in members]
         for one, other in combinations(members, 2):
+            if not (crowded[one].any() or crowded[other].any()):
+                continue
             shared = min(len(one), len(other))
             mine, theirs = one[:shared], other[:shared]
             is_all = not held[one[shared:]].any() and not held[other[shared:]].any()
