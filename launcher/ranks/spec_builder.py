@@ -272,7 +272,8 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
     found: list[Environment] = []
     for name in choice.names:
         if name == "torch":
-            found.append(TorchEnvironment(**binding, signals_to_handle=config.signals_to_handle))
+            signals, interface = config.signals_to_handle, config.interface if config.network else None
+            found.append(TorchEnvironment(**binding, signals_to_handle=signals, interface=interface))
         elif name == "jax":
             from launcher.ranks.environments.jax import JaxEnvironment
 

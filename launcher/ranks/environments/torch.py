@@ -26,11 +26,15 @@ SIGNALS_TO_HANDLE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # torchrun's def
 
 
 class TorchEnvironment(Struct, frozen=True, kw_only=True):
-    """The arguments are the flags of the same names; the signals are passed on for scripts that use torch.elastic."""
+    """The arguments are the flags of the same names; the signals are passed on for scripts that use torch.elastic.
+
+    Without `interface` gloo and NCCL choose by themselves, as under torchrun.
+    """
 
     virtual_local_rank: bool = False
     device_binding: str = "local-rank"
     signals_to_handle: tuple[str, ...] = SIGNALS_TO_HANDLE
+    interface: str | None = None
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker.
@@ -64,6 +68,9 @@ class TorchEnvironment(Struct, frozen=True, kw_only=True):
             **_make_mesh_variables(assignment),
             **seen.variables,
         }
+        if self.interface is not None:  # NCCL takes a name as the beginning of one, unless told otherwise
+            own = {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": f"={self.interface}"}
+            variables.update({name: text for name, text in own.items() if name not in parent})
         if devices := assignment.slot.devices:  # from which `launcher.worker` configures a framework
             variables["LAUNCHER_WORKER_DEVICES"] = f"{devices[0].kind}:{len(devices)}"
         if "OMP_NUM_THREADS" not in parent and assignment.local_world_size > 1:

@@ -47,6 +47,14 @@ def variables(parent: dict[str, str] | None = None, place: WorkerAssignment = PL
     return TorchEnvironment(**job).variables(place, parent or {})
 
 
+def test_gloo_and_nccl_use_the_interface_that_the_user_names() -> None:
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    assert not set(names) & variables().keys()
+    found = variables(interface="eth1")
+    assert [found[name] for name in names] == ["eth1", "=eth1"]
+    assert "NCCL_SOCKET_IFNAME" not in variables({"NCCL_SOCKET_IFNAME": "ib"}, interface="eth1")
+
+
 def test_a_worker_is_told_its_place_in_torchruns_words_and_in_the_mesh() -> None:
     assert variables() == {
         "RANK": "26",
