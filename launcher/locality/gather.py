@@ -112,7 +112,7 @@ class SourceQuery:
         try:
             found = Hints(*source.look(environ, limit_s))
             levels = tuple(Level(*level) for level in found.levels)
-            rates = {str(name): str(rate) for name, rate in found.rates.items()}
+            rates = {sanitize(str(name)): str(rate) for name, rate in (found.rates or {}).items()}
             hints = Hints(levels, sanitize(str(found.reason)), rates)
         except UsageError as error:
             hints = Hints((), str(error))

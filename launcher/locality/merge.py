@@ -89,6 +89,8 @@ def merge_rates(
                 continue
             if name in names:
                 found.setdefault(name, rate)
+            else:
+                remarks.append(f"the rate of {name} by {result.source} is not used: this node has no {name}")
     return tuple((name, found[name]) for name in names if name in found), tuple(remarks)
 
 

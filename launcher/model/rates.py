@@ -25,6 +25,10 @@ from launcher.model.topology import HOST, Tree
 DEVICE = "device"
 """The level below the host: a rank's own device."""
 
+RATE_LIMIT = 2**53
+"""Bits per second below which every number is exact as a float."""
+
+_NAMES_MAX = 3
 _EXAMPLE = "write it like --rates leaf=400Gbit,host=200Gbit"
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([kMGT]?)(bit|b|B)(?:/s|ps)?")
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -91,7 +95,7 @@ def parse_rates(text: str) -> Rates:
 def _parse_name(name: str, what: str) -> LinkName:
     level, colon, domain = (piece.strip() for piece in name.partition(":"))
     if colon:
-        if not (level and domain):
+        if not (level and domain) or level == DEVICE:
             raise UsageError(f"{what}: {name!r} names no domain", "write it like leaf:l3=100Gbit")
         return LinkName(level, domain)
     level, slash, member = (piece.strip() for piece in name.partition("/"))
@@ -106,21 +110,24 @@ def parse_rate(text: str, what: str) -> int:
     if match is None:
         raise UsageError(f"{what} is {text!r}, not a rate with a unit", "400Gbit is bits per second, 50GB bytes")
     number, prefix, unit = match.groups()
-    rate = round(float(number) * _FACTORS[prefix] * (8 if unit == "B" else 1))
+    whole, _, decimals = number.partition(".")
+    rate = int(whole + decimals.ljust(6, "0")) * _FACTORS[prefix] * (8 if unit == "B" else 1) // 10**6
     if rate <= 0:
         raise UsageError(f"{what} must be greater than 0", "leave out a link that never limits")
+    if rate >= RATE_LIMIT:
+        raise UsageError(f"{what} is {text!r}, more than any link carries", "leave out a link that never limits")
     return rate
 
 
 def format_rate(rate: int, *, exactly: bool = False) -> str:
     """ "400Gbit", "19.9Mbit"; with at most three digits unless `exactly`."""
+    if not exactly:
+        rate = int(float(f"{rate:.3g}"))
     for prefix, factor in reversed(_FACTORS.items()):
-        if rate >= factor:
-            if exactly:
-                if rate * 10**6 % factor:
-                    continue
-                return f"{rate / factor:.6f}".rstrip("0").rstrip(".") + f"{prefix}bit"
-            return f"{rate / factor:.3g}{prefix}bit" if rate < 1000 * factor else f"{rate // factor}{prefix}bit"
+        whole, rest = divmod(rate, factor)
+        if whole and rest * 10**6 % factor == 0:
+            decimals = f"{rest * 10**6 // factor:06d}".rstrip("0")
+            return f"{whole}{'.' * bool(decimals)}{decimals}{prefix}bit"
     return f"{rate}bit"
 
 
@@ -128,9 +135,8 @@ def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
     """Return the rates of this tree's links, with remarks on those that fit none of them or had to be assumed."""
     names = (*tree.names, tuple(node.id for node in tree.nodes))
     known = (*tree.levels, HOST)
-    remarks = [
-        f"rate of {link}: no node has a {link.level}" for link in rates.links if link.level not in (*known, DEVICE)
-    ]
+    absent = dict.fromkeys(link.level for link in rates.links if link.level not in (*known, DEVICE))
+    remarks = [f"rates of {level} are not used: no node has a {level}" for level in absent]
     levels = []
     for level, domains in zip(known, names, strict=True):
         own, wrong = _find_own_rates(rates, level, domains)
@@ -138,47 +144,53 @@ def resolve_rates(rates: Rates, tree: Tree) -> TreeRates:
         per_host = rates.links.get(LinkName(level, member=HOST))
         assumed = min(own.values()) if usual is None and own else usual
         remarks += wrong
-        if len(domains) > 1:
-            remarks += _describe_assumed(level, domains, own, usual or per_host, assumed)
+        if len(domains) > 1 and usual is None and len(own) < len(domains):
+            unknown = [name for domain, name in enumerate(domains) if domain not in own]
+            if own:
+                rate = format_rate(min(own.values()))
+                shown = _shorten(unknown)
+                remarks.append(f"no rate is known for {level} {shown}: {rate} is assumed, the slowest of its level")
+            elif per_host is None:
+                remarks.append(f"no rate is known for {level}: its links are taken to be never full")
         rated = None if assumed is None else tuple(own.get(domain, assumed) for domain in range(len(domains)))
         levels.append(LevelRates(name=level, domains=rated, per_host=per_host))
     return TreeRates(levels=tuple(levels), device=rates.links.get(LinkName(DEVICE)), remarks=tuple(remarks))
 
 
-def _describe_assumed(
-    level: str, domains: Sequence[str], own: Mapping[int, int], given: int | None, assumed: int | None
-) -> list[str]:
-    if given is not None or len(own) == len(domains):
-        return []
-    if assumed is None:
-        return [f"no rate is known for {level}: its links are taken to be never full"]
-    unknown = [name for domain, name in enumerate(domains) if domain not in own]
-    more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    rate = format_rate(assumed)
-    return [f"no rate is known for {level} {unknown[0]}{more}: {rate} is assumed, the slowest of its level"]
-
-
 def _find_own_rates(rates: Rates, level: str, domains: Sequence[str]) -> tuple[dict[int, int], list[str]]:
-    """Return domain -> its own rate, and remarks on names of no domain or of several. A path's last part is a name."""
+    """Return domain -> its own rate, and remarks on names of no domain or of several.
+
+    The last part of a path is a name too, where no domain has it as its whole name. Of two rates the lower counts.
+    """
     wanted = {link.domain: rate for link, rate in rates.links.items() if link.level == level and link.domain}
     if not wanted:
         return {}, []
-    places: dict[str, list[int]] = {}
+    exact = {name: [domain] for domain, name in enumerate(domains)}
+    last: dict[str, list[int]] = {}
     for domain, name in enumerate(domains):
-        for alias in {name, name.rpartition("/")[2]}:
-            places.setdefault(alias, []).append(domain)
+        last.setdefault(name.rpartition("/")[2], []).append(domain)
     own: dict[int, int] = {}
-    wrong: list[str] = []
+    absent, remarks = [], []
     for name, rate in wanted.items():
-        found = places.get(name, [])
-        if len(found) == 1:
-            own[found[0]] = rate
-        elif found:
+        found = exact.get(name) or last.get(name, [])
+        if not found:
+            absent.append(name)
+        elif len(found) > 1:
             example = f"{level}:{domains[found[0]]}"
-            wrong.append(f"rate of {level}:{name}: {len(found)} domains have this name, write one like {example}")
+            remarks.append(f"rate of {level}:{name}: {len(found)} domains have this name, write one like {example}")
         else:
-            wrong.append(f"rate of {level}:{name}: there is no such {level}")
-    return own, wrong
+            (domain,) = found
+            if own.setdefault(domain, rate) != rate:
+                remarks.append(f"{level} {domains[domain]} has two rates: the lower counts")
+            own[domain] = min(rate, own[domain])
+    if absent:
+        remarks.append(f"rates of {level} {_shorten(absent)} are not used: there is no such {level}")
+    return own, remarks
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
 
 
 def require_known_levels(rates: Rates, levels: Sequence[str], what: str) -> None:

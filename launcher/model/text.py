@@ -30,10 +30,11 @@ def format_number(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """ "0.68 s", "12.3 ms", "1,240 s" """
-    if 0 < seconds < 0.1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+    """ "0.68 s", "12.3 ms", "4 µs", "1,240 s" """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if 0 < seconds * factor < 100:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
 
 
 def format_count(count: int, noun: str) -> str:

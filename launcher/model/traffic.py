@@ -28,7 +28,8 @@ KINDS: tuple[Kind, ...] = ("ring", "line", "all")
 DECIMALS_MAX = 6
 NUMBER_MAX = 10**9
 
-_BYTES = re.compile(r"(\S+?) ?([kMGT]?)B")
+_BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e-?\d{1,2})?) ?([kMGT]?)B")
+_BYTES_EXAMPLE = "write it like 1.2GB or 300MB: k, M, G and T are powers of 1000"
 _MEGABYTES = {"": 1e-6, "k": 1e-3, "M": 1, "G": 10**3, "T": 10**6}
 
 
@@ -121,21 +122,26 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
         if one.axes[0] not in named:
             found[(place[one.axes[0]],), KINDS.index(one.kind)] = one
     ordered_found = tuple(found[key] for key in sorted(found))
-    _require_one_unit(ordered_found, what)
+    _require_one_unit(ordered_found, mesh, what)
     return ordered_found
 
 
 def _parse_weight(text: str, what: str) -> tuple[int | float, bool]:
-    """Return a proportion, or megabytes; and whether it is megabytes."""
+    """Return a proportion, or megabytes, to the byte; and whether it is megabytes."""
     match = _BYTES.fullmatch(text)
     if match is None:
+        if text[-1:].isalpha() and text[:1].isdigit():
+            raise UsageError(f"{what} is {text!r}, neither a number nor bytes", _BYTES_EXAMPLE)
         return parse_number(text, what), False
-    number = parse_number(match[1], what) * _MEGABYTES[match[2]]
-    return parse_number(f"{number:.9f}".rstrip("0").rstrip("."), what), True
+    megabytes = round(float(match[1]) * _MEGABYTES[match[2]], DECIMALS_MAX)
+    if megabytes > NUMBER_MAX:
+        raise UsageError(f"{what} is {text!r}, more than 1e9 MB")
+    return int(megabytes) if megabytes == int(megabytes) else megabytes, True
 
 
-def _require_one_unit(communicators: Iterable[Communicator], what: str) -> None:
-    talking = [one for one in communicators if one.weight > 0]
+def _require_one_unit(communicators: Iterable[Communicator], mesh: Mesh, what: str) -> None:
+    lone = {axis.name for axis in mesh.axes if axis.size == 1}
+    talking = [one for one in communicators if one.weight > 0 and not lone.issuperset(one.axes)]
     proportions = [one.name for one in talking if not one.is_bytes]
     if proportions and len(proportions) < len(talking):
         raise UsageError(

@@ -5,8 +5,8 @@ far away and compiles again. So the first candidate moves none and only fills th
 cheap as possible, it is chosen at once. Else it is compared with a layout from scratch and with the same with its equal
 domains renamed: the least of J + price of a moved rank x moved ranks wins, and of equals the one that moves fewest.
 
-Where the rates of links are known, the same candidates are compared by the time of a step instead, and a patch is
-chosen if it takes at most 5 % longer than the fastest layout (`problem/step_time.py`).
+Where the rates of links are known, the time of a step is compared instead (`problem/step_time.py`): of all candidates
+that take at most 5 % longer than the fastest, the one that moves fewest ranks is chosen.
 
 The search works on units and items. Here they are mapped to nodes again: a slice that is used as a whole is one item
 for the search, but the hops between its hosts cost something, too, and a rank has moved when its host is another one.
@@ -66,20 +66,13 @@ def choose_layout(
     candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
     scale = candidates.problem.traffic.scale
     bound = candidates.compute_bound()
-    step_time = None
-    if candidates.timer is None:
-        found, notes = _choose_cheapest(candidates, bound, world.size, scale, costs, owners is not None)
-    else:
-        found, notes = (
-            _choose_fastest(candidates, bound, world.size, scale, costs, owners is not None),
-            candidates.timer.remarks,
-        )
-        step_time = candidates.timer.explain(found.layout)
+    choose = _choose_cheapest if candidates.timer is None else _choose_fastest
+    found, notes = choose(candidates, bound, world.size, scale, costs, owners is not None)
     starts = [0, *(np.flatnonzero(np.diff(found.layout)) + 1).tolist()]
     ends = [*starts[1:], len(found.layout)]
     items = found.layout[starts].tolist()
     runs = [BlockRun(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
-    return LayoutChoice(runs, found.cost, bound, scale, notes, step_time)
+    return LayoutChoice(runs, found.cost, bound, scale, notes)
 
 
 class LayoutCandidate(NamedTuple):
@@ -96,24 +89,32 @@ class LayoutCandidate(NamedTuple):
 
 def _choose_fastest(
     candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
-) -> LayoutCandidate:
-    """Choose by time; of nearly equal times the least moved, then the least J.
+) -> tuple[LayoutCandidate, tuple[str, ...]]:
+    """Choose by time: of all that take at most 5 % longer than the fastest, the one that moves fewest ranks.
 
-    Moving all ranks is worth 5 % of the time. A price that the user has set is one of J: it counts in proportion.
+    A price of a move that the user has set is one of J, and counts in proportion to the time. Where a level has no
+    rate, J must not be more than 5 % above that of the fastest either.
     """
+    timer = candidates.timer
+    assert timer is not None
     fresh = candidates.make_fresh()
     if not has_precedent:
-        return fresh
-    patches = candidates.list_patches(20 * size, bound)
-    price = 1 / (20 * size) if costs.move_cost is None else float(costs.move_cost) * scale / max(1, fresh.cost)
-
-    def compute_worth(each: LayoutCandidate) -> tuple[float, int, int]:
-        return each.seconds + price * each.moved * fresh.seconds, each.moved, each.cost
-
-    patch = min(patches, key=compute_worth, default=None)
-    if patch and costs.move_cost is None and patch.seconds * 20 <= fresh.seconds * 21:
-        return patch
-    return min([*patches, candidates.relabel(fresh), fresh], key=compute_worth)
+        return fresh, ()
+    price, factor = 0, 20 * size
+    if costs.move_cost is not None:
+        (price,), factor = scale_to_integers([costs.move_cost])
+        price *= scale
+    patches = candidates.list_patches(factor, bound if costs.move_cost is None else price)
+    fast = [*candidates.hasten(patches), candidates.relabel(fresh), fresh]
+    least = min(fast, key=lambda each: each.seconds)
+    if costs.move_cost is not None:
+        move_s = price / factor * least.seconds / max(1, least.cost)
+        return min(fast, key=lambda each: (each.seconds + move_s * each.moved, each.moved, each.cost)), ()
+    near = [each for each in fast if each.seconds * 20 <= least.seconds * 21]
+    if not timer.is_complete:
+        cheap = min(near, key=lambda each: each.cost)
+        near = [each for each in near if each.cost * 20 <= cheap.cost * 21]
+    return min(near, key=lambda each: (each.moved, each.seconds, each.cost)), ()
 
 
 def _choose_cheapest(
@@ -189,7 +190,8 @@ class LayoutCandidates:
         self._spread = HostMap(hosts, self._group_size // world.block_size, repeats)
         self.timer: StepTimer | None = None
         if costs.rates:
-            self.timer = StepTimer(self._by_host, tree, self._positions.ravel().tolist(), mesh, costs, self._spread)
+            timer = StepTimer(self._by_host, tree, self._positions.ravel().tolist(), mesh, shape, costs, self._spread)
+            self.timer = timer if timer.is_useful else None
 
     def compute_bound(self) -> int:
         """Return a lower bound of the cost of any layout of this world, scaled."""
@@ -208,17 +210,22 @@ class LayoutCandidates:
         able = np.flatnonzero(problem.capacity >= problem.traffic.block_count)
         if len(able) and problem.active_min <= 1:
             overlap = np.bincount(self._held_items[self._held_items != NO_ITEM], minlength=len(problem.capacity))
-            return self._make_candidate(np.full(len(self._held_items), able[np.argmax(overlap[able])], dtype=np.int32))
+            best = able[np.argsort(-overlap[able], kind="stable")]
+            layouts = [np.full(len(self._held_items), item, dtype=np.int32) for item in best.tolist()]
+            if self.timer is None:
+                return self._make_candidate(layouts[0])
+            return self._make_candidate(min(layouts, key=self.timer.compute))  # an item may be a slice, with slow hosts
         if problem.traffic.block_count > BLOCKS_MAX:
             return self._make_candidate(self._make_filling())
         in_kind_order, items = sort_by_kind(problem)
         found = [items[layout] for layout in search(in_kind_order)] or [self._make_filling()]
-        return self._make_candidate(found[0]) if self.timer is None else self._choose_fastest(self.timer, found)
+        return self._make_candidate(found[0]) if self.timer is None else self._find_fastest(self.timer, found)
 
-    def _choose_fastest(self, timer: StepTimer, layouts: Sequence[Layout]) -> LayoutCandidate:
-        """Choose the fastest layout that can be found from the cheap ones; of nearly equal ones the cheapest.
+    def _find_fastest(self, timer: StepTimer, layouts: Sequence[Layout]) -> LayoutCandidate:
+        """Return the fastest layout that can be made of the cheap ones; of nearly equal ones the cheapest.
 
-        A difference of a percent is less than the prediction can tell.
+        A difference of a percent is less than the prediction can tell. Where a level has no rate, J may be a tenth
+        above the least.
         """
         least = self._compute_cost(layouts[0])
         near = [each for each in layouts if 10 * self._compute_cost(each) <= 11 * least]
@@ -226,8 +233,17 @@ class LayoutCandidates:
         grid = enumerate(self.problem.traffic.grid)
         whole = [lay_whole(self.problem, axis) for axis, count in grid if count > 1]
         found = refine(self.problem, timer, [*near, *(layout for layout in whole if layout is not None)])
+        if not timer.is_complete:
+            found = [each for each in found if 10 * self._compute_cost(each[1]) <= 11 * least]
         equal = [self._make_candidate(layout) for seconds, layout in found if seconds <= 1.01 * found[0][0]]
         return min(equal, key=lambda each: (each.cost, each.seconds))
+
+    def hasten(self, candidates: Sequence[LayoutCandidate]) -> list[LayoutCandidate]:
+        """Return the candidates, and faster ones after a few exchanges."""
+        if self.timer is None or not candidates:
+            return []
+        found = refine(self.problem, self.timer, [each.layout for each in candidates])
+        return [*candidates, *(self._make_candidate(layout) for _, layout in found)]
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
         """Return the same with equal domains renamed, so that fewer ranks move."""

@@ -103,6 +103,13 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
     )
 
 
+def compute_step_time(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> StepTime | None:
+    """Compute the time of a step's communication; None where no rates are known."""
+    tree = build_tree(nodes, limits.levels)
+    view = _ExplainContext(plan.shape, mesh, tree, costs)
+    return view.explain_time(*view.make_problem(_find_holders(plan, tree)))
+
+
 def describe_locality(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> str:
     """Describe which axes stay together where: "tp stays on one host, pp on one leaf; dp goes over 2 leaves".
 
@@ -163,7 +170,8 @@ class _ExplainContext:
     def explain_time(self, problem: Problem, layout: Layout) -> StepTime | None:
         if not self.costs.rates:
             return None
-        return StepTimer(problem, self.tree, range(len(self.tree.nodes)), self.mesh, self.costs).explain(layout)
+        every = range(len(self.tree.nodes))
+        return StepTimer(problem, self.tree, every, self.mesh, self.shape, self.costs).explain(layout)
 
     def find_name(self, level: int, domain: int) -> str:
         return self.tree.nodes[domain].id if level == len(self.tree.levels) else self.tree.names[level][domain]

@@ -57,7 +57,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     `traffic` None: the usual one for the axes' names. `level_costs`: level or "host" -> cost of a hop that leaves
     a domain of it; a level that is not named has its usual cost. `move_cost`: of a rank whose coordinates move to
     another node; None: moving all ranks is worth 5 % of the plan's cost. `rates`: of the network's links; where they
-    are known, the time of a step chooses between plans of nearly the same cost.
+    are known, the time of a step chooses between the plans that the search finds by cost.
     """
 
     traffic: tuple[Communicator, ...] | None = None

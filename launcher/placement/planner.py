@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -59,30 +61,38 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches)
     spares = _list_spares(world, tree, costs, answer.runs)
     spare = f"; {len(spares)} spare{'s' * (len(spares) > 1)}: {shortage.format_nodes(spares)}" if spares else ""
+    unused = {node.id: each.reason for each in world.unused for node in each.nodes}
+    found = Plan(
+        shape=shape,
+        ranks=ranks,
+        spares=(*(node.id for node in spares), *unused),
+        moved=moved,
+        reasons=(),
+        cost=_unscale(answer.cost, answer.scale),
+        lower_bound=_unscale(answer.bound, answer.scale),
+        unusable=unused if limits.all_or_nothing else {},
+    )
+    remarks: tuple[str, ...] = ()
+    if costs.rates:
+        from launcher.model.rates import resolve_rates
+        from launcher.placement.explain import compute_step_time  # it imports numpy
+
+        remarks = resolve_rates(costs.rates, tree).remarks
+        found = replace(found, step_time=compute_step_time(found, tree.nodes, mesh, limits, costs))
     reasons = [
         shortage.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare,
         *_describe_unused(world),
         *_describe_idle_slots(world, ranks),
         *_describe_cost(answer),
-        *_describe_time(answer.step_time),
+        *_describe_time(found.step_time),
+        *remarks,
         *answer.notes,
     ]
     if previous is not None and owners is None:
         reasons.append("the plan before was made for another mesh, so no rank has a place to keep")
     if owners is not None:
         reasons += _describe_moves(world, tree, ranks, owners, moved)
-    unused = {node.id: each.reason for each in world.unused for node in each.nodes}
-    return Plan(
-        shape=shape,
-        ranks=ranks,
-        spares=(*(node.id for node in spares), *unused),
-        moved=moved,
-        reasons=tuple(reasons),
-        cost=_unscale(answer.cost, answer.scale),
-        lower_bound=_unscale(answer.bound, answer.scale),
-        unusable=unused if limits.all_or_nothing else {},
-        step_time=answer.step_time,
-    )
+    return replace(found, reasons=tuple(reasons))
 
 
 def _unscale(scaled: int, scale: int) -> int | float:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.model.mesh import Mesh
-from launcher.placement.limits import Plan, StepTime
+from launcher.placement.limits import Plan
 
 NO_ITEM = -1
 """In place of an item: no present item held the unit before."""
@@ -39,14 +39,13 @@ class BlockRun(Struct, frozen=True):
 
 
 class LayoutChoice(Struct, frozen=True):
-    """The chosen layout; J and its lower bound, both times `scale`; remarks on it; and its time, if rates are known."""
+    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
 
     runs: list[BlockRun]
     cost: int
     bound: int
     scale: int = 1
     notes: tuple[str, ...] = ()
-    step_time: StepTime | None = None
 
 
 ItemPicker = Callable[[Collection[int], int, int], int]

@@ -273,6 +273,7 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
     for name in choice.names:
         if name == "torch":
             signals, interface = config.signals_to_handle, config.interface if config.network else None
+            interface = None if config.local_addr else interface  # which wins, and is not checked against it
             found.append(TorchEnvironment(**binding, signals_to_handle=signals, interface=interface))
         elif name == "jax":
             from launcher.ranks.environments.jax import JaxEnvironment

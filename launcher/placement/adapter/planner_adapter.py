@@ -200,6 +200,7 @@ class PlannerAdapter:
         named = {
             *limits.within.values(),
             *self._costs.level_costs,
+            *(link.level for link in (self._costs.rates.links if self._costs.rates else ())),
             *([limits.all_or_nothing.level] if limits.all_or_nothing else []),
         }
         found = standing.build_topology(known, named)

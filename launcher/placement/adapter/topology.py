@@ -99,24 +99,22 @@ def check_level_costs(costs: Costs, topology: Topology) -> tuple[str, ...]:
 
 
 def merge_rates(given: Rates | None, known: Mapping[str, Description], topology: Topology) -> Rates | None:
-    """Return the rates of the job's options and, for levels that these do not name, those that the nodes tell.
+    """Return the rates of the job's options and, for uplinks that these do not name, those that the nodes tell.
 
     Where nodes of one domain tell different rates, the slowest counts. None if no rate is known.
     """
-    if not any(description.rates for description in known.values()):
-        return given
     links = dict(given.links) if given else {}
-    named = {link.level for link in links}
     told: dict[LinkName, int] = {}
     for name, description in known.items():
         path = topology.paths.get(name, ())
         for level, rate in description.rates:
-            if level in named or (level != HOST and level not in topology.levels):
+            if LinkName(level) in links or (level != HOST and level not in topology.levels):
                 continue
             depth = topology.levels.index(level) + 1 if level != HOST else 0
-            domain = "/".join(part for part in path[:depth] if part is not None) or name
-            link = LinkName(level, domain)
-            told[link] = min(rate, told.get(link, rate))
+            parts = [part for part in path[:depth] if part is not None]
+            link = LinkName(level, "/".join(parts) or name)
+            if not {link, LinkName(level, parts[-1] if parts else name)} & links.keys():
+                told[link] = min(rate, told.get(link, rate))
     return Rates({**links, **told}) or None
 
 

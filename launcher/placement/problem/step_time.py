@@ -77,7 +77,8 @@ class StepTimer:
     """Computes the time of layouts.
 
     `problem`: its items are hosts, or those into which `spread` expands the items of a layout. `members[item]`: the
-    position of a host in `tree.nodes`.
+    position of a host in `tree.nodes`. `shape`: of the mesh, in ranks. `is_complete`: whether every level that has
+    several domains has a rate, so that time tells all there is to tell of a layout; `is_useful`: whether any has.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class StepTimer:
         tree: Tree,
         members: Sequence[int],
         mesh: Mesh,
+        shape: Sequence[int],
         costs: Costs,
         spread: HostMap = HostMap(),  # noqa: B008 - an immutable value
     ) -> None:
@@ -93,20 +95,24 @@ class StepTimer:
         self._spread = spread
         self._tree = tree
         self._rates = resolve_rates(costs.rates or Rates(), tree)
-        self.remarks = self._rates.remarks
-        communicators = [one for one in costs.traffic or make_default_traffic(mesh) if one.weight > 0]
+        sizes = {axis.name: size for axis, size in zip(mesh.axes, shape, strict=True)}
+        communicators = [
+            one
+            for one in costs.traffic or make_default_traffic(mesh)
+            if one.weight > 0 and any(sizes[axis] > 1 for axis in one.axes)
+        ]
         self._is_absolute = all(one.is_bytes for one in communicators)
         outside = {part.communicator: part for part in problem.traffic.parts}
-        self._parts = [_Part(one, outside.get(one), self._compute_device_time(one, mesh)) for one in communicators]
+        # For so long a rank's own device sends, in any layout.
+        slowness = _BITS / self._rates.device if self._rates.device else 0.0
+        self._parts = [_Part(one, outside.get(one), one.weight * slowness) for one in communicators]
         positions = np.array(members, dtype=np.int64)
         above = [np.array(level, dtype=np.int64)[positions] for level in tree.domains]
         self._domains = [*(np.unique(level) for level in above), positions]  # number in the problem -> in the tree
         self._links = self._make_links()
-
-    def _compute_device_time(self, one: Communicator, mesh: Mesh) -> float:
-        """Return the time for which a rank's own device sends, in any layout."""
-        is_alone = all(axis.size == 1 for axis in mesh.axes if axis.name in one.axes)
-        return one.weight * _BITS / self._rates.device if self._rates.device and not is_alone else 0.0
+        rated = {link.level for link in self._links}
+        several = {level for level, domains in enumerate(self._domains) if len(domains) > 1}
+        self.is_complete, self.is_useful = several <= rated, bool(several & rated)
 
     def _make_links(self) -> list[_Link]:
         unit = _BITS / self._traffic.weight_scale
@@ -150,8 +156,10 @@ class StepTimer:
                     found.update((hosts // self._spread.hosts).tolist())
         return sorted(found)
 
-    def explain(self, layout: Layout) -> StepTime:
-        """Return the time of every communicator, and the link for which it waits."""
+    def explain(self, layout: Layout) -> StepTime | None:
+        """Return the time of every communicator, and the link for which it waits; None where no rate applies."""
+        if not self._links and not self._rates.device:
+            return None
         found = []
         for part, times in self._list_times(self._spread.expand(layout[None])):
             one, link, domain = part.communicator, *(_find_slowest(times) if times else (0, 0))

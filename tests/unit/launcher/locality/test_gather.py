@@ -72,8 +72,10 @@ def test_rates_come_from_the_most_trusted_source_and_bad_ones_are_remarked(sourc
     sources["gce"] = Says("gce", Hints(levels, "asked", {"leaf": "1Gbit", "host": "50GB", "zone": "1Gbit"}))
     found = resolve_locality(config(), {}, names=NAMES)
     assert found.rates == (("leaf", 40 * 10**9), ("host", 400 * 10**9))
-    sentence = "the rate of host by slurm is 'fast', not a rate with a unit: it is not used"
-    assert found.remarks == (sentence,)
+    assert found.remarks == (
+        "the rate of host by slurm is 'fast', not a rate with a unit: it is not used",
+        "the rate of zone by gce is not used: this node has no zone",
+    )
 
 
 # The user's word

@@ -37,6 +37,8 @@ def test_rates_are_read_with_units_and_written_the_same_way() -> None:
         ("leaf=0Gbit", "rates 'leaf=0Gbit': the rate of leaf must be greater than 0"),
         ("leaf:=1Gbit", "rates 'leaf:=1Gbit': 'leaf:' names no domain"),
         ("leaf/rank=1Gbit", "rates 'leaf/rank=1Gbit': 'leaf/rank' names no link"),
+        ("device:h1=1Gbit", "rates 'device:h1=1Gbit': 'device:h1' names no domain"),
+        ("host=1200TB", "rates 'host=1200TB': the rate of host is '1200TB', more than any link carries"),
         ("host/host=1Gbit", "rates 'host/host=1Gbit': 'host/host' names no link"),
         ("leaf=1Gbit,leaf=2Gbit", "rates 'leaf=1Gbit,leaf=2Gbit' names leaf twice"),
     ],
@@ -74,17 +76,36 @@ def test_a_missing_rate_of_one_domain_is_the_slowest_of_its_level() -> None:
 
 def test_rates_of_what_does_not_exist_or_is_ambiguous_are_remarked() -> None:
     tree = build_tree(nodes("p0/l0", "p1/l0"), ("pod", "leaf"))
-    found = resolve_rates(parse_rates("rack=1Gbit,leaf:l0=1Mbit,leaf:l9=1Mbit,pod=1Gbit,leaf=1Gbit,host=1Gbit"), tree)
+    absent = ",".join(f"leaf:l{number}=1Mbit" for number in range(5, 10))
+    found = resolve_rates(parse_rates(f"rack=1Gbit,leaf:l0=1Mbit,{absent},pod=1Gbit,leaf=1Gbit,host=1Gbit"), tree)
     assert found.levels[1].domains == (1000 * MBIT, 1000 * MBIT)
     assert found.remarks == (
-        "rate of rack: no node has a rack",
+        "rates of rack are not used: no node has a rack",
         "rate of leaf:l0: 2 domains have this name, write one like leaf:p0/l0",
-        "rate of leaf:l9: there is no such leaf",
+        "rates of leaf l5, l6, l7 and 2 more are not used: there is no such leaf",
     )
 
 
+def test_of_two_rates_for_a_domain_the_lower_counts_in_any_order() -> None:
+    tree = build_tree(nodes("p0/l0", "p0/l1"), ("pod", "leaf"))
+    for text in ("leaf:l0=10Gbit,leaf:p0/l0=90Gbit", "leaf:p0/l0=10Gbit,leaf:l0=90Gbit"):
+        found = resolve_rates(parse_rates(f"{text},leaf=1Tbit,host=1Tbit"), tree)
+        assert found.levels[1].domains == (10_000 * MBIT, 10**6 * MBIT)
+        assert found.remarks == ("leaf p0/l0 has two rates: the lower counts",)
+
+
+def test_a_whole_name_counts_before_the_end_of_a_path() -> None:
+    unknown = Node(id="h9", slot_count=1, path=(None, "l0"))
+    tree = build_tree([*nodes("p0/l0"), unknown], ("pod", "leaf"))
+    assert tree.names[1] == ("p0/l0", "l0")
+    found = resolve_rates(parse_rates("leaf:l0=1Gbit,leaf:p0/l0=2Gbit,pod=1Gbit,host=1Gbit"), tree)
+    assert (found.levels[1].domains, found.remarks) == ((2000 * MBIT, 1000 * MBIT), ())
+
+
 def test_rates_are_formatted_with_at_most_three_digits() -> None:
-    assert [format_rate(rate) for rate in (999, 40 * MBIT, 19_871_234, 1_600_000 * MBIT)] == [
-        "999bit", "40Mbit", "19.9Mbit", "1.6Tbit",
+    assert [format_rate(rate) for rate in (999, 40 * MBIT, 19_871_234, 999_900 * MBIT)] == [
+        "999bit", "40Mbit", "19.9Mbit", "1Tbit",
     ]  # fmt: skip
     assert not Rates()
+    for rate in (1, 1001, 10**6 + 1, 2**53 - 1, 123_456_789 * MBIT):
+        assert parse_rates(f"host={format_rate(rate, exactly=True)}").links == {LinkName("host"): rate}

@@ -65,7 +65,16 @@ def test_bytes_are_read_with_units_for_all_axes_or_none() -> None:
         "traffic 'tp=20GB,dp=1GB,ep=0,cp=3' gives bytes for some axes, and pp, cp has a weight without a unit",
         "write it like pp=300MB, or pp=0 if it does not talk",
     )
-    assert refusal("tp=1.2.3GB")[0] == "traffic 'tp=1.2.3GB': the weight of tp is '1.2.3', not a number from 0 to 1e9"
+    hint = "write it like 1.2GB or 300MB: k, M, G and T are powers of 1000"
+    for text in ("1.2.3GB", "1gb", "1GiB", "1 Mb"):
+        what = f"traffic 'tp={text}': the weight of tp is {text!r}, neither a number nor bytes"
+        assert refusal(f"tp={text}") == (what, hint)
+    assert refusal("tp=9999999TB")[0] == "traffic 'tp=9999999TB': the weight of tp is '9999999TB', more than 1e9 MB"
+
+
+def test_bytes_are_rounded_and_an_axis_of_one_rank_needs_none() -> None:
+    alone = meshes.parse("dp=8,tp=1")
+    assert [(rule.weight, rule.is_bytes) for rule in parse("dp=12.34567kB", alone)] == [(0.012346, True), (100, False)]
 
 
 def test_the_order_in_which_traffic_is_named_makes_no_difference() -> None:

@@ -103,6 +103,59 @@ def test_slices_that_are_used_as_a_whole_are_chosen_by_time_too() -> None:
     assert get_seconds(found) == round(8 / 100 + 2 * 8 / 40, 9)
 
 
+def test_a_world_on_one_slice_takes_the_one_with_fast_hosts() -> None:
+    nodes = [Node(id=f"h{at}", slot_count=1, path=(f"s{at // 2}",), index=at % 2, host_pattern="{}") for at in range(4)]
+    limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=2))
+    found = plan(nodes, parse("dp=2"), limits, make_costs("dp=2", "dp=1MB", "host=1Gbit,host:h0=1Mbit"), None)
+    assert (set(found.ranks), get_seconds(found)) == ({"h2", "h3"}, 0.008)
+
+
+@pytest.mark.parametrize("rates", ["host=40Mbit", "device=1GB", "leaf:l9=1Gbit"])
+def test_where_leaves_have_no_rate_j_decides_as_without_rates(rates: str) -> None:
+    mesh, nodes = "pp=2,dp=8", on_leaves(4, 4, 4, 4)
+    costs = make_costs(mesh, "dp=1MB,pp=300kB", rates)
+    shuffled = [node.id for node in sorted(nodes, key=lambda node: int(node.id[1:]) * 7 % 16)]
+    before = Plan(
+        shape=(2, 8), ranks={name: (rank,) for rank, name in enumerate(shuffled)}, spares=(), moved=0, reasons=()
+    )
+    without = plan(nodes, parse(mesh), LEAVES, Costs(traffic=costs.traffic), before)
+    assert without.moved > 0
+    found = plan(nodes, parse(mesh), LEAVES, costs, before)
+    assert (found.cost, found.moved) == (without.cost, without.moved)
+
+
+def test_a_node_that_becomes_slow_is_replaced_and_no_other_moves() -> None:
+    mesh, nodes = "pp=2,dp=6", on_leaves(4, 4, 4, 4)
+    rates = "host=40Mbit,leaf=80Mbit"
+    before = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
+    slow = next(iter(before.ranks))
+    costs = make_costs(mesh, "dp=1MB,pp=300kB", f"{rates},host:{slow}=5Mbit")
+    after = plan(nodes, parse(mesh), LEAVES, costs, before)
+    assert (after.moved, slow in after.ranks) == (1, False)
+    assert get_seconds(after) == get_seconds(before)
+
+
+@pytest.mark.parametrize(("lost", "moved", "seconds"), [("h14", 1, 0.88), ("h9", 2, 0.88), ("h4", 1, 0.76)])
+def test_a_hole_is_filled_with_an_exchange_where_that_is_faster(lost: str, moved: int, seconds: float) -> None:
+    """The spare is on the slow leaf: alone it makes one more ring leave that leaf, where another node would not."""
+    mesh, nodes = "pp=3,dp=*", on_leaves(4, 4, 4, 4)
+    costs = make_costs(mesh, "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit,leaf:l1=20Mbit")
+    before = plan(nodes, parse(mesh), LEAVES, costs, None)
+    assert {node.id for node in nodes} - before.ranks.keys() == {"h7"}
+    left = [node for node in nodes if node.id != lost]
+    after = plan(left, parse(mesh), LEAVES, costs, before)
+    assert (after.moved, get_seconds(after)) == (moved, seconds)
+    assert get_seconds(plan(left, parse(mesh), LEAVES, costs, None)) == seconds
+
+
+def test_nodes_with_numbers_and_a_lone_node_have_a_time_as_well() -> None:
+    numbered = [Node(id=f"h{at}", slot_count=1, path=("l0",), rank=at) for at in range(3)]
+    found = plan(numbered, parse("dp=3"), LEAVES, make_costs("dp=3", "dp=1MB", "host=8Mbit,rack=1Gbit"), None)
+    assert (get_seconds(found), found.reasons[-1]) == (1.0, "rates of rack are not used: no node has a rack")
+    alone = plan(on_leaves(1, slots=4), parse("dp=4"), LEAVES, make_costs("dp=4", "dp=1MB", "device=1MB"), None)
+    assert get_seconds(alone) == 1.0
+
+
 def make_units(sizes: tuple[int, ...], mesh: str, room: int = 1) -> Problem:
     grid, tree = parse(mesh), build_tree(on_leaves(*sizes), ("leaf",))
     rooms, shape = [room] * len(tree.nodes), grid.resolve_shape(grid.replica_size)

@@ -210,8 +210,11 @@ def test_rates_that_nodes_tell_complete_those_of_the_options() -> None:
         "h2": replace(node("h2", "zone=a,leaf=l1"), rates=(("leaf", 30), ("rack", 5))),
         "h3": node("h3", "zone=b,leaf=l1"),
     }
-    found = merge_rates(parse_rates("zone=1Gbit"), told, build_topology(told))
-    assert found == parse_rates("zone=1Gbit,leaf:a/l1=30bit,host:h1=7bit")
+    found = merge_rates(parse_rates("zone=1Gbit,leaf/host=5bit"), told, build_topology(told))
+    assert found == parse_rates("zone=1Gbit,leaf/host=5bit,leaf:a/l1=30bit,host:h1=7bit")
+    assert merge_rates(parse_rates("leaf:l1=9bit"), told, build_topology(told)) == parse_rates(
+        "leaf:l1=9bit,zone:a=9bit,host:h1=7bit"
+    )
     assert merge_rates(None, {"h3": told["h3"]}, build_topology({"h3": told["h3"]})) is None
 
 

@@ -110,6 +110,7 @@ def test_the_time_is_that_of_all_transfers_added_up_link_by_link(
     expected = add_up(holders, mesh, tree, costs)
     assert math.isclose(timer.compute(layout), expected, rel_tol=1e-9, abs_tol=1e-12)
     explained = timer.explain(layout)
+    assert explained is not None
     assert explained.seconds == timer.compute(layout)
     assert all(math.isclose(part.seconds, part.amount * 8e6 / part.rate) for part in explained.parts if part.link)
 
@@ -119,7 +120,7 @@ def _make_timer(mesh: Mesh, tree: Tree, costs: Costs, unit: int = 1) -> StepTime
     shape = mesh.resolve_shape(mesh.replica_size)
     limits = Limits(levels=tree.levels, is_contiguous=False)
     problem = make_problem(tree, mesh, shape, unit, limits, costs, [12 // unit] * len(every), every)
-    return StepTimer(problem, tree, every, mesh, costs)
+    return StepTimer(problem, tree, every, mesh, shape, costs)
 
 
 LEAVES = tuple(f"l{leaf}" for leaf in (0, 0, 0, 1, 1, 1))
@@ -136,7 +137,6 @@ LEAVES = tuple(f"l{leaf}" for leaf in (0, 0, 0, 1, 1, 1))
         # Leaves are NVLink domains: hosts leave them by links of their own.
         ("host=80Mbit,leaf/host=8Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "host h0's link out of its leaf", 1.0),
         ("device=8Mbit", "pp=2,dp=3", "dp=0,pp=1MB", "each device's own link", 1.0),
-        ("device=8Mbit", "pp=1,dp=6", "dp=0,pp=1MB", "", 0.0),
     ],
 )
 def test_a_part_names_the_link_that_it_waits_for(
@@ -146,8 +146,21 @@ def test_a_part_names_the_link_that_it_waits_for(
     tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
     timer = _make_timer(grid, tree, Costs(traffic=traffic.parse(weights, grid), rates=parse_rates(rates)))
     found = timer.explain(np.arange(6, dtype=np.int32))
+    assert found is not None
     (part,) = found.parts
     assert (part.link, part.seconds, found.is_absolute) == (link, seconds, True)
+
+
+def test_an_axis_of_one_rank_takes_no_time_and_without_rates_nothing_does() -> None:
+    mesh = parse("dp=*,tp=6")
+    tree = build_tree([Node(id=f"h{at}", slot_count=1, path=(leaf,)) for at, leaf in enumerate(LEAVES)], ("leaf",))
+    weights = traffic.parse("dp=9MB,tp=1MB", mesh)
+    found = _make_timer(mesh, tree, Costs(traffic=weights, rates=parse_rates("device=8Mbit"))).explain(np.arange(6))
+    assert found is not None
+    assert [(part.communicator.name, part.seconds) for part in found.parts] == [("tp", 1.0)]
+    assert (
+        _make_timer(mesh, tree, Costs(traffic=weights, rates=parse_rates("rack=1Gbit"))).explain(np.arange(6)) is None
+    )
 
 
 def test_items_of_several_hosts_are_spread_over_them() -> None:
