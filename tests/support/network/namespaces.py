@@ -30,7 +30,7 @@ from tests.support.processes.tree import is_alive
 from tests.support.waiting import wait_until
 
 _PREFIX = "meshrun-test"
-_DROP, _ACCEPT = 2, 0  # TC_ACT_SHOT, TC_ACT_OK
+DROP, NO_OPINION = 2, 0xFFFFFFFF  # TC_ACT_SHOT; TC_ACT_UNSPEC: the next filter is asked
 # A frame on a port: 14 bytes of Ethernet, then IPv4 with the source at 12 and the destination at 16.
 _SOURCE_AT, _DESTINATION_AT = 26, 30
 
@@ -87,7 +87,7 @@ class Network:
         self._name = f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(3)}"
         self._hosts: dict[str, Host] = {}
         _sweep()
-        _ip("netns", "add", self._name)
+        run_ip("netns", "add", self._name)
         self._in_bridge("link", "add", "br0", "type", "bridge")
         self._in_bridge("link", "set", "br0", "up")
 
@@ -105,13 +105,13 @@ class Network:
             namespace, number = self._namespace(name), len(self._hosts) + 1
             address = f"10.77.0.{number}"
             self._hosts[name] = Host(name, address, ("ip", "netns", "exec", namespace, *named(name)))
-            _ip("netns", "add", namespace)
+            run_ip("netns", "add", namespace)
             self._in_bridge("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", namespace)
             self._in_bridge("link", "set", name, "master", "br0", "up")
-            _tc("-netns", self._name, "qdisc", "add", "dev", name, "clsact")
-            _ip("-netns", namespace, "address", "add", f"{address}/24", "dev", "eth0")
-            _ip("-netns", namespace, "link", "set", "eth0", "up")
-            _ip("-netns", namespace, "link", "set", "lo", "up")
+            run_tc("-netns", self._name, "qdisc", "add", "dev", name, "clsact")
+            run_ip("-netns", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+            run_ip("-netns", namespace, "link", "set", "eth0", "up")
+            run_ip("-netns", namespace, "link", "set", "lo", "up")
         return self._hosts[name]
 
     @contextmanager
@@ -139,13 +139,13 @@ class Network:
     def heal(self, name: str) -> None:
         """Undo every cut of this host's port."""
         for side in ("ingress", "egress"):
-            _tc("-netns", self._name, "filter", "delete", "dev", name, side)
+            run_tc("-netns", self._name, "filter", "delete", "dev", name, side)
 
     def _drop(self, name: str, side: str, program: str) -> None:
-        _tc("-netns", self._name, "filter", "add", "dev", name, side, "bpf", "direct-action", "bytecode", program)
+        run_tc("-netns", self._name, "filter", "add", "dev", name, side, "bpf", "direct-action", "bytecode", program)
 
     def _in_bridge(self, *words: str) -> None:
-        _ip("-netns", self._name, *words)
+        run_ip("-netns", self._name, *words)
 
     def _namespace(self, host: str) -> str:
         return f"{self._name}-{host}"
@@ -154,9 +154,9 @@ class Network:
 def _program(offset: int, address: str | None) -> str:
     """Classic BPF as tc reads it: drop every frame, or those with `address` at `offset`."""
     if address is None:
-        return f"1,6 0 0 {_DROP}"
-    # load a word; equal: next, else one further; drop; no opinion, so that the next filter is asked
-    return f"4,32 0 0 {offset},21 0 1 {int(IPv4Address(address))},6 0 0 {_DROP},6 0 0 {0xFFFFFFFF}"
+        return f"1,6 0 0 {DROP}"
+    # load a word; equal: next, else one further
+    return f"4,32 0 0 {offset},21 0 1 {int(IPv4Address(address))},6 0 0 {DROP},6 0 0 {NO_OPINION}"
 
 
 def _enter(descriptor: int) -> None:
@@ -166,7 +166,7 @@ def _enter(descriptor: int) -> None:
 
 def _sweep() -> None:
     """Remove what a test run left behind that was killed."""
-    for line in _ip("netns", "list").splitlines():
+    for line in run_ip("netns", "list").splitlines():
         namespace = line.partition(" ")[0]
         pid = namespace.removeprefix(f"{_PREFIX}-").partition("-")[0]
         if namespace.startswith(f"{_PREFIX}-") and pid.isdigit() and not is_alive(int(pid)):
@@ -175,21 +175,21 @@ def _sweep() -> None:
 
 def _remove(namespace: str) -> None:
     def nobody() -> bool:
-        left = [int(word) for word in _ip("netns", "pids", namespace).split()]
+        left = [int(word) for word in run_ip("netns", "pids", namespace).split()]
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not any(map(is_alive, left))
 
     wait_until(nobody, 20, f"the end of every process in {namespace}")
-    _ip("netns", "delete", namespace)
+    run_ip("netns", "delete", namespace)
 
 
-def _ip(*words: str) -> str:
+def run_ip(*words: str) -> str:
     return _run("ip", *words)
 
 
-def _tc(*words: str) -> str:
+def run_tc(*words: str) -> str:
     return _run("tc", *words)
 
 
