@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -92,6 +92,71 @@ def cost(instance: Instance, shape: Sequence[int], ranks: Ranks) -> Fraction:
     for price, level in zip(level_costs(instance), labels, strict=True):
         total += price * int(talk.weight[level[low] != level[high]].sum())
     return total / talk.scale
+
+
+class Part(NamedTuple):
+    """What one communicator moves at once in a step, one way: link -> bytes ("leaf:l0" outwards, "host:h1" inwards)."""
+
+    communicator: str
+    out: Mapping[str, float]
+    into: Mapping[str, float]
+
+
+def parts(instance: Instance, shape: Sequence[int], ranks: Ranks, fast: str | None = None) -> list[Part]:
+    """What every link carries, one part of a step after the other: a line forward and then back, others at once.
+
+    `fast`: the level whose domains have links of their own beside the hosts' NICs. Weights are megabytes.
+    """
+    paths = {node.id: node.path for node in instance.nodes}
+    host_of = {rank: host for host, held in ranks.items() for rank in held}
+    levels = instance.limits.levels
+    inner = len(levels) if fast is None else levels.index(fast)
+    nic = "host" if fast is None else f"{fast}/host"
+    found = []
+    for one in instance.costs.traffic or ():
+        rows = groups(instance, shape, one.axes).tolist()
+        for hops in _directed_hops(one.kind, rows, one.weight * 1e6):
+            out: dict[str, float] = {}
+            into: dict[str, float] = {}
+            for low, high, size in hops:
+                for loads, here, there in ((out, host_of[low], host_of[high]), (into, host_of[high], host_of[low])):
+                    ours, theirs = paths[here], paths[there]
+                    links = [f"{nic}:{here}"]
+                    if fast is not None and ours == theirs:
+                        links = [f"host:{here}"]
+                    depths = range(1, inner + 1)
+                    links += [f"{levels[at - 1]}:{ours[at - 1]}" for at in depths if ours[:at] != theirs[:at]]
+                    for link in links if here != there else ():
+                        loads[link] = loads.get(link, 0) + size
+            found.append(Part(one.name, out, into))
+    return found
+
+
+def _directed_hops(kind: str, rows: Sequence[Sequence[int]], size: float) -> Iterator[list[tuple[int, int, float]]]:
+    """Who sends how many bytes to whom, for each part of a communicator, all of its groups at once."""
+    if kind == "all":
+        yield [(low, high, size / (len(row) - 1)) for row in rows for low, high in itertools.permutations(row, 2)]
+    elif kind == "ring":
+        yield [(low, high, size) for row in rows for low, high in zip(row, (*row[1:], row[0]), strict=True)]
+    else:
+        forward = [(low, high, size / 2) for row in rows for low, high in itertools.pairwise(row)]
+        yield forward
+        yield [(high, low, half) for low, high, half in forward]
+
+
+def seconds(found: Iterable[Part], rates: Mapping[str, float]) -> float:
+    """How long the parts take one after the other, each as long as its slowest link; rates in bits per second."""
+    return sum(
+        max(
+            (
+                size * 8 / rates.get(link, rates.get(link.partition(":")[0], math.inf))
+                for loads in (part.out, part.into)
+                for link, size in loads.items()
+            ),
+            default=0.0,
+        )
+        for part in found
+    )
 
 
 def as_plan(instance: Instance, shape: Sequence[int], ranks: Ranks) -> Plan:
