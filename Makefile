@@ -155,6 +155,11 @@ bench-cluster: .venv/installed servers ## several agents and a real etcd: first 
 bench-placement: .venv/installed ## quality, time and memory of the planner
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
+# 25 minutes; TRUTH=--quick tries three cases.
+TRUTH ?=
+bench-truth: .venv/installed ## predicted seconds of a step beside real steps on emulated networks; for root
+	$(BENCH) -m benchmarks.truth $(TRUTH) --json benchmarks/records/truth.jsonl
+
 # CPU seconds for one cluster of more than 270 nodes; smaller ones get less.
 SEARCH_SECONDS ?= 20
 bench-search: .venv/installed ## search long for layouts better than those the planner is measured against

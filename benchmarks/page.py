@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks import pictures, planner_tables, runs, tables
+from benchmarks import pictures, planner_tables, runs, tables, truth_tables
 from benchmarks.runs import History
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +50,8 @@ TABLES = {
     "placement-costs": planner_tables.costs,
     "placement-times": planner_tables.seconds,
     "placement-moves": planner_tables.moves,
+    "truth-aims": truth_tables.aims,
+    "truth-cases": truth_tables.cases,
 }
 
 

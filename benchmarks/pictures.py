@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from benchmarks import figures, planner_tables, plots, words
+from benchmarks import figures, planner_tables, plots, truth_tables, words
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.runs import NEVER, OURS, THEIRS, History, Series
 from benchmarks.tables import EVENTS
+from benchmarks.truth_tables import ADDRESS, JOIN, PATH, PLAN
 
 # Shorter than in the table of aims: what stands at the left of a picture.
 RATIOS = {
@@ -231,6 +232,26 @@ def placement_time(history: History) -> Picture | None:
     )
 
 
+def placement_truth(history: History) -> Picture | None:
+    """Measured by predicted seconds of a step, a dot for each order of each case."""
+    groups: dict[str, list[tuple[float, float]]] = {"random": [], "join, address, path": [], "plan": []}
+    for case in truth_tables.find_cases(history):
+        for order in case.orders:
+            today = {JOIN, ADDRESS, PATH} & set(order.names)
+            name = "plan" if PLAN in order.names else "join, address, path" if today else "random"
+            groups[name].append((order.predicted_s, order.measured_s))
+    points = [point for group in groups.values() for point in group]
+    if not points:
+        return None
+    svg = plots.scatter("A step's communication", ("seconds, predicted", "seconds, measured"), groups)
+    ratios = [measured / predicted for predicted, measured in points if predicted > 0]
+    alt = (
+        f"A dot for each of {len(points)} orders by predicted and measured seconds, along the diagonal: measured is "
+        f"{min(ratios):.2f} to {max(ratios):.2f} times predicted; plans lie at the lower left of their cases."
+    )
+    return Picture(svg, alt)
+
+
 PICTURES: dict[str, Callable[[History], Picture | None]] = {
     "performance-ratios.svg": ratios,
     "performance-warm.svg": warm,
@@ -239,4 +260,5 @@ PICTURES: dict[str, Callable[[History], Picture | None]] = {
     "performance-scale.svg": scale,
     "placement-quality.svg": placement_quality,
     "placement-time.svg": placement_time,
+    "placement-truth.svg": placement_truth,
 }

@@ -1,8 +1,9 @@
-"""How the pictures of docs/performance.md are drawn: three forms, one style, and the same bytes from the same figures.
+"""How the pictures of docs/performance.md are drawn: four forms, one style, and the same bytes from the same figures.
 
 `rows`    a line per thing, dots for single runs along a logarithmic axis: for what is compared
 `curves`  a panel or several, both axes logarithmic, a line through the medians: for what grows
 `quality` a line per family of clusters, a dot per cluster: how far above the best known it lies
+`scatter` dots by two logarithmic axes of one unit, and the diagonal: for what was predicted and then measured
 
 Sides differ by colour and by mark, so that the picture can be read without colour. It brings its own background, and
 can be read on a light and on a dark page alike. Letters stay letters: they can be searched, and the file is small.
@@ -206,6 +207,29 @@ def quality(title: str, names: Sequence[str], found: Sequence[Row], marks: Mappi
         axes.set_xlabel("cost above the best known layout")
         _title(figure, title)
         _legend(figure, [(name, LOOKS[index]) for index, name in enumerate(names)])
+        return _svg(figure, title)
+
+
+def scatter(title: str, axes_words: tuple[str, str], groups: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Dots of several groups, the later ones on top, and the line on which both values are the same."""
+    with _figure(5.6) as figure:
+        axes = figure.add_axes((0.11, 0.09, 0.86, 0.77))
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        everything = [value for points in groups.values() for point in points for value in point]
+        ends = min(everything, default=0.1) / 1.2, max(everything, default=1.0) * 1.2
+        axes.set_xlim(*ends)
+        axes.set_ylim(*ends)
+        axes.plot(ends, ends, color=INK, linewidth=1, zorder=1.5)
+        for look, points in zip(LOOKS, groups.values(), strict=False):
+            _marks(axes, [x for x, _ in points], [y for _, y in points], look)
+        for which in ("x", "y"):
+            _ticks(axes, which)
+        axes.tick_params(length=0)
+        axes.set_xlabel(axes_words[0])
+        axes.set_ylabel(axes_words[1])
+        _title(figure, title)
+        _legend(figure, list(zip(groups, LOOKS, strict=False)))
         return _svg(figure, title)
 
 
