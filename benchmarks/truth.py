@@ -98,7 +98,7 @@ def _read_cpu_times() -> tuple[int, int]:
 
 
 def measure(network: TreeNetwork, case: Case, names: Sequence[str], layout: Layout, count: int) -> Line:
-    """One order: `count` steps that count, and how much more or less than its share the fullest link carried."""
+    """One order: `count` steps that count, and what uplinks carried over what they should have."""
     samples: list[Sample] = []
     busy = 0
     with running(network, case, layout) as step:
@@ -156,9 +156,6 @@ def measure_case(case: Case, count: int) -> Iterator[Line]:
     "--case", "chosen", type=click.Choice([case.name for case in CASES]), multiple=True, help="Only this case."
 )
 def main(bench: pairs.Bench, chosen: Sequence[str]) -> str:
-    if why := why_no_trees():
-        print(f"skipped: {why}", file=sys.stderr)
-        sys.exit(0)
     import torch.distributed.device_mesh  # noqa: F401  # inherited by all ranks
 
     names = chosen or (QUICK if bench.is_quick else [case.name for case in CASES])
@@ -169,10 +166,15 @@ def main(bench: pairs.Bench, chosen: Sequence[str]) -> str:
             began_s = time.monotonic()
             for line in measure_case(case, bench.pairs):
                 bench.record(line)
+                if not line["seconds"]:
+                    bench.failures.append(f"{case.name}, {', '.join(line['names'])}: no step counts, the CPU was busy")
             print(f"{case.name}: {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
     history = bench.history()
     return "\n\n".join(table(history) for table in (truth_tables.aims, truth_tables.cases))
 
 
 if __name__ == "__main__":
+    if why := why_no_trees():  # before there is a record
+        print(f"skipped: {why}", file=sys.stderr)
+        sys.exit(0)
     main()

@@ -122,7 +122,7 @@ def test_a_step_ends_with_the_gradients_of_replicas() -> None:
 def test_the_correlation_is_of_ranks_and_ties_share_theirs() -> None:
     assert truth_tables.correlate([(1, 10), (2, 100), (3, 1000)]) == pytest.approx(1)
     assert truth_tables.correlate([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
-    assert truth_tables.correlate([(1, 1), (1, 2), (2, 3)]) == pytest.approx(math.sqrt(3) / 2)
+    assert truth_tables.correlate([(1, 1), (1, 2), (2, 3), (3, 4)]) == pytest.approx(3 / math.sqrt(10))
     assert math.isnan(truth_tables.correlate([(1, 1), (1, 2)]))
     assert math.isnan(truth_tables.correlate([]))
 
