@@ -13,7 +13,7 @@ from benchmarks import figures, planner_tables, plots, truth_tables, words
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.runs import NEVER, OURS, THEIRS, History, Series
 from benchmarks.tables import EVENTS
-from benchmarks.truth_tables import ADDRESS, JOIN, PATH, PLAN
+from benchmarks.truth_tables import ADDRESS, BY_J, JOIN, PATH, PLAN
 
 # Shorter than in the table of aims: what stands at the left of a picture.
 RATIOS = {
@@ -234,12 +234,12 @@ def placement_time(history: History) -> Picture | None:
 
 def placement_truth(history: History) -> Picture | None:
     """Measured by predicted seconds of a step, a dot for each order of each case."""
-    groups: dict[str, list[tuple[float, float]]] = {"random": [], "join, address, path": [], "plan": []}
+    kinds = {"plan": {PLAN}, "by J, join, address, path": {BY_J, JOIN, ADDRESS, PATH}}
+    groups: dict[str, list[tuple[float, float]]] = {name: [] for name in (*kinds, "random")}
     for case in truth_tables.find_cases(history):
         for order in case.orders:
-            today = {JOIN, ADDRESS, PATH} & set(order.names)
-            name = "plan" if PLAN in order.names else "join, address, path" if today else "random"
-            groups[name].append((order.predicted_s, order.measured_s))
+            group = next((group for group, names in kinds.items() if names & set(order.names)), "random")
+            groups[group].append((order.predicted_s, order.measured_s))
     points = [point for group in groups.values() for point in group]
     if not points:
         return None

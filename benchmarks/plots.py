@@ -211,7 +211,7 @@ def quality(title: str, names: Sequence[str], found: Sequence[Row], marks: Mappi
 
 
 def scatter(title: str, axes_words: tuple[str, str], groups: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Dots of several groups, the later ones on top, and the line on which both values are the same."""
+    """Dots of several groups, the first on top, and the line on which both values are the same."""
     with _figure(5.6) as figure:
         axes = figure.add_axes((0.11, 0.09, 0.86, 0.77))
         axes.set_xscale("log")
@@ -221,7 +221,7 @@ def scatter(title: str, axes_words: tuple[str, str], groups: Mapping[str, Sequen
         axes.set_xlim(*ends)
         axes.set_ylim(*ends)
         axes.plot(ends, ends, color=INK, linewidth=1, zorder=1.5)
-        for look, points in zip(LOOKS, groups.values(), strict=False):
+        for look, points in reversed(list(zip(LOOKS, groups.values(), strict=False))):
             _marks(axes, [x for x, _ in points], [y for _, y in points], look)
         for which in ("x", "y"):
             _ticks(axes, which)

@@ -189,3 +189,17 @@ def test_a_case_that_is_measured_again_replaces_that_case() -> None:
 
 def test_without_records_the_tables_say_that_nothing_was_measured() -> None:
     assert truth_tables.aims(runs.History([])) == truth_tables.cases(runs.History([])) == "Not measured yet."
+
+
+def test_the_picture_says_by_how_much_times_differ() -> None:
+    pictures = pytest.importorskip("benchmarks.pictures", reason="pictures are drawn by matplotlib")
+    found = pictures.placement_truth(
+        read(
+            make_line("a", ["plan"], 0.5, [0.6]),
+            make_line("a", ["by J"], 1.0, [1.1]),
+            make_line("a", ["join"], 2.0, []),
+        )
+    )
+    assert "each of 2 orders" in found.alt
+    assert "1.10 to 1.20 times predicted" in found.alt
+    assert pictures.placement_truth(runs.History([])) is None
