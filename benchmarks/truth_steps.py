@@ -14,10 +14,12 @@ of its weight forward and half back, an all-to-all n-1 of n blocks.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -48,10 +50,7 @@ class Seat(NamedTuple):
 
     @property
     def world(self) -> int:
-        size = 1
-        for each in self.shape:
-            size *= each
-        return size
+        return math.prod(self.shape)
 
 
 def sort_by_schedule(exchanges: Sequence[Exchange]) -> list[Exchange]:
@@ -101,19 +100,10 @@ def _join_torch(seat: Seat) -> Callable[[], None]:
             line = dist.get_process_group_ranks(group)
             parts += [_make_line(dist, group, each, data, side) for each in (line, line[::-1])]
         elif one.kind == "ring":
-            parts.append(
-                _make_one(lambda data=data, group=group: dist.all_reduce(data, group=group, async_op=True), side)
-            )
+            parts.append(_overlap(partial(dist.all_reduce, data, group=group, async_op=True), side))
         else:
-            into = torch.empty_like(data)
-            parts.append(
-                _make_one(
-                    lambda data=data, into=into, group=group: dist.all_to_all_single(
-                        into, data, group=group, async_op=True
-                    ),
-                    side,
-                )
-            )
+            exchange = partial(dist.all_to_all_single, torch.empty_like(data), data, group=group, async_op=True)
+            parts.append(_overlap(exchange, side))
 
     def step() -> None:
         for part in parts:
@@ -122,7 +112,7 @@ def _join_torch(seat: Seat) -> Callable[[], None]:
     return step
 
 
-def _make_one(start: Callable[[], Any], side: Any) -> Callable[[], None]:
+def _overlap(start: Callable[[], Any], side: Any) -> Callable[[], None]:
     """A collective, and a little that is computed meanwhile."""
 
     def run() -> None:
