@@ -1,0 +1,127 @@
+"""From echoes to groups: which nodes answer one another fast while the network is full.
+
+Round trips are compared by their logarithms, because what counts is how many times longer one takes. Otsu's method
+cuts all of them into two classes; below a ratio of 3 between the classes nothing is told apart. Nodes are joined by
+average linkage, which one odd pair does not mislead as it does single linkage, and only up to the cut. What was found
+is held against the pairs again: groups that more than a few pairs contradict are noise.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+RATIO_MIN = 3.0
+MISFITS_MAX = 0.1  # of near pairs, and of far pairs
+FLOOR_S = 50e-6
+"""Shorter round trips count as this long: what a kernel takes to wake a thread says nothing of the network."""
+
+Pair = tuple[int, int]  # of participants, the smaller one first
+Groups = tuple[tuple[int, ...], ...]  # each in order, the one with the smallest member first
+
+
+class Grouping(Struct, frozen=True, kw_only=True):
+    """`ratio`: of a usual round trip between groups to one within, 1 where there is one group.
+
+    `reason`: why it is one group, or the groups are doubtful; "" where they fit.
+    """
+
+    groups: Groups
+    ratio: float = 1.0
+    reason: str = ""
+    is_consistent: bool = True
+
+
+def make_pair(one: int, other: int) -> Pair:
+    return (one, other) if one < other else (other, one)
+
+
+def find_median(values: Sequence[float]) -> float:
+    """Return the median, the lower one of two in the middle. There must be a value."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def cut(values: Sequence[float]) -> tuple[float, float]:
+    """Return where Otsu's method cuts the values, and the distance between the means of the two classes."""
+    ordered = sorted(values)
+    total, below = math.fsum(ordered), 0.0
+    best, at, distance = -1.0, ordered[-1], 0.0
+    for count, (value, following) in enumerate(pairwise(ordered), 1):
+        below += value
+        if following > value:
+            apart = (total - below) / (len(ordered) - count) - below / count
+            spread = count * (len(ordered) - count) * apart * apart
+            if spread > best:
+                best, at, distance = spread, (value + following) / 2, apart
+    return at, distance
+
+
+def find_groups(
+    members: Sequence[int], round_trips_s: Mapping[Pair, float], *, several: int = 2, ratio_min: float = RATIO_MIN
+) -> Grouping:
+    """Group the members by the usual round trip of each pair. Pairs that are missing say nothing.
+
+    Fewer than `several` groups of more than one member are none: one node that is slow to all would be a group.
+    """
+    whole = (tuple(sorted(members)),)
+    known = {pair: math.log(max(FLOOR_S, value)) for pair, value in round_trips_s.items() if {*pair} <= set(members)}
+    if len(known) < 2:
+        return Grouping(groups=whole, reason="there are too few pairs to compare")
+    limit, distance = cut(list(known.values()))
+    ratio = math.exp(distance)
+    if ratio < ratio_min:
+        return Grouping(groups=whole, ratio=ratio, reason=f"far round trips are {ratio:.1f} times as long as near ones")
+    groups = _link(members, known, limit)
+    if len(groups) < 2 or sum(len(group) > 1 for group in groups) < several:
+        return Grouping(groups=whole, ratio=ratio, reason="there are no two groups of several nodes")
+    group_of = {member: index for index, group in enumerate(groups) for member in group}
+    misfits = {True: [0, 0], False: [0, 0]}
+    for (one, other), value in known.items():
+        is_near = group_of[one] == group_of[other]
+        misfits[is_near][0] += (value <= limit) != is_near
+        misfits[is_near][1] += 1
+    share = max(wrong / max(1, total) for wrong, total in misfits.values())
+    is_consistent = share <= MISFITS_MAX
+    reason = "" if is_consistent else f"{share:.0%} of the pairs contradict the groups"
+    return Grouping(groups=groups, ratio=ratio, reason=reason, is_consistent=is_consistent)
+
+
+def _link(members: Sequence[int], known: Mapping[Pair, float], limit: float) -> Groups:
+    """Join the two clusters with the least mean distance over known pairs, again and again, up to the limit."""
+    clusters: dict[int, list[int]] = {member: [member] for member in members}
+    links: defaultdict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # sum of distances, pairs
+    heap: list[tuple[float, int, int]] = []
+    for (one, other), value in known.items():
+        links[one][other] = links[other][one] = (value, 1)
+        heap.append((value, one, other))
+    heapq.heapify(heap)
+    fresh = max(members) + 1
+    while heap:
+        mean, one, other = heapq.heappop(heap)
+        if mean > limit:
+            break
+        if one not in clusters or other not in clusters:
+            continue
+        clusters[fresh] = clusters.pop(one) + clusters.pop(other)
+        merged: dict[int, tuple[float, int]] = {}
+        for old in (one, other):
+            for third, (total, count) in links.pop(old).items():
+                links[third].pop(old, None)
+                if third in clusters:
+                    before = merged.get(third, (0.0, 0))
+                    merged[third] = (before[0] + total, before[1] + count)
+        for third, (total, count) in merged.items():
+            links[fresh][third] = links[third][fresh] = (total, count)
+            heapq.heappush(heap, (total / count, min(third, fresh), max(third, fresh)))
+        fresh += 1
+    return order_groups(clusters.values())
+
+
+def order_groups(groups: Iterable[Sequence[int]]) -> Groups:
+    """Return the groups in order: members by number, groups by their first member."""
+    return tuple(sorted(tuple(sorted(group)) for group in groups))

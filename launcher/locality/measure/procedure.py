@@ -1,0 +1,463 @@
+"""The steps of a measurement: which rounds come next, and what all of them say in the end.
+
+`find_tree` is a generator: it yields the rounds of a step, is sent what the nodes report of them, and returns its
+finding. Who plays the rounds, nodes of a network or a model of one, it does not know.
+
+1. An idle round shows who can be reached; one in which each sends to a random other as fast as it can, what a host's
+   link carries.
+2. Rounds in which each sends to a random other, a little slower than that: no host's link is full, so an echo that
+   waits has crossed a full uplink. Which uplinks fill differs from round to round; the longest wait counts.
+3. Everyone sends to another group, and every uplink is full: the same groups must come out, or it starts again. Then
+   everyone sends inside its group, and a group that is two falls apart.
+4. Flows that just do not fill the groups' uplinks fill only what lies above them: groups of groups.
+5. A round for each level gives the rates of its links.
+
+Stated groups take the place of the second step, and what is found is compared with them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Literal
+
+from msgspec import Struct
+
+from launcher.locality.measure import rates
+from launcher.locality.measure.grouping import (
+    FLOOR_S,
+    Grouping,
+    Groups,
+    Pair,
+    find_groups,
+    find_median,
+    make_pair,
+    order_groups,
+)
+from launcher.locality.measure.schedule import (
+    RATE_WINDOW_S,
+    Round,
+    choose_offsets,
+    make_across_round,
+    make_inside_round,
+    make_random_round,
+    shuffle,
+)
+
+RANDOM_ROUNDS = 3
+RANDOM_STEPS = 3  # of that many rounds, before a network is called flat
+INSIDE_ROUNDS = 2
+ABOVE_ROUNDS = 3
+RATIO_CLEAN_MIN = 10.0
+"""Where some links of a level may be full and others not, what is near must be nearly as near as when it is idle."""
+PACE_ABOVE = 0.95  # of the rate of an uplink that was measured
+ATTEMPTS = 2
+SLOWED = 0.85  # of its pace: a flow that gets less has met a full link
+PACE = 0.85
+"""Of a link's rate: it stays empty, and what joins two or more of them fills if it is narrower than their sum."""
+RISE_MIN = 2.0
+"""Loaded round trips over idle ones: with less, the hosts have filled no link."""
+VARIATION_MAX = 0.35
+"""Of what arrives in two rounds alike: with more, others use the network as well."""
+
+
+class RoundReport(Struct, frozen=True):
+    """What a node saw in a round: the usual round trip to each of those it asked, in microseconds, 0 for no answer;
+    and the bits per second that it received, as the link carries them.
+    """
+
+    round_trips_us: tuple[int, ...]
+    received_bps: int = 0
+
+
+Reports = Mapping[int, tuple[RoundReport, ...]]
+"""Of each participant that has reported, in the order of the rounds."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """`levels`: the groups of each level, outermost first; `rates_bps`: of their uplinks, 0 for an unknown one.
+
+    `left_out`: participant -> why. `blocked`: pairs between which no echo passed. `flow_bps`: what one flow reached.
+    """
+
+    kind: Literal["tree", "flat", "unknown"]
+    reason: str = ""
+    levels: tuple[Groups, ...] = ()
+    rates_bps: tuple[tuple[int, ...], ...] = ()
+    host_rates_bps: tuple[int, ...] = ()
+    left_out: Mapping[int, str] = {}
+    blocked: tuple[Pair, ...] = ()
+    flow_bps: int = 0
+    is_busy: bool = False
+
+
+RoundRates = list[tuple[Round, dict[int, int]]]
+"""Rounds, each with what every participant received in bits per second."""
+Steps = Generator[tuple[Round, ...], Reports, Finding]
+
+
+def find_tree(count: int, seed: int, *, depth: int = 2, stated: Groups | None = None) -> Steps:
+    """Yield rounds for `count` participants, receive reports, return the finding.
+
+    `depth`: the most levels to look for. `stated`: the groups that are to be checked.
+    """
+    return (yield from _Search(count, seed, depth).run(stated))
+
+
+class _Search:
+    def __init__(self, count: int, seed: int, depth: int) -> None:
+        self._count = count
+        self._seed = seed
+        self._depth = depth
+        self._turn = 0
+        self._members = list(range(count))
+        self._offsets = choose_offsets(count, seed)
+        self._left_out: dict[int, str] = {}
+        self._blocked: tuple[Pair, ...] = ()
+        self._reports: Reports = {}
+        self._rounds: tuple[Round, ...] = ()
+        self._rises = False
+        self._longest: defaultdict[Pair, float] = defaultdict(float)
+        self._flow_bps = 0
+        self._is_busy = False
+        self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
+
+    def run(self, stated: Groups | None) -> Steps:
+        yield from self._play(Round(), make_random_round(self._count, self._members, self._seed, 0))
+        self._drop_unreachable()
+        idle, loaded = (self._find_usual(index) for index in (0, 1))
+        if len(self._members) < 2 or not idle:
+            return self._make_unknown("no echo was answered: UDP does not pass between these nodes")
+        self._rises = _measure_rise(idle, loaded) >= RISE_MIN
+        self._flow_bps = max(self._best_bps.values(), default=0)
+        if len(self._members) == 2:
+            return self._conclude_flat("two nodes have one way between them")
+        grouping = None
+        for _ in range(ATTEMPTS):
+            if stated is None or grouping is not None:
+                grouping = yield from self._group_at_random()
+            else:
+                grouping = Grouping(groups=self._keep_members(stated))
+            if len(grouping.groups) == 1:
+                return self._conclude_flat(grouping.reason)
+            confirmed = yield from self._confirm(grouping.groups)
+            if confirmed:
+                return (yield from self._finish(*confirmed))
+        return self._make_unknown("two measurements disagree: others use the network, or its paths change")
+
+    def _play(self, *rounds: Round) -> Generator[tuple[Round, ...], Reports, None]:
+        """Have rounds played; participants that do not report are left out from then on."""
+        self._rounds = rounds
+        self._reports = yield rounds
+        for member in [one for one in self._members if len(self._reports.get(one, ())) != len(rounds)]:
+            self._drop(member, "it has not answered in time")
+        for round, received_bps in self._list_rates(rounds):
+            for sender, receiver in enumerate(round.targets):
+                for one in (sender, receiver) if not round.paces_bps else ():
+                    self._best_bps[one] = max(self._best_bps[one], received_bps.get(receiver, 0))
+
+    def _drop(self, member: int, reason: str) -> None:
+        self._members.remove(member)
+        self._left_out[member] = reason
+
+    # --- what the reports say ---
+
+    def _list_rates(self, rounds: Iterable[Round]) -> RoundRates:
+        """These rounds of the last step, each with what every participant received."""
+        wanted = list(rounds)
+        return [
+            (round, {one: self._reports[one][index].received_bps for one in self._members})
+            for index, round in enumerate(self._rounds)
+            if round in wanted and round.targets
+        ]
+
+    def _list_round_trips(self, *indexes: int) -> dict[Pair, list[float]]:
+        """Pair -> round trips of these rounds of the last step, asked by either of them."""
+        found: defaultdict[Pair, list[float]] = defaultdict(list)
+        for asker in self._members:
+            for index in indexes:
+                answers = self._reports[asker][index].round_trips_us
+                for offset, micros in zip(self._offsets, answers, strict=False):
+                    asked = (asker + offset) % self._count
+                    if micros and asked in self._members_set():
+                        found[make_pair(asker, asked)].append(micros / 1e6)
+        return found
+
+    def _find_usual(self, index: int) -> dict[Pair, float]:
+        """Pair -> its usual round trip in one round of the last step."""
+        return {pair: find_median(values) for pair, values in self._list_round_trips(index).items()}
+
+    def _members_set(self) -> frozenset[int]:
+        return frozenset(self._members)
+
+    def _keep_members(self, groups: Groups) -> Groups:
+        kept = (tuple(one for one in group if one in self._members) for group in groups)
+        return order_groups(filter(None, kept))
+
+    def _drop_unreachable(self) -> None:
+        """Leave out those that nobody has an answer from, and note other pairs without one."""
+        present = self._members_set()
+        answered: set[int] = set()
+        silent: list[Pair] = []
+        for asker in self._members:
+            for offset, micros in zip(self._offsets, self._reports[asker][0].round_trips_us, strict=False):
+                asked = (asker + offset) % self._count
+                if asked in present:
+                    if micros:
+                        answered |= {asked, asker}
+                    else:
+                        silent.append((asker, asked))
+        unreachable = present - answered
+        if unreachable == present:
+            return
+        for member in sorted(unreachable):
+            self._drop(member, "no echo passes between it and any other node")
+        self._blocked = tuple(sorted({make_pair(*pair) for pair in silent if not {*pair} & unreachable}))
+
+    # --- steps ---
+
+    def _group_at_random(self) -> Generator[tuple[Round, ...], Reports, Grouping]:
+        """Group by paced rounds in which everybody sends to a random other; more of them before it is called flat."""
+        longest = self._longest = defaultdict(float)
+        for step in range(RANDOM_STEPS):  # all flows may have been slow by chance: the second step is faster
+            rounds = []
+            for _ in range(RANDOM_ROUNDS):
+                self._turn += 1
+                round = make_random_round(self._count, self._members, self._seed, self._turn)
+                rounds.append(self._set_host_pace(round, 2 if step == 1 else 1))
+            yield from self._play(*rounds)
+            self._collect_longest(range(RANDOM_ROUNDS))
+            grouping = find_groups(self._members, longest)
+            if len(grouping.groups) > 1 and grouping.is_consistent:
+                return grouping
+        return Grouping(groups=(tuple(self._members),), reason=grouping.reason)
+
+    def _collect_longest(self, indexes: Iterable[int]) -> None:
+        """Note each pair's usual round trip in these rounds of the last step, if it is longer than all before."""
+        for index in indexes:
+            for pair, value in self._find_usual(index).items():
+                self._longest[pair] = max(self._longest[pair], value)
+
+    def _confirm(
+        self, groups: Groups
+    ) -> Generator[tuple[Round, ...], Reports, tuple[Groups, Groups, RoundRates] | None]:
+        """Load all uplinks at once, then the groups inside; return the groups, what they fall into, and the rates.
+
+        None: other groups come out each time.
+        """
+        for _ in range(ATTEMPTS):
+            self._turn += 1
+            # Who is alone may be a host with a slow link in a group: while it is silent, its link is empty.
+            paired = [group for group in groups if len(group) > 1]
+            across = self._load_across([paired])
+            inside = []
+            for _ in range(INSIDE_ROUNDS):
+                self._turn += 1
+                round = make_inside_round(self._count, groups, self._seed, self._turn)
+                inside.append(self._set_host_pace(round))
+            yield from self._play(across, *inside)
+            groups = self._keep_members(groups)
+            self._collect_longest([0])
+            again = find_groups(self._members, self._longest)
+            if again.groups == groups and again.is_consistent:
+                return groups, self._split(groups), self._list_rates([across])
+            if len(again.groups) == 1:
+                return None
+            groups = again.groups
+        return None
+
+    def _split(self, groups: Groups) -> Groups:
+        """Return what the groups fall into under their own load, in the rounds of the last step but the first."""
+        rounds = [self._find_usual(index) for index in range(1, len(self._rounds))]
+        parts: list[tuple[int, ...]] = []
+        for group in groups:
+            longest = {
+                pair: max(values)
+                for pair in combinations(group, 2)
+                if (values := [found[pair] for found in rounds if pair in found])
+            }
+            grouping = find_groups(group, longest, ratio_min=RATIO_CLEAN_MIN)
+            # A host that a busy machine delays stands alone, which no group inside a group does.
+            is_split = (
+                grouping.is_consistent and min(map(len, grouping.groups)) > 1 and self._is_slowed(grouping.groups)
+            )
+            parts += grouping.groups if is_split else (group,)
+        return order_groups(parts)
+
+    def _is_slowed(self, parts: Groups) -> bool:
+        """Whether flows between these were slower than their pace in a round of the last step: echoes may mislead."""
+        part_of = {member: index for index, part in enumerate(parts) for member in part}
+        for round, received_bps in self._list_rates(self._rounds[1:]):
+            crossing = [
+                (received_bps.get(target, 0), round.paces_bps[sender])
+                for sender, target in enumerate(round.targets)
+                if part_of.get(sender) != part_of.get(target) and {sender, target} <= set(part_of)
+            ]
+            if sum(received for received, _ in crossing) < SLOWED * sum(pace for _, pace in crossing):
+                return True
+        return False
+
+    def _set_host_pace(self, round: Round, factor: float = 1.0) -> Round:
+        return set_pace(round, [PACE * factor * self._flow_bps] * self._count)
+
+    def _load_across(self, parents: Sequence[Sequence[Sequence[int]]]) -> Round:
+        """Return a round that fills the links of groups, but not those of hosts, and measures rates."""
+        self._turn += 1
+        round = make_across_round(self._count, parents, self._seed, self._turn)
+        return set_window(self._set_host_pace(round))
+
+    def _finish(
+        self, groups: Groups, parts: Groups, measured: RoundRates
+    ) -> Generator[tuple[Round, ...], Reports, Finding]:
+        """Find the levels above the smallest groups, and measure the rates of all."""
+        levels = [parts]
+        if self._depth > 1 and len(parts) > 2:
+            if parts != groups:
+                across = self._load_across([parts])
+                yield from self._play(across)
+                measured = self._list_rates([across])
+            while len(levels) < self._depth and len(levels[0]) > 2:
+                above = yield from self._group_above(self._keep_members(levels[0]), measured)
+                if above is None:
+                    break
+                levels.insert(0, above)
+        levels = [self._keep_members(level) for level in levels]
+        rounds = [set_window(make_inside_round(self._count, levels[-1], self._seed, self._turn))]
+        least, most = min(map(len, levels[-1])), max(map(len, levels[-1]))
+        if least < most:  # beside a large group a small one fills no link, so the large ones send no more than it
+            alike = [shuffle(group, self._seed, self._turn)[:least] for group in levels[-1]]
+            rounds.append(self._load_across([alike]))
+        for outer, inner in zip(((tuple(self._members),), *levels[:-1]), levels, strict=True):
+            parents = [[group for group in inner if set(group) <= set(parent)] for parent in outer]
+            rounds.append(self._load_across(parents))
+        yield from self._play(*rounds)
+        repeated = self._list_rates(rounds[1:])
+        if len(levels) == 1:
+            self._is_busy = _is_varying(measured, repeated)
+            repeated += measured
+        return Finding(
+            kind="tree",
+            levels=tuple(levels),
+            rates_bps=tuple(rates.measure_domains(level, repeated) for level in levels),
+            host_rates_bps=self._list_host_rates(),
+            left_out=self._left_out,
+            blocked=self._blocked,
+            flow_bps=max(self._best_bps.values(), default=0),
+            is_busy=self._is_busy,
+        )
+
+    def _group_above(
+        self, groups: Groups, measured: RoundRates
+    ) -> Generator[tuple[Round, ...], Reports, Groups | None]:
+        """Group the groups by what fills above them.
+
+        The last round of the last step, in which all sent to other groups, tells that where the links above are much
+        narrower than those of the groups. Else flows that just do not fill the groups' links may fill those above.
+        """
+        host_paces = [PACE * self._flow_bps] * self._count
+        longest: defaultdict[Pair, float] = defaultdict(float)
+        self._compare(groups, longest, [0])
+        above = yield from self._confirm_above(groups, longest, host_paces)
+        if above is not None and not set(above) & set(groups):  # one that stands alone may only have been full itself
+            return above
+        paces = [0.0] * self._count
+        for group, rate in zip(groups, rates.measure_domains(groups, measured), strict=True):
+            for member in group:
+                paces[member] = PACE_ABOVE * rate / len(group)
+        rounds = [self._pace_across([groups], paces) for _ in range(ABOVE_ROUNDS)]
+        yield from self._play(*rounds)
+        longest.clear()
+        self._compare(groups, longest, range(ABOVE_ROUNDS))
+        return (yield from self._confirm_above(groups, longest, paces))
+
+    def _confirm_above(
+        self, groups: Groups, longest: defaultdict[Pair, float], paces_bps: Sequence[float]
+    ) -> Generator[tuple[Round, ...], Reports, Groups | None]:
+        """Load what seems to lie above the groups, all at once, until the same comes out again."""
+        above = self._join_groups(groups, longest)
+        for _ in range(ATTEMPTS):
+            if above is None:
+                break
+            yield from self._play(self._pace_across([above], paces_bps))
+            self._compare(groups, longest, [0])
+            again = self._join_groups(groups, longest)
+            if again == above:
+                return above
+            above = again
+        return None
+
+    def _pace_across(self, parents: Sequence[Sequence[Sequence[int]]], paces_bps: Sequence[float]) -> Round:
+        self._turn += 1
+        round = make_across_round(self._count, parents, self._seed, self._turn)
+        targets = enumerate(round.targets)
+        return set_pace(round, [min(paces_bps[one], paces_bps[other]) if other >= 0 else 0 for one, other in targets])
+
+    def _compare(self, groups: Groups, longest: defaultdict[Pair, float], indexes: Iterable[int]) -> None:
+        """Note for each two groups the usual round trip between them in these rounds, if it is longer than before."""
+        group_of = {member: index for index, group in enumerate(groups) for member in group}
+        for index in indexes:
+            between: defaultdict[Pair, list[float]] = defaultdict(list)
+            for (one, other), value in self._find_usual(index).items():
+                if group_of.get(one) != group_of.get(other):
+                    between[make_pair(group_of[one], group_of[other])].append(value)
+            for pair, values in between.items():
+                longest[pair] = max(longest[pair], find_median(values))
+
+    def _join_groups(self, groups: Groups, longest: Mapping[Pair, float]) -> Groups | None:
+        above = find_groups(range(len(groups)), longest, several=1, ratio_min=RATIO_CLEAN_MIN)
+        if len(above.groups) in (1, len(groups)) or not above.is_consistent:
+            return None
+        return order_groups(tuple(member for index in group for member in groups[index]) for group in above.groups)
+
+    # --- conclusions ---
+
+    def _conclude_flat(self, reason: str) -> Finding:
+        if not self._rises:
+            return self._make_unknown(
+                "round trips under load are as short as idle ones, so the nodes have filled no link"
+            )
+        return Finding(
+            kind="flat",
+            reason=reason,
+            host_rates_bps=self._list_host_rates(),
+            left_out=self._left_out,
+            blocked=self._blocked,
+            flow_bps=max(self._best_bps.values(), default=0),
+        )
+
+    def _make_unknown(self, reason: str) -> Finding:
+        return Finding(
+            kind="unknown",
+            reason=reason,
+            left_out=self._left_out,
+            blocked=self._blocked,
+            flow_bps=max(self._best_bps.values(), default=0),
+            is_busy=self._is_busy,
+        )
+
+    def _list_host_rates(self) -> tuple[int, ...]:
+        return tuple(self._best_bps[one] if one in self._members else 0 for one in range(self._count))
+
+
+def set_window(round: Round) -> Round:
+    """Return the round with a window that is long enough for rates."""
+    return Round(window_s=RATE_WINDOW_S, targets=round.targets, paces_bps=round.paces_bps)
+
+
+def set_pace(round: Round, paces_bps: Sequence[float]) -> Round:
+    """Return the round in which nobody sends faster than this."""
+    return Round(window_s=round.window_s, targets=round.targets, paces_bps=tuple(map(int, paces_bps)))
+
+
+def _measure_rise(idle: Mapping[Pair, float], loaded: Mapping[Pair, float]) -> float:
+    """Return how many times longer round trips are under load, in the mean."""
+    before, after = ([max(FLOOR_S, value) for value in one.values()] for one in (idle, loaded))
+    return statistics.mean(after) / statistics.mean(before) if before and after else 1.0
+
+
+def _is_varying(*measured: RoundRates) -> bool:
+    """Whether what arrived in all differs between measurements that are alike."""
+    totals = [sum(sum(received.values()) for _, received in rounds) / len(rounds) for rounds in measured if rounds]
+    return min(totals) < (1 - VARIATION_MAX) * max(totals)

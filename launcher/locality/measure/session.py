@@ -1,0 +1,334 @@
+"""A measurement by several nodes through the store of their job.
+
+Each participant has a key under its lease. The one whose key is oldest coordinates: it waits for all, writes which
+rounds to play, collects what everyone reports, and writes the finding; the others play and report.
+
+    members/ID                who takes part, and where to reach it
+    orders/ID/NUMBER          by the coordinator ID: the rounds of a step
+    reports/ID/NUMBER/MEMBER  what a participant saw of them
+    answers/ID                the finding, for all
+
+All keys end with their writer's lease, so nothing stays. A participant that ends, or does not report in time, is left
+out and named, and the rest go on. If the coordinator ends, the next oldest begins anew: it takes seconds. The
+first order has no rounds: once all have answered, all are awake and know the token. Starts are not synchronised beyond
+the arrival of an order, for clocks of two machines are not compared; a round begins with a pause longer than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.locality.measure.grouping import Groups
+from launcher.locality.measure.player import Address, Player
+from launcher.locality.measure.procedure import Finding, Reports, RoundReport, find_tree
+from launcher.locality.measure.schedule import Round, choose_offsets
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.text import format_count, format_list
+from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.records import Record, decode, encode
+from rendezvous.stores.contract import Batch, KeyEvent, Store
+
+LEASE_TTL_S = 5.0
+REPORT_LIMIT_S = 2.0  # beyond the rounds themselves, for a report to come
+ORDER_LIMIT_S = 15.0  # without an order from a coordinator that lives
+FAREWELL_LIMIT_S = 2.0  # that the coordinator waits for the others to have read the finding
+PARTICIPANTS_MAX = 1024
+SECONDS_MAX = 20.0
+"""Of a measurement from its first order. The steps of most networks take 4 to 7 s; nothing is ordered after this."""
+
+
+class Participant(Record, frozen=True, kw_only=True):
+    """`path`: where it says that it stands, outermost level first. `devices`: how many slots it has, for the file."""
+
+    name: str
+    address: str
+    echo_port: int
+    bulk_port: int
+    path: tuple[tuple[str, str], ...] = ()
+    devices: int = 1
+
+
+class Order(Record, frozen=True, kw_only=True):
+    token: str
+    members: tuple[str, ...]
+    rounds: tuple[Round, ...]
+    offsets: tuple[int, ...]
+    absent: tuple[int, ...] = ()
+
+
+class Report(Record, frozen=True, kw_only=True):
+    rounds: tuple[RoundReport, ...]
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """`participants`: in the order of the finding's numbers. `seconds`: from the first order to the finding."""
+
+    participants: tuple[Participant, ...]
+    finding: Finding
+    stated: Groups = ()
+    seconds: float = 0.0
+
+
+class Session:
+    """This node's part. `log` gets lines about how far it is."""
+
+    def __init__(
+        self,
+        store: Store,
+        root: str,
+        player: Player,
+        own: Participant,
+        *,
+        secret: bytes,
+        node_count: int,
+        wait_s: float,
+        depth: int,
+        log: Callable[[str], object],
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._player = player
+        self._own = own
+        self._secret = secret
+        self._node_count = node_count
+        self._wait_s = wait_s
+        self._depth = depth
+        self._log = log
+        self._events: queue.SimpleQueue[KeyEvent | StoreError] = queue.SimpleQueue()
+        self._lease = 0
+        self._id = ""
+        self._members: dict[str, tuple[int, Participant]] = {}  # id -> create revision of its key, what it says
+        self._values: dict[str, bytes] = {}  # of all other keys
+        self._is_over = threading.Event()
+        self._serial = 0
+
+    def run(self) -> Answer:
+        """Take part until there is a finding. Raises TemporaryError, and UsageError for a session that is full."""
+        watch = None
+        renewing = threading.Thread(target=self._renew, name="measure lease", daemon=True)
+        try:
+            self._lease = self._store.lease_grant(LEASE_TTL_S).id
+            self._id = f"{self._lease:x}"
+            renewing.start()
+            found = self._store.get(f"{self._root}/", prefix=True)
+            for item in found.items:
+                self._note(KeyEvent("put", item))
+            if any("/orders/" in key for key in self._values):
+                raise TemporaryError("another measurement of this run is under way", "start this one when it has ended")
+            watch = self._store.watch(
+                f"{self._root}/",
+                prefix=True,
+                start_revision=found.revision + 1,
+                on_batch=self._receive,
+                on_lost=self._events.put,
+            )
+            self._put(f"members/{self._id}", self._own)
+            return self._take_part()
+        except StoreError as error:
+            raise TemporaryError(f"the measurement has lost its store: {error}", error.hint) from None
+        finally:
+            self._is_over.set()
+            if watch is not None:
+                with contextlib.suppress(StoreError):
+                    watch.cancel()
+            if self._lease:
+                with contextlib.suppress(StoreError):
+                    self._store.lease_revoke(self._lease)
+
+    # --- what the store says ---
+
+    def _receive(self, batch: Batch) -> None:
+        for event in batch.events:
+            self._events.put(event)
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(LEASE_TTL_S / 3):
+            try:
+                self._store.lease_keep_alive(self._lease)
+            except LeaseNotFound as error:  # noqa: PERF203
+                self._events.put(error)
+                return
+            except StoreError:  # the watch reports a store that stays away
+                continue
+
+    def _wait_for_event(self, until: float) -> bool:
+        """Note the next change; False if there is none until then. Raises StoreError."""
+        try:
+            event = self._events.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return False
+        if isinstance(event, StoreError):
+            raise event
+        self._note(event)
+        return True
+
+    def _note(self, event: KeyEvent) -> None:
+        key = event.item.key
+        kind, _, rest = key.removeprefix(f"{self._root}/").partition("/")
+        if kind == "members" and event.kind == "put":
+            participant = decode(Participant, event.item.value, key, self._secret)
+            self._members[rest] = (event.item.create_revision, participant)
+        elif kind == "members":
+            self._members.pop(rest, None)
+        elif event.kind == "put":
+            self._values[key] = event.item.value
+        # What a coordinator has written may go with its lease before it is read here: it counts all the same.
+
+    def _put(self, name: str, record: Record) -> None:
+        key = f"{self._root}/{name}"
+        self._store.put(key, encode(record, key, self._secret), lease=self._lease)
+
+    def _list_members(self) -> list[str]:
+        """The ids of those that are there, the oldest first."""
+        return sorted(self._members, key=lambda one: self._members[one][0])
+
+    # --- both roles ---
+
+    def _take_part(self) -> Answer:
+        until = time.monotonic() + self._wait_s
+        while not self._has_begun():
+            if not self._wait_for_event(until):
+                there = [self._members[one][1].name for one in self._list_members()]
+                raise TemporaryError(
+                    f"{len(there)} of {format_count(self._node_count, 'node')} have come to the measurement within "
+                    f"{self._wait_s:g} s: {format_list(there)}",
+                    "it runs on all nodes at once, with the same --nnodes",
+                )
+        while True:
+            coordinator = next(iter(self._list_members()), "")
+            if not coordinator or self._id not in self._members:
+                raise StoreError("this node's lease has ended")
+            if coordinator == self._id:
+                return self._coordinate()
+            answer = self._follow(coordinator)
+            if answer is not None:
+                return answer
+            self._log("the coordinator has ended: the next node begins anew")
+
+    def _has_begun(self) -> bool:
+        """Whether all have come, or an order is there already, for a node that sees the others late."""
+        return len(self._members) >= self._node_count or any("/orders/" in key for key in self._values)
+
+    def _play(self, order: Order, members: Mapping[str, Participant]) -> tuple[RoundReport, ...]:
+        everyone = [members[one] for one in order.members]
+        echoes: list[Address] = [(one.address, one.echo_port) for one in everyone]
+        bulks: list[Address] = [(one.address, one.bulk_port) for one in everyone]
+        reports = []
+        for round in order.rounds:
+            self._serial += 1
+            reports.append(
+                self._player.play(
+                    self._serial,
+                    round,
+                    own=order.members.index(self._id),
+                    echoes=echoes,
+                    bulks=bulks,
+                    offsets=order.offsets,
+                    absent=order.absent,
+                )
+            )
+        return tuple(reports)
+
+    def _follow(self, coordinator: str) -> Answer | None:
+        """Play what the coordinator orders, until its answer; None if it has ended before."""
+        number, known, self._serial = 0, {one: member for one, (_, member) in self._members.items()}, 0
+        name = known[coordinator].name
+        answer_key = f"{self._root}/answers/{coordinator}"
+        while True:
+            order_key = f"{self._root}/orders/{coordinator}/{number}"
+            until = time.monotonic() + ORDER_LIMIT_S
+            while order_key not in self._values and answer_key not in self._values:
+                if coordinator not in self._members:
+                    return None
+                if not self._wait_for_event(until):
+                    raise TemporaryError(
+                        f"{name} coordinates the measurement and has said nothing for {ORDER_LIMIT_S:g} s"
+                    )
+            if answer_key in self._values:
+                return decode(Answer, self._values[answer_key], answer_key, self._secret)
+            order = decode(Order, self._values[order_key], order_key, self._secret)
+            if self._id not in order.members or set(order.members) - set(known):
+                raise TemporaryError(f"{name} measures without this node", "all nodes begin together, one by this name")
+            if number == 0:
+                self._log(f"{name} coordinates {format_count(len(order.members), 'node')}")
+                self._player.set_token(bytes.fromhex(order.token))
+            if order.members.index(self._id) in order.absent:
+                raise TemporaryError("this node was left out: it answered late, or could not be reached")
+            reports = self._play(order, known)
+            self._put(f"reports/{coordinator}/{number}/{self._id}", Report(rounds=reports))
+            number += 1
+
+    def _coordinate(self) -> Answer:
+        members = self._list_members()
+        if len(members) > PARTICIPANTS_MAX:
+            raise UsageError(f"{len(members):,} nodes are too many to measure, {PARTICIPANTS_MAX:,} are the most")
+        known = {one: self._members[one][1] for one in members}
+        participants = tuple(known[one] for one in members)
+        token, seed = os.urandom(16), int.from_bytes(os.urandom(4), "big")
+        self._player.set_token(token)
+        offsets = choose_offsets(len(members), seed)
+        stated = group_stated(participants)
+        steps = find_tree(len(members), seed, depth=self._depth, stated=stated or None)
+        began, number, self._serial = time.monotonic(), 0, 0
+        gone: set[int] = set()
+        rounds: tuple[Round, ...] = ()
+        try:
+            while time.monotonic() - began < SECONDS_MAX:
+                order = Order(
+                    token=token.hex(),
+                    members=tuple(members),
+                    rounds=rounds,
+                    offsets=offsets,
+                    absent=tuple(sorted(gone)),
+                )
+                self._put(f"orders/{self._id}/{number}", order)
+                reports = {members.index(self._id): self._play(order, known)}
+                reports.update(self._collect(number, members, gone))
+                gone |= set(range(len(members))) - set(reports)
+                rounds = steps.send(reports) if number else next(steps)
+                number += 1
+                seconds = sum(round.duration_s for round in rounds)
+                self._log(f"step {number}: {format_count(len(rounds), 'round')} in {seconds:.1f} s")
+            finding = Finding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
+        except StopIteration as end:
+            finding = end.value
+        answer = Answer(participants=participants, finding=finding, stated=stated, seconds=time.monotonic() - began)
+        self._put(f"answers/{self._id}", answer)
+        until = time.monotonic() + FAREWELL_LIMIT_S
+        while set(self._members) - {self._id} and self._wait_for_event(until):
+            pass
+        return answer
+
+    def _collect(self, number: int, members: Sequence[str], gone: set[int]) -> dict[int, tuple[RoundReport, ...]]:
+        """Wait for the reports of those that are there."""
+        root = f"{self._root}/reports/{self._id}/{number}/"
+        until = time.monotonic() + REPORT_LIMIT_S
+        while True:
+            missing = [
+                one
+                for index, one in enumerate(members)
+                if one != self._id and index not in gone and one in self._members and root + one not in self._values
+            ]
+            if not missing or not self._wait_for_event(until):
+                break
+        found: Reports = {
+            index: decode(Report, self._values[root + one], root + one, self._secret).rounds
+            for index, one in enumerate(members)
+            if root + one in self._values
+        }
+        return dict(found)
+
+
+def group_stated(participants: Sequence[Participant]) -> Groups:
+    """Return the groups of the innermost domain that each says it is in; none if one says nothing, or all the same."""
+    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for number, one in enumerate(participants):
+        if not one.path:
+            return ()
+        groups.setdefault(one.path, []).append(number)
+    return tuple(map(tuple, groups.values())) if len(groups) > 1 else ()
