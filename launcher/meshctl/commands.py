@@ -39,6 +39,7 @@ _STORE_OPTIONS = {
     "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
 }
 TIMEOUT_S = 30.0
+DEFAULT_LEVELS = "spine,leaf"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -199,6 +200,69 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     once if it is not.
     """
     _submit_request("takeover", store, run_id, timeout_s)
+
+
+@_job_command("Find the tree of the network, and the rates of its links.")
+@click.option(
+    "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="How many nodes run it."
+)
+@click.option(
+    "--levels",
+    default=DEFAULT_LEVELS,
+    show_default=True,
+    metavar="LEVEL,...",
+    help="Names of the levels to look for, outermost first.",
+)
+@click.option(
+    "--output", metavar="FILE", help="Where the node that coordinates writes a cluster file for meshctl plan."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--insist", is_flag=True, help="Also beside a job that runs, which it slows down.")
+@click.option(
+    "--timeout",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for all nodes.",
+)
+@_add_option("node-name", "NAME", "What this node is called.")
+@_add_option("local-addr", "ADDRESS", "This node's address, as others reach it.")
+@_add_option("interface", "NAME", "The network interface that has this node's address.")
+@_add_option("locality", "LEVEL=DOMAIN,...", "Where this node stands, to be checked.")
+@_add_option("locality-sources", "auto|none|NAME,...", "Who else is asked where it stands, as for meshrun.")
+def measure(
+    store: Mapping[str, str],
+    run_id: str,
+    node_count: int,
+    levels: str,
+    output: str | None,
+    as_json: bool,
+    insist: bool,
+    wait_s: float,
+    **given: str | None,
+) -> int:
+    """Find the tree of the network between nodes, and the rates of its links.
+
+    Runs on all nodes at once, as under srun or pdsh. It loads the network for seconds: every node sends to one other
+    as fast as it can, while all ask for small echoes. Where nodes say where they stand, that is checked. The exit code
+    is 1 if the tree cannot be told.
+    """
+    from launcher.meshctl.measure import MeasureRequest, run
+
+    options = {name.replace("_", "-"): text for name, text in given.items() if text is not None}
+    request = MeasureRequest(
+        run_id=run_id,
+        node_count=node_count,
+        levels=levels,
+        output=output,
+        as_json=as_json,
+        insist=insist,
+        wait_s=wait_s,
+        options={**store, **options},
+    )
+    return run(request)
 
 
 @_job_command("Remove what finished jobs have left in the store.", needs_run=False)

@@ -108,7 +108,7 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     if config.locality_file is not None:  # whether this node is in it is checked later, with its address
         read_file(config.locality_file)
     limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
-    serves_at = _find_store(config, network, limit_s)
+    serves_at = find_store(config, network, limit_s)
     if serves_at:
         stores.require_h2()
     if serves_at and not is_here(network.endpoints[0]):
@@ -138,7 +138,7 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     )
 
 
-def _find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
+def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
     """Wait for the store; or, if this node is to serve it and no other does, return the addresses to serve it at."""
     host = split_address(network.endpoints[0])[0]
     if network.backend == "etcd":

@@ -62,11 +62,11 @@ def cut(values: Sequence[float]) -> tuple[float, float]:
 
 
 def find_groups(
-    members: Sequence[int], round_trips_s: Mapping[Pair, float], *, several: int = 2, ratio_min: float = RATIO_MIN
+    members: Sequence[int], round_trips_s: Mapping[Pair, float], *, ratio_min: float = RATIO_MIN
 ) -> Grouping:
     """Group the members by the usual round trip of each pair. Pairs that are missing say nothing.
 
-    Fewer than `several` groups of more than one member are none: one node that is slow to all would be a group.
+    Fewer than two groups of more than one member are none: one node that is slow to all would be a group.
     """
     whole = (tuple(sorted(members)),)
     known = {pair: math.log(max(FLOOR_S, value)) for pair, value in round_trips_s.items() if {*pair} <= set(members)}
@@ -77,7 +77,7 @@ def find_groups(
     if ratio < ratio_min:
         return Grouping(groups=whole, ratio=ratio, reason=f"far round trips are {ratio:.1f} times as long as near ones")
     groups = _link(members, known, limit)
-    if len(groups) < 2 or sum(len(group) > 1 for group in groups) < several:
+    if sum(len(group) > 1 for group in groups) < 2:
         return Grouping(groups=whole, ratio=ratio, reason="there are no two groups of several nodes")
     group_of = {member: index for index, group in enumerate(groups) for member in group}
     misfits = {True: [0, 0], False: [0, 0]}

@@ -48,6 +48,7 @@ from launcher.locality.measure.schedule import (
 
 RANDOM_ROUNDS = 3
 RANDOM_STEPS = 3  # of that many rounds, before a network is called flat
+RANKS = 3  # if the longest wait of each pair makes no sense, the second longest: a busy machine delays some
 INSIDE_ROUNDS = 2
 ABOVE_ROUNDS = 3
 RATIO_CLEAN_MIN = 10.0
@@ -119,7 +120,8 @@ class _Search:
         self._reports: Reports = {}
         self._rounds: tuple[Round, ...] = ()
         self._rises = False
-        self._longest: defaultdict[Pair, float] = defaultdict(float)
+        self._seen: defaultdict[Pair, list[float]] = defaultdict(list)
+        self._rank = 0
         self._flow_bps = 0
         self._is_busy = False
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
@@ -220,7 +222,7 @@ class _Search:
 
     def _group_at_random(self) -> Generator[tuple[Round, ...], Reports, Grouping]:
         """Group by paced rounds in which everybody sends to a random other; more of them before it is called flat."""
-        longest = self._longest = defaultdict(float)
+        self._seen.clear()
         for step in range(RANDOM_STEPS):  # all flows may have been slow by chance: the second step is faster
             rounds = []
             for _ in range(RANDOM_ROUNDS):
@@ -228,17 +230,23 @@ class _Search:
                 round = make_random_round(self._count, self._members, self._seed, self._turn)
                 rounds.append(self._set_host_pace(round, 2 if step == 1 else 1))
             yield from self._play(*rounds)
-            self._collect_longest(range(RANDOM_ROUNDS))
-            grouping = find_groups(self._members, longest)
-            if len(grouping.groups) > 1 and grouping.is_consistent:
-                return grouping
+            self._collect(range(RANDOM_ROUNDS))
+            for self._rank in range(RANKS):
+                grouping = self._group_seen()
+                if len(grouping.groups) > 1 and grouping.is_consistent:
+                    return grouping
         return Grouping(groups=(tuple(self._members),), reason=grouping.reason)
 
-    def _collect_longest(self, indexes: Iterable[int]) -> None:
-        """Note each pair's usual round trip in these rounds of the last step, if it is longer than all before."""
+    def _collect(self, indexes: Iterable[int]) -> None:
+        """Note each pair's usual round trip in these rounds of the last step."""
         for index in indexes:
             for pair, value in self._find_usual(index).items():
-                self._longest[pair] = max(self._longest[pair], value)
+                self._seen[pair].append(value)
+
+    def _group_seen(self) -> Grouping:
+        """Group by each pair's longest round trip of all rounds; or the second or third longest, by the rank."""
+        ranked = {pair: sorted(values)[-1 - min(self._rank, len(values) - 1)] for pair, values in self._seen.items()}
+        return find_groups(self._members, ranked)
 
     def _confirm(
         self, groups: Groups
@@ -259,8 +267,8 @@ class _Search:
                 inside.append(self._set_host_pace(round))
             yield from self._play(across, *inside)
             groups = self._keep_members(groups)
-            self._collect_longest([0])
-            again = find_groups(self._members, self._longest)
+            self._collect([0])
+            again = self._group_seen()
             if again.groups == groups and again.is_consistent:
                 return groups, self._split(groups), self._list_rates([across])
             if len(again.groups) == 1:
@@ -406,7 +414,8 @@ class _Search:
                 longest[pair] = max(longest[pair], find_median(values))
 
     def _join_groups(self, groups: Groups, longest: Mapping[Pair, float]) -> Groups | None:
-        above = find_groups(range(len(groups)), longest, several=1, ratio_min=RATIO_CLEAN_MIN)
+        """Return groups of groups, if at least two have several: one that stands alone may just have a slow link."""
+        above = find_groups(range(len(groups)), longest, ratio_min=RATIO_CLEAN_MIN)
         if len(above.groups) in (1, len(groups)) or not above.is_consistent:
             return None
         return order_groups(tuple(member for index in group for member in groups[index]) for group in above.groups)

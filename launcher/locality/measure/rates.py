@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from launcher.locality.measure.schedule import NOBODY, Round
 
-SAME_MAX = 0.12
+SAME_MAX = 0.15
 """Domains this near to the median of their level have the usual rate: what measuring varies by."""
+HOSTS_VARY = 0.3  # what a single flow varies by on a busy host
 
 _UNITS = (("Gbit", 10**9), ("Mbit", 10**6), ("kbit", 10**3))
 
@@ -53,10 +54,10 @@ def find_usual(rates_bps: Sequence[int]) -> int:
     return known[len(known) // 2] if known else 0
 
 
-def find_exceptions(rates_bps: Sequence[int]) -> tuple[int, ...]:
-    """Return the positions of known rates that differ from the usual one."""
+def find_exceptions(rates_bps: Sequence[int], varies: float) -> tuple[int, ...]:
+    """Return the positions of known rates that differ from the usual one by more than this part of it."""
     usual = find_usual(rates_bps)
-    return tuple(index for index, rate in enumerate(rates_bps) if rate and abs(rate - usual) > SAME_MAX * usual)
+    return tuple(index for index, rate in enumerate(rates_bps) if rate and abs(rate - usual) > varies * usual)
 
 
 def format_rate(rate_bps: float) -> str:

@@ -21,14 +21,15 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.locality.measure.grouping import Groups
-from launcher.locality.measure.player import Address, Player
+from launcher.locality.measure.player import Address, Player, read_speed_mbit
 from launcher.locality.measure.procedure import Finding, Reports, RoundReport, find_tree
 from launcher.locality.measure.schedule import Round, choose_offsets
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.model.text import format_count, format_list
+from launcher.model.text import format_bytes, format_count, format_list
 from rendezvous.errors import LeaseNotFound, StoreError
 from rendezvous.records import Record, decode, encode
 from rendezvous.stores.contract import Batch, KeyEvent, Store
@@ -72,6 +73,60 @@ class Answer(Record, frozen=True, kw_only=True):
     finding: Finding
     stated: Groups = ()
     seconds: float = 0.0
+
+
+def take_part(
+    store: Store,
+    prefix: str,
+    run_id: str,
+    *,
+    name: str,
+    address: str,
+    path: tuple[tuple[str, str], ...],
+    devices: int,
+    secret: bytes,
+    node_count: int,
+    wait_s: float,
+    depth: int,
+    log: Callable[[str], object],
+) -> tuple[Answer, int]:
+    """Measure together with the other nodes; return the answer and this node's number in it.
+
+    Raises TemporaryError, and UsageError for a session that this node cannot be in.
+    """
+    speed_mbit = read_speed_mbit(address)
+    loaded_s = f"usually 4 to 7 s and at most {SECONDS_MAX:g} s"
+    size = f", at most {format_bytes(SECONDS_MAX * speed_mbit * 1e6 / 8)} from this one" if speed_mbit else ""
+    log(f"the network is loaded for {loaded_s}: each of {node_count} nodes sends to one other as much as it can{size}")
+    try:
+        player = Player(address, speed_mbit)
+    except OSError as error:
+        raise UsageError(f"cannot listen at {address}: {error.strerror}", "see --local-addr and --interface") from None
+    try:
+        own = Participant(
+            name=name,
+            address=address,
+            echo_port=player.ports[0],
+            bulk_port=player.ports[1],
+            path=path,
+            devices=devices,
+        )
+        session = Session(
+            store,
+            f"/{prefix}/{run_id}/measure",
+            player,
+            own,
+            secret=secret,
+            node_count=node_count,
+            wait_s=wait_s,
+            depth=depth,
+            log=log,
+        )
+        answer = session.run()
+    finally:
+        player.close()
+    number = next(index for index, one in enumerate(answer.participants) if one.name == name)
+    return answer, number
 
 
 class Session:
@@ -199,10 +254,15 @@ class Session:
                     f"{self._wait_s:g} s: {format_list(there)}",
                     "it runs on all nodes at once, with the same --nnodes",
                 )
+        names = Counter(one.name for _, one in self._members.values())
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise UsageError(f"two nodes are called {twice[0]}", "--node-name gives each one a name of its own")
         while True:
             coordinator = next(iter(self._list_members()), "")
             if not coordinator or self._id not in self._members:
                 raise StoreError("this node's lease has ended")
+            if coordinator == self._id and len(self._members) < 2:
+                raise TemporaryError("all other nodes have left the measurement")
             if coordinator == self._id:
                 return self._coordinate()
             answer = self._follow(coordinator)

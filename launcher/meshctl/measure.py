@@ -1,0 +1,159 @@
+"""`meshctl measure`: the tree of the network between the nodes that run it at the same time, and its rates.
+
+It joins the store as an agent does: by the same options, at the same address, and serving the store where that is this
+node's part. What is measured, and how, is in `launcher.locality.measure`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from launcher.agent import stores
+from launcher.agent.command import parse
+from launcher.agent.startup.addresses import find_own_address
+from launcher.agent.startup.stale_agents import list_running_agents
+from launcher.agent.startup.startup import find_store
+from launcher.config import credentials
+from launcher.config.config import Config
+from launcher.hardware.accelerators.slots import make_node_slots
+from launcher.locality.gather import resolve_locality
+from launcher.locality.measure import wording
+from launcher.locality.measure.session import Answer, take_part
+from launcher.meshctl.job_store import JobStore
+from launcher.model.console import write_stderr, write_stdout
+from launcher.model.errors import LauncherError, TemporaryError, UnfitError, UsageError
+from launcher.model.locality_path import is_level_identifier
+from launcher.model.text import format_list
+from rendezvous import records
+from rendezvous.errors import StoreError
+from rendezvous.stores.contract import Store
+
+_SERVER_FAREWELL_S = 3.0  # that the node that serves the store waits for the others to have read the answer
+
+
+class MeasureRequest(Struct, frozen=True, kw_only=True):
+    """`options`: name of an option of meshrun -> its text."""
+
+    run_id: str
+    node_count: int
+    levels: str
+    output: str | None
+    as_json: bool
+    insist: bool
+    wait_s: float
+    options: Mapping[str, str]
+
+
+def run(request: MeasureRequest) -> int:
+    """Measure, print the finding, write the cluster file on the coordinator; 1 if the tree cannot be told."""
+    levels = tuple(request.levels.split(","))
+    if not all(map(is_level_identifier, levels)) or "host" in levels:
+        raise UsageError(f"--levels {request.levels}: these are no names of levels", "outermost first, e.g. spine,leaf")
+    if request.node_count < 2:
+        write_stdout("one node: there is no network to measure")
+        return 0
+    if not request.insist and (pids := list_running_agents()):
+        raise UsageError(
+            f"an agent runs on this node, and its job would be disturbed: pid {format_list(list(map(str, pids)))}",
+            "--insist measures all the same",
+        )
+    config = parse(_make_words(request), os.environ)
+    answer, number = _measure(request, config, len(levels))
+    cluster = wording.make_cluster(answer, levels)
+    if request.output and number == 0:
+        _write(request.output, cluster)
+    if request.as_json:
+        sentences = wording.describe(answer, levels)
+        own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
+        write_stdout(json.dumps({**own, **cluster}))
+    else:
+        write_stdout("\n".join(wording.describe(answer, levels)))
+    return 1 if answer.finding.kind == "unknown" else 0
+
+
+def _make_words(request: MeasureRequest) -> list[str]:
+    """Return the command line of an agent of this run, which runs nothing."""
+    given = {"rdzv-backend": "etcd", **request.options}
+    given |= {"rdzv-id": request.run_id, "nnodes": str(request.node_count), "start-timeout": f"{request.wait_s:g}"}
+    return [*(f"--{name}={text}" for name, text in given.items()), "--no-python", "true"]
+
+
+def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answer, int]:
+    network = config.network
+    if network is None:
+        raise UsageError("no store is named", "--rdzv-endpoint HOST:PORT, or the variable LAUNCHER_RDZV_ENDPOINT")
+    login = credentials.read(network, os.environ)
+    serves_at = find_store(config, network, request.wait_s)
+    address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
+    name = config.node_name or os.uname().nodename
+    path = resolve_locality(config, os.environ, names=(name, os.uname().nodename, address)).path
+    server = stores.serve(network, serves_at, login) if serves_at else None
+    try:
+        store = stores.open_store(network, login)
+        try:
+            stores.check(store, network, request.run_id)
+            if not request.insist:
+                _require_no_job(JobStore(store, network.prefix, login.secret), request.run_id)
+            found = take_part(
+                store,
+                network.prefix,
+                request.run_id,
+                name=name,
+                address=address,
+                path=path,
+                devices=_count_devices(config),
+                secret=login.secret,
+                node_count=request.node_count,
+                wait_s=request.wait_s,
+                depth=depth,
+                log=lambda line: write_stderr(f"meshctl: {line}"),
+            )
+            if server is not None:
+                _wait_for_others(store, f"/{network.prefix}/{request.run_id}/measure/members/")
+            return found
+        finally:
+            store.close()
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _require_no_job(jobs: JobStore, run_id: str) -> None:
+    """Raise UsageError while the run has members: they would be disturbed."""
+    current = jobs.store.get(records.make_current_key(jobs.prefix, run_id)).first
+    if current is None:
+        return
+    keys = jobs.make_keys(run_id, current)
+    if jobs.store.get(keys.members, prefix=True).items and jobs.store.get(keys.verdict).first is None:
+        raise UsageError(f"run {run_id} has a job that would be disturbed", "--insist measures all the same")
+
+
+def _count_devices(config: Config) -> int:
+    try:
+        return max(1, len(make_node_slots(config, os.environ)[0]))
+    except UnfitError:
+        return 1
+
+
+def _wait_for_others(store: Store, members: str) -> None:
+    until = time.monotonic() + _SERVER_FAREWELL_S
+    try:
+        while store.get(members, prefix=True).items and time.monotonic() < until:
+            time.sleep(0.05)
+    except StoreError as error:
+        raise TemporaryError(str(error), error.hint) from None
+
+
+def _write(path: str, cluster: Mapping[str, Any]) -> None:
+    try:
+        with open(path, "w") as file:
+            file.write(json.dumps(cluster, indent=2) + "\n")
+    except OSError as error:
+        raise LauncherError(f"cannot write {path}: {error.strerror}") from None
+    write_stderr(f"meshctl: the cluster file is {path}; meshctl plan reads it")
