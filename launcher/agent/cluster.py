@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
 _PAUSE_S = 0.1  # between two probes
+MEASURED_LEVELS = ("spine", "leaf")
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
@@ -96,6 +97,9 @@ class ClusterMembership(NodeMembership):
         except MeshrunError:
             self._close_server()
             raise
+        if config.measure:
+            found = measure_locality(self._store, config, settings, startup, found, slot_count, run_id)
+            description = replace(description, locality=found.path, rates=found.rates)
         protocol = MemberMachine(
             settings=settings,
             spec=Spec(
@@ -202,6 +206,54 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
         place = ",".join(f"{level}={domain}" for level, domain in found.path)
         log(f"this node stands at {place}, by {' and '.join(sources)}")
     return found
+
+
+def measure_locality(
+    store: Store,
+    config: Config,
+    settings: Settings,
+    startup: Startup,
+    found: Locality,
+    slot_count: int,
+    run_id: str,
+) -> Locality:
+    """Return this node's locality as the nodes measure it before they join; as it was if they cannot.
+
+    A node that comes to a job that has begun does not measure: it would slow the job down.
+    """
+    from launcher.locality.measure.before_run import add_measured, is_begun
+    from launcher.locality.measure.session import take_part
+    from launcher.locality.measure.wording import describe
+
+    prefix, secret = startup.network.prefix, startup.credentials.secret
+    try:
+        if is_begun(store, prefix, run_id):
+            log("the run has begun, so the network is not measured; --locality says where this node stands")
+            return found
+        answer, number = take_part(
+            store,
+            prefix,
+            run_id,
+            name=startup.name,
+            address=startup.address,
+            path=found.path,
+            devices=slot_count,
+            secret=secret,
+            node_count=max(config.nodes_min, settings.target_nodes, config.nodes_max or 0),
+            node_least=config.nodes_min,
+            wait_s=settings.join_grace_s,
+            depth=2,
+            log=log,
+        )
+    except MeshrunError as error:
+        log(f"the network was not measured: {error}")
+        return found
+    for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
+        log(sentence)
+    measured = add_measured(found, answer, number, MEASURED_LEVELS)
+    for remark in measured.remarks:
+        log(remark)
+    return measured
 
 
 def format_agreed_options(config: Config, settings: Settings) -> str:

@@ -105,6 +105,7 @@ class Config(Struct, frozen=True, kw_only=True):
     locality_file: str | None
     locality_command: str | None
     locality_sources: tuple[str, ...] | None
+    measure: bool
     node_rank: int | None
     master_addr: str | None
     master_port: int | None

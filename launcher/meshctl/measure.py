@@ -24,13 +24,12 @@ from launcher.config.config import Config
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
 from launcher.locality.measure import wording
+from launcher.locality.measure.before_run import is_begun
 from launcher.locality.measure.session import Answer, take_part
-from launcher.meshctl.job_store import JobStore
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, TemporaryError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
 from launcher.model.text import format_list
-from rendezvous import records
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Store
 
@@ -99,7 +98,7 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
         try:
             stores.check(store, network, request.run_id)
             if not request.insist:
-                _require_no_job(JobStore(store, network.prefix, login.secret), request.run_id)
+                _require_no_job(store, network.prefix, request.run_id)
             found = take_part(
                 store,
                 network.prefix,
@@ -110,6 +109,7 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
                 devices=_count_devices(config),
                 secret=login.secret,
                 node_count=request.node_count,
+                node_least=request.node_count,
                 wait_s=request.wait_s,
                 depth=depth,
                 log=lambda line: write_stderr(f"meshctl: {line}"),
@@ -124,13 +124,8 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
             server.close()
 
 
-def _require_no_job(jobs: JobStore, run_id: str) -> None:
-    """Raise UsageError while the run has members: they would be disturbed."""
-    current = jobs.store.get(records.make_current_key(jobs.prefix, run_id)).first
-    if current is None:
-        return
-    keys = jobs.make_keys(run_id, current)
-    if jobs.store.get(keys.members, prefix=True).items and jobs.store.get(keys.verdict).first is None:
+def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
+    if is_begun(store, prefix, run_id):
         raise UsageError(f"run {run_id} has a job that would be disturbed", "--insist measures all the same")
 
 

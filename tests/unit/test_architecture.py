@@ -36,7 +36,7 @@ BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
-    "launcher.agent.build": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
+    "launcher.agent.build": 1, "launcher.agent.cluster": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
     "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
@@ -54,7 +54,7 @@ BORDERS = {
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 2,
+    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 3,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
 CONTRACT_CLASSES = {"Detector", "Source"}
@@ -63,7 +63,9 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
     "launcher.config.schedulers", "launcher.hardware.cpu_binding", "launcher.locality.contract",
-    "launcher.locality.keys", "launcher.locality.merge", "launcher.logs.reports.report",
+    "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.procedure",
+    "launcher.locality.measure.rates", "launcher.locality.measure.schedule", "launcher.locality.merge",
+    "launcher.logs.reports.report",
     "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state", "launcher.model.[!c]*",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events", "rendezvous.leader*",
     "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records", "rendezvous.settings",

@@ -127,6 +127,8 @@ TABLE: tuple[Option, ...] = (
            "A command of the shell that prints this node's place within 10 s."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
            "Who else is asked: those of which there is a sign, nobody, or these, the most trusted first."),
+    Option("ours", "measure", "locality", "", parse_flag, "0",
+           "Before the first round, load the network for seconds to find every node's place."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
            "SCRIPT is a module, run as by python -m.", field="", short="-m"),

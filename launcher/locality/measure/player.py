@@ -11,7 +11,7 @@ from launcher.hardware.linux.interfaces import list_addresses
 from launcher.locality.measure.bulk import BulkReceiver, BulkSender, choose_stream_count
 from launcher.locality.measure.echo import EchoSocket
 from launcher.locality.measure.procedure import RoundReport
-from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, Round
+from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound
 
 QUESTIONS = 64  # of a node in a round, to all that it asks together; so many to each
 REPEATS_MIN, REPEATS_MAX = 3, 8
@@ -54,7 +54,7 @@ class Player:
     def play(
         self,
         serial: int,
-        round: Round,
+        round: LoadRound,
         *,
         own: int,
         echoes: Sequence[Address],

@@ -38,7 +38,7 @@ from launcher.locality.measure.grouping import (
 )
 from launcher.locality.measure.schedule import (
     RATE_WINDOW_S,
-    Round,
+    LoadRound,
     choose_offsets,
     make_across_round,
     make_inside_round,
@@ -77,7 +77,7 @@ Reports = Mapping[int, tuple[RoundReport, ...]]
 """Of each participant that has reported, in the order of the rounds."""
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class TreeFinding(Struct, frozen=True, kw_only=True):
     """`levels`: the groups of each level, outermost first; `rates_bps`: of their uplinks, 0 for an unknown one.
 
     `left_out`: participant -> why. `blocked`: pairs between which no echo passed. `flow_bps`: what one flow reached.
@@ -94,9 +94,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     is_busy: bool = False
 
 
-RoundRates = list[tuple[Round, dict[int, int]]]
+RoundRates = list[tuple[LoadRound, dict[int, int]]]
 """Rounds, each with what every participant received in bits per second."""
-Steps = Generator[tuple[Round, ...], Reports, Finding]
+Steps = Generator[tuple[LoadRound, ...], Reports, TreeFinding]
 
 
 def find_tree(count: int, seed: int, *, depth: int = 2, stated: Groups | None = None) -> Steps:
@@ -104,10 +104,10 @@ def find_tree(count: int, seed: int, *, depth: int = 2, stated: Groups | None = 
 
     `depth`: the most levels to look for. `stated`: the groups that are to be checked.
     """
-    return (yield from _Search(count, seed, depth).run(stated))
+    return (yield from _TreeSearch(count, seed, depth).run(stated))
 
 
-class _Search:
+class _TreeSearch:
     def __init__(self, count: int, seed: int, depth: int) -> None:
         self._count = count
         self._seed = seed
@@ -118,7 +118,7 @@ class _Search:
         self._left_out: dict[int, str] = {}
         self._blocked: tuple[Pair, ...] = ()
         self._reports: Reports = {}
-        self._rounds: tuple[Round, ...] = ()
+        self._rounds: tuple[LoadRound, ...] = ()
         self._rises = False
         self._seen: defaultdict[Pair, list[float]] = defaultdict(list)
         self._rank = 0
@@ -127,7 +127,7 @@ class _Search:
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
 
     def run(self, stated: Groups | None) -> Steps:
-        yield from self._play(Round(), make_random_round(self._count, self._members, self._seed, 0))
+        yield from self._play(LoadRound(), make_random_round(self._count, self._members, self._seed, 0))
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
         if len(self._members) < 2 or not idle:
@@ -149,7 +149,7 @@ class _Search:
                 return (yield from self._finish(*confirmed))
         return self._make_unknown("two measurements disagree: others use the network, or its paths change")
 
-    def _play(self, *rounds: Round) -> Generator[tuple[Round, ...], Reports, None]:
+    def _play(self, *rounds: LoadRound) -> Generator[tuple[LoadRound, ...], Reports, None]:
         """Have rounds played; participants that do not report are left out from then on."""
         self._rounds = rounds
         self._reports = yield rounds
@@ -166,7 +166,7 @@ class _Search:
 
     # --- what the reports say ---
 
-    def _list_rates(self, rounds: Iterable[Round]) -> RoundRates:
+    def _list_rates(self, rounds: Iterable[LoadRound]) -> RoundRates:
         """These rounds of the last step, each with what every participant received."""
         wanted = list(rounds)
         return [
@@ -220,7 +220,7 @@ class _Search:
 
     # --- steps ---
 
-    def _group_at_random(self) -> Generator[tuple[Round, ...], Reports, Grouping]:
+    def _group_at_random(self) -> Generator[tuple[LoadRound, ...], Reports, Grouping]:
         """Group by paced rounds in which everybody sends to a random other; more of them before it is called flat."""
         self._seen.clear()
         for step in range(RANDOM_STEPS):  # all flows may have been slow by chance: the second step is faster
@@ -233,7 +233,7 @@ class _Search:
             self._collect(range(RANDOM_ROUNDS))
             for self._rank in range(RANKS):
                 grouping = self._group_seen()
-                if len(grouping.groups) > 1 and grouping.is_consistent:
+                if len(grouping.groups) > 1 and grouping.is_consistent and self._is_slowed(grouping.groups, rounds):
                     return grouping
         return Grouping(groups=(tuple(self._members),), reason=grouping.reason)
 
@@ -250,7 +250,7 @@ class _Search:
 
     def _confirm(
         self, groups: Groups
-    ) -> Generator[tuple[Round, ...], Reports, tuple[Groups, Groups, RoundRates] | None]:
+    ) -> Generator[tuple[LoadRound, ...], Reports, tuple[Groups, Groups, RoundRates] | None]:
         """Load all uplinks at once, then the groups inside; return the groups, what they fall into, and the rates.
 
         None: other groups come out each time.
@@ -269,14 +269,14 @@ class _Search:
             groups = self._keep_members(groups)
             self._collect([0])
             again = self._group_seen()
-            if again.groups == groups and again.is_consistent:
-                return groups, self._split(groups), self._list_rates([across])
+            if again.groups == groups and again.is_consistent and self._is_slowed(groups, [across]):
+                return groups, self._split(groups, inside), self._list_rates([across])
             if len(again.groups) == 1:
                 return None
             groups = again.groups
         return None
 
-    def _split(self, groups: Groups) -> Groups:
+    def _split(self, groups: Groups, inside: Sequence[LoadRound]) -> Groups:
         """Return what the groups fall into under their own load, in the rounds of the last step but the first."""
         rounds = [self._find_usual(index) for index in range(1, len(self._rounds))]
         parts: list[tuple[int, ...]] = []
@@ -289,28 +289,33 @@ class _Search:
             grouping = find_groups(group, longest, ratio_min=RATIO_CLEAN_MIN)
             # A host that a busy machine delays stands alone, which no group inside a group does.
             is_split = (
-                grouping.is_consistent and min(map(len, grouping.groups)) > 1 and self._is_slowed(grouping.groups)
+                grouping.is_consistent
+                and min(map(len, grouping.groups)) > 1
+                and self._is_slowed(grouping.groups, inside)
             )
             parts += grouping.groups if is_split else (group,)
         return order_groups(parts)
 
-    def _is_slowed(self, parts: Groups) -> bool:
-        """Whether flows between these were slower than their pace in a round of the last step: echoes may mislead."""
-        part_of = {member: index for index, part in enumerate(parts) for member in part}
-        for round, received_bps in self._list_rates(self._rounds[1:]):
+    def _is_slowed(self, groups: Groups, rounds: Sequence[LoadRound]) -> bool:
+        """Whether flows between these groups were slower than their pace in one of these rounds of the last step.
+
+        Echoes alone may mislead: a busy machine delays them as well.
+        """
+        group_of = {member: index for index, group in enumerate(groups) for member in group}
+        for round, received_bps in self._list_rates(rounds):
             crossing = [
-                (received_bps.get(target, 0), round.paces_bps[sender])
+                (received_bps.get(target, 0), min(self._flow_bps, round.paces_bps[sender]))
                 for sender, target in enumerate(round.targets)
-                if part_of.get(sender) != part_of.get(target) and {sender, target} <= set(part_of)
+                if {sender, target} <= set(group_of) and group_of[sender] != group_of[target]
             ]
             if sum(received for received, _ in crossing) < SLOWED * sum(pace for _, pace in crossing):
                 return True
         return False
 
-    def _set_host_pace(self, round: Round, factor: float = 1.0) -> Round:
+    def _set_host_pace(self, round: LoadRound, factor: float = 1.0) -> LoadRound:
         return set_pace(round, [PACE * factor * self._flow_bps] * self._count)
 
-    def _load_across(self, parents: Sequence[Sequence[Sequence[int]]]) -> Round:
+    def _load_across(self, parents: Sequence[Sequence[Sequence[int]]]) -> LoadRound:
         """Return a round that fills the links of groups, but not those of hosts, and measures rates."""
         self._turn += 1
         round = make_across_round(self._count, parents, self._seed, self._turn)
@@ -318,7 +323,7 @@ class _Search:
 
     def _finish(
         self, groups: Groups, parts: Groups, measured: RoundRates
-    ) -> Generator[tuple[Round, ...], Reports, Finding]:
+    ) -> Generator[tuple[LoadRound, ...], Reports, TreeFinding]:
         """Find the levels above the smallest groups, and measure the rates of all."""
         levels = [parts]
         if self._depth > 1 and len(parts) > 2:
@@ -345,7 +350,7 @@ class _Search:
         if len(levels) == 1:
             self._is_busy = _is_varying(measured, repeated)
             repeated += measured
-        return Finding(
+        return TreeFinding(
             kind="tree",
             levels=tuple(levels),
             rates_bps=tuple(rates.measure_domains(level, repeated) for level in levels),
@@ -358,7 +363,7 @@ class _Search:
 
     def _group_above(
         self, groups: Groups, measured: RoundRates
-    ) -> Generator[tuple[Round, ...], Reports, Groups | None]:
+    ) -> Generator[tuple[LoadRound, ...], Reports, Groups | None]:
         """Group the groups by what fills above them.
 
         The last round of the last step, in which all sent to other groups, tells that where the links above are much
@@ -382,7 +387,7 @@ class _Search:
 
     def _confirm_above(
         self, groups: Groups, longest: defaultdict[Pair, float], paces_bps: Sequence[float]
-    ) -> Generator[tuple[Round, ...], Reports, Groups | None]:
+    ) -> Generator[tuple[LoadRound, ...], Reports, Groups | None]:
         """Load what seems to lie above the groups, all at once, until the same comes out again."""
         above = self._join_groups(groups, longest)
         for _ in range(ATTEMPTS):
@@ -396,7 +401,7 @@ class _Search:
             above = again
         return None
 
-    def _pace_across(self, parents: Sequence[Sequence[Sequence[int]]], paces_bps: Sequence[float]) -> Round:
+    def _pace_across(self, parents: Sequence[Sequence[Sequence[int]]], paces_bps: Sequence[float]) -> LoadRound:
         self._turn += 1
         round = make_across_round(self._count, parents, self._seed, self._turn)
         targets = enumerate(round.targets)
@@ -422,12 +427,12 @@ class _Search:
 
     # --- conclusions ---
 
-    def _conclude_flat(self, reason: str) -> Finding:
+    def _conclude_flat(self, reason: str) -> TreeFinding:
         if not self._rises:
             return self._make_unknown(
                 "round trips under load are as short as idle ones, so the nodes have filled no link"
             )
-        return Finding(
+        return TreeFinding(
             kind="flat",
             reason=reason,
             host_rates_bps=self._list_host_rates(),
@@ -436,8 +441,8 @@ class _Search:
             flow_bps=max(self._best_bps.values(), default=0),
         )
 
-    def _make_unknown(self, reason: str) -> Finding:
-        return Finding(
+    def _make_unknown(self, reason: str) -> TreeFinding:
+        return TreeFinding(
             kind="unknown",
             reason=reason,
             left_out=self._left_out,
@@ -450,14 +455,14 @@ class _Search:
         return tuple(self._best_bps[one] if one in self._members else 0 for one in range(self._count))
 
 
-def set_window(round: Round) -> Round:
+def set_window(round: LoadRound) -> LoadRound:
     """Return the round with a window that is long enough for rates."""
-    return Round(window_s=RATE_WINDOW_S, targets=round.targets, paces_bps=round.paces_bps)
+    return LoadRound(window_s=RATE_WINDOW_S, targets=round.targets, paces_bps=round.paces_bps)
 
 
-def set_pace(round: Round, paces_bps: Sequence[float]) -> Round:
+def set_pace(round: LoadRound, paces_bps: Sequence[float]) -> LoadRound:
     """Return the round in which nobody sends faster than this."""
-    return Round(window_s=round.window_s, targets=round.targets, paces_bps=tuple(map(int, paces_bps)))
+    return LoadRound(window_s=round.window_s, targets=round.targets, paces_bps=tuple(map(int, paces_bps)))
 
 
 def _measure_rise(idle: Mapping[Pair, float], loaded: Mapping[Pair, float]) -> float:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.locality.measure.schedule import NOBODY, Round
+from launcher.locality.measure.schedule import NOBODY, LoadRound
 
 SAME_MAX = 0.15
 """Domains this near to the median of their level have the usual rate: what measuring varies by."""
 HOSTS_VARY = 0.3  # what a single flow varies by on a busy host
 
-_UNITS = (("Gbit", 10**9), ("Mbit", 10**6), ("kbit", 10**3))
-
 
 def measure_domains(
-    domains: Sequence[Sequence[int]], rounds: Sequence[tuple[Round, Mapping[int, int]]]
+    domains: Sequence[Sequence[int]], rounds: Sequence[tuple[LoadRound, Mapping[int, int]]]
 ) -> tuple[int, ...]:
     """Return the rate of each domain's link in bits per second, 0 where nothing crossed it.
 
@@ -58,10 +56,3 @@ def find_exceptions(rates_bps: Sequence[int], varies: float) -> tuple[int, ...]:
     """Return the positions of known rates that differ from the usual one by more than this part of it."""
     usual = find_usual(rates_bps)
     return tuple(index for index, rate in enumerate(rates_bps) if rate and abs(rate - usual) > varies * usual)
-
-
-def format_rate(rate_bps: float) -> str:
-    """ "40Mbit", "39.9Mbit", "1.25Gbit": three digits, in powers of 1000"""
-    unit, size = next((one for one in _UNITS if rate_bps >= 0.9995 * one[1]), _UNITS[-1])
-    text = f"{rate_bps / size:.3g}"
-    return f"{float(text):g}{unit}"

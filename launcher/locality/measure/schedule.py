@@ -21,7 +21,7 @@ RATE_WINDOW_S = 0.35  # what has arrived is counted to a few percent
 SETTLE_S = 0.05  # after a round the queues empty
 
 
-class Round(Struct, frozen=True, kw_only=True):
+class LoadRound(Struct, frozen=True, kw_only=True):
     """`targets`: for each participant the one it sends to, NOBODY for none; empty: nobody sends.
 
     `paces_bps`: the most that each may send, in bits per second; empty: as much as it can.
@@ -54,18 +54,18 @@ def choose_offsets(count: int, seed: int) -> tuple[int, ...]:
     return tuple(sorted(offsets[:ASKED_MAX]))
 
 
-def make_random_round(count: int, members: Collection[int], seed: int, turn: int) -> Round:
+def make_random_round(count: int, members: Collection[int], seed: int, turn: int) -> LoadRound:
     """Each member sends to the next one of a circle in random order."""
     order = shuffle(members, seed, turn)
-    return Round(targets=_make_targets(count, [order]))
+    return LoadRound(targets=_make_targets(count, [order]))
 
 
-def make_inside_round(count: int, groups: Sequence[Sequence[int]], seed: int, turn: int) -> Round:
+def make_inside_round(count: int, groups: Sequence[Sequence[int]], seed: int, turn: int) -> LoadRound:
     """Each sends to another of its own group; those who are alone do not send."""
-    return Round(targets=_make_targets(count, [shuffle(group, seed, turn) for group in groups]))
+    return LoadRound(targets=_make_targets(count, [shuffle(group, seed, turn) for group in groups]))
 
 
-def make_across_round(count: int, parents: Sequence[Sequence[Sequence[int]]], seed: int, turn: int) -> Round:
+def make_across_round(count: int, parents: Sequence[Sequence[Sequence[int]]], seed: int, turn: int) -> LoadRound:
     """Each sends to a member of another group with the same parent; `parents` hold groups, and groups hold members.
 
     A random circle, in which those who would send inside their group exchange targets with others. Where one group has
@@ -86,7 +86,7 @@ def make_across_round(count: int, parents: Sequence[Sequence[Sequence[int]]], se
         for member, target in chosen.items():
             if group_of[member] != group_of[target]:
                 targets[member] = target
-    return Round(targets=tuple(targets))
+    return LoadRound(targets=tuple(targets))
 
 
 def _make_targets(count: int, circles: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
-from launcher.locality.measure.procedure import Finding, Reports, RoundReport, find_tree
-from launcher.locality.measure.schedule import Round, choose_offsets
+from launcher.locality.measure.procedure import Reports, RoundReport, TreeFinding, find_tree
+from launcher.locality.measure.schedule import LoadRound, choose_offsets
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_bytes, format_count, format_list
 from rendezvous.errors import LeaseNotFound, StoreError
@@ -57,7 +57,7 @@ class Participant(Record, frozen=True, kw_only=True):
 class Order(Record, frozen=True, kw_only=True):
     token: str
     members: tuple[str, ...]
-    rounds: tuple[Round, ...]
+    rounds: tuple[LoadRound, ...]
     offsets: tuple[int, ...]
     absent: tuple[int, ...] = ()
 
@@ -70,7 +70,7 @@ class Answer(Record, frozen=True, kw_only=True):
     """`participants`: in the order of the finding's numbers. `seconds`: from the first order to the finding."""
 
     participants: tuple[Participant, ...]
-    finding: Finding
+    finding: TreeFinding
     stated: Groups = ()
     seconds: float = 0.0
 
@@ -86,11 +86,14 @@ def take_part(
     devices: int,
     secret: bytes,
     node_count: int,
+    node_least: int,
     wait_s: float,
     depth: int,
     log: Callable[[str], object],
 ) -> tuple[Answer, int]:
     """Measure together with the other nodes; return the answer and this node's number in it.
+
+    It begins with `node_count` nodes, or after `wait_s` with `node_least` at least.
 
     Raises TemporaryError, and UsageError for a session that this node cannot be in.
     """
@@ -118,6 +121,7 @@ def take_part(
             own,
             secret=secret,
             node_count=node_count,
+            node_least=node_least,
             wait_s=wait_s,
             depth=depth,
             log=log,
@@ -141,6 +145,7 @@ class Session:
         *,
         secret: bytes,
         node_count: int,
+        node_least: int,
         wait_s: float,
         depth: int,
         log: Callable[[str], object],
@@ -151,6 +156,7 @@ class Session:
         self._own = own
         self._secret = secret
         self._node_count = node_count
+        self._node_least = node_least
         self._wait_s = wait_s
         self._depth = depth
         self._log = log
@@ -248,6 +254,8 @@ class Session:
         until = time.monotonic() + self._wait_s
         while not self._has_begun():
             if not self._wait_for_event(until):
+                if len(self._members) >= self._node_least:
+                    break
                 there = [self._members[one][1].name for one in self._list_members()]
                 raise TemporaryError(
                     f"{len(there)} of {format_count(self._node_count, 'node')} have come to the measurement within "
@@ -336,7 +344,7 @@ class Session:
         steps = find_tree(len(members), seed, depth=self._depth, stated=stated or None)
         began, number, self._serial = time.monotonic(), 0, 0
         gone: set[int] = set()
-        rounds: tuple[Round, ...] = ()
+        rounds: tuple[LoadRound, ...] = ()
         try:
             while time.monotonic() - began < SECONDS_MAX:
                 order = Order(
@@ -354,7 +362,7 @@ class Session:
                 number += 1
                 seconds = sum(round.duration_s for round in rounds)
                 self._log(f"step {number}: {format_count(len(rounds), 'round')} in {seconds:.1f} s")
-            finding = Finding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
+            finding = TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
         except StopIteration as end:
             finding = end.value
         answer = Answer(participants=participants, finding=finding, stated=stated, seconds=time.monotonic() - began)

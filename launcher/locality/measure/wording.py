@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.locality.measure import rates
 from launcher.locality.measure.session import Answer, Participant
+from launcher.model.rates import format_rate
 from launcher.model.text import format_count, format_list
 
 _PAIRS_SHOWN = 3
@@ -51,10 +52,10 @@ def make_rates(answer: Answer, level_names: Sequence[str]) -> dict[str, str]:
     kinds = [*zip(levels, finding.rates_bps, named, strict=True), ("host", finding.host_rates_bps, names)]
     for level, measured, domains in kinds:
         if usual := rates.find_usual(measured):
-            found[level] = rates.format_rate(usual)
+            found[level] = format_rate(usual)
             varies = rates.HOSTS_VARY if level == "host" else rates.SAME_MAX
             for index in rates.find_exceptions(measured, varies):
-                found[f"{level}:{domains[index]}"] = rates.format_rate(measured[index])
+                found[f"{level}:{domains[index]}"] = format_rate(measured[index])
     return found
 
 
@@ -100,12 +101,12 @@ def describe(answer: Answer, level_names: Sequence[str]) -> list[str]:
             hosts_bps = sum(finding.host_rates_bps[member] for member in members[index])
             line = f"{level} {domains[index]}: {format_list(hosts)}"
             if rate := measured[index]:
-                line += f"; its uplink carries {rates.format_rate(rate)}, {hosts_bps / rate:.1f} to 1"
+                line += f"; its uplink carries {format_rate(rate)}, {hosts_bps / rate:.1f} to 1"
             lines.append(line)
     if finding.kind != "unknown" and (usual := rates.find_usual(finding.host_rates_bps)):
         differing = rates.find_exceptions(finding.host_rates_bps, rates.HOSTS_VARY)
-        others = "".join(f"; {names[one]}: {rates.format_rate(finding.host_rates_bps[one])}" for one in differing)
-        lines.append(f"a host's link carries {rates.format_rate(usual)}{others}")
+        others = "".join(f"; {names[one]}: {format_rate(finding.host_rates_bps[one])}" for one in differing)
+        lines.append(f"a host's link carries {format_rate(usual)}{others}")
     if finding.is_busy and finding.kind == "tree":
         lines.append("what arrived varies between rounds alike, so others use the network and the rates are low")
     lines += [f"node {names[one]} is left out: {reason}" for one, reason in sorted(finding.left_out.items())]
@@ -125,7 +126,7 @@ def _describe_verdict(answer: Answer, level_names: Sequence[str]) -> str:
         ]
         agrees = answer.stated and not list_contradictions(answer, level_names)
         return f"tree: {count} in {', '.join(counts)}{', as stated' if agrees else ''}"
-    reached = f"; one flow reached {rates.format_rate(finding.flow_bps)}" if finding.flow_bps else ""
+    reached = f"; one flow reached {format_rate(finding.flow_bps)}" if finding.flow_bps else ""
     if finding.kind == "flat":
         return f"flat: no link between {count} is full before those of the hosts{reached}"
     return f"cannot tell: {finding.reason}{reached}"

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.locality.measure.procedure import Finding, Reports, RoundReport, Steps
-from launcher.locality.measure.schedule import Round, choose_offsets
+from launcher.locality.measure.procedure import Reports, RoundReport, Steps, TreeFinding
+from launcher.locality.measure.schedule import LoadRound, choose_offsets
 
 Link = tuple[str, bool]  # domain or host, whether it leads upwards
 PROBES = 5
@@ -49,7 +49,7 @@ class QueueTree(NamedTuple):
         down: list[Link] = [*((name, False) for name in self.paths[other][shared:]), (f"host:{other}", False)]
         return up + down
 
-    def measure(self, steps: Steps, seed: int, dead: Mapping[int, int] | None = None) -> tuple[Finding, float, int]:
+    def measure(self, steps: Steps, seed: int, dead: Mapping[int, int] | None = None) -> tuple[TreeFinding, float, int]:
         """The finding, its seconds, and its steps. `dead`: host -> step from which it does not report any more."""
         rng = random.Random(seed)
         offsets = choose_offsets(len(self.paths), seed)
@@ -69,7 +69,7 @@ class QueueTree(NamedTuple):
         except StopIteration as end:
             return end.value, seconds, turn
 
-    def _play(self, round: Round, offsets: Sequence[int], rng: random.Random) -> list[RoundReport]:
+    def _play(self, round: LoadRound, offsets: Sequence[int], rng: random.Random) -> list[RoundReport]:
         hosts = len(self.paths)
         flows = {sender: self.way(sender, target) for sender, target in enumerate(round.targets) if target >= 0}
         paces = {sender: pace for sender, pace in enumerate(round.paces_bps) if sender in flows}

@@ -1,0 +1,48 @@
+"""The network measured by agents before their first round: what an agent makes of the answer.
+
+What was measured counts for more than what a source says, as --locality does: it is what the traffic meets. Where the
+two differ, that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.locality.contract import Level
+from launcher.locality.gather import Locality
+from launcher.locality.measure.session import Answer
+from launcher.locality.measure.wording import find_paths, name_domains
+from launcher.locality.merge import SourceResult, merge, merge_rates
+from launcher.model.rates import format_rate
+from rendezvous import records
+from rendezvous.stores.contract import Store
+
+_SOURCE = "measuring"
+
+
+def is_begun(store: Store, prefix: str, run_id: str) -> bool:
+    """Whether the run has a job with members and without an end. Raises StoreError."""
+    current = store.get(records.make_current_key(prefix, run_id)).first
+    if current is None:
+        return False
+    keys = records.make_job_keys(prefix, run_id, current.value.decode(errors="replace"))
+    return bool(store.get(keys.members, prefix=True).items) and store.get(keys.verdict).first is None
+
+
+def add_measured(found: Locality, answer: Answer, number: int, level_names: Sequence[str]) -> Locality:
+    """Return the locality with this participant's measured levels and rates; its remarks are new ones."""
+    path, finding = find_paths(answer, level_names)[number], answer.finding
+    levels = tuple(Level(level, domain, _SOURCE) for level, domain in path)
+    rates = {}
+    for name, domains, measured in zip(
+        name_domains(answer, level_names)[0], finding.levels, finding.rates_bps, strict=True
+    ):
+        rate = next((rate for domain, rate in zip(domains, measured, strict=True) if number in domain), 0)
+        if rate:
+            rates[name] = format_rate(rate)
+    if finding.kind != "unknown" and finding.host_rates_bps[number]:
+        rates["host"] = format_rate(finding.host_rates_bps[number])
+    results = (SourceResult(_SOURCE, levels, finding.reason, rates), *found.results)
+    merged = merge(results)
+    merged_rates, remarks = merge_rates(results, merged.levels)
+    return Locality(merged.levels, (*merged.remarks, *remarks), results, found.identity, merged_rates)
