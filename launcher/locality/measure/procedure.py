@@ -80,7 +80,7 @@ Reports = Mapping[int, tuple[RoundReport, ...]]
 class TreeFinding(Struct, frozen=True, kw_only=True):
     """`levels`: the groups of each level, outermost first; `rates_bps`: of their uplinks, 0 for an unknown one.
 
-    `left_out`: participant -> why. `blocked`: pairs between which no echo passed. `flow_bps`: what one flow reached.
+    `left_out`: participants, and why. `blocked`: pairs between which no echo passed. `flow_bps`: what one flow reached.
     """
 
     kind: Literal["tree", "flat", "unknown"]
@@ -88,7 +88,7 @@ class TreeFinding(Struct, frozen=True, kw_only=True):
     levels: tuple[Groups, ...] = ()
     rates_bps: tuple[tuple[int, ...], ...] = ()
     host_rates_bps: tuple[int, ...] = ()
-    left_out: Mapping[int, str] = {}
+    left_out: tuple[tuple[int, str], ...] = ()
     blocked: tuple[Pair, ...] = ()
     flow_bps: int = 0
     is_busy: bool = False
@@ -255,11 +255,12 @@ class _TreeSearch:
 
         None: other groups come out each time.
         """
+        quiet: set[int] = set()
         for _ in range(ATTEMPTS):
-            self._turn += 1
-            # Who is alone may be a host with a slow link in a group: while it is silent, its link is empty.
-            paired = [group for group in groups if len(group) > 1]
-            across = self._load_across([paired])
+            # Who is alone may be a host with a slow link, in a group: while it is silent, its link is empty.
+            quiet |= {group[0] for group in groups if len(group) == 1}
+            loud = (tuple(one for one in group if one not in quiet) for group in groups)
+            across = self._load_across([list(filter(None, loud))])
             inside = []
             for _ in range(INSIDE_ROUNDS):
                 self._turn += 1
@@ -268,6 +269,9 @@ class _TreeSearch:
             yield from self._play(across, *inside)
             groups = self._keep_members(groups)
             self._collect([0])
+            for pair, values in self._seen.items():
+                if quiet & {*pair}:
+                    del values[:-1]
             again = self._group_seen()
             if again.groups == groups and again.is_consistent and self._is_slowed(groups, [across]):
                 return groups, self._split(groups, inside), self._list_rates([across])
@@ -346,6 +350,7 @@ class _TreeSearch:
             parents = [[group for group in inner if set(group) <= set(parent)] for parent in outer]
             rounds.append(self._load_across(parents))
         yield from self._play(*rounds)
+        levels = [self._keep_members(level) for level in levels]
         repeated = self._list_rates(rounds[1:])
         if len(levels) == 1:
             self._is_busy = _is_varying(measured, repeated)
@@ -355,7 +360,7 @@ class _TreeSearch:
             levels=tuple(levels),
             rates_bps=tuple(rates.measure_domains(level, repeated) for level in levels),
             host_rates_bps=self._list_host_rates(),
-            left_out=self._left_out,
+            left_out=tuple(self._left_out.items()),
             blocked=self._blocked,
             flow_bps=max(self._best_bps.values(), default=0),
             is_busy=self._is_busy,
@@ -436,7 +441,7 @@ class _TreeSearch:
             kind="flat",
             reason=reason,
             host_rates_bps=self._list_host_rates(),
-            left_out=self._left_out,
+            left_out=tuple(self._left_out.items()),
             blocked=self._blocked,
             flow_bps=max(self._best_bps.values(), default=0),
         )
@@ -445,7 +450,7 @@ class _TreeSearch:
         return TreeFinding(
             kind="unknown",
             reason=reason,
-            left_out=self._left_out,
+            left_out=tuple(self._left_out.items()),
             blocked=self._blocked,
             flow_bps=max(self._best_bps.values(), default=0),
             is_busy=self._is_busy,

@@ -109,7 +109,7 @@ def describe(answer: Answer, level_names: Sequence[str]) -> list[str]:
         lines.append(f"a host's link carries {format_rate(usual)}{others}")
     if finding.is_busy and finding.kind == "tree":
         lines.append("what arrived varies between rounds alike, so others use the network and the rates are low")
-    lines += [f"node {names[one]} is left out: {reason}" for one, reason in sorted(finding.left_out.items())]
+    lines += [f"node {names[one]} is left out: {reason}" for one, reason in sorted(finding.left_out)]
     if finding.blocked:
         pairs = format_list([f"{names[one]} and {names[other]}" for one, other in finding.blocked], _PAIRS_SHOWN)
         lines.append(f"no UDP echo passes between {pairs}")

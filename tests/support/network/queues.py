@@ -14,22 +14,26 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.locality.measure.procedure import Reports, RoundReport, Steps, TreeFinding
-from launcher.locality.measure.schedule import LoadRound, choose_offsets
+from launcher.locality.measure.schedule import NOBODY, LoadRound, choose_offsets
 
 Link = tuple[str, bool]  # domain or host, whether it leads upwards
 PROBES = 5
+EVERYBODY = -2
+SLOW_BPS = 5_000_000
 
 
 class QueueTree(NamedTuple):
     """`paths`: of each host, outermost domain first, each domain's name unlike all others; `rates_bps` by name, with
-    host number 3 as "host:3", and the name of its level ("host", "leaf") for the rest.
+    host number 3 as "host:3", and the name of its level ("host", "leaf") for the rest. `loss`: of the packets of one
+    host, or of all. `are_hosts_slow`: none of them sends as fast as a link carries.
     """
 
     paths: Sequence[tuple[str, ...]]
     levels: tuple[str, ...]
     rates_bps: Mapping[str, int]
     loss: float = 0.0
-    lossy_host: int = -1
+    lossy_host: int = NOBODY
+    are_hosts_slow: bool = False
 
     def rate(self, link: Link) -> int:
         name = link[0]
@@ -59,7 +63,7 @@ class QueueTree(NamedTuple):
             while True:
                 rounds = steps.send(reports) if reports is not None else next(steps)
                 seconds += sum(round.duration_s for round in rounds)
-                played = [self._play(round, offsets, rng) for round in rounds]
+                played = [self.play(round, offsets, rng) for round in rounds]
                 reports = {
                     host: tuple(one[host] for one in played)
                     for host in range(len(self.paths))
@@ -69,10 +73,12 @@ class QueueTree(NamedTuple):
         except StopIteration as end:
             return end.value, seconds, turn
 
-    def _play(self, round: LoadRound, offsets: Sequence[int], rng: random.Random) -> list[RoundReport]:
+    def play(self, round: LoadRound, offsets: Sequence[int], rng: random.Random) -> list[RoundReport]:
         hosts = len(self.paths)
         flows = {sender: self.way(sender, target) for sender, target in enumerate(round.targets) if target >= 0}
         paces = {sender: pace for sender, pace in enumerate(round.paces_bps) if sender in flows}
+        if self.are_hosts_slow:
+            paces = {sender: min(SLOW_BPS, paces.get(sender, SLOW_BPS)) for sender in flows}
         rates, full = self._share(flows, paces)
         delays: dict[Link, float] = {}
         for link in sorted(full):
@@ -90,7 +96,8 @@ class QueueTree(NamedTuple):
                 asked = (asker + offset) % hosts
                 way = [*self.way(asker, asked), *self.way(asked, asker)]
                 base = sum(delays.get(link, 0.0) for link in way)
-                lost = 1 - (1 - self.loss) ** (2 if self.lossy_host in (asker, asked) else 0)
+                is_lossy = self.lossy_host in (asker, asked, EVERYBODY)
+                lost = 1 - (1 - self.loss) ** 2 if is_lossy else 0.0
                 times = [
                     (base * rng.uniform(0.5, 1.1) + 0.00008 * rng.lognormvariate(0, 0.5))
                     for _ in range(PROBES)

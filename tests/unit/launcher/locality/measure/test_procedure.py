@@ -1,0 +1,116 @@
+"""Whole measurements on a model of queues: trees and rates, flat networks, and what hosts and links may do amiss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.locality.measure.grouping import Groups, order_groups
+from launcher.locality.measure.procedure import find_tree
+from tests.support.network.measuring import leaves, spines
+from tests.support.network.queues import EVERYBODY, QueueTree
+
+MBIT = 10**6
+RUNS = 20
+LINKS = {"host": 40 * MBIT, "leaf": 40 * MBIT}
+DOUBLE = {"host": 40 * MBIT, "leaf": 80 * MBIT, "spine": 80 * MBIT}
+BOTH = ("spine", "leaf")
+
+
+def list_levels(paths: Sequence[tuple[str, ...]]) -> tuple[Groups, ...]:
+    found = []
+    for depth in range(1, len(paths[0]) + 1):
+        names = dict.fromkeys(path[:depth] for path in paths)
+        found.append(order_groups([i for i, path in enumerate(paths) if path[:depth] == name] for name in names))
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("tree", "least"),
+    [
+        (QueueTree(leaves(4, 4), ("leaf",), LINKS), 20),
+        (QueueTree(leaves(4, 4), ("leaf",), DOUBLE), 18),
+        (QueueTree(leaves(5, 5, 2), ("leaf",), LINKS), 20),
+        (QueueTree(leaves(4, 4, 4), ("leaf",), LINKS | {"l1": 20 * MBIT}), 20),
+        (QueueTree(leaves(4, 4, 4, 4), ("leaf",), LINKS), 19),
+        (QueueTree(leaves(7, 8, 8, 9), ("leaf",), DOUBLE), 19),
+        (QueueTree(spines((4, 4), (4, 4)), BOTH, DOUBLE), 19),
+        (QueueTree(spines((4, 4), (4, 4)), BOTH, DOUBLE | {"spine": 40 * MBIT}), 16),
+    ],
+    ids=["4+4", "4+4 2:1", "5+5+2", "one slow uplink", "4x4", "7+8+8+9", "2x2x4", "2x2x4 narrow spines"],
+)
+def test_a_tree_is_found_with_its_rates(tree: QueueTree, least: int) -> None:
+    right = 0
+    for seed in range(RUNS):
+        finding, seconds, _ = tree.measure(find_tree(len(tree.paths), seed), seed)
+        assert seconds < 11
+        if finding.levels != list_levels(tree.paths):
+            continue
+        right += 1
+        for depth, (domains, rates) in enumerate(zip(finding.levels, finding.rates_bps, strict=True)):
+            for members, rate in zip(domains, rates, strict=True):
+                assert rate == pytest.approx(tree.rate((tree.paths[members[0]][depth], True)), rel=0.2)
+        assert finding.host_rates_bps == pytest.approx([40 * MBIT] * len(tree.paths), rel=0.1)
+    assert right >= least
+
+
+@pytest.mark.parametrize("count", [3, 8, 32])
+def test_a_flat_network_is_never_split(count: int) -> None:
+    tree = QueueTree(leaves(count), ("leaf",), LINKS)
+    verdicts = Counter(tree.measure(find_tree(count, seed), seed)[0].kind for seed in range(RUNS))
+    assert verdicts == {"flat": RUNS}
+
+
+def test_a_host_that_dies_in_the_middle_is_left_out_and_the_rest_go_on() -> None:
+    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS)
+    for step in range(4):
+        finding, _, _ = tree.measure(find_tree(8, 1), 1, dead={5: step})
+        assert finding.levels == (((0, 1, 2, 3), (4, 6, 7)),)
+        assert finding.left_out == ((5, "it has not answered in time"),)
+
+
+def test_a_host_with_a_slow_link_stays_in_its_group() -> None:
+    tree = QueueTree(leaves(4, 4, 4), ("leaf",), LINKS | {"host:6": 10 * MBIT})
+    found = Counter(
+        tree.measure(find_tree(12, seed), seed)[0].levels == list_levels(tree.paths) for seed in range(RUNS)
+    )
+    assert found[True] >= 18
+
+
+def test_a_third_of_a_hosts_packets_may_be_lost() -> None:
+    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, loss=0.33, lossy_host=2)
+    for seed in range(RUNS):
+        assert tree.measure(find_tree(8, seed), seed)[0].levels == (((0, 1, 2, 3), (4, 5, 6, 7)),)
+
+
+def test_stated_groups_are_checked_and_wrong_ones_come_out_right() -> None:
+    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS)
+    right: Groups = ((0, 1, 2, 3), (4, 5, 6, 7))
+    wrong: Groups = ((0, 1, 2, 7), (3, 4, 5, 6))
+    for seed in range(RUNS):
+        for stated in (right, wrong):
+            assert tree.measure(find_tree(8, seed, stated=stated), seed)[0].levels == (right,)
+
+
+def test_two_nodes_are_flat_with_the_rate_between_them() -> None:
+    tree = QueueTree(leaves(1, 1), ("leaf",), LINKS | {"leaf": 10 * MBIT})
+    finding, _, steps = tree.measure(find_tree(2, 0), 0)
+    assert (finding.kind, steps) == ("flat", 1)
+    assert finding.host_rates_bps == pytest.approx([10 * MBIT] * 2, rel=0.1)
+
+
+def test_without_any_echo_the_tree_cannot_be_told() -> None:
+    tree = QueueTree(leaves(2, 2), ("leaf",), LINKS, loss=1.0, lossy_host=EVERYBODY)
+    finding, _, _ = tree.measure(find_tree(4, 0), 0)
+    assert finding.kind == "unknown"
+    assert "UDP does not pass" in finding.reason
+
+
+def test_links_that_the_hosts_cannot_fill_prove_nothing() -> None:
+    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, are_hosts_slow=True)
+    finding, _, _ = tree.measure(find_tree(8, 0), 0)
+    assert finding.kind == "unknown"
+    assert "filled no link" in finding.reason
+    assert finding.flow_bps == pytest.approx(5 * MBIT, rel=0.1)

@@ -1,0 +1,150 @@
+"""A session of several participants over a store: one answer for all, and what happens when some of them end."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from launcher.locality.measure.procedure import RoundReport
+from launcher.locality.measure.schedule import LoadRound
+from launcher.locality.measure.session import Answer, Participant, Session
+from launcher.model.errors import TemporaryError, UsageError
+from rendezvous.errors import MeshrunError
+from rendezvous.stores.memory.store import MemoryStore
+from tests.support.network.measuring import leaves
+from tests.support.network.queues import QueueTree
+from tests.support.waiting import wait_until
+
+MBIT = 10**6
+TREE = QueueTree(leaves(4, 4), ("leaf",), {"host": 40 * MBIT, "leaf": 40 * MBIT})
+LIMIT_S = 60.0
+Interfering = Callable[[str, int], None]  # called with a node's name and the number of the round that it is to play
+
+
+class ModelPlayers:
+    """Players on the model of queues. Host number 3 of the tree is the node h3, whatever its number in the session."""
+
+    def __init__(self, interfere: Interfering = lambda name, number: None) -> None:
+        self.interfere = interfere
+        self._rounds: dict[tuple[bytes, int], list[RoundReport]] = {}
+        self._lock = threading.Lock()
+
+    def play(self, name: str, token: bytes, serial: int, round: LoadRound, echoes: Any, offsets: Any) -> RoundReport:
+        """`echoes` are addresses, and an address is the name of a node."""
+        self.interfere(name, serial)
+        order = [int(host.removeprefix("h")) for host, _ in echoes]
+        with self._lock:
+            if (token, serial) not in self._rounds:
+                tree = TREE._replace(paths=[TREE.paths[number] for number in order])
+                self._rounds[token, serial] = tree.play(round, offsets, random.Random(serial))
+            return self._rounds[token, serial][[host for host, _ in echoes].index(name)]
+
+
+class ModelPlayer:
+    def __init__(self, players: ModelPlayers, name: str) -> None:
+        self._players, self._name, self._token = players, name, b""
+
+    def set_token(self, token: bytes) -> None:
+        self._token = token
+
+    def play(self, serial: int, round: LoadRound, *, echoes: Any, offsets: Any, **_: Any) -> RoundReport:
+        return self._players.play(self._name, self._token, serial, round, echoes, offsets)
+
+
+class Sessions:
+    """Sessions of nodes, each in a thread; `results`: of each node its answer, or the error that it ended with."""
+
+    def __init__(self, names: list[str], players: ModelPlayers | None = None, **settings: Any) -> None:
+        self.store = MemoryStore()
+        self.results: dict[str, Answer | BaseException] = {}
+        self.sessions = [
+            self._make(name, players or ModelPlayers(), {"node_count": len(names), **settings}) for name in names
+        ]
+        threads = [
+            threading.Thread(target=self._run, args=(name, session), daemon=True)
+            for name, session in zip(names, self.sessions, strict=True)
+        ]
+        for number, thread in enumerate(threads, 1):
+            thread.start()  # the first one coordinates, so it comes first
+            wait_until(lambda count=number: len(self._list_members()) >= count or self.results, LIMIT_S, "a member")
+        for thread in threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+        assert not self.store.get("/meshrun/run/measure/", prefix=True).items
+        self.store.close()
+
+    def _list_members(self) -> tuple[Any, ...]:
+        return self.store.get("/meshrun/run/measure/members/", prefix=True).items
+
+    def _make(self, name: str, players: ModelPlayers, settings: dict[str, Any]) -> Session:
+        settings = {"node_least": settings["node_count"], "wait_s": LIMIT_S, **settings}
+        own = Participant(name=name, address=name, echo_port=1, bulk_port=2)
+        return Session(
+            self.store, "/meshrun/run/measure", ModelPlayer(players, name), own, secret=b"secret", depth=2,
+            log=lambda line: None, **settings,
+        )  # fmt: skip
+
+    def _run(self, name: str, session: Session) -> None:
+        try:
+            self.results[name] = session.run()
+        except (MeshrunError, KeyboardInterrupt) as error:
+            self.results[name] = error
+
+
+def list_groups(answer: Answer | BaseException) -> list[set[str]]:
+    assert isinstance(answer, Answer), answer
+    (groups,) = answer.finding.levels
+    return sorted(({answer.participants[member].name for member in group} for group in groups), key=min)
+
+
+NAMES = [f"h{number}" for number in range(8)]
+LEAVES = [{"h0", "h1", "h2", "h3"}, {"h4", "h5", "h6", "h7"}]
+
+
+def test_all_get_the_same_answer_and_nothing_stays_in_the_store() -> None:
+    results = Sessions(NAMES).results
+    assert set(results) == set(NAMES)
+    assert all(result == results["h0"] for result in results.values())
+    assert list_groups(results["h0"]) == LEAVES
+
+
+def interrupt(victim: str, round_number: int) -> Interfering:
+    """Ends one participant, as by Ctrl-C, when it is to play that round."""
+
+    def interfere(name: str, number: int) -> None:
+        if (name, number) == (victim, round_number):
+            raise KeyboardInterrupt
+
+    return interfere
+
+
+@pytest.mark.parametrize("victim", ["h0", "h5"], ids=["coordinator", "other"])
+@pytest.mark.parametrize("round_number", [1, 4, 7])
+def test_one_that_is_interrupted_is_not_in_the_answer(victim: str, round_number: int) -> None:
+    results = Sessions(NAMES, ModelPlayers(interrupt(victim, round_number))).results
+    assert isinstance(results.pop(victim), KeyboardInterrupt)
+    for result in results.values():
+        assert list_groups(result) == [leaf - {victim} for leaf in LEAVES]
+        assert isinstance(result, Answer)
+        left_out = [result.participants[member].name for member, _ in result.finding.left_out]
+        assert left_out == ([victim] if victim == "h5" else [])  # without a coordinator it begins anew
+
+
+def test_too_few_nodes_are_named_at_the_limit() -> None:
+    results = Sessions(NAMES[:2], node_count=3, wait_s=0.5).results
+    assert all(isinstance(result, TemporaryError) for result in results.values())
+    assert "2 of 3 nodes have come to the measurement within 0.5 s: h0, h1" in str(results["h0"])
+
+
+def test_enough_nodes_begin_at_the_limit() -> None:
+    results = Sessions(NAMES[:6], node_count=8, node_least=4, wait_s=1.0).results
+    assert list_groups(results["h0"]) == [{"h0", "h1", "h2", "h3"}, {"h4", "h5"}]
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    results = Sessions(["h1", "h2", "h2"]).results
+    assert {type(result) for result in results.values()} == {UsageError}
