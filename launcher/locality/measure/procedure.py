@@ -215,7 +215,13 @@ class _TreeSearch:
         if unreachable == present:
             return
         for member in sorted(unreachable):
-            self._drop(member, "no echo passes between it and any other node")
+            has_streams = self._reports[member][1].received_bps > 0
+            self._drop(
+                member,
+                "TCP passes between it and other nodes, UDP does not"
+                if has_streams
+                else "no other node reaches its address",
+            )
         self._blocked = tuple(sorted({make_pair(*pair) for pair in silent if not {*pair} & unreachable}))
 
     # --- steps ---
@@ -231,10 +237,15 @@ class _TreeSearch:
                 rounds.append(self._set_host_pace(round, 2 if step == 1 else 1))
             yield from self._play(*rounds)
             self._collect(range(RANDOM_ROUNDS))
+            found = []
             for self._rank in range(RANKS):
                 grouping = self._group_seen()
                 if len(grouping.groups) > 1 and grouping.is_consistent and self._is_slowed(grouping.groups, rounds):
-                    return grouping
+                    singles = sum(len(group) == 1 for group in grouping.groups)  # seldom true, often delayed
+                    found.append((singles, self._rank, grouping))
+            if found:
+                _, self._rank, grouping = min(found, key=lambda one: one[:2])
+                return grouping
         return Grouping(groups=(tuple(self._members),), reason=grouping.reason)
 
     def _collect(self, indexes: Iterable[int]) -> None:
@@ -260,29 +271,31 @@ class _TreeSearch:
             # Who is alone may be a host with a slow link, in a group: while it is silent, its link is empty.
             quiet |= {group[0] for group in groups if len(group) == 1}
             loud = (tuple(one for one in group if one not in quiet) for group in groups)
-            across = self._load_across([list(filter(None, loud))])
+            loud_groups = list(filter(None, loud))
+            across = [self._load_across([loud_groups]) for _ in range(1 + bool(quiet))]
             inside = []
             for _ in range(INSIDE_ROUNDS):
                 self._turn += 1
                 round = make_inside_round(self._count, groups, self._seed, self._turn)
                 inside.append(self._set_host_pace(round))
-            yield from self._play(across, *inside)
+            yield from self._play(*across, *inside)
             groups = self._keep_members(groups)
             self._collect([0])
+            again_usual = self._find_usual(len(across) - 1)
             for pair, values in self._seen.items():
                 if quiet & {*pair}:
-                    del values[:-1]
+                    values[:] = [min(values[-1], again_usual.get(pair, values[-1]))]
             again = self._group_seen()
-            if again.groups == groups and again.is_consistent and self._is_slowed(groups, [across]):
-                return groups, self._split(groups, inside), self._list_rates([across])
+            if again.groups == groups and again.is_consistent and self._is_slowed(groups, across):
+                return groups, self._split(groups, inside), self._list_rates(across)
             if len(again.groups) == 1:
                 return None
             groups = again.groups
         return None
 
     def _split(self, groups: Groups, inside: Sequence[LoadRound]) -> Groups:
-        """Return what the groups fall into under their own load, in the rounds of the last step but the first."""
-        rounds = [self._find_usual(index) for index in range(1, len(self._rounds))]
+        """Return what the groups fall into under their own load, in the last rounds of the last step."""
+        rounds = [self._find_usual(index) for index in range(len(self._rounds) - len(inside), len(self._rounds))]
         parts: list[tuple[int, ...]] = []
         for group in groups:
             longest = {

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.locality.measure.echo import TOKEN_BYTES
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
 from launcher.locality.measure.procedure import Reports, RoundReport, TreeFinding, find_tree
@@ -337,7 +338,8 @@ class Session:
             raise UsageError(f"{len(members):,} nodes are too many to measure, {PARTICIPANTS_MAX:,} are the most")
         known = {one: self._members[one][1] for one in members}
         participants = tuple(known[one] for one in members)
-        token, seed = os.urandom(16), int.from_bytes(os.urandom(4), "big")
+        token = draw_token()
+        seed = int.from_bytes(token[:4], "big")
         self._player.set_token(token)
         offsets = choose_offsets(len(members), seed)
         stated = group_stated(participants)
@@ -390,6 +392,10 @@ class Session:
             if root + one in self._values
         }
         return dict(found)
+
+
+def draw_token() -> bytes:
+    return os.urandom(TOKEN_BYTES)
 
 
 def group_stated(participants: Sequence[Participant]) -> Groups:

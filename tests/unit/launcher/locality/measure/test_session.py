@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.locality.measure import session
 from launcher.locality.measure.procedure import RoundReport
 from launcher.locality.measure.schedule import LoadRound
 from launcher.locality.measure.session import Answer, Participant, Session
@@ -65,8 +66,8 @@ class Sessions:
             self._make(name, players or ModelPlayers(), {"node_count": len(names), **settings}) for name in names
         ]
         threads = [
-            threading.Thread(target=self._run, args=(name, session), daemon=True)
-            for name, session in zip(names, self.sessions, strict=True)
+            threading.Thread(target=self._run, args=(name, one), daemon=True)
+            for name, one in zip(names, self.sessions, strict=True)
         ]
         for number, thread in enumerate(threads, 1):
             thread.start()  # the first one coordinates, so it comes first
@@ -88,11 +89,16 @@ class Sessions:
             log=lambda line: None, **settings,
         )  # fmt: skip
 
-    def _run(self, name: str, session: Session) -> None:
+    def _run(self, name: str, one: Session) -> None:
         try:
-            self.results[name] = session.run()
+            self.results[name] = one.run()
         except (MeshrunError, KeyboardInterrupt) as error:
             self.results[name] = error
+
+
+@pytest.fixture(autouse=True)
+def _draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "draw_token", lambda: bytes(range(16)))
 
 
 def list_groups(answer: Answer | BaseException) -> list[set[str]]:

@@ -1,0 +1,127 @@
+"""`meshctl measure` on emulated trees: what it finds, and what it says where something is amiss."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs.multi_node import HostEtcd
+from tests.support.network.measuring import (
+    MESHCTL,
+    TREES,
+    KnownNetwork,
+    Measured,
+    Measurement,
+    find_errors,
+    is_exact,
+    list_domains,
+    place,
+)
+from tests.support.network.trees import why_no_trees
+
+pytestmark = pytest.mark.skipif(bool(why_no_trees()), reason=why_no_trees())
+
+TREE = TREES["8 hosts, 4+4"]
+PATHS = place(TREE)
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[KnownNetwork]:
+    with KnownNetwork(TREE) as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
+def endpoint(network: KnownNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with HostEtcd(network, tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd.endpoint
+
+
+def measure(network: KnownNetwork, endpoint: str, *words: str, **how: object) -> dict[str, Measured]:
+    """What all hosts ended with. A machine without a free core may find no tree: one of three tries has to."""
+    for _ in range(3):
+        ended = Measurement(network, endpoint, *words, **how).wait()  # type: ignore[arg-type]
+        if all(one.found.get("verdict") == "tree" for one in ended.values() if one.found):
+            break
+    return ended
+
+
+def test_all_nodes_find_the_tree_and_its_rates_for_meshctl_plan(
+    network: KnownNetwork, endpoint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.json"
+    ended = measure(network, endpoint, "--output", str(file))
+    assert {one.exit_code for one in ended.values()} == {0}, ended["n0"].stderr
+    found = [one.found for one in ended.values()]
+    assert all(one == found[0] for one in found)
+    assert is_exact(TREE, found[0])
+    assert max(find_errors(TREE, found[0])) < 0.25
+    planned = subprocess.run(
+        [*MESHCTL, "plan", str(file), "--mesh", "pp=2,dp=*", "--json"], capture_output=True, text=True, check=True
+    )
+    ranks = json.loads(planned.stdout)["plan"]
+    assert set(ranks) == set(PATHS)
+
+
+def test_a_node_that_states_another_leaf_is_named(network: KnownNetwork, endpoint: str) -> None:
+    stated = {name: path[0] for name, path in PATHS.items()} | {"n5": "l1" if PATHS["n5"] == ("l0",) else "l0"}
+    ended = measure(network, endpoint, own={name: ("--locality", f"leaf={leaf}") for name, leaf in stated.items()})
+    sentences = ended["n0"].found["sentences"]
+    assert f"node n5 says leaf {stated['n5']} and answers like leaf {PATHS['n5'][0]}" in sentences
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("unreachable", "no other node reaches its address"),
+        ("udp", "TCP passes between it and other nodes, UDP does not"),
+    ],
+)
+def test_a_node_that_cannot_be_reached_is_left_out(
+    network: KnownNetwork, endpoint: str, fault: str, reason: str
+) -> None:
+    if fault == "udp":
+        network.block_udp("n3")
+    else:
+        network.cut("n3", *(name for name in PATHS if name != "n3"))
+    try:
+        ended = measure(network, endpoint)
+    finally:
+        network.heal("n3")
+    found = ended["n0"].found
+    assert f"node n3 is left out: {reason}" in found["sentences"]
+    paths = {node["id"]: node["path"] for node in found["nodes"]}
+    assert paths.pop("n3") == [None]
+    assert list_domains(paths) == list_domains({name: path for name, path in PATHS.items() if name != "n3"})
+
+
+def test_a_third_of_a_nodes_packets_may_be_lost(network: KnownNetwork, endpoint: str) -> None:
+    network.lose("n2", 0.33)
+    try:
+        ended = measure(network, endpoint)
+    finally:
+        network.heal("n2")
+    assert list_domains({node["id"]: node["path"] for node in ended["n0"].found["nodes"]}) == list_domains(PATHS)
+
+
+def test_nodes_that_do_not_come_are_waited_for_up_to_the_limit(network: KnownNetwork, endpoint: str) -> None:
+    ended = Measurement(network, endpoint, "--timeout", "3", names=["n0", "n1"], count=3).wait()
+    assert {one.exit_code for one in ended.values()} == {75}
+    assert any("2 of 3 nodes have come to the measurement within 3 s: n" in one.stderr for one in ended.values())
+
+
+def test_a_node_of_the_measurement_serves_the_store_without_etcd(network: KnownNetwork) -> None:
+    words = ("--rdzv-backend", "c10d")
+    served = f"{network.host('n1').address}:29400"
+    ended = measure(network, served, *words, names=["n0", "n1", "n4"])
+    assert {one.exit_code for one in ended.values()} <= {0, 1}, ended["n0"].stderr
+    assert len({json.dumps(one.found) for one in ended.values()}) == 1
+
+
+def test_one_node_has_no_network_to_measure(network: KnownNetwork, endpoint: str) -> None:
+    done = subprocess.run([*MESHCTL, "measure", "run", "--nnodes", "1"], capture_output=True, text=True, check=True)
+    assert done.stdout == "one node: there is no network to measure\n"
