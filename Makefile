@@ -104,6 +104,11 @@ FAULTS ?= 20
 slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
 	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
 
+# Half an hour for 20 runs of each of eight trees. All hosts share the cores of this machine, which has to be quiet.
+MEASURE_RUNS ?= 20
+slow-measure: .venv/installed servers ## find emulated trees by meshctl measure, MEASURE_RUNS times each
+	.venv/bin/python -m tests.support.network.measuring --runs $(MEASURE_RUNS)
+
 # An hour and a half on two quiet cores. MUTANTS='--seeds 100 --layers simulation outage' asks less.
 MUTANTS ?= --seeds 2000
 slow-mutants: .venv/installed ## plant faults in the agreement one at a time, and tell which tests notice

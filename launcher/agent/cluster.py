@@ -253,6 +253,8 @@ def measure_locality(
     measured = add_measured(found, answer, number, MEASURED_LEVELS)
     for remark in measured.remarks:
         log(remark)
+    if answer.finding.levels:
+        log(f"this node stands at {','.join(f'{level}={domain}' for level, domain in measured.path)}, as measured")
     return measured
 
 

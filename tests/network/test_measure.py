@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,9 +119,38 @@ def test_nodes_that_do_not_come_are_waited_for_up_to_the_limit(network: KnownNet
 def test_a_node_of_the_measurement_serves_the_store_without_etcd(network: KnownNetwork) -> None:
     words = ("--rdzv-backend", "c10d")
     served = f"{network.host('n1').address}:29400"
-    ended = measure(network, served, *words, names=["n0", "n1", "n4"])
+    ended = Measurement(network, served, *words, names=["n0", "n1", "n4"]).wait()
     assert {one.exit_code for one in ended.values()} <= {0, 1}, ended["n0"].stderr
     assert len({json.dumps(one.found) for one in ended.values()}) == 1
+
+
+WRITE_RANK = "import os; open(os.environ['RANK'], 'w').write(os.uname().nodename)"
+
+
+def test_agents_measure_before_the_first_round_and_plan_by_it(
+    network: KnownNetwork, endpoint: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "write_rank.py"
+    script.write_text(WRITE_RANK)
+    options = ("--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint, "--rdzv-id", "planned", "--nnodes", "8")
+    command = [sys.executable, "-m", "launcher", *options, "--nproc-per-node", "1", "--mesh", "pp=2,dp=4", "--measure"]
+    environ = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    agents = [
+        subprocess.Popen(
+            [*network.host(name).prefix, *command, str(script)],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environ,
+        )
+        for name in PATHS
+    ]
+    said = [agent.communicate(timeout=120)[1] for agent in agents]
+    assert {agent.returncode for agent in agents} == {0}, said[0]
+    assert sum("tree: 8 nodes in 2 domains of level leaf" in text for text in said) == 1
+    assert all("this node stands at leaf=l" in text for text in said)
+    nodes = [(tmp_path / str(rank)).read_text() for rank in range(8)]
+    assert {frozenset(nodes[:4]), frozenset(nodes[4:])} == set(list_domains(PATHS)[0])
 
 
 def test_one_node_has_no_network_to_measure(network: KnownNetwork, endpoint: str) -> None:

@@ -10,7 +10,7 @@ meanwhile. Those that answer fast stand below the same switch.
     rates      what arrived to rates of hosts and uplinks       } in tests
     procedure  rounds, one step after the other, to a finding   }
     wording    the finding in sentences, and as a cluster file  }
-    echo, bulk, player    the sockets of one node, and a round on it
+    udp_echo, tcp_load, player    the sockets of one node, and a round on it
     session    all nodes through the job's store: the first to come coordinates
 
 Nothing here is imported by an agent without --measure. There is no numpy: a thousand nodes need none.

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 ASKED_MAX = 128  # others that a node asks; of more, it asks a sample
 NOBODY = -1
-WARM_S = 0.13
+WARM_S = 0.12
 """From the start of the load to the first echo: flows have found their rate, and queues are full."""
 WINDOW_S = 0.2
-RATE_WINDOW_S = 0.35  # what has arrived is counted to a few percent
-SETTLE_S = 0.05  # after a round the queues empty
+RATE_WINDOW_S = 0.32  # what has arrived is counted to a few percent
+SETTLE_S = 0.04  # after a round the queues empty
 
 
 class LoadRound(Struct, frozen=True, kw_only=True):

@@ -24,11 +24,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.locality.measure.echo import TOKEN_BYTES
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
 from launcher.locality.measure.procedure import Reports, RoundReport, TreeFinding, find_tree
 from launcher.locality.measure.schedule import LoadRound, choose_offsets
+from launcher.locality.measure.udp_echo import TOKEN_BYTES
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_bytes, format_count, format_list
 from rendezvous.errors import LeaseNotFound, StoreError
