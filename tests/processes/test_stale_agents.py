@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.startup import stale_agents
-from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, take_node_lock
+from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
 from launcher.hardware.linux import control_group
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
@@ -114,6 +114,15 @@ def test_a_process_that_outlived_its_agent_is_killed_by_the_next_one(lives: Live
     worker = lives.worker_of(lives.start(BEFORE=WITHOUT_PIDFDS[lacking] if lacking else ""))
     assert not is_alive(orphan)
     assert is_alive(worker)
+
+
+def test_only_agents_that_live_are_listed(lives: Lives) -> None:
+    agents = [lives.start(name=name) for name in ("one", "two")]
+    for agent in agents:
+        lives.worker_of(agent)
+    assert sorted(list_running_agents(str(lives.folder))) == sorted(agent.pid for agent in agents)
+    kill_all_three(agents[0])
+    assert list_running_agents(str(lives.folder)) == [agents[1].pid]
 
 
 def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:

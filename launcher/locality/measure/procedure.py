@@ -60,6 +60,7 @@ PACE = 0.85
 """Of a link's rate: it stays empty, and what joins two or more of them fills if it is narrower than their sum."""
 RISE_MIN = 2.0
 """Loaded round trips over idle ones: with less, the hosts have filled no link."""
+BUSY_S = 0.002  # a round trip in an idle network is shorter, in one data centre
 VARIATION_MAX = 0.35
 """Of what arrives in two rounds alike: with more, others use the network as well."""
 
@@ -122,6 +123,7 @@ class _TreeSearch:
         self._rises = False
         self._seen: defaultdict[Pair, list[float]] = defaultdict(list)
         self._rank = 0
+        self._idle_s = 0.0
         self._flow_bps = 0
         self._is_busy = False
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
@@ -133,6 +135,7 @@ class _TreeSearch:
         if len(self._members) < 2 or not idle:
             return self._make_unknown("no echo was answered: UDP does not pass between these nodes")
         self._rises = _measure_rise(idle, loaded) >= RISE_MIN
+        self._idle_s = statistics.mean(idle.values())
         self._flow_bps = max(self._best_bps.values(), default=0)
         if len(self._members) == 2:
             return self._conclude_flat("two nodes have one way between them")
@@ -157,7 +160,7 @@ class _TreeSearch:
             self._drop(member, "it has not answered in time")
         for round, received_bps in self._list_rates(rounds):
             for sender, receiver in enumerate(round.targets):
-                for one in (sender, receiver) if not round.paces_bps else ():
+                for one in (sender, receiver):
                     self._best_bps[one] = max(self._best_bps[one], received_bps.get(receiver, 0))
 
     def _drop(self, member: int, reason: str) -> None:
@@ -446,6 +449,11 @@ class _TreeSearch:
     # --- conclusions ---
 
     def _conclude_flat(self, reason: str) -> TreeFinding:
+        if not self._rises and self._idle_s > BUSY_S:
+            self._is_busy = True
+            return self._make_unknown(
+                f"round trips take {self._idle_s * 1000:.0f} ms before any load, so others use the network"
+            )
         if not self._rises:
             return self._make_unknown(
                 "round trips under load are as short as idle ones, so the nodes have filled no link"

@@ -26,6 +26,7 @@ class QueueTree(NamedTuple):
     """`paths`: of each host, outermost domain first, each domain's name unlike all others; `rates_bps` by name, with
     host number 3 as "host:3", and the name of its level ("host", "leaf") for the rest. `loss`: of the packets of one
     host, or of all. `are_hosts_slow`: none of them sends as fast as a link carries.
+    `idle_s`: of a round trip without any queue.
     """
 
     paths: Sequence[tuple[str, ...]]
@@ -34,6 +35,7 @@ class QueueTree(NamedTuple):
     loss: float = 0.0
     lossy_host: int = NOBODY
     are_hosts_slow: bool = False
+    idle_s: float = 0.00008
 
     def rate(self, link: Link) -> int:
         name = link[0]
@@ -99,7 +101,7 @@ class QueueTree(NamedTuple):
                 is_lossy = self.lossy_host in (asker, asked, EVERYBODY)
                 lost = 1 - (1 - self.loss) ** 2 if is_lossy else 0.0
                 times = [
-                    (base * rng.uniform(0.5, 1.1) + 0.00008 * rng.lognormvariate(0, 0.5))
+                    (base * rng.uniform(0.5, 1.1) + self.idle_s * rng.lognormvariate(0, 0.5))
                     for _ in range(PROBES)
                     if rng.random() >= lost + 0.05 * (base > 0.01)
                 ]

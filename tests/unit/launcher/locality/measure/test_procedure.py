@@ -108,6 +108,13 @@ def test_without_any_echo_the_tree_cannot_be_told() -> None:
     assert "UDP does not pass" in finding.reason
 
 
+def test_round_trips_that_are_long_before_any_load_tell_of_other_traffic() -> None:
+    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, are_hosts_slow=True, idle_s=0.02)
+    finding, _, _ = tree.measure(find_tree(8, 0), 0)
+    assert (finding.kind, finding.is_busy) == ("unknown", True)
+    assert finding.reason.endswith("before any load, so others use the network")
+
+
 def test_links_that_the_hosts_cannot_fill_prove_nothing() -> None:
     tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, are_hosts_slow=True)
     finding, _, _ = tree.measure(find_tree(8, 0), 0)

@@ -31,6 +31,7 @@ class ModelPlayers:
 
     def __init__(self, interfere: Interfering = lambda name, number: None) -> None:
         self.interfere = interfere
+        self.store = MemoryStore()
         self._rounds: dict[tuple[bytes, int], list[RoundReport]] = {}
         self._lock = threading.Lock()
 
@@ -60,11 +61,10 @@ class Sessions:
     """Sessions of nodes, each in a thread; `results`: of each node its answer, or the error that it ended with."""
 
     def __init__(self, names: list[str], players: ModelPlayers | None = None, **settings: Any) -> None:
-        self.store = MemoryStore()
+        players = players or ModelPlayers()
+        self.store = players.store
         self.results: dict[str, Answer | BaseException] = {}
-        self.sessions = [
-            self._make(name, players or ModelPlayers(), {"node_count": len(names), **settings}) for name in names
-        ]
+        self.sessions = [self._make(name, players, {"node_count": len(names), **settings}) for name in names]
         threads = [
             threading.Thread(target=self._run, args=(name, one), daemon=True)
             for name, one in zip(names, self.sessions, strict=True)
@@ -138,6 +138,23 @@ def test_one_that_is_interrupted_is_not_in_the_answer(victim: str, round_number:
         assert isinstance(result, Answer)
         left_out = [result.participants[member].name for member, _ in result.finding.left_out]
         assert left_out == ([victim] if victim == "h5" else [])  # without a coordinator it begins anew
+
+
+@pytest.mark.parametrize("victim", ["h0", "h5"], ids=["coordinator", "other"])
+def test_one_whose_lease_ends_is_told_and_the_rest_go_on(victim: str) -> None:
+    players = ModelPlayers()
+
+    def end_lease(name: str, number: int) -> None:
+        if (name, number) == (victim, 4):
+            for item in players.store.get("/meshrun/run/measure/members/", prefix=True).items:
+                if f'"name":"{victim}"'.encode() in item.value:
+                    players.store.lease_revoke(item.lease)
+
+    players.interfere = end_lease
+    results = Sessions(NAMES, players).results
+    assert isinstance(results.pop(victim), TemporaryError)
+    for result in results.values():
+        assert list_groups(result) == [leaf - {victim} for leaf in LEAVES]
 
 
 def test_too_few_nodes_are_named_at_the_limit() -> None:
