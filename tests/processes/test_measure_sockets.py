@@ -71,8 +71,8 @@ def test_a_player_reports_what_it_received_and_who_answered() -> None:
     try:
         player.set_token(OURS)
         echoes, bulks = ([(HOST, port)] * 2 for port in player.ports)
-        seen = player.play(1, LoadRound(targets=(0, -1)), own=0, echoes=echoes, bulks=bulks, offsets=(1,))
-        idle = player.play(2, LoadRound(), own=0, echoes=echoes, bulks=bulks, offsets=(1,), absent={1})
+        seen = player.play(1, LoadRound(targets=(0, -1)), own=0, echoes=echoes, bulks=bulks)
+        idle = player.play(2, LoadRound(), own=0, echoes=echoes, bulks=bulks, absent={1})
     finally:
         player.close()
     assert seen.received_bps > 0

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.locality.measure.procedure import RoundReport
-from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound
+from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, LoadRound, list_asked
 from launcher.locality.measure.tcp_load import BulkReceiver, BulkSender, choose_stream_count
 from launcher.locality.measure.udp_echo import EchoSocket
 
@@ -59,12 +59,11 @@ class Player:
         own: int,
         echoes: Sequence[Address],
         bulks: Sequence[Address],
-        offsets: Sequence[int],
         absent: Collection[int] = (),
     ) -> RoundReport:
         """Play a round and return what this node, number `own`, saw of it. `echoes`, `bulks`: addresses of all."""
         count = len(echoes)
-        numbers = [(own + offset) % count for offset in offsets]
+        numbers = list_asked(own, count)
         asked = [(number, echoes[number]) for number in numbers if number not in absent]
         repeats = max(REPEATS_MIN, min(REPEATS_MAX, QUESTIONS // max(1, len(asked))))
         began = time.monotonic()

@@ -39,7 +39,7 @@ from launcher.locality.measure.grouping import (
 from launcher.locality.measure.schedule import (
     RATE_WINDOW_S,
     LoadRound,
-    choose_offsets,
+    list_asked,
     make_across_round,
     make_inside_round,
     make_random_round,
@@ -115,7 +115,6 @@ class _TreeSearch:
         self._depth = depth
         self._turn = 0
         self._members = list(range(count))
-        self._offsets = choose_offsets(count, seed)
         self._left_out: dict[int, str] = {}
         self._blocked: tuple[Pair, ...] = ()
         self._reports: Reports = {}
@@ -184,8 +183,7 @@ class _TreeSearch:
         for asker in self._members:
             for index in indexes:
                 answers = self._reports[asker][index].round_trips_us
-                for offset, micros in zip(self._offsets, answers, strict=False):
-                    asked = (asker + offset) % self._count
+                for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
                     if micros and asked in self._members_set():
                         found[make_pair(asker, asked)].append(micros / 1e6)
         return found
@@ -207,8 +205,8 @@ class _TreeSearch:
         answered: set[int] = set()
         silent: list[Pair] = []
         for asker in self._members:
-            for offset, micros in zip(self._offsets, self._reports[asker][0].round_trips_us, strict=False):
-                asked = (asker + offset) % self._count
+            answers = self._reports[asker][0].round_trips_us
+            for asked, micros in zip(list_asked(asker, self._count), answers, strict=False):
                 if asked in present:
                     if micros:
                         answered |= {asked, asker}

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
-ASKED_MAX = 128  # others that a node asks; of more, it asks a sample
 NOBODY = -1
 WARM_S = 0.12
 """From the start of the load to the first echo: flows have found their rate, and queues are full."""
@@ -45,13 +44,12 @@ def shuffle(members: Collection[int], seed: int, turn: int) -> list[int]:
     return sorted(members, key=draw)
 
 
-def choose_offsets(count: int, seed: int) -> tuple[int, ...]:
-    """Choose whom each of `count` participants asks: number n asks n + offset for every offset, modulo `count`.
+def list_asked(own: int, count: int) -> tuple[int, ...]:
+    """Return whom number `own` of `count` participants asks: the half of all that follows it.
 
-    So each is asked as often as it asks, and every pair once: an echo goes both ways.
+    So each is asked as often as it asks, and every pair once (twice where two are opposite): an echo goes both ways.
     """
-    offsets = shuffle(range(1, count // 2 + 1), seed, 0)
-    return tuple(sorted(offsets[:ASKED_MAX]))
+    return tuple((own + offset) % count for offset in range(1, count // 2 + 1))
 
 
 def make_random_round(count: int, members: Collection[int], seed: int, turn: int) -> LoadRound:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.locality.measure.procedure import Reports, RoundReport, Steps, TreeFinding
-from launcher.locality.measure.schedule import NOBODY, LoadRound, choose_offsets
+from launcher.locality.measure.schedule import NOBODY, LoadRound, list_asked
 
 Link = tuple[str, bool]  # domain or host, whether it leads upwards
 PROBES = 5
@@ -58,14 +58,13 @@ class QueueTree(NamedTuple):
     def measure(self, steps: Steps, seed: int, dead: Mapping[int, int] | None = None) -> tuple[TreeFinding, float, int]:
         """The finding, its seconds, and its steps. `dead`: host -> step from which it does not report any more."""
         rng = random.Random(seed)
-        offsets = choose_offsets(len(self.paths), seed)
         reports: Reports | None = None
         seconds, turn = 0.0, 0
         try:
             while True:
                 rounds = steps.send(reports) if reports is not None else next(steps)
                 seconds += sum(round.duration_s for round in rounds)
-                played = [self.play(round, offsets, rng) for round in rounds]
+                played = [self.play(round, rng) for round in rounds]
                 reports = {
                     host: tuple(one[host] for one in played)
                     for host in range(len(self.paths))
@@ -75,7 +74,7 @@ class QueueTree(NamedTuple):
         except StopIteration as end:
             return end.value, seconds, turn
 
-    def play(self, round: LoadRound, offsets: Sequence[int], rng: random.Random) -> list[RoundReport]:
+    def play(self, round: LoadRound, rng: random.Random) -> list[RoundReport]:
         hosts = len(self.paths)
         flows = {sender: self.way(sender, target) for sender, target in enumerate(round.targets) if target >= 0}
         paces = {sender: pace for sender, pace in enumerate(round.paces_bps) if sender in flows}
@@ -94,8 +93,7 @@ class QueueTree(NamedTuple):
         found = []
         for asker in range(hosts):
             answers = []
-            for offset in offsets:
-                asked = (asker + offset) % hosts
+            for asked in list_asked(asker, hosts):
                 way = [*self.way(asker, asked), *self.way(asked, asker)]
                 base = sum(delays.get(link, 0.0) for link in way)
                 is_lossy = self.lossy_host in (asker, asked, EVERYBODY)

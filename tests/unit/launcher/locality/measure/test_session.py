@@ -35,14 +35,14 @@ class ModelPlayers:
         self._rounds: dict[tuple[bytes, int], list[RoundReport]] = {}
         self._lock = threading.Lock()
 
-    def play(self, name: str, token: bytes, serial: int, round: LoadRound, echoes: Any, offsets: Any) -> RoundReport:
+    def play(self, name: str, token: bytes, serial: int, round: LoadRound, echoes: Any) -> RoundReport:
         """`echoes` are addresses, and an address is the name of a node."""
         self.interfere(name, serial)
         order = [int(host.removeprefix("h")) for host, _ in echoes]
         with self._lock:
             if (token, serial) not in self._rounds:
                 tree = TREE._replace(paths=[TREE.paths[number] for number in order])
-                self._rounds[token, serial] = tree.play(round, offsets, random.Random(serial))
+                self._rounds[token, serial] = tree.play(round, random.Random(serial))
             return self._rounds[token, serial][[host for host, _ in echoes].index(name)]
 
 
@@ -53,8 +53,8 @@ class ModelPlayer:
     def set_token(self, token: bytes) -> None:
         self._token = token
 
-    def play(self, serial: int, round: LoadRound, *, echoes: Any, offsets: Any, **_: Any) -> RoundReport:
-        return self._players.play(self._name, self._token, serial, round, echoes, offsets)
+    def play(self, serial: int, round: LoadRound, *, echoes: Any, **_: Any) -> RoundReport:
+        return self._players.play(self._name, self._token, serial, round, echoes)
 
 
 class Sessions:
