@@ -122,6 +122,7 @@ class _TreeSearch:
         self._rises = False
         self._seen: defaultdict[Pair, list[float]] = defaultdict(list)
         self._rank = 0
+        self._random_rates: RoundRates = []
         self._idle_s = 0.0
         self._flow_bps = 0
         self._is_busy = False
@@ -238,6 +239,7 @@ class _TreeSearch:
                 rounds.append(self._set_host_pace(round, 2 if step == 1 else 1))
             yield from self._play(*rounds)
             self._collect(range(RANDOM_ROUNDS))
+            self._random_rates = self._list_rates(rounds)
             found = []
             for self._rank in range(RANKS):
                 grouping = self._group_seen()
@@ -392,10 +394,11 @@ class _TreeSearch:
         longest: defaultdict[Pair, float] = defaultdict(float)
         self._compare(groups, longest, [0])
         above = yield from self._confirm_above(groups, longest, host_paces)
-        if above is not None and not set(above) & set(groups):  # one that stands alone may only have been full itself
+        if above is not None:
             return above
         paces = [0.0] * self._count
-        for group, rate in zip(groups, rates.measure_domains(groups, measured), strict=True):
+        seen = [*measured, *self._random_rates]  # what is above may have kept a link from being full in one of them
+        for group, rate in zip(groups, rates.measure_domains(groups, seen), strict=True):
             for member in group:
                 paces[member] = PACE_ABOVE * rate / len(group)
         rounds = [self._pace_across([groups], paces) for _ in range(ABOVE_ROUNDS)]
@@ -416,7 +419,7 @@ class _TreeSearch:
             self._compare(groups, longest, [0])
             again = self._join_groups(groups, longest)
             if again == above:
-                return above
+                return None if set(above) & set(groups) else above  # one that stands alone may have been full itself
             above = again
         return None
 

@@ -61,6 +61,10 @@ def test_stated_names_stay_and_a_node_that_stands_elsewhere_is_named() -> None:
     assert describe(right, LEVELS)[0] == "tree: 5 nodes in 2 domains of level leaf, as stated"
 
 
+def test_a_stated_leaf_that_is_two_gives_neither_its_name() -> None:
+    assert find_paths(make_answer(leaves="xxxxx"), LEVELS) == [(("leaf", f"l{n}"),) for n in (1, 0, 1, 0, 0)]
+
+
 def test_two_levels_have_both_names_and_one_has_the_innermost() -> None:
     two = replace(TREE, levels=(((0, 1, 2, 3, 4),), *TREE.levels), rates_bps=((0,), *TREE.rates_bps))
     assert find_paths(make_answer(two), LEVELS)[0] == (("spine", "s0"), ("leaf", "l1"))
