@@ -29,14 +29,6 @@ def format_number(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0")
 
 
-def format_seconds(seconds: float) -> str:
-    """ "0.68 s", "12.3 ms", "4 µs", "1,240 s" """
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if 0 < seconds * factor < 100:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
-
-
 def format_count(count: int, noun: str) -> str:
     """1 node, 2 nodes, 16,384 nodes."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

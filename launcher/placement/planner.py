@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
-from launcher.model.text import format_seconds
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import make_default_traffic, scale_to_integers
 from launcher.placement import shortage
@@ -267,11 +266,11 @@ def _describe_time(time: StepTime | None) -> list[str]:
     if time is None or not time.seconds:
         return []
     most = max(time.parts, key=lambda part: part.seconds)
-    name, total = most.communicator.name, format_seconds(time.seconds)
+    name, total = most.communicator.name, shortage.format_seconds(time.seconds)
     if not time.is_absolute:
         share = f"{most.seconds / time.seconds:.0%}".replace("%", " %")
         return [f"{name} waits for {most.link}: {share} of the time of a step's communication"]
-    part = format_seconds(most.seconds)
+    part = shortage.format_seconds(most.seconds)
     return [f"a step's communication takes {total}; {name} waits for {most.link}: {part} of it"]
 
 

@@ -65,6 +65,14 @@ def format_amount(scaled: int, scale: int) -> str:
     return f"{scaled / scale:.4g}"
 
 
+def format_seconds(seconds: float) -> str:
+    """ "0.68 s", "12.3 ms", "4 µs", "1,240 s" """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if 0 < seconds * factor < 100:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
+
+
 def describe_world(size: int, node_count: int, present_count: int, reason: str, limits: Limits) -> str:
     """Return the whole sentence about a world. `reason`: from `explain_size`."""
     ranks = "1 rank" if size == 1 else f"{size:,} ranks"

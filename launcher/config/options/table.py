@@ -107,14 +107,14 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", parse_text, "host=1, then 2, 4, 8, ...",
            "Cost of leaving a domain of a level.", part="placement_options", alias="tolls"),
     Option("ours", "rates", "placement", "LEVEL=RATE,...", parse_text, "",
-           "Of links, each way: leaf=400Gbit,leaf:l3=100Gbit; then the time of a step chooses between plans.",
+           "Of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit: plan by time.",
            part="placement_options"),
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that fit a node",
-           "Consecutive ranks that stay on one node.", part="placement_options"),
+           "Consecutive ranks kept on one node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "", "Every group of the axis stays inside one "
            "domain of the level; one machine knows only host.", part="placement_options"),
-    Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "", "Domains of the level are used with all "
-           "their HOSTS nodes or not at all; one machine knows none.", part="placement_options"),
+    Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "", "Use domains of the level with all their HOSTS "
+           "nodes or not at all.", part="placement_options"),
     Option("ours", "move-cost", "placement", "COST", parse_text, "5 % of the plan for all",
            "Cost of moving a rank to another node.", part="placement_options"),
 

@@ -19,8 +19,8 @@ from launcher.meshctl.plan.picture import SvgBlock, build_map, draw_arcs, draw_m
 from launcher.meshctl.plan.render import format_json, format_number, list_time_rows
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
-from launcher.model.text import format_seconds
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
+from launcher.placement.shortage import format_seconds
 
 WIDTHS = (("wide", picture.WIDTH, picture.MAP_HEIGHT), ("narrow", 380, 1400))
 MARGIN = 2

@@ -17,10 +17,11 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
-from launcher.model.text import format_count, format_list, format_seconds, wrap_labelled
+from launcher.model.text import format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import Explanation
 from launcher.placement.limits import Plan, StepTime
+from launcher.placement.shortage import format_seconds
 
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
