@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("ring", "line", "all")
 DECIMALS_MAX = 6
 NUMBER_MAX = 10**9
 
-_BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e-?\d{1,2})?) ?([kMGT]?)B")
+_BYTES = r"(\d{1,15}(?:\.\d{1,9})?(?:e-?\d{1,2})?) ?([kMGT]?)B"
 _BYTES_EXAMPLE = "write it like 1.2GB or 300MB: k, M, G and T are powers of 1000"
 _MEGABYTES = {"": 1e-6, "k": 1e-3, "M": 1, "G": 10**3, "T": 10**6}
 
@@ -128,7 +128,7 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
 
 def _parse_weight(text: str, what: str) -> tuple[int | float, bool]:
     """Return a proportion, or megabytes, to the byte; and whether it is megabytes."""
-    match = _BYTES.fullmatch(text)
+    match = re.fullmatch(_BYTES, text)
     if match is None:
         if text[-1:].isalpha() and text[:1].isdigit():
             raise UsageError(f"{what} is {text!r}, neither a number nor bytes", _BYTES_EXAMPLE)

@@ -113,8 +113,8 @@ TABLE: tuple[Option, ...] = (
            "Consecutive ranks kept on one node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "", "Every group of the axis stays inside one "
            "domain of the level; one machine knows only host.", part="placement_options"),
-    Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "", "Use domains of the level with all their HOSTS "
-           "nodes or not at all.", part="placement_options"),
+    Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
+           "Use domains of the level with all their HOSTS nodes or not at all.", part="placement_options"),
     Option("ours", "move-cost", "placement", "COST", parse_text, "5 % of the plan for all",
            "Cost of moving a rank to another node.", part="placement_options"),
 
