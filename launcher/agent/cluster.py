@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock, require_feasible, resolve_limits
-from launcher.agent.startup.duplicate_rank import require_unique_rank
+from launcher.agent.startup.duplicate_rank import record_signals, require_unique_rank
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.startup import Startup
 from launcher.config.config import Config
@@ -222,7 +223,7 @@ def measure_locality(
     A node that comes to a job that has begun does not measure: it would slow the job down.
     """
     from launcher.locality.measure.before_run import add_measured, is_begun
-    from launcher.locality.measure.session import take_part
+    from launcher.locality.measure.session import EventQueue, take_part
     from launcher.locality.measure.wording import describe
 
     prefix, secret = startup.network.prefix, startup.credentials.secret
@@ -230,21 +231,24 @@ def measure_locality(
         if is_begun(store, prefix, run_id):
             log("the run has begun, so the network is not measured; --locality says where this node stands")
             return found
-        answer, number = take_part(
-            store,
-            prefix,
-            run_id,
-            name=startup.name,
-            address=startup.address,
-            path=found.path,
-            devices=slot_count,
-            secret=secret,
-            node_count=max(config.nodes_min, settings.target_nodes, config.nodes_max or 0),
-            node_least=config.nodes_min,
-            wait_s=settings.join_grace_s,
-            depth=2,
-            log=log,
-        )
+        events: EventQueue = queue.SimpleQueue()
+        with record_signals(lambda: events.put(TemporaryError("this node has to leave"))):
+            answer, number = take_part(
+                store,
+                prefix,
+                run_id,
+                name=startup.name,
+                address=startup.address,
+                path=found.path,
+                devices=slot_count,
+                secret=secret,
+                node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
+                node_least=config.nodes_min,
+                wait_s=settings.join_grace_s,
+                depth=2,
+                log=log,
+                events=events,
+            )
     except MeshrunError as error:
         log(f"the network was not measured: {error}")
         return found

@@ -52,7 +52,7 @@ class MeasureRequest(Struct, frozen=True, kw_only=True):
 def run(request: MeasureRequest) -> int:
     """Measure, print the finding, write the cluster file on the coordinator; 1 if the tree cannot be told."""
     levels = tuple(request.levels.split(","))
-    if not all(map(is_level_identifier, levels)) or "host" in levels:
+    if not all(map(is_level_identifier, levels)) or "host" in levels or len(set(levels)) < len(levels):
         raise UsageError(f"--levels {request.levels}: these are no names of levels", "outermost first, e.g. spine,leaf")
     if request.node_count < 2:
         write_stdout("one node: there is no network to measure")
@@ -65,14 +65,14 @@ def run(request: MeasureRequest) -> int:
     config = parse(_make_words(request), os.environ)
     answer, number = _measure(request, config, len(levels))
     cluster = wording.make_cluster(answer, levels)
-    if request.output and number == 0:
-        _write(request.output, cluster)
     if request.as_json:
         sentences = wording.describe(answer, levels)
         own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
         write_stdout(json.dumps({**own, **cluster}))
     else:
         write_stdout("\n".join(wording.describe(answer, levels)))
+    if request.output and number == 0 and answer.finding.kind != "unknown":
+        _write(request.output, cluster)
     return 1 if answer.finding.kind == "unknown" else 0
 
 

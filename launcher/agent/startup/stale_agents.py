@@ -121,29 +121,20 @@ def take_node_lock(
 
 
 def list_running_agents(folder: str = "") -> list[int]:
-    """Return the pids of this user's agents on this node, of any run: those that hold a node lock."""
+    """Return the pids of this user's agents on this node, of any run, by their lock files.
+
+    The locks themselves are not tried: an agent that starts meanwhile would find its own taken.
+    """
     found = []
     for directory in [folder] if folder else _list_lock_dirs():
+        if not os.path.isdir(directory) or _find_fault(directory):
+            continue
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
                 path = os.path.join(directory, name)
-                if name.endswith(".lock") and (pid := _read_agent_pid(path)) and _is_locked(path):
+                if name.endswith(".lock") and (pid := _read_agent_pid(path)):
                     found.append(int(pid))
     return found
-
-
-def _is_locked(path: str) -> bool:
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def _make_refusal(

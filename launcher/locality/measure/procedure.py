@@ -139,12 +139,16 @@ class _TreeSearch:
         self._flow_bps = max(self._best_bps.values(), default=0)
         if len(self._members) == 2:
             return self._conclude_flat("two nodes have one way between them")
+        stated = self._keep_members(stated or ())
         grouping = None
         for _ in range(ATTEMPTS):
-            if stated is None or grouping is not None:
+            # Of groups of one, or a single one, nothing can be checked: then all is found anew.
+            if sum(len(group) > 1 for group in stated) < 2 or grouping is not None:
                 grouping = yield from self._group_at_random()
             else:
-                grouping = Grouping(groups=self._keep_members(stated))
+                grouping = Grouping(groups=stated)
+            if len(self._members) < 3:
+                return self._make_unknown("the other nodes have ended, or answered too late")
             if len(grouping.groups) == 1:
                 return self._conclude_flat(grouping.reason)
             confirmed = yield from self._confirm(grouping.groups)

@@ -73,6 +73,8 @@ def make_across_round(count: int, parents: Sequence[Sequence[Sequence[int]]], se
     for groups in parents:
         group_of = {member: index for index, group in enumerate(groups) for member in group}
         order = shuffle(group_of, seed, turn)
+        if not order:
+            continue
         chosen = dict(zip(order, (*order[1:], order[0]), strict=True))
         for member in order:
             for other in order:

@@ -26,12 +26,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
-from launcher.locality.measure.procedure import Reports, RoundReport, TreeFinding, find_tree
+from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree
 from launcher.locality.measure.schedule import LoadRound
 from launcher.locality.measure.udp_echo import TOKEN_BYTES
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_bytes, format_count, format_list
-from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.errors import LeaseNotFound, MeshrunError, RecordError, StoreError
 from rendezvous.records import Record, decode, encode
 from rendezvous.stores.contract import Batch, KeyEvent, Store
 
@@ -42,6 +42,9 @@ FAREWELL_LIMIT_S = 2.0  # that the coordinator waits for the others to have read
 PARTICIPANTS_MAX = 256  # every pair is measured: grouping 32,000 pairs takes 0.2 s, and 16 times that for 1,024 nodes
 SECONDS_MAX = 20.0
 """Of a measurement from its first order. The steps of most networks take 4 to 7 s; nothing is ordered after this."""
+
+
+EventQueue = queue.SimpleQueue[KeyEvent | MeshrunError]
 
 
 class Participant(Record, frozen=True, kw_only=True):
@@ -90,10 +93,12 @@ def take_part(
     wait_s: float,
     depth: int,
     log: Callable[[str], object],
+    events: EventQueue | None = None,
 ) -> tuple[Answer, int]:
     """Measure together with the other nodes; return the answer and this node's number in it.
 
-    It begins with `node_count` nodes, or after `wait_s` with `node_least` at least.
+    `events`: an error in it ends this node's part, from a signal handler for example. It begins with `node_count`
+    nodes, or after `wait_s` with `node_least` at least.
 
     Raises TemporaryError, and UsageError for a session that this node cannot be in.
     """
@@ -130,6 +135,7 @@ def take_part(
             wait_s=wait_s,
             depth=depth,
             log=log,
+            events=events,
         )
         answer = session.run()
     finally:
@@ -154,6 +160,7 @@ class Session:
         wait_s: float,
         depth: int,
         log: Callable[[str], object],
+        events: EventQueue | None = None,
     ) -> None:
         self._store = store
         self._root = root
@@ -165,7 +172,7 @@ class Session:
         self._wait_s = wait_s
         self._depth = depth
         self._log = log
-        self._events: queue.SimpleQueue[KeyEvent | StoreError] = queue.SimpleQueue()
+        self._events: EventQueue = queue.SimpleQueue() if events is None else events
         self._lease = 0
         self._id = ""
         self._members: dict[str, tuple[int, Participant]] = {}  # id -> create revision of its key, what it says
@@ -228,7 +235,7 @@ class Session:
             event = self._events.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return False
-        if isinstance(event, StoreError):
+        if isinstance(event, MeshrunError):
             raise event
         self._note(event)
         return True
@@ -237,7 +244,11 @@ class Session:
         key = event.item.key
         kind, _, rest = key.removeprefix(f"{self._root}/").partition("/")
         if kind == "members" and event.kind == "put":
-            participant = decode(Participant, event.item.value, key, self._secret)
+            try:
+                participant = decode(Participant, event.item.value, key, self._secret)
+            except RecordError as error:
+                self._log(f"a node cannot take part in the measurement: {error}")
+                return
             self._members[rest] = (event.item.create_revision, participant)
         elif kind == "members":
             self._members.pop(rest, None)
@@ -267,8 +278,10 @@ class Session:
                     f"{self._wait_s:g} s: {format_list(there)}",
                     "it runs on all nodes at once, with the same --nnodes",
                 )
-        names = Counter(one.name for _, one in self._members.values())
-        if twice := [name for name, count in names.items() if count > 1]:
+        until = time.monotonic() + LEASE_TTL_S + 1
+        while (twice := self._list_duplicates()) and self._wait_for_event(until):  # one may have been started again
+            pass
+        if twice:
             raise UsageError(f"two nodes are called {twice[0]}", "--node-name gives each one a name of its own")
         while True:
             coordinator = next(iter(self._list_members()), "")
@@ -282,6 +295,10 @@ class Session:
             if answer is not None:
                 return answer
             self._log("the coordinator has ended: the next node begins anew")
+
+    def _list_duplicates(self) -> list[str]:
+        names = Counter(one.name for _, one in self._members.values())
+        return [name for name, count in names.items() if count > 1]
 
     def _has_begun(self) -> bool:
         """Whether all have come, or an order is there already, for a node that sees the others late."""
@@ -385,12 +402,12 @@ class Session:
             ]
             if not missing or not self._wait_for_event(until):
                 break
-        found: Reports = {
-            index: decode(Report, self._values[root + one], root + one, self._secret).rounds
-            for index, one in enumerate(members)
-            if root + one in self._values
-        }
-        return dict(found)
+        found: dict[int, tuple[RoundReport, ...]] = {}
+        for index, one in enumerate(members):
+            if root + one in self._values:
+                with contextlib.suppress(RecordError):  # as if it had not reported
+                    found[index] = decode(Report, self._values[root + one], root + one, self._secret).rounds
+        return found
 
 
 def draw_token() -> bytes:

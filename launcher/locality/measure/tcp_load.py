@@ -24,6 +24,8 @@ _HEADER_LIMIT_S = 2.0
 _CHUNK = 256 * 1024
 _TICK_S = 0.5
 _BACKLOG = 64
+_STREAMS_MAX = 64  # at once: a round has one sender, with 8 at most
+_PAUSE_S = 0.1
 _SO_MAX_PACING_RATE = 47  # Linux, include/uapi/asm-generic/socket.h; bytes per second
 _PACING_MAX = 2**32 - 2  # of the old form of the option, which every kernel takes
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets
@@ -42,6 +44,7 @@ class BulkReceiver:
         self._token = b""
         self._lock = threading.Lock()
         self._bytes: defaultdict[int, int] = defaultdict(int)
+        self._free = threading.BoundedSemaphore(_STREAMS_MAX)
         self._is_closed = False
         self._thread = threading.Thread(target=self._accept, name="measure accept", daemon=True)
         self._thread.start()
@@ -63,19 +66,33 @@ class BulkReceiver:
         while not self._is_closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # nobody for a moment, or one who has left again
+            except TimeoutError:
+                continue
+            except OSError:  # one who has left again, or no descriptor is left
+                time.sleep(_PAUSE_S)
+                continue
+            if not self._free.acquire(blocking=False):
+                connection.close()
                 continue
             threading.Thread(target=self._receive, args=(connection,), name="measure stream", daemon=True).start()
 
     def _receive(self, connection: socket.socket) -> None:
+        try:
+            self._count(connection)
+        finally:
+            self._free.release()
+
+    def _count(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(_HEADER_LIMIT_S)
+            until = time.monotonic() + _HEADER_LIMIT_S
             header = b""
             while len(header) < _HEADER.size:
+                connection.settimeout(max(0.001, until - time.monotonic()))
                 piece = connection.recv(_HEADER.size - len(header))
                 if not piece:
                     return
                 header += piece
+            connection.settimeout(None)
             token, serial = _HEADER.unpack(header)
             if len(self._token) != TOKEN_BYTES or not hmac.compare_digest(token, self._token):
                 return

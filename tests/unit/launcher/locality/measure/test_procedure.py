@@ -121,3 +121,18 @@ def test_links_that_the_hosts_cannot_fill_prove_nothing() -> None:
     assert finding.kind == "unknown"
     assert "filled no link" in finding.reason
     assert finding.flow_bps == pytest.approx(5 * MBIT, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "stated", [tuple((one,) for one in range(8)), (tuple(range(8)),), ((0, 1, 2, 3, 4, 5, 6), (7,))]
+)
+def test_stated_groups_of_which_nothing_can_be_checked_are_found_anew(stated: Groups) -> None:
+    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS)
+    finding, _, _ = tree.measure(find_tree(8, 1, stated=stated), 1)
+    assert finding.levels == (((0, 1, 2, 3), (4, 5, 6, 7)),)
+
+
+def test_where_all_but_two_end_nothing_is_called_flat() -> None:
+    tree = QueueTree(leaves(4), ("leaf",), LINKS)
+    finding, _, _ = tree.measure(find_tree(4, 1), 1, dead={1: 1, 2: 1, 3: 1})
+    assert (finding.kind, finding.reason) == ("unknown", "the other nodes have ended, or answered too late")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from collections.abc import Callable
@@ -171,3 +172,22 @@ def test_enough_nodes_begin_at_the_limit() -> None:
 def test_two_nodes_of_one_name_are_refused() -> None:
     results = Sessions(["h1", "h2", "h2"]).results
     assert {type(result) for result in results.values()} == {UsageError}
+
+
+def test_a_record_that_cannot_be_read_harms_no_one() -> None:
+    players = ModelPlayers()
+
+    def write_garbage(name: str, serial: int) -> None:
+        if name == "h0" and serial == 2:
+            members = players.store.get("/meshrun/run/measure/members/", prefix=True).items
+            players.store.put("/meshrun/run/measure/members/ff", b"garbage", lease=members[0].lease)
+
+    players.interfere = write_garbage
+    assert list_groups(Sessions(NAMES, players).results["h7"]) == [set(NAMES[:4]), set(NAMES[4:])]
+
+
+def test_an_error_put_into_its_queue_ends_a_session_that_waits() -> None:
+    events: session.EventQueue = queue.SimpleQueue()
+    events.put(TemporaryError("this node has to leave"))
+    found = Sessions(["h0"], node_count=2, events=events).results["h0"]
+    assert str(found) == "this node has to leave"
