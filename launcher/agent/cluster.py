@@ -40,6 +40,7 @@ from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
+    from launcher.locality.measure.residents import Residence
     from rendezvous.stores.server.server import StoreServer
 
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
@@ -92,6 +93,7 @@ class ClusterMembership(NodeMembership):
             )
         self._startup = startup
         self._settings = settings
+        self._residence: Residence | None = None
         self._server = self._serve(is_numbered)
         try:
             self._store = self._open_store(run_id, config.node_rank)
@@ -99,7 +101,7 @@ class ClusterMembership(NodeMembership):
             self._close_server()
             raise
         if config.measure:
-            found = measure_locality(self._store, config, settings, startup, found, slot_count, run_id)
+            found, self._residence = measure_locality(self._store, config, settings, startup, found, slot_count, run_id)
             description = replace(description, locality=found.path, rates=found.rates)
         protocol = MemberMachine(
             settings=settings,
@@ -143,6 +145,8 @@ class ClusterMembership(NodeMembership):
 
     def close(self) -> None:
         """Close everything, the store that others may need last."""
+        if self._residence is not None:
+            self._residence.close()
         super().close()
         self._close_server()
 
@@ -217,49 +221,62 @@ def measure_locality(
     found: Locality,
     slot_count: int,
     run_id: str,
-) -> Locality:
-    """Return this node's locality as the nodes measure it before they join; as it was if they cannot.
+) -> tuple[Locality, Residence | None]:
+    """Return this node's locality as the nodes measure it before they join, as it was if they cannot; and what helps
+    later nodes to find theirs, to be closed at the end.
 
-    A node that comes to a job that has begun does not measure: it would slow the job down.
+    A node that comes to a run that has begun finds its place with the help of those that measured before.
     """
-    from launcher.locality.measure.before_run import add_measured, is_begun
+    from launcher.locality.measure.before_run import add_measured, add_placement, is_begun, make_known
+    from launcher.locality.measure.newcomer import find_place
+    from launcher.locality.measure.placing import KnownNode
+    from launcher.locality.measure.residents import Residence, Resident, make_root
     from launcher.locality.measure.session import EventQueue, take_part
     from launcher.locality.measure.wording import describe
 
     prefix, secret = startup.network.prefix, startup.credentials.secret
     try:
         if is_begun(store, prefix, run_id):
-            log("the run has begun, so the network is not measured; --locality says where this node stands")
-            return found
-        events: EventQueue = queue.SimpleQueue()
-        with record_signals(lambda: events.put(TemporaryError("this node has to leave"))):
-            answer, number = take_part(
-                store,
-                prefix,
-                run_id,
-                name=startup.name,
-                address=startup.address,
-                path=found.path,
-                devices=slot_count,
-                secret=secret,
-                node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
-                node_least=config.nodes_min,
-                wait_s=settings.join_grace_s,
-                depth=2,
-                log=log,
-                events=events,
+            placement = find_place(
+                store, prefix, run_id, startup.name, startup.address, found.path, secret=secret, log=log
             )
+            measured = add_placement(found, placement)
+            known = KnownNode(path=placement.path, rates=placement.rates)
+            log(f"this node {placement.reason}{'' if known.path else ': it has no measured place'}")
+        else:
+            events: EventQueue = queue.SimpleQueue()
+            with record_signals(lambda: events.put(TemporaryError("this node has to leave"))):
+                answer, number = take_part(
+                    store,
+                    prefix,
+                    run_id,
+                    name=startup.name,
+                    address=startup.address,
+                    path=found.path,
+                    devices=slot_count,
+                    secret=secret,
+                    node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
+                    node_least=config.nodes_min,
+                    wait_s=settings.join_grace_s,
+                    depth=2,
+                    log=log,
+                    events=events,
+                )
+            for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
+                log(sentence)
+            measured = add_measured(found, answer, number, MEASURED_LEVELS)
+            known = make_known(measured, answer, number, MEASURED_LEVELS)
     except MeshrunError as error:
         log(f"the network was not measured: {error}")
-        return found
-    for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
-        log(sentence)
-    measured = add_measured(found, answer, number, MEASURED_LEVELS)
+        return found, None
     for remark in measured.remarks:
         log(remark)
-    if answer.finding.levels:
-        log(f"this node stands at {','.join(f'{level}={domain}' for level, domain in measured.path)}, as measured")
-    return measured
+    if not known.path:
+        return measured, None
+    log(f"this node stands at {','.join(f'{level}={domain}' for level, domain in measured.path)}, as measured")
+    resident = Resident(name=startup.name, node=known)
+    root = make_root(prefix, run_id)
+    return measured, Residence(store, root, resident, startup.address, secret=secret, log=log)
 
 
 def format_agreed_options(config: Config, settings: Settings) -> str:
