@@ -63,7 +63,8 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
     "launcher.config.schedulers", "launcher.hardware.cpu_binding", "launcher.locality.contract",
-    "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.procedure",
+    "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
+    "launcher.locality.measure.procedure",
     "launcher.locality.measure.rates", "launcher.locality.measure.schedule", "launcher.locality.merge",
     "launcher.logs.reports.report",
     "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state", "launcher.model.[!c]*",

@@ -12,6 +12,7 @@ meanwhile. Those that answer fast stand below the same switch.
     wording    the finding in sentences, and as a cluster file  }
     udp_echo, tcp_load, player    the sockets of one node, and a round on it
     session    all nodes through the job's store: the first to come coordinates
+    placing    where a node stands that comes later (pure), by what `newcomer` asks the nodes before it (`residents`)
 
 Nothing here is imported by an agent without --measure. There is no numpy: a thousand nodes need none.
 """
