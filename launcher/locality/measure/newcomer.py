@@ -147,8 +147,9 @@ class NewcomerSession:
         seed = int.from_bytes(token[:4], "big")
         round = make_round(nodes, seed)
         flows = {
-            one: ResidentFlow(sockets[to].address, sockets[to].bulk_port, pace_bps) if to != NOBODY else None
-            for one, to, pace_bps in zip(ids, round.targets, round.paces_bps, strict=False)
+            one: ResidentFlow(sockets[to].address, sockets[to].bulk_port, pace_bps)
+            for one, to, pace_bps in zip(ids, round.targets, round.paces_bps, strict=False)  # all but the newcomer
+            if to != NOBODY
         }
         self._put("newcomer/order", PlaceOrder(flows=flows, window_s=round.window_s))
         self._log(

@@ -70,9 +70,9 @@ class ResidentFlow(Struct, frozen=True):
 
 
 class PlaceOrder(Record, frozen=True, kw_only=True):
-    """`flows`: of each resident that takes part; None for one that only answers. `window_s`: of the loaded round."""
+    """`flows`: of each resident that sends; the others only answer. `window_s`: of the loaded round."""
 
-    flows: Mapping[str, ResidentFlow | None]
+    flows: Mapping[str, ResidentFlow]
     window_s: float
 
 
@@ -209,9 +209,7 @@ class Residence:
             if self._is_over.is_set() or keys[0] not in follower.values:
                 return
             order = decode(PlaceOrder, follower.values[keys[0]], keys[0], self._secret)
-            if own not in order.flows:
-                return
-            flow = order.flows[own]
+            flow = order.flows.get(own)
             self._log(f"{request.name} comes to the run: the network is loaded for a moment to find its place")
             # Of the round this node plays its own flow only, to number 0 of a list of one.
             round = LoadRound(

@@ -155,6 +155,7 @@ def test_a_newcomer_does_not_wait_longer_than_a_limit_for_its_turn(run: Run, mon
     run.store.put(f"{ROOT}/newcomer/request", b"another", lease=(lease := run.store.lease_grant(LIMIT_S).id))
     with pytest.raises(TemporaryError, match=r"other newcomers were measured for 0\.1 s"):
         run.place("h8")
+    assert len(run.store.list_leases()) == len(NAMES) + 1
     run.store.lease_revoke(lease)
 
 
