@@ -175,7 +175,7 @@ class Residence:
                 if follower.wait(partial(self._is_asked, follower, served), RESIDENT_TTL_S / 3):
                     served = follower.values.get(key)
                     if served is not None and not self._is_over.is_set():
-                        self._try_to_help(follower, f"{lease:x}", decode(PlaceRequest, served, key, self._secret))
+                        self._try_to_help(follower, f"{lease:x}", served)
                 self._store.lease_keep_alive(lease)
         finally:
             if follower is not None:
@@ -187,11 +187,11 @@ class Residence:
         """Whether there is another request than the last one, or this node's part is over."""
         return self._is_over.is_set() or follower.values.get(f"{self._root}/newcomer/request", served) != served
 
-    def _try_to_help(self, follower: KeyFollower, own: str, request: PlaceRequest) -> None:
+    def _try_to_help(self, follower: KeyFollower, own: str, value: bytes) -> None:
         try:
-            self._help(follower, own, request)
+            self._help(follower, own, decode(PlaceRequest, value, f"{self._root}/newcomer/request", self._secret))
         except (MeshrunError, OSError) as error:
-            self._log(f"this node could not help to find the place of {request.name}: {error}")
+            self._log(f"this node could not help to find a newcomer's place: {error}")
 
     def _help(self, follower: KeyFollower, own: str, request: PlaceRequest) -> None:
         """Take part in one newcomer's round. Raises MeshrunError and OSError."""

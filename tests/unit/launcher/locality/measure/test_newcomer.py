@@ -169,7 +169,7 @@ def test_one_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -
         run.residences.append(run.add("h7", fail))
         wait_until(lambda: len(run.list_keys("residents/")) == 8, LIMIT_S, "h7")
         assert run.place("h8").path == (("leaf", "l1"),)
-        assert "this node could not help to find the place of h8: h7 is gone" in run.lines
+        assert "this node could not help to find a newcomer's place: h7 is gone" in run.lines
 
 
 def test_without_others_who_have_a_place_nothing_is_loaded() -> None:
