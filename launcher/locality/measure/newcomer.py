@@ -162,9 +162,7 @@ class NewcomerSession:
         echoes.append(("", 0))  # this node, the last number
         silent = LoadRound(window_s=round.window_s, targets=(NOBODY,) * len(echoes))
         for serial, own_round, found in ((1, LoadRound(), idle_s), (2, silent, loaded_s)):
-            played = self._player.play(
-                serial, own_round, own=len(ids), echoes=echoes, bulks=(), offsets=[number + 1 for number in asked]
-            )
+            played = self._player.play(serial, own_round, own=len(ids), echoes=echoes, bulks=(), asked=asked)
             answers = zip(asked, played.round_trips_us, strict=True)
             found.update({number: micros / 1e6 for number, micros in answers if micros})
         follower.wait(lambda: all(reports + one in values for one in ids), REPORT_LIMIT_S)

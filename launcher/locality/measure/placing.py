@@ -19,12 +19,13 @@ from msgspec import Struct
 from launcher.locality.measure.grouping import FLOOR_S, Groups, cut, find_median, order_groups
 from launcher.locality.measure.procedure import PACE, RATIO_CLEAN_MIN, SLOWED, set_pace, set_window
 from launcher.locality.measure.rates import find_usual, measure_domains
-from launcher.locality.measure.schedule import ASKED_MAX, LoadRound, make_across_round, shuffle
+from launcher.locality.measure.schedule import LoadRound, make_across_round, shuffle
 
 Path = tuple[tuple[str, str], ...]  # levels and domains, outermost first
 
 NEAR_MAX = 10.0
 """Times an idle round trip: what is near waits in no queue. Members of other domains wait 100 times as long."""
+ASKED_MAX = 128
 CONTRADICTING_MAX = 0.25  # of the members of a domain that answer unlike the others
 FILLED_MIN = 0.8
 """Of the known rate of a link: so much of it was carried for this round while it was full, with a job beside it."""

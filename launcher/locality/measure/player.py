@@ -60,12 +60,16 @@ class Player:
         echoes: Sequence[Address],
         bulks: Sequence[Address],
         absent: Collection[int] = (),
+        asked: Sequence[int] | None = None,
     ) -> RoundReport:
-        """Play a round and return what this node, number `own`, saw of it. `echoes`, `bulks`: addresses of all."""
+        """Play a round and return what this node, number `own`, saw of it.
+
+        `echoes`, `bulks`: addresses of all. `asked`: whom it asks, if not the usual half of them.
+        """
         count = len(echoes)
-        numbers = list_asked(own, count)
-        asked = [(number, echoes[number]) for number in numbers if number not in absent]
-        repeats = max(REPEATS_MIN, min(REPEATS_MAX, QUESTIONS // max(1, len(asked))))
+        numbers = list_asked(own, count) if asked is None else asked
+        places = [(number, echoes[number]) for number in numbers if number not in absent]
+        repeats = max(REPEATS_MIN, min(REPEATS_MAX, QUESTIONS // max(1, len(places))))
         began = time.monotonic()
         sender = None
         if round.targets:
@@ -77,7 +81,7 @@ class Player:
                 )
             time.sleep(WARM_S)
         before, counted_at = self._bulk.count_bytes(serial), time.monotonic()
-        self._echo.ask(serial, asked, repeats, max(0.0, began + round.duration_s - SETTLE_S - time.monotonic()))
+        self._echo.ask(serial, places, repeats, max(0.0, began + round.duration_s - SETTLE_S - time.monotonic()))
         received = self._bulk.count_bytes(serial) - before
         received_bps = int(received * 8 / max(1e-3, time.monotonic() - counted_at))
         if sender is not None:

@@ -219,7 +219,7 @@ class Residence:
             )
             bulks = [] if flow is None else [(flow.address, flow.port)]
             reports = tuple(
-                player.play(serial, one, own=0, echoes=(), bulks=bulks, offsets=())
+                player.play(serial, one, own=0, echoes=(), bulks=bulks, asked=())
                 for serial, one in enumerate((LoadRound(), round), 1)
             )
             self._put(f"replies/report/{own}", Report(rounds=reports), request.lease)

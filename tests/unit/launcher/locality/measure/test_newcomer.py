@@ -49,7 +49,7 @@ class SharedRounds:
             if key not in self._played:
                 sent = [flows.get(host, (NOBODY, 0)) for host in range(len(PATHS))]
                 round = LoadRound(targets=tuple(to for to, _ in sent), paces_bps=tuple(pace for _, pace in sent))
-                self._played[key] = TREE.play(round, range(1, len(PATHS)), random.Random(key[1]))
+                self._played[key] = TREE.play(round, random.Random(key[1]), asks_all=True)
             return self._played[key][own]
 
     def leave(self, token: bytes, own: int) -> None:
@@ -72,7 +72,7 @@ class SharedPlayer:
     def set_token(self, token: bytes) -> None:
         self._token = token
 
-    def play(self, serial: int, round: LoadRound, *, own: int, echoes: Any, bulks: Any, offsets: Any) -> RoundReport:
+    def play(self, serial: int, round: LoadRound, *, own: int, echoes: Any, bulks: Any, asked: Any) -> RoundReport:
         if self._is_ending:
             self._rounds.leave(self._token, self._own)
             raise KeyboardInterrupt
@@ -80,8 +80,8 @@ class SharedPlayer:
         to = int(bulks[target][0].removeprefix("h")) if target != NOBODY else NOBODY
         pace_bps = round.paces_bps[own] if round.paces_bps else 0
         seen = self._rounds.play((self._token, serial), self._own, to, pace_bps)
-        asked = [int(echoes[(own + offset) % len(echoes)][0].removeprefix("h")) for offset in offsets]
-        round_trips = (seen.round_trips_us[(one - self._own) % len(PATHS) - 1] for one in asked)
+        numbers = [int(echoes[number][0].removeprefix("h")) for number in asked]
+        round_trips = (seen.round_trips_us[(one - self._own) % len(PATHS) - 1] for one in numbers)
         return RoundReport(tuple(round_trips), seen.received_bps)
 
     def close(self) -> None:

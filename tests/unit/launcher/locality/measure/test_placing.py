@@ -130,7 +130,7 @@ def play(tree: QueueTree, seed: int, rates: Mapping[str, int]) -> Placement:
         nodes.append(KnownNode(path=known, rates=(*uplinks, ("host", rates["host"]))))
     round = make_round(nodes, seed)
     rng, own, offsets = random.Random(seed), len(nodes), range(1, len(nodes) + 1)
-    idle, loaded = (tree.play(one, offsets, rng) for one in (type(round)(), round))
+    idle, loaded = (tree.play(one, rng, asks_all=True) for one in (type(round)(), round))
     times = []
     for seen in (idle[own], loaded[own]):
         answers = zip(offsets, seen.round_trips_us, strict=True)
