@@ -60,6 +60,7 @@ LOOKS = (
     Look("#1f5fbf", "o"),
     Look("#b35900", "s", filled=False, dash="--"),
     Look("#5c6773", "^", dash="-."),
+    Look("#1d7a46", "D", filled=False, dash=":"),
 )
 
 
