@@ -56,8 +56,8 @@ def cluster(etcd: HostEtcd, tmp_path: Path) -> Iterator[Make]:
 
         def make(*options: str, script: str = SLEEP) -> Cluster:
             # gloo would take the address that the host's name stands for, and nothing knows the names of these hosts.
-            words = ("--nproc-per-node", "2", "--interface", "eth0", *LEASE, *options)
-            job = Cluster(tmp_path, *words, etcd=etcd, script=script)
+            env = {"GLOO_SOCKET_IFNAME": "eth0"}
+            job = Cluster(tmp_path, "--nproc-per-node", "2", *LEASE, *options, etcd=etcd, script=script, env=env)
             return stack.enter_context(job)
 
         yield make

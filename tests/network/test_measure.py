@@ -101,15 +101,6 @@ def test_a_node_that_cannot_be_reached_is_left_out(
     assert list_domains(paths) == list_domains({name: path for name, path in PATHS.items() if name != "n3"})
 
 
-def test_a_third_of_a_nodes_packets_may_be_lost(network: KnownNetwork, endpoint: str) -> None:
-    network.lose("n2", 0.33)
-    try:
-        ended = measure(network, endpoint)
-    finally:
-        network.heal("n2")
-    assert list_domains({node["id"]: node["path"] for node in ended["n0"].found["nodes"]}) == list_domains(PATHS)
-
-
 def test_nodes_that_do_not_come_are_waited_for_up_to_the_limit(network: KnownNetwork, endpoint: str) -> None:
     ended = Measurement(network, endpoint, "--timeout", "3", names=["n0", "n1"], count=3).wait()
     assert {one.exit_code for one in ended.values()} == {75}
