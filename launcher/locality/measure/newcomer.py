@@ -19,7 +19,6 @@ from launcher.locality.measure.placing import (
     PlaceReports,
     choose_asked,
     decide,
-    group_known,
     make_round,
 )
 from launcher.locality.measure.player import Player
@@ -142,10 +141,10 @@ class NewcomerSession:
         for one in ids:
             nodes.append(decode(Resident, values[residents + one], residents + one, self._secret).node)
             sockets.append(decode(Presence, values[present + one], present + one, self._secret))
-        if len(group_known(nodes)) < 2:
-            raise TemporaryError("all nodes that can help are in one domain")
         seed = int.from_bytes(token[:4], "big")
         round = make_round(nodes, seed)
+        if set(round.targets) == {NOBODY}:
+            raise TemporaryError("the nodes that answered cannot fill the links of two domains")
         flows = {
             one: ResidentFlow(sockets[to].address, sockets[to].bulk_port, pace_bps)
             for one, to, pace_bps in zip(ids, round.targets, round.paces_bps, strict=False)  # all but the newcomer

@@ -1,6 +1,6 @@
 """Where a newcomer stands, by one loaded round with nodes whose domains are known.
 
-The nodes of the run send to nodes of other domains, so the links of their domains fill. The newcomer sends nothing, so
+Nodes of the run send to nodes of other domains, so the links of their domains fill. The newcomer sends nothing, so
 that its own link stays empty, and asks them for echoes. An echo that waits has crossed a full link. One that does not
 has met none: if the link of the domain that answers was full, the newcomer is inside. That it was full is seen in what
 the members of the domain received from outside, and what arrived of theirs outside; the job's own traffic may have a
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from launcher.locality.measure.grouping import FLOOR_S, Groups, cut, find_median, order_groups
 from launcher.locality.measure.procedure import PACE, RATIO_CLEAN_MIN, SLOWED, set_pace, set_window
-from launcher.locality.measure.rates import find_usual, measure_domains
+from launcher.locality.measure.rates import SAME_MAX, find_exceptions, find_usual, measure_domains
 from launcher.locality.measure.schedule import LoadRound, make_across_round, shuffle
 
 Path = tuple[tuple[str, str], ...]  # levels and domains, outermost first
@@ -27,7 +27,8 @@ NEAR_MAX = 10.0
 """Times an idle round trip: what is near waits in no queue. Members of other domains wait 100 times as long."""
 ASKED_MAX = 128
 CONTRADICTING_MAX = 0.25  # of the members of a domain that answer unlike the others
-FILLED_MIN = 0.8
+OFFERED_MIN = 1.25  # times the rate of a link, to fill it
+FILLED_MIN = 0.85
 """Of the known rate of a link: so much of it was carried for this round while it was full, with a job beside it."""
 
 
@@ -72,15 +73,23 @@ def group_known(nodes: Sequence[KnownNode]) -> Groups:
 def make_round(nodes: Sequence[KnownNode], seed: int) -> LoadRound:
     """Return the round in which these nodes send, each to another domain, and the newcomer, the last number, does not.
 
-    They stay within their outer domains, whose links might keep those of the inner ones from being full. No host's link
-    may be full, so each sends a little less than the slower one of two carries.
+    As many of each domain send as fill its link. With more, a large domain would keep the link of a small one from
+    being full, and one with a slow link those of others: so a domain with an unusual rate is silent, as is one of too
+    few nodes. They stay within their outer domains, whose links might be full first. No host's link may be full: each
+    sends a little less than the slower one of two carries.
     """
-    outer: dict[Path, list[Sequence[int]]] = {}
-    for group in group_known(nodes):
-        outer.setdefault(nodes[group[0]].path[:-1], []).append(group)
-    round = make_across_round(len(nodes) + 1, list(outer.values()), seed, 1)
     host_bps = [dict(node.rates).get("host", 0) for node in nodes]
     host_bps = [rate or find_usual(host_bps) for rate in host_bps]
+    pace_bps = max(1.0, PACE * find_usual(host_bps))
+    groups = group_known(nodes)
+    link_bps = [_find_rate(nodes, group) for group in groups]
+    unusual = find_exceptions(link_bps, SAME_MAX)
+    outer: dict[Path, list[Sequence[int]]] = {}
+    for index, (group, rate) in enumerate(zip(groups, link_bps, strict=True)):
+        count = math.ceil(OFFERED_MIN * rate / pace_bps)
+        if 0 < count <= len(group) and index not in unusual:
+            outer.setdefault(nodes[group[0]].path[:-1], []).append(shuffle(group, seed, 1)[:count])
+    round = make_across_round(len(nodes) + 1, list(outer.values()), seed, 2)
     paces = [PACE * min(host_bps[one], host_bps[to]) if to >= 0 else 0 for one, to in enumerate(round.targets)]
     return set_window(set_pace(round, paces))
 
@@ -88,7 +97,7 @@ def make_round(nodes: Sequence[KnownNode], seed: int) -> LoadRound:
 def choose_asked(nodes: Sequence[KnownNode], seed: int) -> list[int]:
     """Choose whom the newcomer asks: everyone, or as many of each domain as there is time for."""
     turns = sorted(
-        (turn, number) for group in group_known(nodes) for turn, number in enumerate(shuffle(group, seed, 2))
+        (turn, number) for group in group_known(nodes) for turn, number in enumerate(shuffle(group, seed, 3))
     )
     return sorted(number for _, number in turns[:ASKED_MAX])
 
@@ -144,7 +153,13 @@ def _find_filled(nodes: Sequence[KnownNode], round: LoadRound, received_bps: Map
     filled = {}
     for group, carried, sent in zip(groups, carried_bps, offered_bps, strict=True):
         path = nodes[group[0]].path
-        known = [dict(nodes[one].rates).get(path[-1][0], 0) for one in group]
-        if find_usual(known) and carried >= FILLED_MIN * find_usual(known) and carried < SLOWED * sent:
+        rate = _find_rate(nodes, group)
+        if rate and carried >= FILLED_MIN * rate and carried < SLOWED * sent:
             filled[path] = carried
     return filled
+
+
+def _find_rate(nodes: Sequence[KnownNode], group: Sequence[int]) -> int:
+    """Return the rate of the domain's link, 0 if it is unknown."""
+    level, _ = nodes[group[0]].path[-1]
+    return find_usual([dict(nodes[one].rates).get(level, 0) for one in group])

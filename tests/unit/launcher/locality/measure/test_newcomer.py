@@ -179,7 +179,7 @@ def test_without_others_who_have_a_place_nothing_is_loaded() -> None:
 
 def test_one_domain_alone_tells_nothing() -> None:
     with contextlib.closing(Run(NAMES[:4])) as run:
-        with pytest.raises(TemporaryError, match="all nodes that can help are in one domain"):
+        with pytest.raises(TemporaryError, match="the nodes that answered cannot fill the links of two domains"):
             run.place("h8")
         assert run.lines == []
 

@@ -32,7 +32,7 @@ def place(
     nodes: Sequence[KnownNode],
     loaded_s: Mapping[int, float],
     idle_s: Mapping[int, float] | None = None,
-    received_bps: int = 10 * MBIT,
+    received_bps: int = 20 * MBIT,
 ) -> Placement:
     everyone = range(len(nodes))
     idle = dict.fromkeys(everyone, IDLE_S) if idle_s is None else idle_s
@@ -89,7 +89,7 @@ def test_fast_answers_over_a_link_that_was_not_full_give_no_place() -> None:
     echoes = answer(*FOUR_NEAR, *FOUR_FAR)
     assert place(know(4, 4), echoes).path
     for unclear in (
-        place(know(4, 4), echoes, received_bps=5 * MBIT),  # half of what the link carries: others were the limit
+        place(know(4, 4), echoes, received_bps=10 * MBIT),  # half of what the link carries: others were the limit
         place(know(4, 4), echoes, received_bps=34 * MBIT),  # all that was sent
         place(know(4, 4, rates=RATES[1:]), echoes),  # what the link carries is not known
     ):
@@ -102,13 +102,13 @@ def test_no_place_is_made_of_idle_echoes_that_were_not_answered() -> None:
 
 
 def test_the_newcomer_sends_nothing_and_the_others_to_other_domains() -> None:
-    nodes = know(3, 5)
-    nodes[1] = KnownNode(path=nodes[1].path, rates=(("leaf", 40 * MBIT), ("host", 10 * MBIT)))
+    nodes = know(3, 5, 2, rates=(leaf := ("leaf", 80 * MBIT), ("host", 40 * MBIT)))  # three fill a link
+    nodes[1] = KnownNode(path=nodes[1].path, rates=(leaf, ("host", 10 * MBIT)))
     nodes[2] = KnownNode(path=nodes[2].path)  # a newcomer before: its rate is taken to be the usual one
     round = make_round(nodes, 1)
-    assert round.targets[8] == NOBODY
+    assert round.targets[8:] == (NOBODY,) * 3
     sent = {one: to for one, to in enumerate(round.targets) if to != NOBODY}
-    assert len(sent) == 6
+    assert Counter(nodes[one].path[0][1] for one in sent) == {"l0": 3, "l1": 3}
     assert all(nodes[one].path != nodes[to].path for one, to in sent.items())
     assert {round.paces_bps[one] for one, to in sent.items() if 1 in (one, to)} == {8_500_000}
     assert {round.paces_bps[one] for one, to in sent.items() if 1 not in (one, to)} == {34 * MBIT}
@@ -155,12 +155,15 @@ def play(tree: QueueTree, seed: int, rates: Mapping[str, int]) -> Placement:
         (leaves(4, 4, 4, 4), ("own",), LINKS, 20),
         (leaves(3, 4), ("l0",), LINKS, 20),
         (leaves(8, 2), ("l1",), LINKS, 20),
-        (leaves(8, 8, 2), ("l2",), LINKS, 0),  # its two flows share the others' links, and do not fill their own
-        (leaves(8, 8, 2), ("own",), LINKS, 0),
+        (leaves(8, 8, 2), ("l2",), LINKS, 20),
+        (leaves(8, 8, 2), ("own",), LINKS, 20),
+        (leaves(8, 8, 2), ("l2",), DOUBLE, 0),  # two do not fill its link
+        (leaves(8, 8, 2), ("own",), DOUBLE, 0),
         (leaves(4, 1), ("l1",), LINKS, 0),
         (leaves(4, 1), ("own",), LINKS, 0),
         (leaves(4, 4), ("l1",), LINKS | {"host:8": 5 * MBIT}, 20),
-        (leaves(4, 4), ("own",), LINKS | {"l0": 10 * MBIT}, 0),
+        (leaves(4, 4, 4), ("own",), LINKS | {"l0": 10 * MBIT}, 0),
+        (leaves(4, 4, 4), ("l1",), LINKS | {"l0": 10 * MBIT}, 20),
         (spines((4, 4), (4, 4)), ("s1", "l2"), DOUBLE, 20),
         (spines((4, 4), (4, 4)), ("s1", "own"), DOUBLE, 20),
     ],
