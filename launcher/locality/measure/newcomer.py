@@ -31,7 +31,7 @@ from launcher.locality.measure.residents import (
     ResidentFlow,
     make_root,
 )
-from launcher.locality.measure.schedule import NOBODY, LoadRound
+from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, WINDOW_S, LoadRound
 from launcher.locality.measure.session import Report, draw_token
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_count
@@ -43,6 +43,8 @@ TURN_LIMIT_S = 20.0  # that a newcomer waits for others to be placed; one takes 
 TURN_TTL_S = 10.0  # more than all the waiting of a turn: it is not renewed
 PRESENCE_LIMIT_S = 2.0
 REPORT_LIMIT_S = 2.0
+LOADED_PARTS = 3
+"""Of the loaded round: the longest wait counts, for the queue of a full link is empty at times."""
 
 
 def find_place(
@@ -155,15 +157,27 @@ class NewcomerSession:
             f"{format_count(len(ids), 'node')} of the run load the network for a moment to find this node's place"
         )
         asked = choose_asked(nodes, seed)
-        idle_s: dict[int, float] = {}
-        loaded_s: dict[int, float] = {}
         echoes = [(one.address, one.echo_port) for one in sockets]
         echoes.append(("", 0))  # this node, the last number
-        silent = LoadRound(window_s=round.window_s, targets=(NOBODY,) * len(echoes))
-        for serial, own_round, found in ((1, LoadRound(), idle_s), (2, silent, loaded_s)):
-            played = self._player.play(serial, own_round, own=len(ids), echoes=echoes, bulks=(), asked=asked)
+
+        def ask(serial: int, window_s: float) -> dict[int, float]:
+            played = self._player.play(
+                serial,
+                LoadRound(window_s=window_s),
+                own=len(ids),
+                echoes=echoes,
+                bulks=(),
+                asked=asked,
+            )
             answers = zip(asked, played.round_trips_us, strict=True)
-            found.update({number: micros / 1e6 for number, micros in answers if micros})
+            return {number: micros / 1e6 for number, micros in answers if micros}
+
+        idle_s = ask(1, WINDOW_S)
+        time.sleep(WARM_S)
+        loaded_s: dict[int, float] = {}
+        for part in range(LOADED_PARTS):
+            for number, value in ask(2 + part, round.window_s / LOADED_PARTS - SETTLE_S).items():
+                loaded_s[number] = max(value, loaded_s.get(number, 0.0))
         follower.wait(lambda: all(reports + one in values for one in ids), REPORT_LIMIT_S)
         received_bps = {
             number: decode(Report, values[reports + one], reports + one, self._secret).rounds[-1].received_bps

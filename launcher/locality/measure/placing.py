@@ -27,7 +27,7 @@ NEAR_MAX = 10.0
 """Times an idle round trip: what is near waits in no queue. Members of other domains wait 100 times as long."""
 ASKED_MAX = 128
 CONTRADICTING_MAX = 0.25  # of the members of a domain that answer unlike the others
-OFFERED_MIN = 1.25  # times the rate of a link, to fill it
+OFFERED_MIN = 1.5  # times the rate of a link, to fill it
 FILLED_MIN = 0.85
 """Of the known rate of a link: so much of it was carried for this round while it was full, with a job beside it."""
 
@@ -73,10 +73,10 @@ def group_known(nodes: Sequence[KnownNode]) -> Groups:
 def make_round(nodes: Sequence[KnownNode], seed: int) -> LoadRound:
     """Return the round in which these nodes send, each to another domain, and the newcomer, the last number, does not.
 
-    As many of each domain send as fill its link. With more, a large domain would keep the link of a small one from
-    being full, and one with a slow link those of others: so a domain with an unusual rate is silent, as is one of too
-    few nodes. They stay within their outer domains, whose links might be full first. No host's link may be full: each
-    sends a little less than the slower one of two carries.
+    As many of each domain send, or a large one would keep the link of a small one from being full, and so would one
+    with a slow link those of others: a domain with an unusual rate is silent, as is one of too few nodes to fill its
+    link. They stay within their outer domains, whose links might be full first. No host's link may be full: each sends
+    a little less than the slower one of two carries.
     """
     host_bps = [dict(node.rates).get("host", 0) for node in nodes]
     host_bps = [rate or find_usual(host_bps) for rate in host_bps]
@@ -84,11 +84,15 @@ def make_round(nodes: Sequence[KnownNode], seed: int) -> LoadRound:
     groups = group_known(nodes)
     link_bps = [_find_rate(nodes, group) for group in groups]
     unusual = find_exceptions(link_bps, SAME_MAX)
+    loud = [
+        group
+        for index, (group, rate) in enumerate(zip(groups, link_bps, strict=True))
+        if rate and len(group) * pace_bps >= OFFERED_MIN * rate and index not in unusual
+    ]
     outer: dict[Path, list[Sequence[int]]] = {}
-    for index, (group, rate) in enumerate(zip(groups, link_bps, strict=True)):
-        count = math.ceil(OFFERED_MIN * rate / pace_bps)
-        if 0 < count <= len(group) and index not in unusual:
-            outer.setdefault(nodes[group[0]].path[:-1], []).append(shuffle(group, seed, 1)[:count])
+    for group in loud:
+        members = shuffle(group, seed, 1)[: min(map(len, loud))]
+        outer.setdefault(nodes[group[0]].path[:-1], []).append(members)
     round = make_across_round(len(nodes) + 1, list(outer.values()), seed, 2)
     paces = [PACE * min(host_bps[one], host_bps[to]) if to >= 0 else 0 for one, to in enumerate(round.targets)]
     return set_window(set_pace(round, paces))

@@ -32,7 +32,7 @@ def place(
     nodes: Sequence[KnownNode],
     loaded_s: Mapping[int, float],
     idle_s: Mapping[int, float] | None = None,
-    received_bps: int = 20 * MBIT,
+    received_bps: int = 10 * MBIT,
 ) -> Placement:
     everyone = range(len(nodes))
     idle = dict.fromkeys(everyone, IDLE_S) if idle_s is None else idle_s
@@ -89,7 +89,7 @@ def test_fast_answers_over_a_link_that_was_not_full_give_no_place() -> None:
     echoes = answer(*FOUR_NEAR, *FOUR_FAR)
     assert place(know(4, 4), echoes).path
     for unclear in (
-        place(know(4, 4), echoes, received_bps=10 * MBIT),  # half of what the link carries: others were the limit
+        place(know(4, 4), echoes, received_bps=5 * MBIT),  # half of what the link carries: others were the limit
         place(know(4, 4), echoes, received_bps=34 * MBIT),  # all that was sent
         place(know(4, 4, rates=RATES[1:]), echoes),  # what the link carries is not known
     ):
@@ -102,7 +102,7 @@ def test_no_place_is_made_of_idle_echoes_that_were_not_answered() -> None:
 
 
 def test_the_newcomer_sends_nothing_and_the_others_to_other_domains() -> None:
-    nodes = know(3, 5, 2, rates=(leaf := ("leaf", 80 * MBIT), ("host", 40 * MBIT)))  # three fill a link
+    nodes = know(3, 5, 2, rates=(leaf := ("leaf", 60 * MBIT), ("host", 40 * MBIT)))  # three fill a link
     nodes[1] = KnownNode(path=nodes[1].path, rates=(leaf, ("host", 10 * MBIT)))
     nodes[2] = KnownNode(path=nodes[2].path)  # a newcomer before: its rate is taken to be the usual one
     round = make_round(nodes, 1)
