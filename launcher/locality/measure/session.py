@@ -7,6 +7,7 @@ rounds to play, collects what everyone reports, and writes the finding; the othe
     orders/ID/NUMBER          by the coordinator ID: the rounds of a step
     reports/ID/NUMBER/MEMBER  what a participant saw of them
     answers/ID                the finding, for all
+    refusals/ID               by one who has seen two nodes of one name for too long: the session is over for all
 
 All keys end with their writer's lease, so nothing stays. A participant that ends, or does not report in time, is left
 out and named, and the rest go on. If the coordinator ends, the next oldest begins anew: it takes seconds. The
@@ -279,9 +280,12 @@ class Session:
                     "it runs on all nodes at once, with the same --nnodes",
                 )
         until = time.monotonic() + LEASE_TTL_S + 1
-        while (twice := self._list_duplicates()) and self._wait_for_event(until):  # one may have been started again
-            pass
+        while (twice := self._list_duplicates()) and not self._is_refused():  # one may have been started again
+            if not self._wait_for_event(until):
+                break
         if twice:
+            # For those who would see the other one leave before their own limit ends.
+            self._store.put(f"{self._root}/refusals/{self._id}", b"", lease=self._lease)
             raise UsageError(f"two nodes are called {twice[0]}", "--node-name gives each one a name of its own")
         while True:
             coordinator = next(iter(self._list_members()), "")
@@ -299,6 +303,9 @@ class Session:
     def _list_duplicates(self) -> list[str]:
         names = Counter(one.name for _, one in self._members.values())
         return [name for name, count in names.items() if count > 1]
+
+    def _is_refused(self) -> bool:
+        return any("/refusals/" in key for key in self._values)
 
     def _has_begun(self) -> bool:
         """Whether all have come, or an order is there already, for a node that sees the others late."""

@@ -16,6 +16,7 @@ from launcher.locality.measure.schedule import LoadRound
 from launcher.locality.measure.session import Answer, Participant, Session
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.errors import MeshrunError
+from rendezvous.records import encode
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.network.measuring import leaves
 from tests.support.network.queues import QueueTree
@@ -172,6 +173,23 @@ def test_enough_nodes_begin_at_the_limit() -> None:
 def test_two_nodes_of_one_name_are_refused() -> None:
     results = Sessions(["h1", "h2", "h2"]).results
     assert {type(result) for result in results.values()} == {UsageError}
+
+
+def test_one_that_sees_a_duplicate_leave_is_refused_as_well() -> None:
+    players = ModelPlayers()
+    lease = players.store.lease_grant(60).id
+    for one in ("aa", "bb"):
+        key = f"/meshrun/run/measure/members/{one}"
+        twin = Participant(name="h2", address="h2", echo_port=1, bulk_port=2)
+        players.store.put(key, encode(twin, key, b"secret"), lease=lease)
+
+    def refuse() -> None:  # as the twins do, before the limit of the one that is looked at has ended
+        wait_until(lambda: len(players.store.get(key[:-2], prefix=True).items) == 3, LIMIT_S, "the third")
+        players.store.put("/meshrun/run/measure/refusals/aa", b"", lease=lease)
+        players.store.lease_revoke(lease)
+
+    threading.Thread(target=refuse, daemon=True).start()
+    assert isinstance(Sessions(["h1"], players, node_count=3).results["h1"], UsageError)
 
 
 def test_a_record_that_cannot_be_read_harms_no_one() -> None:
