@@ -1,22 +1,27 @@
 """A finding in sentences, and as the cluster file that `meshctl plan` reads. Both name domains; a finding has numbers.
 
-A domain has the name that most of its members say they are in, if they say one and no other domain has it; else it is
-l0, l1, ... in the order of its members' names, with the first letter of its level.
+A domain has the name that most of its members say they are in, if one name leads and no other domain has it; else it is
+l0, l1, ... in the order of its members' names, with the first letter of its level, and a number that no node states.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, product
 from typing import Any
 
 from launcher.locality.measure import rates
+from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.session import Answer, Participant
 from launcher.model.rates import format_rate
 from launcher.model.text import format_count, format_list
 
 _PAIRS_SHOWN = 3
+Path = tuple[str, ...]  # domains, from the outermost one to that of a level
+Stated = dict[int, Path]  # of each participant that states a level
 
 
 def name_domains(answer: Answer, level_names: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -25,11 +30,15 @@ def name_domains(answer: Answer, level_names: Sequence[str]) -> tuple[tuple[str,
     levels = tuple(level_names[len(level_names) - len(found) :])
     named = []
     for level, domains in zip(levels, found, strict=True):
-        said = [_find_majority(answer.participants, level, domain) for domain in domains]
-        if None in said or len(set(said)) < len(said):
-            numbers = {index: number for number, index in enumerate(_sort_domains(answer.participants, domains))}
-            said = [f"{level[0]}{numbers[index]}" for index in range(len(domains))]
-        named.append(tuple(map(str, said)))
+        stated = _list_stated(answer.participants, level)
+        names = [(_find_majority(stated, domain) or ("",))[-1] for domain in domains]
+        taken = {path[-1] for path in stated.values()}
+        numbered = (name for number in itertools.count() if (name := f"{level[0]}{number}") not in taken)
+        repeated = [name for name, times in Counter(names).items() if times > 1]
+        for index in _sort_domains(answer.participants, domains):
+            if names[index] in ("", *repeated):
+                names[index] = next(numbered)
+        named.append(tuple(names))
     return levels, tuple(named)
 
 
@@ -70,23 +79,56 @@ def make_cluster(answer: Answer, level_names: Sequence[str]) -> dict[str, Any]:
 
 
 def list_contradictions(answer: Answer, level_names: Sequence[str]) -> list[str]:
-    """Return a sentence for each node that answers like nodes of another domain than the one it says it is in."""
-    if not answer.stated or not answer.finding.levels:
-        return []
+    """Return sentences, at least one wherever the domains that nodes state are not those that were found.
+
+    Where nodes state a level by another name only, it may be inside that one or around it: an overlap is wrong.
+    """
+    levels, named = name_domains(answer, level_names)
+    stated_levels = dict.fromkeys(level for one in answer.participants for level, _ in one.path)
     sentences = []
-    level = answer.participants[answer.stated[0][0]].path[-1][0]
-    for domain in answer.finding.levels[-1]:
-        like = _find_majority(answer.participants, level, domain)
-        for member in domain:
-            said = dict(answer.participants[member].path).get(level)
-            if like is not None and said != like:
-                name = answer.participants[member].name
-                sentences.append(f"node {name} says {level} {said} and answers like {level} {like}")
-    if not sentences and len(answer.finding.levels[-1]) != len(answer.stated):
-        sentences.append(
-            f"{format_count(len(answer.stated), 'domain')} of level {level} are stated, and the nodes answer like "
-            f"{len(answer.finding.levels[-1])}"
-        )
+    for level, names, domains in zip(levels, named, answer.finding.levels, strict=True):
+        if level in stated_levels:
+            sentences += _compare_domains(answer.participants, level, domains)
+        else:
+            for other in stated_levels:
+                sentences += _list_overlaps(answer.participants, other, level, names, domains)
+    return sentences
+
+
+def _compare_domains(participants: Sequence[Participant], level: str, domains: Groups) -> list[str]:
+    stated = _list_stated(participants, level)
+    last = Counter(path[-1] for path in set(stated.values()))
+    shown = {path: path[-1] if last[path[-1]] == 1 else "/".join(path) for path in set(stated.values())}
+    sentences = []
+    likes: Counter[Path] = Counter()
+    for domain in domains:
+        like = _find_majority(stated, domain)
+        if like is not None:
+            likes[like] += 1
+            for member in domain:
+                if (path := stated.get(member, like)) != like:
+                    name = participants[member].name
+                    sentences.append(f"node {name} says {level} {shown[path]} and answers like {level} {shown[like]}")
+        elif groups := _group_stated(stated, domain):
+            members = format_list([participants[member].name for member in domain])
+            several = format_list([shown[path] for path in groups])
+            sentences.append(f"nodes of {level} {several} answer like those of one domain: {members}")
+    for path, times in likes.items():
+        if times > 1:
+            sentences.append(f"nodes of {level} {shown[path]} answer like those of {times} domains")
+    return sentences
+
+
+def _list_overlaps(
+    participants: Sequence[Participant], other: str, level: str, names: Sequence[str], domains: Groups
+) -> list[str]:
+    stated = _list_stated(participants, other)
+    groups = _group_stated(stated, chain(*domains))
+    sentences = []
+    for (path, group), (name, domain) in product(groups.items(), zip(names, domains, strict=True)):
+        if (common := group & {*domain}) and group - common and (stated.keys() & {*domain}) - common:
+            shared = format_list([participants[member].name for member in sorted(common)])
+            sentences.append(f"{other} {path[-1]} and {level} {name} overlap in {shared}, and neither is in the other")
     return sentences
 
 
@@ -118,25 +160,42 @@ def describe(answer: Answer, level_names: Sequence[str]) -> list[str]:
 
 def _describe_verdict(answer: Answer, level_names: Sequence[str]) -> str:
     finding = answer.finding
-    count = format_count(len(answer.participants) - len(finding.left_out), "node")
+    count = len(answer.participants) - len(finding.left_out)
+    nodes = format_count(count, "node")
     if finding.kind == "tree":
-        levels, _ = name_domains(answer, level_names)
-        counts = [
-            f"{len(domains)} domains of level {level}" for level, domains in zip(levels, finding.levels, strict=True)
-        ]
-        agrees = answer.stated and not list_contradictions(answer, level_names)
-        return f"tree: {count} in {', '.join(counts)}{', as stated' if agrees else ''}"
+        counts = []
+        for level, domains in zip(name_domains(answer, level_names)[0], finding.levels, strict=True):
+            are_all_stated = _list_stated(answer.participants, level).keys() >= set(chain(*domains))
+            is_as_stated = are_all_stated and not _compare_domains(answer.participants, level, domains)
+            counts.append(f"{len(domains)} domains of level {level}{' as stated' if is_as_stated else ''}")
+        return f"tree: {nodes} in {', '.join(counts)}"
     reached = f"; one flow reached {format_rate(finding.flow_bps)}" if finding.flow_bps else ""
-    if finding.kind == "flat":
-        return f"flat: no link between {count} is full before those of the hosts{reached}"
-    return f"cannot tell: {finding.reason}{reached}"
+    if finding.kind == "flat" and count > 2:
+        return f"flat: no link between {nodes} is full before those of the hosts{reached}"
+    return f"{'flat' if finding.kind == 'flat' else 'cannot tell'}: {finding.reason}{reached}"
 
 
-def _find_majority(participants: Sequence[Participant], level: str, members: Sequence[int]) -> str | None:
-    """Return the domain of the level that more than half of the members say they are in."""
-    said = Counter(dict(participants[member].path).get(level) for member in members)
-    domain, count = said.most_common(1)[0]
-    return domain if 2 * count > len(members) else None
+def _list_stated(participants: Sequence[Participant], level: str) -> Stated:
+    stated = {}
+    for number, one in enumerate(participants):
+        levels = [name for name, _ in one.path]
+        if level in levels:
+            stated[number] = tuple(domain for _, domain in one.path[: levels.index(level) + 1])
+    return stated
+
+
+def _group_stated(stated: Stated, members: Iterable[int]) -> dict[Path, set[int]]:
+    groups: dict[Path, set[int]] = {}
+    for member in members:
+        if member in stated:
+            groups.setdefault(stated[member], set()).add(member)
+    return groups
+
+
+def _find_majority(stated: Stated, members: Sequence[int]) -> Path | None:
+    """Return the domain that more than half of those members say they are in that say one."""
+    groups = _group_stated(stated, members)
+    return next((path for path, group in groups.items() if 2 * len(group) > sum(map(len, groups.values()))), None)
 
 
 def _sort_domains(participants: Sequence[Participant], domains: Sequence[Sequence[int]]) -> list[int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from msgspec.structs import replace
 
 from launcher.locality.measure.procedure import TreeFinding
 from launcher.locality.measure.session import Answer, Participant
-from launcher.locality.measure.wording import describe, find_paths, list_contradictions, make_cluster
+from launcher.locality.measure.wording import describe, find_paths, list_contradictions, make_cluster, name_domains
 from launcher.meshctl.plan.cluster import parse_cluster
 
 MBIT = 10**6
@@ -19,14 +22,18 @@ TREE = TreeFinding(
 )
 
 
-def make_answer(finding: TreeFinding = TREE, leaves: str = "-----") -> Answer:
-    """Nodes h10, h1, h2, ..., of which each says the leaf of its letter, - for none."""
+def make_answer(
+    finding: TreeFinding = TREE, leaves: Sequence[str] = "-----", spines: str = "-----", level: str = "leaf"
+) -> Answer:
+    """Nodes h10, h1, h2, ..., of which each says the leaf, and the spine, of its letter; - for none."""
     participants = tuple(
         Participant(
             name=name, address=f"10.0.0.{number}", echo_port=1, bulk_port=2, devices=8,
-            path=() if leaf == "-" else (("leaf", leaf),),
+            path=tuple(one for one in (("spine", spine), (level, leaf)) if one[1] != "-"),
         )
-        for number, (name, leaf) in enumerate(zip(("h10", "h1", "h2", "h3", "h4"), leaves, strict=True))
+        for number, (name, spine, leaf) in enumerate(
+            zip(("h10", "h1", "h2", "h3", "h4"), spines, leaves, strict=True)
+        )
     )  # fmt: skip
     stated = tuple(tuple(i for i, one in enumerate(leaves) if one == leaf) for leaf in sorted({*leaves} - {"-"}))
     return Answer(participants=participants, finding=finding, stated=stated)
@@ -58,7 +65,80 @@ def test_stated_names_stay_and_a_node_that_stands_elsewhere_is_named() -> None:
     assert list_contradictions(answer, LEVELS) == ["node h4 says leaf x and answers like leaf y"]
     right = make_answer(leaves="xyxyy")
     assert list_contradictions(right, LEVELS) == []
-    assert describe(right, LEVELS)[0] == "tree: 5 nodes in 2 domains of level leaf, as stated"
+    assert describe(right, LEVELS)[0] == "tree: 5 nodes in 2 domains of level leaf as stated"
+
+
+THREE = replace(TREE, levels=(((0, 2), (1, 3), (4,)),), rates_bps=((0, 0, 0),))
+SPINES = replace(TREE, levels=(((0, 2, 4), (1, 3)), *THREE.levels), rates_bps=((0, 0), (0, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "contradictions"),
+    [
+        (
+            make_answer(THREE, "xxxxy"),
+            "3 domains of level leaf",
+            ["nodes of leaf x answer like those of 2 domains"],
+        ),
+        (
+            make_answer(replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it is late"),)), "xxyyy"),
+            "2 domains of level leaf",
+            [
+                "nodes of leaf x, y answer like those of one domain: h10, h2",
+                "nodes of leaf x, y answer like those of one domain: h1, h3",
+            ],
+        ),
+        (make_answer(leaves="x-xyy"), "2 domains of level leaf", []),
+        (make_answer(leaves="-yxxy"), "2 domains of level leaf", ["node h3 says leaf x and answers like leaf y"]),
+        (make_answer(THREE, "xyxyz", "aaaab"), "3 domains of level leaf as stated", []),
+        (make_answer(leaves="xxxxx", spines="abbba"), "2 domains of level leaf", [
+            "nodes of leaf a/x, b/x answer like those of one domain: h10, h2",
+            "node h4 says leaf a/x and answers like leaf b/x",
+        ]),
+        (
+            make_answer(SPINES, "xyxyz"),
+            "2 domains of level spine, 3 domains of level leaf as stated",
+            [],
+        ),
+        (
+            make_answer(SPINES, "xyxyx"),
+            "2 domains of level spine, 3 domains of level leaf",
+            ["nodes of leaf x answer like those of 2 domains"],
+        ),
+        (
+            make_answer(SPINES, "xyxyz", "ababb"),
+            "2 domains of level spine, 3 domains of level leaf as stated",
+            ["node h4 says spine b and answers like spine a"],
+        ),
+        (make_answer(leaves="xyxyz", level="rack"), "2 domains of level leaf", []),
+        (
+            make_answer(leaves="xyxyx", level="rack"),
+            "2 domains of level leaf",
+            ["rack x and leaf l0 overlap in h4, and neither is in the other"],
+        ),
+    ],
+    ids=[
+        "one is two", "mixed", "one says nothing", "one says nothing and one is elsewhere", "a level less",
+        "one name on two spines", "a level more", "two leaves are a spine", "another spine", "racks in leaves",
+        "a rack in two leaves",
+    ],
+)  # fmt: skip
+def test_only_what_is_as_stated_is_said_to_be(answer: Answer, verdict: str, contradictions: list[str]) -> None:
+    count = 5 - len(answer.finding.left_out)
+    assert describe(answer, LEVELS)[: 1 + len(contradictions)] == [f"tree: {count} nodes in {verdict}", *contradictions]
+    assert list_contradictions(answer, LEVELS) == contradictions
+
+
+def test_a_number_makes_no_name_that_is_stated() -> None:
+    assert name_domains(make_answer(leaves=["l0"] * 5), LEVELS) == (("leaf",), (("l2", "l1"),))
+    assert name_domains(make_answer(THREE, leaves=["l0"] * 4 + ["y"]), LEVELS)[1] == (("l2", "l1", "y"),)
+
+
+def test_two_nodes_hear_that_one_way_is_between_them() -> None:
+    reason = "two nodes have one way between them"
+    flat = TreeFinding(kind="flat", reason=reason, host_rates_bps=(40 * MBIT,) * 2, flow_bps=40 * MBIT)
+    answer = Answer(participants=make_answer().participants[:2], finding=flat)
+    assert describe(answer, LEVELS) == [f"flat: {reason}; one flow reached 40Mbit", "a host's link carries 40Mbit"]
 
 
 def test_a_stated_leaf_that_is_two_gives_neither_its_name() -> None:
