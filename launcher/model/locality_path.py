@@ -8,6 +8,7 @@ the wrong order, are mistakes that would silently reduce speed, so they are refu
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from launcher.model.errors import UsageError
 
@@ -81,9 +82,9 @@ LEVELS_MAX = 16  # of one node: no network is deeper
 TEXT_MAX = 255  # characters of a name, of a level or a domain
 
 
-def is_text(text: object) -> bool:
-    """Whether it can be the name of a level or a domain: printable, on one line, and not too long."""
-    return isinstance(text, str) and 0 < len(text) <= TEXT_MAX and text.isprintable() and not text.isspace()
+def is_text(text: object) -> TypeGuard[str]:
+    """Whether it can be the name of a level or a domain: printable, no blank at an end, and not too long."""
+    return isinstance(text, str) and 0 < len(text) <= TEXT_MAX and text.isprintable() and text == text.strip()
 
 
 def is_level_name(name: object) -> bool:

@@ -6,6 +6,8 @@
     nvl/host=400Gbit         of each host, for what leaves its NVLink domain: there `host` is the port into NVLink
     device=450GB             of every device, towards all others
 
+Two commas are one in a name.
+
 A level without a rate never limits. A domain without one of its own has that of its level; if only some domains of a
 level have one, the others are assumed to be as slow as the slowest, since traffic that is routed over an overrated
 link costs more than a detour around an underrated one.
@@ -54,7 +56,8 @@ class Rates(Struct, frozen=True):
         return bool(self.links)
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={format_rate(rate, exactly=True)}" for name, rate in sorted(self.links.items()))
+        found = sorted(self.links.items())
+        return ",".join(f"{name}={format_rate(rate, exactly=True)}".replace(",", ",,") for name, rate in found)
 
 
 class LevelRates(Struct, frozen=True, kw_only=True):
@@ -80,9 +83,9 @@ def parse_rates(text: str) -> Rates:
     """Parse "leaf=400Gbit,leaf:l3=100Gbit,nvl/host=200Gbit". Raises UsageError."""
     what = f"rates {text!r}"
     found: dict[LinkName, int] = {}
-    for part in text.split(","):
-        # The name of a domain may contain colons and slashes, no comma.
-        name, equals, rate = (piece.strip() for piece in part.rpartition("="))
+    for part in text.replace(",,", "\0").split(","):
+        # The name of a domain may contain colons, slashes and equals signs.
+        name, equals, rate = (piece.strip().replace("\0", ",") for piece in part.rpartition("="))
         if not (name and equals and rate):
             raise UsageError(f"{what}: {part.strip()!r} is not LEVEL=RATE", _EXAMPLE)
         link = _parse_name(name, what)
@@ -99,7 +102,7 @@ def _parse_name(name: str, what: str) -> LinkName:
             raise UsageError(f"{what}: {name!r} names no domain", "write it like leaf:l3=100Gbit")
         return LinkName(level, domain)
     level, slash, member = (piece.strip() for piece in name.partition("/"))
-    if not level or (slash and (member != HOST or level in (HOST, DEVICE))):
+    if not level or "," in level or (slash and (member != HOST or level in (HOST, DEVICE))):
         raise UsageError(f"{what}: {name!r} names no link", "LEVEL, LEVEL:DOMAIN or LEVEL/host")
     return LinkName(level, member=member)
 

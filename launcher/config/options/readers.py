@@ -283,7 +283,7 @@ def parse_name(value: Value) -> str:
 def parse_node_name(value: Value) -> str:
     """A text that is both a name and a short text."""
     parse_short_text(value)
-    return parse_name(value)
+    return parse_name(value).strip()
 
 
 def parse_variable_name(value: Value) -> str:

@@ -54,17 +54,19 @@ def find_paths(answer: Answer, level_names: Sequence[str]) -> list[tuple[tuple[s
 
 
 def make_rates(answer: Answer, level_names: Sequence[str]) -> dict[str, str]:
-    """Return the rates as in a cluster file: LEVEL for the usual one, LEVEL:DOMAIN where one differs."""
+    """Return the rates as in a cluster file: LEVEL for the usual one, LEVEL:PATH where one differs."""
     finding, found = answer.finding, {}
-    levels, named = name_domains(answer, level_names)
-    names = [one.name for one in answer.participants]
-    kinds = [*zip(levels, finding.rates_bps, named, strict=True), ("host", finding.host_rates_bps, names)]
-    for level, measured, domains in kinds:
+    paths = [[domain for _, domain in path] for path in find_paths(answer, level_names)]
+    kinds = [("host", finding.host_rates_bps, [one.name for one in answer.participants])]
+    for depth, (level, domains) in enumerate(zip(name_domains(answer, level_names)[0], finding.levels, strict=True)):
+        called = ["/".join(paths[domain[0]][: depth + 1]) for domain in domains]
+        kinds.insert(depth, (level, finding.rates_bps[depth], called))
+    for level, measured, called in kinds:
         if usual := rates.find_usual(measured):
             found[level] = format_rate(usual)
             varies = rates.HOSTS_VARY if level == "host" else rates.SAME_MAX
             for index in rates.find_exceptions(measured, varies):
-                found[f"{level}:{domains[index]}"] = format_rate(measured[index])
+                found[f"{level}:{called[index]}"] = format_rate(measured[index])
     return found
 
 

@@ -21,9 +21,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from launcher.meshctl.plan.cluster import ClusterSpec, is_name, require_size
+from launcher.meshctl.plan.cluster import ClusterSpec, require_size
 from launcher.meshctl.plan.generate import make_address
 from launcher.model.errors import UsageError, suggest
+from launcher.model.locality_path import is_text
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.placement.limits import Plan
@@ -73,7 +74,7 @@ def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequenc
     newcomers: list[Node] = []
     for index, word in enumerate(entries):
         name, equals, path = (piece.strip() for piece in word.partition("="))
-        if not is_name(name) or name in present:
+        if not is_text(name) or name in present:
             why = "is there already" if name in present else "is no name"
             raise UsageError(f"--join: {name!r} {why}", "give the new node an id of its own")
         present.add(name)
@@ -85,7 +86,7 @@ def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequenc
 
 def _parse_path(text: str, cluster: ClusterSpec) -> tuple[str | None, ...]:
     path = [entry.strip() or None for entry in text.split("/")]
-    if len(path) != len(cluster.levels) or not all(entry is None or is_name(entry) for entry in path):
+    if len(path) != len(cluster.levels) or not all(entry is None or is_text(entry) for entry in path):
         hint = f"write it like {'/'.join(cluster.levels)}" if cluster.levels else "it has no levels, leave the path out"
         raise UsageError(f"--join: {text!r} is no path in {cluster.name}", hint)
     return tuple(path)

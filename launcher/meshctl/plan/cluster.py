@@ -19,12 +19,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from reprlib import Repr
-from typing import Annotated, Any, TypeAlias, TypeGuard
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from launcher.model.errors import UsageError, suggest
+from launcher.model.locality_path import is_text
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST
@@ -175,7 +176,7 @@ def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -
 def parse_levels(levels: Sequence[str], name: str) -> tuple[str, ...]:
     """Check the names of levels, outermost first. Raises UsageError."""
     for index, level in enumerate(levels):
-        if not is_name(level) or any(letter in _SEPARATORS for letter in level):
+        if not is_text(level) or any(letter in _SEPARATORS for letter in level):
             raise _make_fault(name, {"levels": levels}, f".levels[{index}]")
         if level == HOST:
             raise UsageError(f"{name}: levels names {HOST!r}, which stands for the node itself", "leave it out")
@@ -189,7 +190,7 @@ def _make_node(one: _NodeEntry, index: int, levels: Sequence[str], name: str, va
     path = [None] * len(levels) if one.path is None else one.path
     places = {"id": one.id, "addr": one.addr or None, **{f"path[{depth}]": each for depth, each in enumerate(path)}}
     for place, text in places.items():
-        if text is not None and not is_name(text):
+        if text is not None and not is_text(text):
             raise _make_fault(name, values, f".nodes[{index}].{place}")
     if len(path) != len(levels):
         has = "1 entry" if len(path) == 1 else f"{len(path)} entries"
@@ -211,7 +212,7 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
             for one in file.comms or ()
         ),
         "level-costs": _join_pairs((file.leave_cost or {}).items()),
-        "rates": _join_pairs((file.rates or {}).items()),
+        "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
         "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
         "elastic": _format_bounds(file.elastic_min, file.elastic_max),
@@ -249,7 +250,7 @@ def parse_previous_plan(values: Any, name: str) -> Plan:
     require_size(0, world_size, name)
     holder: dict[int, str] = {}
     for node, ranks in entry.plan.items():
-        if not is_name(node):
+        if not is_text(node):
             raise UsageError(f"{name}: plan has the node {format_value(node)}, which is no name")
         for rank in ranks:
             if type(rank) is not int or not 0 <= rank < world_size:
@@ -305,7 +306,7 @@ def _make_fault(name: str, values: Any, place: str, unknown: str = "") -> UsageE
     where = ": ".join((name, *(step for step in steps if not step.isdigit())))
     if noun := {"nodes": "node", "comms": "comms:"}.get(steps[0]) if len(steps) > 1 else None:
         id = found[2].get("id") if noun == "node" and isinstance(found[2], dict) else None
-        where = f"{name}: {noun} {id if is_name(id) else f'number {int(steps[1]) + 1}'}"
+        where = f"{name}: {noun} {id if is_text(id) else f'number {int(steps[1]) + 1}'}"
     pattern = re.sub(r"\d+(?=\])", "", place)
     if unknown:
         known = {key: repr(key) for key in _KEYS[pattern].__struct_fields__}
@@ -319,11 +320,6 @@ def _make_fault(name: str, values: Any, place: str, unknown: str = "") -> UsageE
     value = found[-1]
     sentence = sentence.format(name=name, where=where, value=format_value(value), kind=_describe_kind(value))
     return UsageError(sentence, hint or None)
-
-
-def is_name(value: object) -> TypeGuard[str]:
-    """Whether it is text that a sentence and a table can contain."""
-    return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable() and value.strip() == value
 
 
 _short_repr = Repr()

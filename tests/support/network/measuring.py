@@ -159,7 +159,8 @@ def find_errors(tree: Tree, found: Mapping[str, Any]) -> list[float]:
     true_paths = place(tree)
     for node in found["nodes"]:
         name = node["id"]
-        links = [("host", name, name), *zip(found["levels"], node["path"], true_paths[name], strict=True)]
+        paths = ["/".join(node["path"][:depth]) for depth in range(1, len(node["path"]) + 1)]
+        links = [("host", name, name), *zip(found["levels"], paths, true_paths[name], strict=True)]
         for level, domain, true_domain in links:
             true = tree.rates.get(f"{level}:{true_domain}", tree.rates[level])
             rate = parse_rate(said.get(f"{level}:{domain}", said[level]))

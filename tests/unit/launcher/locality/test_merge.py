@@ -105,10 +105,18 @@ def test_a_source_that_is_trusted_less_changes_no_domain(found: list[SourceResul
 
 
 def test_what_a_source_says_that_cannot_be_told_is_left_out() -> None:
-    levels = [("leaf", "l3"), ("leaf", "l4"), ("spine", ""), ("core", "\x1b[2J"), ("zone", "z" * 300), ("host", "h")]
+    levels = [
+        ("leaf", "l3"),
+        ("leaf", "l4"),
+        ("spine", ""),
+        ("core", "\x1b[2J"),
+        ("zone", "z" * 300),
+        ("host", "h"),
+        ("nvl", "n "),
+    ]
     found = keep_usable_levels(SourceResult("bad", tuple(Level(name, domain, "k") for name, domain in levels), "asked"))
     assert [level.domain for level in found.levels] == ["l3"]
-    assert found.reason == "asked; 5 of its levels cannot be used, being double or no names"
+    assert found.reason == "asked; 6 of its levels cannot be used, being double or no names"
     many = tuple(Level(f"l{at}", "a", "k") for at in range(1000))
     assert len(keep_usable_levels(SourceResult("bad", many, "asked")).levels) == LEVELS_MAX
 

@@ -25,6 +25,8 @@ def test_rates_are_read_with_units_and_written_the_same_way() -> None:
     }  # fmt: skip
     assert parse_rates(str(rates)) == rates
     assert str(parse_rates("leaf:a:b=19871234bit")) == "leaf:a:b=19.871234Mbit"
+    (link,) = parse_rates("leaf:a,,b=c=1Gbit").links
+    assert link.domain == "a,b=c"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,7 @@ def test_rates_are_read_with_units_and_written_the_same_way() -> None:
         ("device:h1=1Gbit", "rates 'device:h1=1Gbit': 'device:h1' names no domain"),
         ("host=1200TB", "rates 'host=1200TB': the rate of host is '1200TB', more than any link carries"),
         ("host/host=1Gbit", "rates 'host/host=1Gbit': 'host/host' names no link"),
+        ("leaf=1Gbit,,host=1Gbit", "rates 'leaf=1Gbit,,host=1Gbit': 'leaf=1Gbit,host' names no link"),
         ("leaf=1Gbit,leaf=2Gbit", "rates 'leaf=1Gbit,leaf=2Gbit' names leaf twice"),
     ],
 )

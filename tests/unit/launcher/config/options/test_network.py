@@ -101,7 +101,7 @@ def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
 
 def test_what_a_node_says_of_itself_can_be_given() -> None:
     made = resolve(
-        *ETCD, "--node-name=h1", "--interface=eth1", "--port-range=30000:30010", "--worker-port-range=31000:31000",
+        *ETCD, "--node-name= h1 ", "--interface=eth1", "--port-range=30000:30010", "--worker-port-range=31000:31000",
         "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7", SLURM_RESTART_COUNT="2",
     )  # fmt: skip
     assert (made.node_name, made.interface, made.port_range) == ("h1", "eth1", (30000, 30010))

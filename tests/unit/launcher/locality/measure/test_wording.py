@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,8 @@ from launcher.locality.measure.procedure import TreeFinding
 from launcher.locality.measure.session import Answer, Participant
 from launcher.locality.measure.wording import describe, find_paths, list_contradictions, make_cluster, name_domains
 from launcher.meshctl.plan.cluster import parse_cluster
+from launcher.model.rates import format_rate, parse_rates, resolve_rates
+from launcher.model.topology import build_tree
 
 MBIT = 10**6
 LEVELS = ("spine", "leaf")
@@ -57,6 +60,35 @@ def test_the_cluster_file_can_be_planned_with() -> None:
         ("h10", ("l1",), 8),
         ("h1", ("l0",), 8),
     ]
+
+
+def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:
+    draw = random.Random(1)
+
+    def draw_name(letters: str) -> str:
+        return draw.choice("ab0") + "".join(draw.choices(letters, k=draw.randint(0, 4))) + draw.choice(letters[:5])
+
+    two = replace(
+        TREE, levels=(((0, 1, 2), (3, 4)), ((0,), (1, 2), (3, 4))), rates_bps=((MBIT, 2 * MBIT), (MBIT, 2 * MBIT, MBIT))
+    )
+    for _ in range(300):
+        names = [f"{number}{draw_name(',0:={é a')}" for number in range(5)]
+        spines, leaves = ([draw_name("/b0:=, é-") for _ in range(count)] for count in (2, 3))
+        given = zip(names, (0, 0, 0, 1, 1), (0, 1, 1, 2, 2), strict=True)
+        participants = tuple(
+            Participant(
+                name=name, address="::1", echo_port=1, bulk_port=2,
+                path=(("spine", spines[spine]), ("leaf", f"{leaf}{leaves[leaf]}")),
+            )
+            for name, spine, leaf in given
+        )  # fmt: skip
+        cluster = make_cluster(Answer(participants=participants, finding=two), LEVELS)
+        spec = parse_cluster(cluster, "cluster.json")
+        found = parse_rates(spec.options["rates"])
+        assert parse_rates(str(found)) == found
+        assert {str(link): format_rate(rate) for link, rate in found.links.items()} == cluster["rates"]
+        assert resolve_rates(found, build_tree(spec.nodes, spec.levels)).remarks == ()
+        assert [node.id for node in spec.nodes] == names
 
 
 def test_stated_names_stay_and_a_node_that_stands_elsewhere_is_named() -> None:
