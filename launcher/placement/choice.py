@@ -211,9 +211,9 @@ class LayoutCandidates:
         if len(able) and problem.active_min <= 1:
             overlap = np.bincount(self._held_items[self._held_items != NO_ITEM], minlength=len(problem.capacity))
             best = able[np.argsort(-overlap[able], kind="stable")]
-            layouts = [np.full(len(self._held_items), item, dtype=np.int32) for item in best.tolist()]
+            layouts = (np.full(len(self._held_items), item, dtype=np.int32) for item in best.tolist())
             if self.timer is None:
-                return self._make_candidate(layouts[0])
+                return self._make_candidate(next(layouts))
             return self._make_candidate(min(layouts, key=self.timer.compute))  # an item may be a slice, with slow hosts
         if problem.traffic.block_count > BLOCKS_MAX:
             return self._make_candidate(self._make_filling())

@@ -379,7 +379,7 @@ class _MapPainter:
         name = ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
         spare_count = sum(not self.map.ranks.get(id) for id in ids)
         said = [name, format_count(len(ids), "node") if len(ids) > 1 else "", place]
-        ranks = f"ranks {format_ranges(held)}" if held else ""
+        ranks = f"rank{'s' * (len(held) > 1)} {format_ranges(held)}" if held else ""
         if held:
             said += [ranks, ", ".join(f"{axis} {here}" for axis, here in self._format_coordinates(spans))]
         if spare_count:

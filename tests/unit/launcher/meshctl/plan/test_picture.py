@@ -120,6 +120,7 @@ def test_nodes_of_unknown_locality_stand_together_in_a_dashed_frame() -> None:
     paths = [("p0", "l0"), ("p0", "l0"), ("p0", None), (None, None), (None, None), ("p1", "l0"), ("p1", "l0")]
     nodes = [Node(id=f"h{index}", slot_count=1, path=path) for index, path in enumerate(paths)]
     text = samples.filled(nodes, "dp=*", (7,), ("pod", "leaf")).svg()
+    assert all("; rank " in tip for tip in tips(text))
     frames = [(tip, kind) for tip, kind, _ in list_boxes(text) if tip.startswith("leaf")]
     assert frames == [
         ("leaf l0: 2 nodes", "frame"),
