@@ -40,6 +40,16 @@ def test_a_participant_gets_echoes_of_less_than_a_second(echo: EchoSocket) -> No
     assert echo.find_low_us(1, 1) == echo.find_low_us(2, 0) == 0
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_wall_clock_that_is_set_does_not_matter(
+    echo: EchoSocket, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    now_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + hours * 3600 * 10**9)
+    echo.ask(1, [(0, (HOST, echo.port))], repeats=2, window_s=0.2)
+    assert 1 < echo.find_low_us(1, 0) < 60_000_000
+
+
 @pytest.mark.parametrize("data", [THEIRS + b"\1" + bytes(22), OURS + b"\1" + bytes(23), OURS, b""])
 def test_a_datagram_that_is_not_of_the_measurement_gets_no_answer(echo: EchoSocket, data: bytes) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:

@@ -1,7 +1,8 @@
 """Small UDP echoes: how long a packet takes to another node and back, while the network is full.
 
 One socket asks and answers. Only the time on the way counts: the kernel notes when a datagram arrives, on both sides,
-and the one that answers says how long it held it. A busy Python does not lengthen a round trip then.
+and the one that answers says how long it held it. A busy Python does not lengthen a round trip then. That note has the
+wall clock's time, which may be set at any moment: only the time since then is used, on the monotonic clock.
 
 Every datagram begins with the token of the measurement, which participants read in the store, and others are ignored.
 An answer is as long as its question: nothing is gained by forging the sender's address.
@@ -23,6 +24,7 @@ _ASK, _ANSWER = 1, 2
 _SO_TIMESTAMPNS = 35  # Linux, include/uapi/asm-generic/socket.h; the control message has the same number
 _STAMP = struct.Struct("@qq")
 _SHARE_OF_WINDOW = 0.85  # in which questions are sent: the last ones need time to come back
+_DELAY_MAX_NS = 10**9  # a datagram that Python reads later than this seems to: the wall clock was set
 _TICK_S = 0.5  # how soon the thread notices that it is to end
 
 
@@ -57,7 +59,7 @@ class EchoSocket:
                 due = began + (turn * len(asked) + place) * gap_s
                 if (wait_s := due - time.monotonic()) > 0:
                     time.sleep(wait_s)
-                self._send(_FORM.pack(self._token, _ASK, serial, number, time.time_ns(), 0), address)
+                self._send(_FORM.pack(self._token, _ASK, serial, number, time.monotonic_ns(), 0), address)
         time.sleep(max(0.0, began + window_s - time.monotonic()))
 
     def find_low_us(self, serial: int, number: int) -> int:
@@ -85,19 +87,20 @@ class EchoSocket:
                 continue
             if len(data) != _FORM.size or not self._token or data[:TOKEN_BYTES] != self._token:
                 continue
-            arrived_ns = _read_arrival_ns(ancillary)
+            arrived_ns = time.monotonic_ns() - _find_delay_ns(ancillary)
             _, kind, serial, number, sent_ns, held_ns = _FORM.unpack(data)
             if kind == _ASK:
-                held_ns = max(0, time.time_ns() - arrived_ns)
+                held_ns = time.monotonic_ns() - arrived_ns
                 self._send(_FORM.pack(self._token, _ANSWER, serial, number, sent_ns, held_ns), address)
             elif kind == _ANSWER:
                 self._round_trips[serial, number].append(max(0, arrived_ns - sent_ns - held_ns) / 1e9)
 
 
-def _read_arrival_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
-    """Return when the kernel received the datagram; now, if it does not say."""
+def _find_delay_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
+    """Return how long ago the kernel received the datagram; 0 if it does not say, or the wall clock was set since."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) == _STAMP.size:
             seconds, nanoseconds = _STAMP.unpack(data)
-            return int(seconds * 10**9 + nanoseconds)
-    return time.time_ns()
+            delay_ns = time.time_ns() - int(seconds * 10**9 + nanoseconds)
+            return delay_ns if 0 <= delay_ns <= _DELAY_MAX_NS else 0
+    return 0
