@@ -11,7 +11,7 @@ import os
 import queue
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -231,21 +231,24 @@ def measure_locality(
     from launcher.locality.measure.newcomer import find_place
     from launcher.locality.measure.placing import KnownNode
     from launcher.locality.measure.residents import Residence, Resident, make_root
-    from launcher.locality.measure.session import EventQueue, take_part
+    from launcher.locality.measure.session import take_part
     from launcher.locality.measure.wording import describe
 
     prefix, secret = startup.network.prefix, startup.credentials.secret
     try:
+        signals: queue.SimpleQueue[Any] = queue.SimpleQueue()  # both ways of measuring wait for it
+        reacting = record_signals(lambda: signals.put(TemporaryError("this node has to leave")))
         if is_begun(store, prefix, run_id):
-            placement = find_place(
-                store, prefix, run_id, startup.name, startup.address, found.path, secret=secret, log=log
-            )
+            with reacting:
+                placement = find_place(
+                    store, prefix, run_id, startup.name, startup.address, found.path,
+                    secret=secret, log=log, events=signals,
+                )  # fmt: skip
             measured = add_placement(found, placement)
             known = KnownNode(path=placement.path, rates=placement.rates)
             log(f"this node {placement.reason}{'' if known.path else ': it has no measured place'}")
         else:
-            events: EventQueue = queue.SimpleQueue()
-            with record_signals(lambda: events.put(TemporaryError("this node has to leave"))):
+            with reacting:
                 answer, number = take_part(
                     store,
                     prefix,
@@ -260,7 +263,7 @@ def measure_locality(
                     wait_s=settings.join_grace_s,
                     depth=2,
                     log=log,
-                    events=events,
+                    events=signals,
                 )
             for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
                 log(sentence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from launcher.locality.measure.placing import (
@@ -23,6 +23,7 @@ from launcher.locality.measure.placing import (
 )
 from launcher.locality.measure.player import Player
 from launcher.locality.measure.residents import (
+    EventQueue,
     KeyFollower,
     PlaceOrder,
     PlaceRequest,
@@ -35,8 +36,8 @@ from launcher.locality.measure.schedule import NOBODY, SETTLE_S, WARM_S, WINDOW_
 from launcher.locality.measure.session import Report, draw_token
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_count
-from rendezvous.errors import StoreError
-from rendezvous.records import Record, decode, encode
+from rendezvous.errors import RecordError, StoreError
+from rendezvous.records import AnyRecord, Record, decode, encode
 from rendezvous.stores.contract import Compare, Put, Store
 
 TURN_LIMIT_S = 20.0  # that a newcomer waits for others to be placed; one takes about 1 s
@@ -57,14 +58,19 @@ def find_place(
     *,
     secret: bytes,
     log: Callable[[str], object],
+    events: EventQueue | None = None,
 ) -> Placement:
-    """Return the place of this node, which comes to a run that has begun. Raises TemporaryError, UsageError."""
+    """Return the place of this node, which comes to a run that has begun. Raises TemporaryError, UsageError.
+
+    `events`: an error in it ends all waiting.
+    """
     try:
         player = Player(address)
     except OSError as error:
         raise UsageError(f"cannot listen at {address}: {error.strerror}", "see --local-addr and --interface") from None
     try:
-        return NewcomerSession(store, make_root(prefix, run_id), player, name, stated, secret=secret, log=log).run()
+        root = make_root(prefix, run_id)
+        return NewcomerSession(store, root, player, name, stated, secret=secret, log=log, events=events).run()
     finally:
         player.close()
 
@@ -82,6 +88,7 @@ class NewcomerSession:
         *,
         secret: bytes,
         log: Callable[[str], object],
+        events: EventQueue | None = None,
     ) -> None:
         self._store = store
         self._root = root
@@ -90,6 +97,7 @@ class NewcomerSession:
         self._stated = stated
         self._secret = secret
         self._log = log
+        self._events = events
         self._lease = 0
 
     def run(self) -> Placement:
@@ -98,7 +106,7 @@ class NewcomerSession:
         try:
             if not self._store.get(f"{self._root}/residents/", prefix=True).items:
                 raise TemporaryError("no node of the run has a measured place")
-            follower = KeyFollower(self._store, f"{self._root}/")
+            follower = KeyFollower(self._store, f"{self._root}/", self._events)
             token = self._take_turn(follower)
             return self._measure(follower, token)
         except StoreError as error:
@@ -136,13 +144,16 @@ class NewcomerSession:
         residents, present, reports = (f"{self._root}/{name}/" for name in _PREFIXES)
         there = {key.removeprefix(residents) for key in values if key.startswith(residents)}
         follower.wait(lambda: all(present + one in values for one in there), PRESENCE_LIMIT_S)
-        ids = sorted(one for one in there if present + one in values)
+        ids, nodes, sockets = [], [], []
+        for one in sorted(there):
+            resident = self._read(Resident, values, residents + one)
+            presence = self._read(Presence, values, present + one)
+            if resident is not None and resident.node.path and presence is not None:
+                ids.append(one)
+                nodes.append(resident.node)
+                sockets.append(presence)
         if not ids:
             raise TemporaryError(f"no node of the run answered within {PRESENCE_LIMIT_S:g} s")
-        nodes, sockets = [], []
-        for one in ids:
-            nodes.append(decode(Resident, values[residents + one], residents + one, self._secret).node)
-            sockets.append(decode(Presence, values[present + one], present + one, self._secret))
         seed = int.from_bytes(token[:4], "big")
         round = make_round(nodes, seed)
         if set(round.targets) == {NOBODY}:
@@ -180,12 +191,18 @@ class NewcomerSession:
                 loaded_s[number] = max(value, loaded_s.get(number, 0.0))
         follower.wait(lambda: all(reports + one in values for one in ids), REPORT_LIMIT_S)
         received_bps = {
-            number: decode(Report, values[reports + one], reports + one, self._secret).rounds[-1].received_bps
+            number: report.rounds[-1].received_bps
             for number, one in enumerate(ids)
-            if reports + one in values
+            if (report := self._read(Report, values, reports + one)) is not None and report.rounds
         }
         seen = PlaceReports(asked=asked, idle_s=idle_s, loaded_s=loaded_s, received_bps=received_bps)
         return decide(nodes, round, seen, own_domain=self._name_domain(nodes))
+
+    def _read(self, kind: type[AnyRecord], values: Mapping[str, bytes], key: str) -> AnyRecord | None:
+        """Return what another node has written; None if there is none, or it makes no sense here."""
+        with contextlib.suppress(RecordError, KeyError):
+            return decode(kind, values[key], key, self._secret)
+        return None
 
     def _name_domain(self, nodes: list[KnownNode]) -> str:
         """Return the name of a domain of this node's own: as it says, unless others have it; else as the node."""

@@ -35,6 +35,7 @@ from rendezvous.stores.contract import Batch, KeyEvent, Store
 RESIDENT_TTL_S = 30.0
 ORDER_LIMIT_S = 5.0  # that a resident waits for the newcomer's order
 CLOSE_LIMIT_S = 1.0  # that the agent's end waits for the thread
+EventQueue = queue.SimpleQueue[KeyEvent | MeshrunError | None]
 MakePlayer = Callable[[str], Player]  # from an address
 
 
@@ -79,10 +80,10 @@ class PlaceOrder(Record, frozen=True, kw_only=True):
 class KeyFollower:
     """The keys below a prefix, as a watch tells of them."""
 
-    def __init__(self, store: Store, root: str) -> None:
-        """Raises StoreError."""
-        self._events: queue.SimpleQueue[KeyEvent | StoreError | None] = queue.SimpleQueue()
-        self._error: StoreError | None = None
+    def __init__(self, store: Store, root: str, events: EventQueue | None = None) -> None:
+        """Raises StoreError. `events`: an error in it ends `wait`, from a signal handler for example."""
+        self._events: EventQueue = queue.SimpleQueue() if events is None else events
+        self._error: MeshrunError | None = None
         found = store.get(root, prefix=True)
         self.values = {item.key: item.value for item in found.items}
         self._watch = store.watch(
@@ -90,16 +91,16 @@ class KeyFollower:
         )
 
     def wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Wait until this holds for the keys; False if it does not in that time. Raises StoreError."""
+        """Wait until this holds for the keys; False if it does not in that time. Raises MeshrunError."""
         until = time.monotonic() + limit_s
         while not holds():
-            if self._error is not None:  # the watch has ended: this follower sees nothing any more
+            if self._error is not None:  # the watch has ended, this follower sees nothing any more; or it has to end
                 raise self._error
             try:
                 event = self._events.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return False
-            if isinstance(event, StoreError):
+            if isinstance(event, MeshrunError):
                 self._error = event
             elif event is not None:
                 self._note(event)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launcher.locality.measure import newcomer, residents
+from launcher.agent.cluster import measure_locality
+from launcher.locality.gather import Locality
+from launcher.locality.measure import before_run, newcomer, residents
 from launcher.locality.measure.newcomer import NewcomerSession
 from launcher.locality.measure.placing import KnownNode, Placement
 from launcher.locality.measure.procedure import RoundReport
-from launcher.locality.measure.residents import KeyFollower, Residence, Resident
+from launcher.locality.measure.residents import EventQueue, KeyFollower, Presence, Residence, Resident
 from launcher.locality.measure.schedule import NOBODY, LoadRound
 from launcher.model.errors import TemporaryError
 from rendezvous.errors import StoreError
+from rendezvous.records import encode
+from rendezvous.stores.contract import Lease
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.network.measuring import leaves
 from tests.support.network.queues import QueueTree
@@ -109,10 +116,16 @@ class Run:
     def list_keys(self, kind: str = "") -> list[str]:
         return [item.key for item in self.store.get(f"{ROOT}/{kind}", prefix=True).items]
 
-    def place(self, name: str, stated: tuple[tuple[str, str], ...] = (), **how: Any) -> Placement:
+    def place(
+        self,
+        name: str,
+        stated: tuple[tuple[str, str], ...] = (),
+        events: EventQueue | None = None,
+        **how: Any,
+    ) -> Placement:
         player: Any = SharedPlayer(self.rounds, name, **how)
         log = self.lines.append
-        return NewcomerSession(self.store, ROOT, player, name, stated, secret=b"secret", log=log).run()
+        return NewcomerSession(self.store, ROOT, player, name, stated, secret=b"secret", log=log, events=events).run()
 
     def close(self) -> None:
         for residence in self.residences:
@@ -156,6 +169,57 @@ def test_a_newcomer_does_not_wait_longer_than_a_limit_for_its_turn(run: Run, mon
     with pytest.raises(TemporaryError, match=r"other newcomers were measured for 0\.1 s"):
         run.place("h8")
     assert len(run.store.list_leases()) == len(NAMES) + 1
+    run.store.lease_revoke(lease)
+
+
+def test_a_signal_ends_the_wait_for_a_turn_at_once(run: Run) -> None:
+    run.store.put(f"{ROOT}/newcomer/request", b"another", lease=(lease := run.store.lease_grant(LIMIT_S).id))
+    events: EventQueue = queue.SimpleQueue()
+    events.put(TemporaryError("this node has to leave"))
+    with pytest.raises(TemporaryError, match="this node has to leave"):
+        run.place("h8", events=events)
+    assert len(run.store.list_leases()) == len(NAMES) + 1
+    run.store.lease_revoke(lease)
+
+
+def test_the_agent_passes_its_signals_on(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    class BusyStore(MemoryStore):
+        """The signal comes with the first try to have the turn, which another newcomer has."""
+
+        def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:
+            signal.raise_signal(signal.SIGTERM)
+            return super().lease_grant(ttl_s, id=id)
+
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda signum, _: came.append(signum))
+    monkeypatch.setattr(before_run, "is_begun", lambda *_: True)
+    startup: Any = SimpleNamespace(
+        name="h8", address="127.0.0.1", network=SimpleNamespace(prefix="meshrun"),
+        credentials=SimpleNamespace(secret=b""),
+    )  # fmt: skip
+    unused: Any = None
+    with contextlib.closing(BusyStore()) as store:
+        for name in ("residents/1", "newcomer/request"):
+            store.put(f"{ROOT}/{name}", b"another")
+        try:
+            found = measure_locality(store, unused, unused, startup, Locality((), (), ()), 1, "run")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    assert (found, came) == ((Locality((), (), ()), None), [signal.SIGTERM])
+    assert "the network was not measured: this node has to leave" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("resident", [Resident(name="h", node=KnownNode(path=())), None], ids=["no path", "no record"])
+def test_a_resident_that_makes_no_sense_is_left_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch, resident: Resident | None
+) -> None:
+    monkeypatch.setattr(newcomer, "PRESENCE_LIMIT_S", 0.5)
+    key = f"{ROOT}/residents/bad"
+    presence = f"{ROOT}/replies/present/bad"
+    lease = run.store.lease_grant(LIMIT_S).id
+    run.store.put(key, encode(resident, key, b"secret") if resident else b"garbage", lease=lease)
+    run.store.put(presence, encode(Presence(address="h9", echo_port=1, bulk_port=2), presence, b"secret"), lease=lease)
+    assert run.place("h8").path == (("leaf", "l1"),)
     run.store.lease_revoke(lease)
 
 
