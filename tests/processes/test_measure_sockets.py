@@ -76,11 +76,12 @@ def test_a_stream_of_a_stranger_is_closed_and_counts_nothing(receiver: BulkRecei
     assert receiver.count_bytes(7) == 0
 
 
-def test_a_player_reports_what_it_received_and_who_answered() -> None:
-    player = Player(HOST)
+@pytest.mark.parametrize("host", [HOST, "::1"])
+def test_a_player_reports_what_it_received_and_who_answered(host: str) -> None:
+    player = Player(host)
     try:
         player.set_token(OURS)
-        echoes, bulks = ([(HOST, port)] * 2 for port in player.ports)
+        echoes, bulks = ([(host, port)] * 2 for port in player.ports)
         seen = player.play(1, LoadRound(targets=(0, -1)), own=0, echoes=echoes, bulks=bulks)
         idle = player.play(2, LoadRound(), own=0, echoes=echoes, bulks=bulks, absent={1})
     finally:
