@@ -80,20 +80,23 @@ class PartTime(Struct, frozen=True, kw_only=True):
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
-    """The time of a step's communication, whose parts follow each other.
+    """The time of a step's communication, whose parts follow each other and overlap a little.
 
-    `is_absolute`: in seconds; else only in proportion, because the weights are no bytes.
+    `seconds`: at most the sum of the parts. `is_absolute`: in seconds; else only in proportion, because the weights are
+    no bytes.
     """
 
     parts: tuple[PartTime, ...]
+    seconds: float
     is_absolute: bool
 
     @property
-    def seconds(self) -> float:
+    def overlap(self) -> float:
+        """How much shorter the step is than its parts one after the other."""
         total = 0.0
         for part in self.parts:  # `sum` rounds differently from Python 3.12 on
             total += part.seconds
-        return total
+        return max(0.0, total - self.seconds)
 
 
 class Feasibility(Struct, frozen=True, kw_only=True):

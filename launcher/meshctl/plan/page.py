@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from launcher.meshctl.plan import picture
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
 from launcher.meshctl.plan.picture import SvgBlock, build_map, draw_arcs, draw_map, escape_text
-from launcher.meshctl.plan.render import format_json, format_number, list_time_rows
+from launcher.meshctl.plan.render import describe_time, format_json, format_number, list_time_rows
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
-from launcher.placement.shortage import format_seconds
 
 WIDTHS = (("wide", picture.WIDTH, picture.MAP_HEIGHT), ("narrow", 380, 1400))
 MARGIN = 2
@@ -63,8 +62,7 @@ def _render_time(time: StepTime) -> Iterator[str]:
     """Render the time of a step's communication, by axis, with the links that it waits for."""
     kind = "time" if time.is_absolute else "share"
     yield "<h2>Time by axis</h2>"
-    told = f"{format_seconds(time.seconds)} for a" if time.is_absolute else "Shares of a"
-    yield f"<p>{told} step's communication, from the rates of the links, if nothing overlaps.</p>"
+    yield f"<p>From the rates of the links: {describe_time(time)}.</p>"
     yield f'<div class="scroll"><table><tr><th scope=col>axis<th scope=col>{kind}<th scope=col>waits for'
     for row in list_time_rows(time):
         yield "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in row)

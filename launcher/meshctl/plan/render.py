@@ -36,10 +36,11 @@ def format_json(plan: Plan) -> str:
 
 def _list_time(time: StepTime) -> dict[str, object]:
     """Return the time for programs; without bytes, `seconds` are proportions of no unit, and `share` alone tells."""
+    total = time.seconds + time.overlap
     parts = [
         {
             "axes": part.communicator.axes,
-            "share": part.seconds / time.seconds if time.seconds else 0.0,
+            "share": part.seconds / total if total else 0.0,
             **({"seconds": part.seconds} if time.is_absolute else {}),
             "link": part.link,
             "bits_per_s": part.rate,
@@ -104,8 +105,7 @@ def format_time(explanation: Explanation) -> str:
     if time is None:
         return ""
     total = time.seconds
-    what = format_seconds(total) + " for" if time.is_absolute else "shares of"
-    found = _wrap("time", f"{what} a step's communication, if nothing overlaps")
+    found = _wrap("time", describe_time(time))
     rows = list_time_rows(time)
     for baseline in explanation.baselines:
         other = baseline.step_time.seconds if baseline.step_time else 0.0
@@ -117,11 +117,19 @@ def format_time(explanation: Explanation) -> str:
     return found
 
 
+def describe_time(time: StepTime) -> str:
+    """Describe what the rows of `list_time_rows` add up to."""
+    if not time.is_absolute:
+        return "shares of a step's communication"
+    overlap = f"; its parts overlap by {format_seconds(time.overlap)}" if time.overlap else ""
+    return f"{format_seconds(time.seconds)} for a step's communication, without computation{overlap}"
+
+
 def list_time_rows(time: StepTime) -> list[tuple[str, str, str]]:
     """List the parts of a step, the longest first: the axis, its seconds or share, and the link for which it waits."""
     rows = []
     for part in sorted(time.parts, key=lambda part: -part.seconds):
-        share = Fraction(part.seconds / time.seconds) if part.seconds else Fraction(0)
+        share = Fraction(part.seconds / (time.seconds + time.overlap)) if part.seconds else Fraction(0)
         amount = format_seconds(part.seconds) if time.is_absolute else format_percent(share)
         carried = f": {format_number(round(part.amount, 6))} MB at" if time.is_absolute else " at"
         waits = f"{part.link}{carried} {format_rate(part.rate)}" if part.link else "waits for no link"

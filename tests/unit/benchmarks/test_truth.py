@@ -203,3 +203,8 @@ def test_the_picture_says_by_how_much_times_differ() -> None:
     assert "each of 2 orders" in found.alt
     assert "1.10 to 1.20 times predicted" in found.alt
     assert pictures.placement_truth(runs.History([])) is None
+
+
+def test_parts_that_wait_for_different_links_overlap_a_little() -> None:
+    one, other = (judge.Part("dp", {f"leaf:l{leaf}": 2e6}, {}) for leaf in range(2))
+    assert judge.seconds([one, other], {"leaf": 40e6}) == pytest.approx(0.8 - 0.4 / 5)

@@ -37,12 +37,12 @@ def get_seconds(found: Plan) -> float:
     ("sizes", "mesh", "traffic", "rates", "seconds", "cost"),
     [
         # Rings over all leaves cost 6 hops more and no more time; stages then meet inside the leaves.
-        ((5, 5, 2), "pp=2,dp=6", "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit", 0.46, 26.4),
-        ((4, 4, 4), "pp=2,dp=6", "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit", 0.46, 25.8),
+        ((5, 5, 2), "pp=2,dp=6", "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit", 0.454, 26.4),
+        ((4, 4, 4), "pp=2,dp=6", "dp=1MB,pp=300kB", "host=40Mbit,leaf=40Mbit", 0.448, 25.8),
         # A dozen exchanges lead there, each of which leaves another link as full as before.
-        ((4, 4, 4, 4, 4), "pp=4,dp=5", "dp=1MB,pp=2MB", "host=40Mbit,leaf=80Mbit", 0.7, None),
+        ((4, 4, 4, 4, 4), "pp=4,dp=5", "dp=1MB,pp=2MB", "host=40Mbit,leaf=80Mbit", 0.68, None),
         # A slow leaf keeps whole replicas to itself.
-        ((3, 3, 3), "pp=3,dp=12", "dp=1MB,pp=300kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit", 2.64, None),
+        ((3, 3, 3), "pp=3,dp=12", "dp=1MB,pp=330kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit", 2.6112, None),
     ],
 )
 def test_seconds_choose_between_layouts_where_j_is_blind(
@@ -60,11 +60,21 @@ def test_seconds_choose_between_layouts_where_j_is_blind(
 def test_the_reasons_name_the_link_that_the_longest_part_waits_for() -> None:
     mesh, rates = "pp=2,dp=6", "host=40Mbit,leaf=40Mbit,leaf:l2=30Mbit"
     timed = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
-    assert timed.reasons[-1] == "a step's communication takes 0.56 s; dp waits for leaf l0's uplink: 0.4 s of it"
+    assert timed.reasons[-1] == "a step's communication takes 0.534 s; dp waits for leaf l0's uplink: 0.4 s of it"
     shares = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=10,pp=3", rates), None)
     assert shares.reasons[-1] == "dp waits for leaf l0's uplink: 71 % of the time of a step's communication"
     assert shares.step_time is not None
     assert not shares.step_time.is_absolute
+
+
+def test_of_plans_predicted_nearly_alike_the_one_of_least_j_is_made() -> None:
+    """Whole replicas on the slow leaf would be 6 % faster by the prediction, for 12 % more traffic across leaves."""
+    mesh, nodes = "pp=3,dp=12", on_leaves(3, 3, 3, slots=4)
+    costs = make_costs(mesh, "dp=1MB,pp=300kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit")
+    found = plan(nodes, parse(mesh), LEAVES, costs, None)
+    assert (found.cost, get_seconds(found)) == (30.6, 2.752)
+    again = plan(nodes, parse(mesh), LEAVES, costs, found)
+    assert (again.moved, again.ranks) == (0, found.ranks)
 
 
 def test_nobody_moves_for_a_cheaper_plan_that_is_no_faster() -> None:
@@ -86,9 +96,9 @@ def test_a_price_of_moves_counts_in_proportion_to_j() -> None:
     kept = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates, move_cost=1000), slow)
     free = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates, move_cost=0), slow)
     assert (kept.moved, kept.ranks) == (0, slow.ranks)
-    assert (free.moved > 0, get_seconds(free)) == (True, 0.46)
+    assert (free.moved > 0, get_seconds(free)) == (True, 0.454)
     usual = plan(nodes, parse(mesh), LEAVES, make_costs(mesh, traffic, rates), slow)
-    assert get_seconds(usual) == 0.46  # a third of the time is worth more than every move
+    assert get_seconds(usual) == 0.454  # a third of the time is worth more than every move
 
 
 def test_slices_that_are_used_as_a_whole_are_chosen_by_time_too() -> None:
@@ -100,7 +110,7 @@ def test_slices_that_are_used_as_a_whole_are_chosen_by_time_too() -> None:
     costs = make_costs("dp=4,tp=2", "dp=1MB,tp=1MB", "host=100Mbit,slice=40Mbit,zone=10Mbit,slice:s0=10Mbit")
     found = plan(nodes, parse("dp=4,tp=2"), limits, costs, None)
     assert {node.path[0] for node in nodes if node.id in found.ranks} == {"z1"}
-    assert get_seconds(found) == round(8 / 100 + 2 * 8 / 40, 9)
+    assert get_seconds(found) == round(0.8 * 8 / 100 + 2 * 8 / 40, 9)
 
 
 def test_a_world_on_one_slice_takes_the_one_with_fast_hosts() -> None:
@@ -135,7 +145,7 @@ def test_a_node_that_becomes_slow_is_replaced_and_no_other_moves() -> None:
     assert get_seconds(after) == get_seconds(before)
 
 
-@pytest.mark.parametrize(("lost", "moved", "seconds"), [("h14", 1, 0.88), ("h9", 2, 0.88), ("h4", 1, 0.76)])
+@pytest.mark.parametrize(("lost", "moved", "seconds"), [("h14", 1, 0.832), ("h9", 2, 0.832), ("h4", 1, 0.724)])
 def test_a_hole_is_filled_with_an_exchange_where_that_is_faster(lost: str, moved: int, seconds: float) -> None:
     """The spare is on the slow leaf: alone it makes one more ring leave that leaf, where another node would not."""
     mesh, nodes = "pp=3,dp=*", on_leaves(4, 4, 4, 4)

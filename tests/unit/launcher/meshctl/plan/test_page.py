@@ -35,7 +35,8 @@ def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
     assert "Time by axis" not in case.html()
     ring = Communicator(axes=("d<p",), kind="ring", weight=2, is_bytes=True)
     part = PartTime(communicator=ring, seconds=0.4, link="leaf l1's uplink", amount=2.0, rate=40_000_000)
-    page = case._replace(plan=replace(case.plan, step_time=StepTime(parts=(part,), is_absolute=True))).html()
+    time = StepTime(parts=(part,), seconds=0.4, is_absolute=True)
+    page = case._replace(plan=replace(case.plan, step_time=time)).html()
     assert "0.4 s for a step's communication" in page
     cells = "<td>d&lt;p</td><td>0.4 s</td><td>leaf l1&#x27;s uplink: 2 MB at 40Mbit</td>"
     assert cells in page

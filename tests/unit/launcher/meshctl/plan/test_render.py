@@ -67,15 +67,16 @@ def test_the_time_is_told_part_by_part_beside_that_of_other_orders(is_absolute: 
     text = render.format_time(explain(plan, nodes, mesh, limits, costs))
     if is_absolute:
         assert text == (
-            "time     0.92 s for a step's communication, if nothing overlaps\n"
-            "         dp           0.8 s  leaf l0's uplink: 2 MB at 20Mbit\n"
-            "         pp          0.12 s  host h0's uplink: 0.6 MB at 40Mbit\n"
-            "         join order  0.92 s  1.00 times as long\n"
-            "         path order  1.28 s  1.39 times as long\n"
+            "time     0.896 s for a step's communication, without computation; its parts\n"
+            "         overlap by 24 ms\n"
+            "         dp            0.8 s  leaf l0's uplink: 2 MB at 20Mbit\n"
+            "         pp           0.12 s  host h0's uplink: 0.6 MB at 40Mbit\n"
+            "         join order  0.896 s  1.00 times as long\n"
+            "         path order   1.23 s  1.38 times as long\n"
         )
     else:
         assert text.splitlines()[:3] == [
-            "time     shares of a step's communication, if nothing overlaps",
+            "time     shares of a step's communication",
             "         dp          87.0 %  leaf l0's uplink at 20Mbit",
             "         pp          13.0 %  host h0's uplink at 40Mbit",
         ]
