@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -231,18 +230,27 @@ def measure_locality(
     from launcher.locality.measure.newcomer import find_place
     from launcher.locality.measure.placing import KnownNode
     from launcher.locality.measure.residents import Residence, Resident, make_root
-    from launcher.locality.measure.session import take_part
+    from launcher.locality.measure.session import Terms, take_part
     from launcher.locality.measure.wording import describe
 
     prefix, secret = startup.network.prefix, startup.credentials.secret
+    root = make_root(prefix, run_id)
+    terms = Terms(
+        root=root,
+        secret=secret,
+        node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
+        node_least=config.nodes_min,
+        wait_s=settings.join_grace_s,
+        depth=len(MEASURED_LEVELS),
+        log=log,
+    )
+    reacting = record_signals(lambda: terms.events.put(TemporaryError("this node has to leave")))
     try:
-        signals: queue.SimpleQueue[Any] = queue.SimpleQueue()  # both ways of measuring wait for it
-        reacting = record_signals(lambda: signals.put(TemporaryError("this node has to leave")))
         if is_begun(store, prefix, run_id):
             with reacting:
                 placement = find_place(
                     store, prefix, run_id, startup.name, startup.address, found.path,
-                    secret=secret, log=log, events=signals,
+                    secret=secret, log=log, events=terms.events,
                 )  # fmt: skip
             measured = add_placement(found, placement)
             known = KnownNode(path=placement.path, rates=placement.rates)
@@ -250,20 +258,7 @@ def measure_locality(
         else:
             with reacting:
                 answer, number = take_part(
-                    store,
-                    prefix,
-                    run_id,
-                    name=startup.name,
-                    address=startup.address,
-                    path=found.path,
-                    devices=slot_count,
-                    secret=secret,
-                    node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
-                    node_least=config.nodes_min,
-                    wait_s=settings.join_grace_s,
-                    depth=2,
-                    log=log,
-                    events=signals,
+                    store, terms, name=startup.name, address=startup.address, path=found.path, devices=slot_count
                 )
             for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
                 log(sentence)
@@ -278,7 +273,6 @@ def measure_locality(
         return measured, None
     log(f"this node stands at {','.join(f'{level}={domain}' for level, domain in measured.path)}, as measured")
     resident = Resident(name=startup.name, node=known)
-    root = make_root(prefix, run_id)
     return measured, Residence(store, root, resident, startup.address, secret=secret, log=log)
 
 

@@ -25,7 +25,8 @@ from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
 from launcher.locality.measure import wording
 from launcher.locality.measure.before_run import is_begun
-from launcher.locality.measure.session import Answer, take_part
+from launcher.locality.measure.residents import make_root
+from launcher.locality.measure.session import Answer, Terms, take_part
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, TemporaryError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
@@ -99,14 +100,8 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
             stores.check(store, network, request.run_id)
             if not request.insist:
                 _require_no_job(store, network.prefix, request.run_id)
-            found = take_part(
-                store,
-                network.prefix,
-                request.run_id,
-                name=name,
-                address=address,
-                path=path,
-                devices=_count_devices(config),
+            terms = Terms(
+                root=make_root(network.prefix, request.run_id),
                 secret=login.secret,
                 node_count=request.node_count,
                 node_least=request.node_count,
@@ -114,8 +109,9 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
                 depth=depth,
                 log=lambda line: write_stderr(f"meshctl: {line}"),
             )
+            found = take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
             if server is not None:
-                _wait_for_others(store, f"/{network.prefix}/{request.run_id}/measure/members/")
+                _wait_for_others(store, f"{terms.root}/members/")
             return found
         finally:
             store.close()

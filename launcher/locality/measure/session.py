@@ -25,6 +25,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct, field
+
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
 from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree
@@ -79,66 +81,51 @@ class Answer(Record, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Terms(Struct, frozen=True, kw_only=True):
+    """`root`: of its keys. It begins with `node_count` nodes, or after `wait_s` with `node_least` at least.
+
+    `depth`: the most levels to look for. `log` gets lines about how far it is. `events`: an error in it ends this
+    node's part, from a signal handler for example.
+    """
+
+    root: str
+    secret: bytes
+    node_count: int
+    node_least: int
+    wait_s: float
+    depth: int
+    log: Callable[[str], object]
+    events: EventQueue = field(default_factory=queue.SimpleQueue)
+
+
 def take_part(
-    store: Store,
-    prefix: str,
-    run_id: str,
-    *,
-    name: str,
-    address: str,
-    path: tuple[tuple[str, str], ...],
-    devices: int,
-    secret: bytes,
-    node_count: int,
-    node_least: int,
-    wait_s: float,
-    depth: int,
-    log: Callable[[str], object],
-    events: EventQueue | None = None,
+    store: Store, terms: Terms, *, name: str, address: str, path: tuple[tuple[str, str], ...], devices: int
 ) -> tuple[Answer, int]:
     """Measure together with the other nodes; return the answer and this node's number in it.
 
-    `events`: an error in it ends this node's part, from a signal handler for example. It begins with `node_count`
-    nodes, or after `wait_s` with `node_least` at least.
-
     Raises TemporaryError, and UsageError for a session that this node cannot be in.
     """
-    if node_count > PARTICIPANTS_MAX:
+    if terms.node_count > PARTICIPANTS_MAX:
         raise UsageError(
-            f"{node_count:,} nodes are too many to measure at once, {PARTICIPANTS_MAX} are the most",
+            f"{terms.node_count:,} nodes are too many to measure at once, {PARTICIPANTS_MAX} are the most",
             "measure parts of the network one after the other",
         )
     speed_mbit = read_speed_mbit(address)
-    loaded_s = f"usually 4 to 7 s and at most {SECONDS_MAX:g} s"
     size = f", at most {format_bytes(SECONDS_MAX * speed_mbit * 1e6 / 8)} from this one" if speed_mbit else ""
-    log(f"the network is loaded for {loaded_s}: each of {node_count} nodes sends to one other as much as it can{size}")
+    terms.log(
+        f"the network is loaded for usually 4 to 7 s and at most {SECONDS_MAX:g} s: each of {terms.node_count} nodes "
+        f"sends to one other as much as it can{size}"
+    )
     try:
         player = Player(address, speed_mbit)
     except OSError as error:
         raise UsageError(f"cannot listen at {address}: {error.strerror}", "see --local-addr and --interface") from None
     try:
+        echo_port, bulk_port = player.ports
         own = Participant(
-            name=name,
-            address=address,
-            echo_port=player.ports[0],
-            bulk_port=player.ports[1],
-            path=path,
-            devices=devices,
+            name=name, address=address, echo_port=echo_port, bulk_port=bulk_port, path=path, devices=devices
         )
-        session = Session(
-            store,
-            f"/{prefix}/{run_id}/measure",
-            player,
-            own,
-            secret=secret,
-            node_count=node_count,
-            node_least=node_least,
-            wait_s=wait_s,
-            depth=depth,
-            log=log,
-            events=events,
-        )
-        answer = session.run()
+        answer = Session(store, terms, player, own).run()
     finally:
         player.close()
     number = next(index for index, one in enumerate(answer.participants) if one.name == name)
@@ -146,34 +133,17 @@ def take_part(
 
 
 class Session:
-    """This node's part. `log` gets lines about how far it is."""
+    """This node's part."""
 
-    def __init__(
-        self,
-        store: Store,
-        root: str,
-        player: Player,
-        own: Participant,
-        *,
-        secret: bytes,
-        node_count: int,
-        node_least: int,
-        wait_s: float,
-        depth: int,
-        log: Callable[[str], object],
-        events: EventQueue | None = None,
-    ) -> None:
+    def __init__(self, store: Store, terms: Terms, player: Player, own: Participant) -> None:
         self._store = store
-        self._root = root
+        self._terms = terms
+        self._root = terms.root
         self._player = player
         self._own = own
-        self._secret = secret
-        self._node_count = node_count
-        self._node_least = node_least
-        self._wait_s = wait_s
-        self._depth = depth
-        self._log = log
-        self._events: EventQueue = queue.SimpleQueue() if events is None else events
+        self._secret = terms.secret
+        self._log = terms.log
+        self._events = terms.events
         self._lease = 0
         self._id = ""
         self._members: dict[str, tuple[int, Participant]] = {}  # id -> create revision of its key, what it says
@@ -268,15 +238,16 @@ class Session:
     # --- both roles ---
 
     def _take_part(self) -> Answer:
-        until = time.monotonic() + self._wait_s
+        terms = self._terms
+        until = time.monotonic() + terms.wait_s
         while not self._has_begun():
             if not self._wait_for_event(until):
-                if len(self._members) >= self._node_least:
+                if len(self._members) >= terms.node_least:
                     break
                 there = [self._members[one][1].name for one in self._list_members()]
                 raise TemporaryError(
-                    f"{len(there)} of {format_count(self._node_count, 'node')} have come to the measurement within "
-                    f"{self._wait_s:g} s: {format_list(there)}",
+                    f"{len(there)} of {format_count(terms.node_count, 'node')} have come to the measurement within "
+                    f"{terms.wait_s:g} s: {format_list(there)}",
                     "it runs on all nodes at once, with the same --nnodes",
                 )
         until = time.monotonic() + LEASE_TTL_S + 1
@@ -309,7 +280,7 @@ class Session:
 
     def _has_begun(self) -> bool:
         """Whether all have come, or an order is there already, for a node that sees the others late."""
-        return len(self._members) >= self._node_count or any("/orders/" in key for key in self._values)
+        return len(self._members) >= self._terms.node_count or any("/orders/" in key for key in self._values)
 
     def _play(self, order: Order, members: Mapping[str, Participant]) -> tuple[RoundReport, ...]:
         everyone = [members[one] for one in order.members]
@@ -367,7 +338,7 @@ class Session:
         seed = int.from_bytes(token[:4], "big")
         self._player.set_token(token)
         stated = group_stated(participants)
-        steps = find_tree(len(members), seed, depth=self._depth, stated=stated or None)
+        steps = find_tree(len(members), seed, depth=self._terms.depth, stated=stated or None)
         began, number, self._serial = time.monotonic(), 0, 0
         gone: set[int] = set()
         rounds: tuple[LoadRound, ...] = ()

@@ -13,7 +13,7 @@ import pytest
 from launcher.locality.measure import session
 from launcher.locality.measure.procedure import RoundReport
 from launcher.locality.measure.schedule import LoadRound
-from launcher.locality.measure.session import Answer, Participant, Session
+from launcher.locality.measure.session import Answer, Participant, Session, Terms
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.errors import MeshrunError
 from rendezvous.records import encode
@@ -86,10 +86,8 @@ class Sessions:
     def _make(self, name: str, players: ModelPlayers, settings: dict[str, Any]) -> Session:
         settings = {"node_least": settings["node_count"], "wait_s": LIMIT_S, **settings}
         own = Participant(name=name, address=name, echo_port=1, bulk_port=2)
-        return Session(
-            self.store, "/meshrun/run/measure", ModelPlayer(players, name), own, secret=b"secret", depth=2,
-            log=lambda line: None, **settings,
-        )  # fmt: skip
+        terms = Terms(root="/meshrun/run/measure", secret=b"secret", depth=2, log=lambda line: None, **settings)
+        return Session(self.store, terms, ModelPlayer(players, name), own)
 
     def _run(self, name: str, one: Session) -> None:
         try:
