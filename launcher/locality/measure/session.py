@@ -191,14 +191,17 @@ class Session:
             self._events.put(event)
 
     def _renew(self) -> None:
-        while not self._is_over.wait(LEASE_TTL_S / 3):
+        """Keep the lease; put an error into the queue once it must be taken for lost."""
+        until = time.monotonic() + LEASE_TTL_S
+        while not self._is_over.wait(max(0.0, min(LEASE_TTL_S / 3, until - time.monotonic()))):
+            asked_at = time.monotonic()
             try:
                 self._store.lease_keep_alive(self._lease)
-            except LeaseNotFound as error:  # noqa: PERF203
-                self._events.put(error)
-                return
-            except StoreError:  # the watch reports a store that stays away
-                continue
+                until = asked_at + LEASE_TTL_S
+            except StoreError as error:  # the watch waits for a store that stays away, without a limit
+                if isinstance(error, LeaseNotFound) or time.monotonic() >= until:
+                    self._events.put(error)
+                    return
 
     def _wait_for_event(self, until: float) -> bool:
         """Note the next change; False if there is none until then. Raises StoreError."""

@@ -15,7 +15,7 @@ from launcher.locality.measure.procedure import RoundReport
 from launcher.locality.measure.schedule import LoadRound
 from launcher.locality.measure.session import Answer, Participant, Session, Terms
 from launcher.model.errors import TemporaryError, UsageError
-from rendezvous.errors import MeshrunError
+from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.records import encode
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.network.measuring import leaves
@@ -155,6 +155,17 @@ def test_one_whose_lease_ends_is_told_and_the_rest_go_on(victim: str) -> None:
     assert isinstance(results.pop(victim), TemporaryError)
     for result in results.values():
         assert list_groups(result) == [leaf - {victim} for leaf in LEAVES]
+
+
+def test_one_that_cannot_keep_its_lease_says_that_the_store_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(lease: int) -> float:
+        raise StoreError("etcd at h:1 is away")
+
+    players = ModelPlayers()
+    monkeypatch.setattr(players.store, "lease_keep_alive", fail)
+    monkeypatch.setattr(session, "LEASE_TTL_S", 0.3)
+    found = Sessions(["h0"], players, node_count=2, wait_s=10.0).results["h0"]
+    assert str(found) == "the measurement has lost its store: etcd at h:1 is away"
 
 
 def test_too_few_nodes_are_named_at_the_limit() -> None:
