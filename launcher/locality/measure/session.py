@@ -44,7 +44,8 @@ ORDER_LIMIT_S = 15.0  # without an order from a coordinator that lives
 FAREWELL_LIMIT_S = 2.0  # that the coordinator waits for the others to have read the finding
 PARTICIPANTS_MAX = 256  # every pair is measured: grouping 32,000 pairs takes 0.2 s, and 16 times that for 1,024 nodes
 SECONDS_MAX = 20.0
-"""Of a measurement from its first order. The steps of most networks take 4 to 7 s; nothing is ordered after this."""
+"""From the first order of a measurement, also of one that another coordinator begins anew, to the end of its load: no
+step is ordered that would play longer. The steps of most networks take 4 to 7 s."""
 
 
 EventQueue = queue.SimpleQueue[KeyEvent | MeshrunError]
@@ -150,6 +151,7 @@ class Session:
         self._values: dict[str, bytes] = {}  # of all other keys
         self._is_over = threading.Event()
         self._serial = 0
+        self._began: float | None = None  # when the first order came
 
     def run(self) -> Answer:
         """Take part until there is a finding. Raises TemporaryError, and UsageError for a session that is full."""
@@ -325,6 +327,7 @@ class Session:
             if self._id not in order.members or set(order.members) - set(known):
                 raise TemporaryError(f"{name} measures without this node", "all nodes begin together, one by this name")
             if number == 0:
+                self._begin()
                 self._log(f"{name} coordinates {format_count(len(order.members), 'node')}")
                 self._player.set_token(bytes.fromhex(order.token))
             if order.members.index(self._id) in order.absent:
@@ -342,11 +345,12 @@ class Session:
         self._player.set_token(token)
         stated = group_stated(participants)
         steps = find_tree(len(members), seed, depth=self._terms.depth, stated=stated or None)
-        began, number, self._serial = time.monotonic(), 0, 0
+        began, number, self._serial = self._begin(), 0, 0
         gone: set[int] = set()
         rounds: tuple[LoadRound, ...] = ()
         try:
-            while time.monotonic() - began < SECONDS_MAX:
+            seconds = 0.0
+            while time.monotonic() - began + seconds < SECONDS_MAX:
                 order = Order(
                     token=token.hex(),
                     members=tuple(members),
@@ -370,6 +374,11 @@ class Session:
         while set(self._members) - {self._id} and self._wait_for_event(until):
             pass
         return answer
+
+    def _begin(self) -> float:
+        """Return when the first order came, which is now if none has."""
+        self._began = time.monotonic() if self._began is None else self._began
+        return self._began
 
     def _collect(self, number: int, members: Sequence[str], gone: set[int]) -> dict[int, tuple[RoundReport, ...]]:
         """Wait for the reports of those that are there."""

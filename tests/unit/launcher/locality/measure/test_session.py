@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,6 +168,29 @@ def test_one_that_cannot_keep_its_lease_says_that_the_store_is_lost(monkeypatch:
     monkeypatch.setattr(session, "LEASE_TTL_S", 0.3)
     found = Sessions(["h0"], players, node_count=2, wait_s=10.0).results["h0"]
     assert str(found) == "the measurement has lost its store: etcd at h:1 is away"
+
+
+def test_no_step_is_ordered_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[int] = []
+    monkeypatch.setattr(session, "SECONDS_MAX", 0.5)
+    found = Sessions(NAMES, ModelPlayers(lambda name, number: played.append(number))).results["h7"]
+    assert isinstance(found, Answer)
+    assert (found.finding.kind, played) == ("unknown", [])
+
+
+def test_a_new_coordinator_has_only_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = [0.0]
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + past[0]))
+
+    def interfere(name: str, number: int) -> None:
+        if (name, number) == ("h0", 2):
+            past[0] = session.SECONDS_MAX / 2
+            monkeypatch.setattr(session, "SECONDS_MAX", past[0] + 0.1)
+            raise KeyboardInterrupt
+
+    found = Sessions(NAMES, ModelPlayers(interfere)).results["h7"]
+    assert isinstance(found, Answer)
+    assert (found.finding.kind, found.participants[0].name) == ("unknown", "h1")
 
 
 def test_too_few_nodes_are_named_at_the_limit() -> None:
