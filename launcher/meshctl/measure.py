@@ -111,7 +111,7 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
             )
             found = take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
             if server is not None:
-                _wait_for_others(store, f"{terms.root}/members/")
+                _wait_for_others(store, f"{terms.root}/session/members/")
             return found
         finally:
             store.close()

@@ -3,11 +3,11 @@
 Each participant has a key under its lease. The one whose key is oldest coordinates: it waits for all, writes which
 rounds to play, collects what everyone reports, and writes the finding; the others play and report.
 
-    members/ID                who takes part, and where to reach it
-    orders/ID/NUMBER          by the coordinator ID: the rounds of a step
-    reports/ID/NUMBER/MEMBER  what a participant saw of them
-    answers/ID                the finding, for all
-    refusals/ID               by one who has seen two nodes of one name for too long: the session is over for all
+    session/members/ID        who takes part, and where to reach it
+    session/orders/ID/NUMBER  by the coordinator ID: the rounds of a step
+    session/answers/ID        the finding, for all
+    session/refusals/ID       by one who has seen two nodes of one name for too long: the session is over for all
+    reports/ID/NUMBER/MEMBER  what a participant saw of a step, for the coordinator ID, who alone watches them
 
 All keys end with their writer's lease, so nothing stays. A participant that ends, or does not report in time, is left
 out and named, and the rest go on. If the coordinator ends, the next oldest begins anew: it takes seconds. The
@@ -36,7 +36,7 @@ from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_bytes, format_count, format_list
 from rendezvous.errors import LeaseNotFound, MeshrunError, RecordError, StoreError
 from rendezvous.records import Record, decode, encode
-from rendezvous.stores.contract import Batch, KeyEvent, Store
+from rendezvous.stores.contract import Batch, KeyEvent, Store, Watch
 
 LEASE_TTL_S = 5.0
 REPORT_LIMIT_S = 2.0  # beyond the rounds themselves, for a report to come
@@ -139,7 +139,7 @@ class Session:
     def __init__(self, store: Store, terms: Terms, player: Player, own: Participant) -> None:
         self._store = store
         self._terms = terms
-        self._root = terms.root
+        self._root = f"{terms.root}/session"
         self._player = player
         self._own = own
         self._secret = terms.secret
@@ -151,11 +151,11 @@ class Session:
         self._values: dict[str, bytes] = {}  # of all other keys
         self._is_over = threading.Event()
         self._serial = 0
+        self._watches: list[Watch] = []
         self._began: float | None = None  # when the first order came
 
     def run(self) -> Answer:
         """Take part until there is a finding. Raises TemporaryError, and UsageError for a session that is full."""
-        watch = None
         renewing = threading.Thread(target=self._renew, name="measure lease", daemon=True)
         try:
             self._lease = self._store.lease_grant(LEASE_TTL_S).id
@@ -166,20 +166,14 @@ class Session:
                 self._note(KeyEvent("put", item))
             if any("/orders/" in key for key in self._values):
                 raise TemporaryError("another measurement of this run is under way", "start this one when it has ended")
-            watch = self._store.watch(
-                f"{self._root}/",
-                prefix=True,
-                start_revision=found.revision + 1,
-                on_batch=self._receive,
-                on_lost=self._events.put,
-            )
-            self._put(f"members/{self._id}", self._own)
+            self._watch(f"{self._root}/", found.revision + 1)
+            self._put(f"{self._root}/members/{self._id}", self._own)
             return self._take_part()
         except StoreError as error:
             raise TemporaryError(f"the measurement has lost its store: {error}", error.hint) from None
         finally:
             self._is_over.set()
-            if watch is not None:
+            for watch in self._watches:
                 with contextlib.suppress(StoreError):
                     watch.cancel()
             if self._lease:
@@ -187,6 +181,17 @@ class Session:
                     self._store.lease_revoke(self._lease)
 
     # --- what the store says ---
+
+    def _watch(self, prefix: str, start_revision: int) -> None:
+        self._watches.append(
+            self._store.watch(
+                prefix,
+                prefix=True,
+                start_revision=start_revision,
+                on_batch=self._receive,
+                on_lost=self._events.put,
+            )
+        )
 
     def _receive(self, batch: Batch) -> None:
         for event in batch.events:
@@ -232,9 +237,8 @@ class Session:
             self._values[key] = event.item.value
         # What a coordinator has written may go with its lease before it is read here: it counts all the same.
 
-    def _put(self, name: str, record: Record) -> None:
-        key = f"{self._root}/{name}"
-        self._store.put(key, encode(record, key, self._secret), lease=self._lease)
+    def _put(self, key: str, record: Record) -> int:
+        return self._store.put(key, encode(record, key, self._secret), lease=self._lease)
 
     def _list_members(self) -> list[str]:
         """The ids of those that are there, the oldest first."""
@@ -333,7 +337,7 @@ class Session:
             if order.members.index(self._id) in order.absent:
                 raise TemporaryError("this node was left out: it answered late, or could not be reached")
             reports = self._play(order, known)
-            self._put(f"reports/{coordinator}/{number}/{self._id}", Report(rounds=reports))
+            self._put(f"{self._terms.root}/reports/{coordinator}/{number}/{self._id}", Report(rounds=reports))
             number += 1
 
     def _coordinate(self) -> Answer:
@@ -357,7 +361,9 @@ class Session:
                     rounds=rounds,
                     absent=tuple(sorted(gone)),
                 )
-                self._put(f"orders/{self._id}/{number}", order)
+                revision = self._put(f"{self._root}/orders/{self._id}/{number}", order)
+                if not number:  # no report to this coordinator is older than its first order
+                    self._watch(f"{self._terms.root}/reports/{self._id}/", revision)
                 reports = {members.index(self._id): self._play(order, known)}
                 reports.update(self._collect(number, members, gone))
                 gone |= set(range(len(members))) - set(reports)
@@ -369,7 +375,7 @@ class Session:
         except StopIteration as end:
             finding = end.value
         answer = Answer(participants=participants, finding=finding, stated=stated, seconds=time.monotonic() - began)
-        self._put(f"answers/{self._id}", answer)
+        self._put(f"{self._root}/answers/{self._id}", answer)
         until = time.monotonic() + FAREWELL_LIMIT_S
         while set(self._members) - {self._id} and self._wait_for_event(until):
             pass
@@ -382,7 +388,7 @@ class Session:
 
     def _collect(self, number: int, members: Sequence[str], gone: set[int]) -> dict[int, tuple[RoundReport, ...]]:
         """Wait for the reports of those that are there."""
-        root = f"{self._root}/reports/{self._id}/{number}/"
+        root = f"{self._terms.root}/reports/{self._id}/{number}/"
         until = time.monotonic() + REPORT_LIMIT_S
         while True:
             missing = [

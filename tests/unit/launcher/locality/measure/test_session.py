@@ -19,6 +19,7 @@ from launcher.locality.measure.session import Answer, Participant, Session, Term
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.records import encode
+from rendezvous.stores.contract import Batch
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.network.measuring import leaves
 from tests.support.network.queues import QueueTree
@@ -83,7 +84,7 @@ class Sessions:
         self.store.close()
 
     def _list_members(self) -> tuple[Any, ...]:
-        return self.store.get("/meshrun/run/measure/members/", prefix=True).items
+        return self.store.get("/meshrun/run/measure/session/members/", prefix=True).items
 
     def _make(self, name: str, players: ModelPlayers, settings: dict[str, Any]) -> Session:
         settings = {"node_least": settings["node_count"], "wait_s": LIMIT_S, **settings}
@@ -148,7 +149,7 @@ def test_one_whose_lease_ends_is_told_and_the_rest_go_on(victim: str) -> None:
 
     def end_lease(name: str, number: int) -> None:
         if (name, number) == (victim, 4):
-            for item in players.store.get("/meshrun/run/measure/members/", prefix=True).items:
+            for item in players.store.get("/meshrun/run/measure/session/members/", prefix=True).items:
                 if f'"name":"{victim}"'.encode() in item.value:
                     players.store.lease_revoke(item.lease)
 
@@ -193,6 +194,19 @@ def test_a_new_coordinator_has_only_the_time_that_is_left(monkeypatch: pytest.Mo
     assert (found.finding.kind, found.participants[0].name) == ("unknown", "h1")
 
 
+def test_only_the_coordinator_is_told_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: set[str] = set()
+    receive = Session._receive
+
+    def note(self: Session, batch: Batch) -> None:
+        told.update(self._own.name for event in batch.events if "/reports/" in event.item.key)
+        receive(self, batch)
+
+    monkeypatch.setattr(Session, "_receive", note)
+    Sessions(NAMES)
+    assert told == {"h0"}
+
+
 def test_too_few_nodes_are_named_at_the_limit() -> None:
     results = Sessions(NAMES[:2], node_count=3, wait_s=0.5).results
     assert all(isinstance(result, TemporaryError) for result in results.values())
@@ -213,13 +227,13 @@ def test_one_that_sees_a_duplicate_leave_is_refused_as_well() -> None:
     players = ModelPlayers()
     lease = players.store.lease_grant(60).id
     for one in ("aa", "bb"):
-        key = f"/meshrun/run/measure/members/{one}"
+        key = f"/meshrun/run/measure/session/members/{one}"
         twin = Participant(name="h2", address="h2", echo_port=1, bulk_port=2)
         players.store.put(key, encode(twin, key, b"secret"), lease=lease)
 
     def refuse() -> None:  # as the twins do, before the limit of the one that is looked at has ended
         wait_until(lambda: len(players.store.get(key[:-2], prefix=True).items) == 3, LIMIT_S, "the third")
-        players.store.put("/meshrun/run/measure/refusals/aa", b"", lease=lease)
+        players.store.put("/meshrun/run/measure/session/refusals/aa", b"", lease=lease)
         players.store.lease_revoke(lease)
 
     threading.Thread(target=refuse, daemon=True).start()
@@ -231,8 +245,8 @@ def test_a_record_that_cannot_be_read_harms_no_one() -> None:
 
     def write_garbage(name: str, serial: int) -> None:
         if name == "h0" and serial == 2:
-            members = players.store.get("/meshrun/run/measure/members/", prefix=True).items
-            players.store.put("/meshrun/run/measure/members/ff", b"garbage", lease=members[0].lease)
+            members = players.store.get("/meshrun/run/measure/session/members/", prefix=True).items
+            players.store.put("/meshrun/run/measure/session/members/ff", b"garbage", lease=members[0].lease)
 
     players.interfere = write_garbage
     assert list_groups(Sessions(NAMES, players).results["h7"]) == [set(NAMES[:4]), set(NAMES[4:])]
