@@ -6,6 +6,7 @@ node's part. What is measured, and how, is in `launcher.locality.measure`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -33,7 +34,9 @@ from launcher.model.locality_path import is_level_identifier
 from launcher.model.text import format_list
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Store
+from rendezvous.stores.listeners import PortTaken
 
+_NOT_MEASURED = ("MODULE", "NO_PYTHON", "RUN_PATH")  # variables, after LAUNCHER_ and PET_, of what a job runs
 _SERVER_FAREWELL_S = 3.0  # that the node that serves the store waits for the others to have read the answer
 
 
@@ -63,7 +66,8 @@ def run(request: MeasureRequest) -> int:
             f"an agent runs on this node, and its job would be disturbed: pid {format_list(list(map(str, pids)))}",
             "--insist measures all the same",
         )
-    config = parse(_make_words(request), os.environ)
+    environ = {name: text for name, text in os.environ.items() if name.partition("_")[2] not in _NOT_MEASURED}
+    config = parse(_make_words(request), environ)
     answer, number = _measure(request, config, len(levels))
     cluster = wording.make_cluster(answer, levels)
     if request.as_json:
@@ -93,7 +97,10 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     name = config.node_name or os.uname().nodename
     path = resolve_locality(config, os.environ, names=(name, os.uname().nodename, address)).path
-    server = stores.serve(network, serves_at, login) if serves_at else None
+    server = None
+    if serves_at:
+        with contextlib.suppress(PortTaken):  # by another node of this machine, or `check` says what answers there
+            server = stores.serve(network, serves_at, login)
     try:
         store = stores.open_store(network, login)
         try:
