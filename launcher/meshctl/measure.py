@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -26,8 +26,9 @@ from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
 from launcher.locality.measure import wording
 from launcher.locality.measure.before_run import is_begun
+from launcher.locality.measure.procedure import TreeFinding
 from launcher.locality.measure.residents import make_root
-from launcher.locality.measure.session import Answer, Terms, take_part
+from launcher.locality.measure.session import Answer, Participant, Terms, take_part
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, TemporaryError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
@@ -59,7 +60,7 @@ def run(request: MeasureRequest) -> int:
     if not all(map(is_level_identifier, levels)) or "host" in levels or len(set(levels)) < len(levels):
         raise UsageError(f"--levels {request.levels}: these are no names of levels", "outermost first, e.g. spine,leaf")
     if request.node_count < 2:
-        write_stdout("one node: there is no network to measure")
+        _print(request, ["one node: there is no network to measure"], _make_alone(request), levels)
         return 0
     if not request.insist and (pids := list_running_agents()):
         raise UsageError(
@@ -69,16 +70,25 @@ def run(request: MeasureRequest) -> int:
     environ = {name: text for name, text in os.environ.items() if name.partition("_")[2] not in _NOT_MEASURED}
     config = parse(_make_words(request), environ)
     answer, number = _measure(request, config, len(levels))
-    cluster = wording.make_cluster(answer, levels)
-    if request.as_json:
-        sentences = wording.describe(answer, levels)
-        own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
-        write_stdout(json.dumps({**own, **cluster}))
-    else:
-        write_stdout("\n".join(wording.describe(answer, levels)))
+    cluster = _print(request, wording.describe(answer, levels), answer, levels)
     if request.output and number == 0 and answer.finding.kind != "unknown":
         _write(request.output, cluster)
     return 1 if answer.finding.kind == "unknown" else 0
+
+
+def _print(request: MeasureRequest, sentences: Sequence[str], answer: Answer, levels: Sequence[str]) -> dict[str, Any]:
+    """Print what was found, and return the cluster file."""
+    cluster = wording.make_cluster(answer, levels)
+    own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
+    write_stdout(json.dumps({**own, **cluster}) if request.as_json else "\n".join(sentences))
+    return cluster
+
+
+def _make_alone(request: MeasureRequest) -> Answer:
+    name = request.options.get("node-name", os.uname().nodename)
+    address = request.options.get("local-addr", name)
+    alone = Participant(name=name, address=address, echo_port=0, bulk_port=0)
+    return Answer(participants=(alone,), finding=TreeFinding(kind="flat", host_rates_bps=(0,)))
 
 
 def _make_words(request: MeasureRequest) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -36,3 +37,16 @@ def test_variables_of_what_a_job_runs_do_not_count(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measure, "list_running_agents", list)
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
         measure.run(make_request())
+
+
+def test_one_node_prints_json_of_the_usual_shape(capfd: pytest.CaptureFixture[str]) -> None:
+    assert measure.run(make_request(node_count=1, as_json=True, options={"node-name": "h1"})) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found == {
+        "verdict": "flat",
+        "sentences": ["one node: there is no network to measure"],
+        "seconds": 0.0,
+        "levels": [],
+        "nodes": [{"id": "h1", "path": [], "devices": 1, "addr": "h1"}],
+        "rates": {},
+    }
