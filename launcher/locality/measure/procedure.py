@@ -3,7 +3,7 @@
 `find_tree` is a generator: it yields the rounds of a step, is sent what the nodes report of them, and returns its
 finding. Who plays the rounds, nodes of a network or a model of one, it does not know.
 
-1. An idle round shows who can be reached; one in which each sends to a random other as fast as it can, what a host's
+1. An idle round shows who can be reached; two in which each sends to a random other as fast as it can, what a host's
    link carries.
 2. Rounds in which each sends to a random other, a little slower than that: no host's link is full, so an echo that
    waits has crossed a full uplink. Which uplinks fill differs from round to round; the longest wait counts.
@@ -46,11 +46,13 @@ from launcher.locality.measure.schedule import (
     shuffle,
 )
 
+FAST_ROUNDS = 2  # in one alone hardly any flow may be as fast as the hosts' links
 RANDOM_ROUNDS = 3
 RANDOM_STEPS = 3  # of that many rounds, before a network is called flat
 RANKS = 3  # if the longest wait of each pair makes no sense, the second longest: a busy machine delays some
 INSIDE_ROUNDS = 2
 ABOVE_ROUNDS = 3
+FAST_PART = 16  # one in so many nodes may have a much faster way to some other
 RATIO_CLEAN_MIN = 10.0
 """Where some links of a level may be full and others not, what is near must be nearly as near as when it is idle."""
 PACE_ABOVE = 0.95  # of the rate of an uplink that was measured
@@ -129,14 +131,15 @@ class _TreeSearch:
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
 
     def run(self, stated: Groups | None) -> Steps:
-        yield from self._play(LoadRound(), make_random_round(self._count, self._members, self._seed, 0))
+        fast = [make_random_round(self._count, self._members, self._seed, -turn) for turn in range(FAST_ROUNDS)]
+        yield from self._play(LoadRound(), *fast)
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
         if len(self._members) < 2 or not idle:
             return self._make_unknown("no echo was answered: UDP does not pass between these nodes")
         self._rises = _measure_rise(idle, loaded) >= RISE_MIN
         self._idle_s = statistics.mean(idle.values())
-        self._flow_bps = max(self._best_bps.values(), default=0)
+        self._flow_bps = self._find_flow()
         if len(self._members) == 2:
             return self._conclude_flat("two nodes have one way between them")
         stated = self._keep_members(stated or ())
@@ -172,6 +175,14 @@ class _TreeSearch:
         self._left_out[member] = reason
 
     # --- what the reports say ---
+
+    def _find_flow(self) -> int:
+        """Return what one flow reached that was not one of a few much faster ones, as between two nodes of one host.
+
+        A fast flow counts for both of its ends, so the two best say nothing; nor do the best of very many.
+        """
+        best = sorted((self._best_bps[one] for one in self._members), reverse=True)
+        return best[min(len(best) - 1, max(2, len(best) // FAST_PART))]
 
     def _list_rates(self, rounds: Iterable[LoadRound]) -> RoundRates:
         """These rounds of the last step, each with what every participant received."""
@@ -492,8 +503,10 @@ def set_window(round: LoadRound) -> LoadRound:
 
 
 def set_pace(round: LoadRound, paces_bps: Sequence[float]) -> LoadRound:
-    """Return the round in which nobody sends faster than this."""
-    return LoadRound(window_s=round.window_s, targets=round.targets, paces_bps=tuple(map(int, paces_bps)))
+    """Return the round in which nobody sends faster than this, and never without a limit, which 0 would be."""
+    return LoadRound(
+        window_s=round.window_s, targets=round.targets, paces_bps=tuple(max(1, int(pace)) for pace in paces_bps)
+    )
 
 
 def _measure_rise(idle: Mapping[Pair, float], loaded: Mapping[Pair, float]) -> float:

@@ -110,7 +110,7 @@ class BulkSender:
     def __init__(
         self, address: tuple[str, int], token: bytes, serial: int, *, end: float, pace_bps: int, streams: int
     ) -> None:
-        pace = pace_bps // streams // 8
+        pace = max(1, pace_bps // streams // 8) if pace_bps else 0  # 0 is no limit
         arguments = (address, _HEADER.pack(token, serial), end, pace)
         self._threads = [
             threading.Thread(target=_send, args=arguments, name="measure load", daemon=True) for _ in range(streams)

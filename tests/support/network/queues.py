@@ -26,7 +26,7 @@ class QueueTree(NamedTuple):
     """`paths`: of each host, outermost domain first, each domain's name unlike all others; `rates_bps` by name, with
     host number 3 as "host:3", and the name of its level ("host", "leaf") for the rest. `loss`: of the packets of one
     host, or of all. `are_hosts_slow`: none of them sends as fast as a link carries.
-    `idle_s`: of a round trip without any queue.
+    `idle_s`: of a round trip without any queue. `pair`: two hosts with a way of their own, of the rate "host:pair".
     """
 
     paths: Sequence[tuple[str, ...]]
@@ -36,6 +36,7 @@ class QueueTree(NamedTuple):
     lossy_host: int = NOBODY
     are_hosts_slow: bool = False
     idle_s: float = 0.00008
+    pair: tuple[int, ...] = ()
 
     def rate(self, link: Link) -> int:
         name = link[0]
@@ -46,6 +47,8 @@ class QueueTree(NamedTuple):
 
     def way(self, one: int, other: int) -> list[Link]:
         """The links from one host to another, in order."""
+        if {one, other} == set(self.pair):
+            return [("host:pair", one < other)]
         shared = 0
         for a, b in zip(self.paths[one], self.paths[other], strict=True):
             if a != b:

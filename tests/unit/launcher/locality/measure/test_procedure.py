@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from launcher.locality.measure.grouping import Groups, order_groups
-from launcher.locality.measure.procedure import find_tree
+from launcher.locality.measure.procedure import find_tree, set_pace
+from launcher.locality.measure.schedule import LoadRound
 from tests.support.network.measuring import leaves, spines
 from tests.support.network.queues import EVERYBODY, QueueTree
 
@@ -77,6 +78,17 @@ def test_a_host_with_a_slow_link_stays_in_its_group() -> None:
         tree.measure(find_tree(12, seed), seed)[0].levels == list_levels(tree.paths) for seed in range(RUNS)
     )
     assert found[True] >= 18
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 5, 2), (4, 4, 4, 4)])
+def test_a_pair_with_a_much_faster_way_spoils_no_pace(sizes: tuple[int, ...]) -> None:
+    tree = QueueTree(leaves(*sizes), ("leaf",), LINKS | {"host:pair": 400 * MBIT}, pair=(1, 2))
+    found = [tree.measure(find_tree(len(tree.paths), seed), seed)[0].levels for seed in range(RUNS)]
+    assert found.count(list_levels(tree.paths)) >= 18
+
+
+def test_no_pace_is_so_low_that_it_means_no_limit() -> None:
+    assert set_pace(LoadRound(targets=(1, 0)), [0.4, 0.0]).paces_bps == (1, 1)
 
 
 def test_a_third_of_a_hosts_packets_may_be_lost() -> None:
