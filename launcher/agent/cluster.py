@@ -102,6 +102,8 @@ class ClusterMembership(NodeMembership):
         if config.measure:
             found, self._residence = measure_locality(self._store, config, settings, startup, found, slot_count, run_id)
             description = replace(description, locality=found.path, rates=found.rates)
+        if config.node_rank is not None:  # last: a claim lasts for the time of a lease, and measuring may take longer
+            self._claim_rank(run_id, config.node_rank)
         protocol = MemberMachine(
             settings=settings,
             spec=Spec(
@@ -149,6 +151,16 @@ class ClusterMembership(NodeMembership):
         super().close()
         self._close_server()
 
+    def _claim_rank(self, run_id: str, node_rank: int) -> None:
+        try:
+            require_unique_rank(self._store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
+        except MeshrunError:
+            if self._residence is not None:
+                self._residence.close()
+            self._store.close()
+            self._close_server()
+            raise
+
     def _close_server(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -181,8 +193,6 @@ class ClusterMembership(NodeMembership):
         try:
             # It answered a moment ago: if it is away again, joining waits for it and reports it.
             version = stores.check(store, network, run_id, may_be_unreachable=True)
-            if node_rank is not None:
-                require_unique_rank(store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
         except MeshrunError:
             store.close()
             raise

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
-from launcher.agent.cluster import format_agreed_options
+from launcher.agent import cluster
+from launcher.agent.cluster import ClusterMembership, format_agreed_options
 from launcher.agent.membership import make_settings
+from launcher.model.errors import UsageError
 from tests.support.options import resolve
 
 
@@ -27,3 +31,29 @@ from tests.support.options import resolve
 def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(words: list[str], agreed: str) -> None:
     config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
     assert format_agreed_options(config, make_settings(config)) == agreed
+
+
+def test_a_number_is_claimed_after_measuring_which_may_outlast_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def measure(*_: object) -> tuple[Mock, Mock]:
+        done.append("measure")
+        return Mock(), Mock(close=lambda: done.append("close"))
+
+    def refuse(*_: object, **__: object) -> None:
+        done.append("claim")
+        raise UsageError("h3 and h2 are both given --node-rank 1")
+
+    for name in ("require_feasible", "PlannerAdapter", "Description", "replace"):
+        monkeypatch.setattr(cluster, name, Mock())
+    monkeypatch.setattr(cluster, "resolve_node_locality", lambda *_: Mock(path=()))
+    monkeypatch.setattr(cluster, "resolve_limits", lambda *_, **__: (Mock(),))
+    monkeypatch.setattr(cluster, "measure_locality", measure)
+    monkeypatch.setattr(cluster, "require_unique_rank", refuse)
+    monkeypatch.setattr(ClusterMembership, "_serve", lambda *_: None)
+    monkeypatch.setattr(ClusterMembership, "_open_store", lambda *_: Mock())
+    with pytest.raises(UsageError):
+        ClusterMembership(
+            Mock(node_rank=1), Mock(), Mock(), Mock(), slot_count=1, run_id="r", worker_port=1, wake=Mock()
+        )
+    assert done == ["measure", "claim", "close"]
