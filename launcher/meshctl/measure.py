@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,6 +71,8 @@ def run(request: MeasureRequest) -> int:
         )
     environ = {name: text for name, text in os.environ.items() if name.partition("_")[2] not in _NOT_MEASURED}
     config = parse(_make_words(request), environ)
+    for signum in (signal.SIGTERM, signal.SIGHUP):  # so that the others are told at once, as by Ctrl-C
+        signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
     answer, number = _measure(request, config, len(levels))
     cluster = _print(request, wording.describe(answer, levels), answer, levels)
     if request.output and number == 0 and answer.finding.kind != "unknown":
