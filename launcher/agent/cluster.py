@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -245,27 +246,29 @@ def measure_locality(
 
     prefix, secret = startup.network.prefix, startup.credentials.secret
     root = make_root(prefix, run_id)
-    terms = Terms(
-        root=root,
-        secret=secret,
-        node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
-        node_least=config.nodes_min,
-        wait_s=settings.join_grace_s,
-        depth=len(MEASURED_LEVELS),
-        log=log,
-    )
-    reacting = record_signals(lambda: terms.events.put(TemporaryError("this node has to leave")))
+    signals: queue.SimpleQueue[Any] = queue.SimpleQueue()  # both ways of measuring wait for it
+    reacting = record_signals(lambda: signals.put(TemporaryError("this node has to leave")))
     try:
         if is_begun(store, prefix, run_id):
             with reacting:
                 placement = find_place(
                     store, prefix, run_id, startup.name, startup.address, found.path,
-                    secret=secret, log=log, events=terms.events,
+                    secret=secret, log=log, events=signals,
                 )  # fmt: skip
             measured = add_placement(found, placement)
             known = KnownNode(path=placement.path, rates=placement.rates)
             log(f"this node {placement.reason}{'' if known.path else ': it has no measured place'}")
         else:
+            terms = Terms(
+                root=root,
+                secret=secret,
+                node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
+                node_least=config.nodes_min,
+                wait_s=settings.join_grace_s,
+                depth=len(MEASURED_LEVELS),
+                log=log,
+                events=signals,
+            )
             with reacting:
                 answer, number = take_part(
                     store, terms, name=startup.name, address=startup.address, path=found.path, devices=slot_count

@@ -3,8 +3,8 @@
 `find_tree` is a generator: it yields the rounds of a step, is sent what the nodes report of them, and returns its
 finding. Who plays the rounds, nodes of a network or a model of one, it does not know.
 
-1. An idle round shows who can be reached; two in which each sends to a random other as fast as it can, what a host's
-   link carries.
+1. An idle round shows who can be reached; one in which each sends to a random other as fast as it can, what a host's
+   link carries. If few flows were much faster than others, another one shows whether that is so for most.
 2. Rounds in which each sends to a random other, a little slower than that: no host's link is full, so an echo that
    waits has crossed a full uplink. Which uplinks fill differs from round to round; the longest wait counts.
 3. Everyone sends to another group, and every uplink is full: the same groups must come out, or it starts again. Then
@@ -46,7 +46,6 @@ from launcher.locality.measure.schedule import (
     shuffle,
 )
 
-FAST_ROUNDS = 2  # in one alone hardly any flow may be as fast as the hosts' links
 RANDOM_ROUNDS = 3
 RANDOM_STEPS = 3  # of that many rounds, before a network is called flat
 RANKS = 3  # if the longest wait of each pair makes no sense, the second longest: a busy machine delays some
@@ -131,8 +130,7 @@ class _TreeSearch:
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
 
     def run(self, stated: Groups | None) -> Steps:
-        fast = [make_random_round(self._count, self._members, self._seed, -turn) for turn in range(FAST_ROUNDS)]
-        yield from self._play(LoadRound(), *fast)
+        yield from self._play(LoadRound(), make_random_round(self._count, self._members, self._seed, 0))
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
         if len(self._members) < 2 or not idle:
@@ -140,6 +138,9 @@ class _TreeSearch:
         self._rises = _measure_rise(idle, loaded) >= RISE_MIN
         self._idle_s = statistics.mean(idle.values())
         self._flow_bps = self._find_flow()
+        if self._flow_bps < SLOWED * max(self._best_bps.values(), default=0):
+            yield from self._play(make_random_round(self._count, self._members, self._seed, -1))
+            self._flow_bps = self._find_flow()
         if len(self._members) == 2:
             return self._conclude_flat("two nodes have one way between them")
         stated = self._keep_members(stated or ())
@@ -152,6 +153,8 @@ class _TreeSearch:
                 grouping = Grouping(groups=stated)
             if len(self._members) < 3:
                 return self._make_unknown("the other nodes have ended, or answered too late")
+            if len(grouping.groups) == 1 and not grouping.is_consistent:
+                return self._make_unknown(grouping.reason)
             if len(grouping.groups) == 1:
                 return self._conclude_flat(grouping.reason)
             confirmed = yield from self._confirm(grouping.groups)
@@ -258,13 +261,14 @@ class _TreeSearch:
             found = []
             for self._rank in range(RANKS):
                 grouping = self._group_seen()
-                if len(grouping.groups) > 1 and grouping.is_consistent and self._is_slowed(grouping.groups, rounds):
+                if len(grouping.groups) > 1 and self._is_slowed(grouping.groups, rounds):
                     singles = sum(len(group) == 1 for group in grouping.groups)  # seldom true, often delayed
-                    found.append((singles, self._rank, grouping))
-            if found:
-                _, self._rank, grouping = min(found, key=lambda one: one[:2])
+                    found.append((not grouping.is_consistent, singles, self._rank, grouping))
+            *_, self._rank, grouping = min(found, key=lambda one: one[:3], default=(self._rank, grouping))
+            if found and grouping.is_consistent:
                 return grouping
-        return Grouping(groups=(tuple(self._members),), reason=grouping.reason)
+        # Groups that contradict themselves are none, but where their flows were slowed, the network is not flat either.
+        return Grouping(groups=(tuple(self._members),), reason=grouping.reason, is_consistent=not found)
 
     def _collect(self, indexes: Iterable[int]) -> None:
         """Note each pair's usual round trip in these rounds of the last step."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 from launcher.locality.measure.grouping import Groups, order_groups
-from launcher.locality.measure.procedure import find_tree, set_pace
-from launcher.locality.measure.schedule import LoadRound, make_random_round
+from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree, set_pace
+from launcher.locality.measure.schedule import LoadRound, list_asked, make_random_round
 from tests.support.network.measuring import leaves, spines
 from tests.support.network.queues import EVERYBODY, QueueTree
 
@@ -152,3 +153,23 @@ def test_where_all_but_two_end_nothing_is_called_flat() -> None:
     tree = QueueTree(leaves(4), ("leaf",), LINKS)
     finding, _, _ = tree.measure(find_tree(4, 1), 1, dead={1: 1, 2: 1, 3: 1})
     assert (finding.kind, finding.reason) == ("unknown", "the other nodes have ended, or answered too late")
+
+
+def test_groups_that_contradict_themselves_are_no_flat_network() -> None:
+    """Full links slow the flows, and who waits for whom has no order: as where each packet takes another path."""
+
+    def see(one: int, round: LoadRound, step: int) -> RoundReport:
+        waits = [
+            round.targets and ((one < 4) != (other < 4)) != ((one + other) % 3 == 0) for other in list_asked(one, 8)
+        ]
+        trips = tuple(50_000 if wait else 100 for wait in waits)
+        return RoundReport(round_trips_us=trips, received_bps=(10 if step else 40) * MBIT)
+
+    steps, rounds = find_tree(8, 0), ()
+    try:
+        for step in itertools.count():
+            reports = {one: tuple(see(one, round, step - 1) for round in rounds) for one in range(8)}
+            rounds = steps.send(reports) if step else next(steps)
+    except StopIteration as end:
+        finding: TreeFinding = end.value
+    assert (finding.kind, finding.reason[3:]) == ("unknown", " of the pairs contradict the groups")
