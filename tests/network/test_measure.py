@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.support.network.measuring import (
     list_domains,
     place,
 )
-from tests.support.network.trees import why_no_trees
+from tests.support.network.trees import MBIT, why_no_trees
 
 pytestmark = pytest.mark.skipif(bool(why_no_trees()), reason=why_no_trees())
 
@@ -118,6 +119,45 @@ def test_a_node_that_loses_a_third_of_its_packets_misleads_no_other(network: Kno
     assert list_domains(paths) in ([], list_domains({name: PATHS[name] for name in paths}))
     assert {one.exit_code for name, one in ended.items() if name != "n2"} <= {0, 1}
     assert ended["n2"].exit_code in (0, 1, 75)
+
+
+def test_a_link_that_is_slower_one_way_is_in_the_tree_all_the_same(network: KnownNetwork, endpoint: str) -> None:
+    network.set_rate("leaf:l1", 40 * MBIT, into=20 * MBIT)
+    try:
+        ended = measure(network, endpoint)
+    finally:
+        network.set_rate("leaf:l1", 40 * MBIT)
+    assert is_exact(TREE, ended["n0"].found), ended["n0"].found["sentences"]
+
+
+def test_traffic_of_others_leads_to_no_wrong_tree(network: KnownNetwork, endpoint: str) -> None:
+    """One flow of another job crosses both uplinks all the time."""
+    sender, receiver = (next(name for name, path in PATHS.items() if path == (leaf,)) for leaf in ("l0", "l1"))
+    with occupy(network, sender, receiver):
+        ended = measure(network, endpoint)
+    found = ended["n0"].found
+    assert is_exact(TREE, found) or found["verdict"] == "unknown", found["sentences"]
+
+
+@contextmanager
+def occupy(network: KnownNetwork, sender: str, receiver: str) -> Iterator[None]:
+    """Have one host send to another as fast as TCP lets it."""
+    receive = "s = socket.create_server(('', 9000)); print(flush=True); c = s.accept()[0]\nwhile c.recv(65536): pass"
+    send = "s = socket.create_connection((sys.argv[1], 9000)); print(flush=True)\nwhile True: s.send(bytes(65536))"
+    with ExitStack() as flows:
+        for name, program in ((receiver, receive), (sender, send)):
+            command = [
+                *network.host(name).prefix,
+                sys.executable,
+                "-c",
+                f"import socket, sys\n{program}",
+                network.host(receiver).address,
+            ]
+            flow = flows.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+            flows.callback(flow.kill)
+            assert flow.stdout is not None
+            assert flow.stdout.readline()
+        yield
 
 
 def test_nodes_that_do_not_come_are_waited_for_up_to_the_limit(network: KnownNetwork, endpoint: str) -> None:

@@ -75,12 +75,12 @@ class TreeNetwork(Network):
         """The names of all links: "leaf:l0", "host:a"."""
         return tuple(self._links)
 
-    def set_rate(self, link: str, rate: int) -> None:
-        """Shape both directions of a link, also while packets are on it."""
-        burst = max(BURST_LEAST, int(rate / 8 * BURST_S))
-        limit = burst + int(rate / 8 * QUEUE_S)
-        for namespace, interface in self._links[link]:
-            words = f"qdisc replace dev {interface} root tbf rate {rate}bit burst {burst} limit {limit}"
+    def set_rate(self, link: str, rate: int, into: int | None = None) -> None:
+        """Shape both directions of a link, also while packets are on it; `into`: where the way in has its own rate."""
+        for (namespace, interface), own in zip(self._links[link], (rate, into or rate), strict=True):
+            burst = max(BURST_LEAST, int(own / 8 * BURST_S))
+            limit = burst + int(own / 8 * QUEUE_S)
+            words = f"qdisc replace dev {interface} root tbf rate {own}bit burst {burst} limit {limit}"
             run_tc("-netns", namespace, *words.split())
 
     def count_carried(self) -> dict[str, Carried]:
