@@ -147,10 +147,11 @@ def _directed_hops(kind: str, rows: Sequence[Sequence[int]], size: float) -> Ite
 def seconds(found: Iterable[Part], rates: Mapping[str, float]) -> float:
     """How long a step takes; rates in bits per second.
 
-    The parts follow each other, each as long as its slowest link. A fifth of what that takes longer than the fullest
-    link needs for all parts is gained, because parts overlap.
+    The parts follow each other, each as long as its slowest link. Of what that takes longer than the fullest link needs
+    for all parts, or than the longest communicator takes, a fifth is gained, because parts overlap.
     """
-    total, busy = 0.0, dict[tuple[str, str], float]()
+    own: dict[str, float] = {}
+    busy: dict[tuple[str, str], float] = {}
     for part in found:
         times = {
             (way, link): size * 8 / rates.get(link, rates.get(link.partition(":")[0], math.inf))
@@ -158,8 +159,9 @@ def seconds(found: Iterable[Part], rates: Mapping[str, float]) -> float:
             for link, size in loads.items()
         }
         busy |= {link: busy.get(link, 0.0) + time for link, time in times.items()}
-        total += max(times.values(), default=0.0)
-    return total - (total - max(busy.values(), default=0.0)) / 5
+        own[part.communicator] = own.get(part.communicator, 0.0) + max(times.values(), default=0.0)
+    total = sum(own.values())
+    return total - (total - max([*busy.values(), *own.values()], default=0.0)) / 5
 
 
 def as_plan(instance: Instance, shape: Sequence[int], ranks: Ranks) -> Plan:

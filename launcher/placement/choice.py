@@ -98,14 +98,15 @@ class LayoutCandidate(NamedTuple):
 def _choose_fastest(
     candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
 ) -> tuple[LayoutCandidate, tuple[str, ...]]:
-    """Choose by time: of all that take at most a tenth longer than the fastest, the one that moves fewest ranks.
+    """Choose by time: of all that take at most a tenth longer than the fastest layout from scratch, the one that moves
+    fewest ranks.
 
     A price of a move that the user has set is one of J, and counts in proportion to the time. Where a level has no
     rate, J must not be more than 5 % above that of the fastest either.
     """
     timer = candidates.timer
     assert timer is not None
-    fresh = candidates.make_fresh()
+    fresh, fastest_s = candidates.make_fresh()
     if not has_precedent:
         return fresh, ()
     price, factor = 0, 20 * size
@@ -113,16 +114,23 @@ def _choose_fastest(
         (price,), factor = scale_to_integers([costs.move_cost])
         price *= scale
     patches = candidates.list_patches(factor, bound if costs.move_cost is None else price)
-    fast = [*candidates.hasten(patches), candidates.relabel(fresh), fresh]
-    least = min(fast, key=lambda each: each.seconds)
+    found = [*candidates.hasten(patches), candidates.relabel(fresh), fresh]
+    alike_s = (1 + SAME_TIME) * fastest_s
     if costs.move_cost is not None:
-        move_s = price / factor * least.seconds / max(1, least.cost)
-        return min(fast, key=lambda each: (each.seconds + move_s * each.moved, each.moved, each.cost)), ()
-    near = [each for each in fast if each.seconds <= (1 + MOVING_GAIN_MIN) * least.seconds]
+        move_s = price / factor * fresh.seconds / max(1, fresh.cost)
+        return min(
+            found, key=lambda each: (max(each.seconds, alike_s) + move_s * each.moved, each.moved, each.cost)
+        ), ()
+    # Not of the fastest of these: that depends on the previous plan, and the plan of the same nodes would not stay.
+    near = [each for each in found if each.seconds <= (1 + MOVING_GAIN_MIN) * fastest_s]
     if not timer.is_complete:
-        cheap = min(near, key=lambda each: each.cost)
+        cheap = min((each for each in near if each.seconds <= alike_s), key=lambda each: each.cost)
         near = [each for each in near if each.cost * 20 <= cheap.cost * 21]
-    return min(near, key=lambda each: (each.moved, each.seconds, each.cost)), ()
+    least = min(each.moved for each in near)
+    still = [each for each in near if each.moved == least]
+    still_s = min(each.seconds for each in still)
+    alike = [each for each in still if each.seconds <= (1 + SAME_TIME) * still_s]
+    return min(alike, key=lambda each: (each.cost, each.seconds)), ()
 
 
 def _choose_cheapest(
@@ -147,7 +155,7 @@ def _choose_cheapest(
     patch = choose_patch(patches, bound)
     if patch:
         return patch, ()
-    fresh = candidates.make_fresh()
+    fresh, _ = candidates.make_fresh()
     if not has_precedent:
         return fresh, ()
     patch = choose_patch(patches, fresh.cost) if is_usual_price else None
@@ -212,25 +220,31 @@ class LayoutCandidates:
             return found + self._compute_cost(filling) - self.problem.compute_cost(filling)
         return max(found, compute_lower_bound(self._by_host))
 
-    def make_fresh(self) -> LayoutCandidate:
-        """Make a layout from scratch: all on one item if that is possible, else the search's result."""
+    def make_fresh(self) -> tuple[LayoutCandidate, float]:
+        """Make a layout from scratch: all on one item if that is possible, else the search's result.
+
+        And the time of the fastest one that was found, 0 without rates.
+        """
         problem = self.problem
         able = np.flatnonzero(problem.capacity >= problem.traffic.block_count)
         if len(able) and problem.active_min <= 1:
             overlap = np.bincount(self._held_items[self._held_items != NO_ITEM], minlength=len(problem.capacity))
             best = able[np.argsort(-overlap[able], kind="stable")]
             layouts = (np.full(len(self._held_items), item, dtype=np.int32) for item in best.tolist())
-            if self.timer is None:
-                return self._make_candidate(next(layouts))
-            return self._make_candidate(min(layouts, key=self.timer.compute))  # an item may be a slice, with slow hosts
-        if problem.traffic.block_count > BLOCKS_MAX:
-            return self._make_candidate(self._make_filling())
-        in_kind_order, items = sort_by_kind(problem)
-        found = [items[layout] for layout in search(in_kind_order)] or [self._make_filling()]
-        return self._make_candidate(found[0]) if self.timer is None else self._find_fastest(self.timer, found)
+            # An item may be a slice, with slow hosts.
+            found = [next(layouts) if self.timer is None else min(layouts, key=self.timer.compute)]
+        elif problem.traffic.block_count > BLOCKS_MAX:
+            found = [self._make_filling()]
+        else:
+            in_kind_order, items = sort_by_kind(problem)
+            found = [items[layout] for layout in search(in_kind_order)] or [self._make_filling()]
+            if self.timer is not None:
+                return self._find_fastest(self.timer, found)
+        fresh = self._make_candidate(found[0])
+        return fresh, fresh.seconds
 
-    def _find_fastest(self, timer: StepTimer, layouts: Sequence[Layout]) -> LayoutCandidate:
-        """Return the fastest layout that can be made of the cheap ones; of nearly equal ones the cheapest.
+    def _find_fastest(self, timer: StepTimer, layouts: Sequence[Layout]) -> tuple[LayoutCandidate, float]:
+        """Return the cheapest of the fast layouts that can be made of the cheap ones, and the time of the fastest.
 
         Where a level has no rate, J may be a tenth above the least.
         """
@@ -243,7 +257,7 @@ class LayoutCandidates:
         if not timer.is_complete:
             found = [each for each in found if 10 * self._compute_cost(each[1]) <= 11 * least]
         equal = [self._make_candidate(layout) for seconds, layout in found if seconds <= (1 + SAME_TIME) * found[0][0]]
-        return min(equal, key=lambda each: (each.cost, each.seconds))
+        return min(equal, key=lambda each: (each.cost, each.seconds)), found[0][0]
 
     def hasten(self, candidates: Sequence[LayoutCandidate]) -> list[LayoutCandidate]:
         """Return the candidates, and faster ones after a few exchanges."""

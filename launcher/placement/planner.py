@@ -269,7 +269,7 @@ def _describe_time(time: StepTime | None) -> list[str]:
     name, total = most.communicator.name, shortage.format_seconds(time.seconds)
     if not time.is_absolute:
         share = f"{most.seconds / (time.seconds + time.overlap):.0%}".replace("%", " %")
-        return [f"{name} waits for {most.link}: {share} of the time of a step's communication"]
+        return [f"{name} waits for {most.link}: {share} of the time of a step's parts"]
     part = shortage.format_seconds(most.seconds)
     return [f"a step's communication takes {total}; {name} waits for {most.link}: {part} of it"]
 

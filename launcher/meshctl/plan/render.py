@@ -47,7 +47,8 @@ def _list_time(time: StepTime) -> dict[str, object]:
         }
         for part in time.parts
     ]
-    return {**({"seconds": time.seconds} if time.is_absolute else {}), "parts": parts}
+    whole = {"seconds": time.seconds, "overlap": time.overlap} if time.is_absolute else {}
+    return {**whole, "parts": parts}
 
 
 def format_heading(cluster: ClusterSpec, mesh: Mesh, before: Plan | None, lose: str, join: str) -> str:

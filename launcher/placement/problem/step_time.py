@@ -6,9 +6,9 @@ follow each other in a step, so their times add up: forward and backward of a pi
 carries half of its weight forward, then half of it back over the same links, so it takes as long as all of it one way,
 and links are busy with the mean of both directions.
 
-Where communicators wait for different links, who is done with one begins the next while others are still busy, and the
-step becomes shorter. If all overlapped fully, it would take as long as the fullest link needs for all of its traffic;
-`OVERLAP` says how much of that difference is gained.
+Where communicators wait for different links, or directions of one, who is done with one begins the next while others
+are still busy, and the step becomes shorter. If all overlapped fully, it would take as long as the fullest link needs
+for all of its traffic, or as the longest communicator alone; `OVERLAP` says how much of that difference is gained.
 
 Two rings over different uplinks cost no more time than one, which J cannot see. So J finds layouts and seconds choose
 among them: seconds alone are no guide for a search, because most changes of a layout leave the fullest link as it is.
@@ -145,14 +145,15 @@ class StepTimer:
         part in which few links are full counts as much as one in which many are.
         """
         total, crowding = np.zeros(len(layouts)), np.ones(len(layouts))
-        busy = self._make_busy(len(layouts))
+        longest, busy = np.zeros(len(layouts)), self._make_busy(len(layouts))
         for part, times in self._list_times(self._spread.expand(layouts), busy):
             together = np.concatenate([np.zeros((len(layouts), 1)), *times], axis=1)
             slowest = together.max(axis=1)
             sixteenths = (together * (16 / np.where(slowest > 0, slowest, 1.0))[:, None]).astype(np.int64)
             crowding = crowding * (1 + (sixteenths**4).sum(axis=1))
-            total = total + np.maximum(slowest, part.least)
-        fullest = np.concatenate(busy, axis=2).max(axis=(0, 2))
+            slowest = np.maximum(slowest, part.least)
+            total, longest = total + slowest, np.maximum(longest, slowest)
+        fullest = np.maximum(longest, np.max([link.max(axis=(0, 2)) for link in busy], axis=0))
         return total - OVERLAP * (total - fullest), crowding
 
     def find_crowded(self, layout: Layout) -> list[int]:
@@ -238,7 +239,7 @@ class StepTimer:
             np.bincount((holder[:, ends] + row)[leaving], minlength=len(layouts) * count).reshape(-1, count)
             for ends in (source, target)
         ]
-        return np.array(counts, dtype=np.float64) * part.weight
+        return np.array(counts, dtype=np.float64) * float(part.weight)
 
 
 def _count_exchanged(

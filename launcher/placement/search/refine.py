@@ -22,7 +22,7 @@ WIDTH = 8
 PATIENCE = 2
 """Rounds without a better layout before the search ends."""
 CELLS_MAX = 1_500_000
-"""Layouts tried times units in each: 0.2 to 0.5 s."""
+"""Layouts tried times units in each, or items if these are more: 0.2 to 0.5 s."""
 BLOCKS_MAX = 4096
 """Of larger problems too few exchanges could be tried."""
 DOMAINS_MAX = 64
@@ -46,15 +46,16 @@ def refine(problem: Problem, timer: StepTimer, layouts: Sequence[Layout]) -> lis
         return chosen
 
     beam, left, idle, best = add(layouts), CELLS_MAX, 0, None
+    width = max(problem.traffic.block_count, len(problem.capacity))
     if problem.traffic.block_count > BLOCKS_MAX:
         left = 0
     while beam and left > 0 and idle < PATIENCE:
         now = min(found.values(), key=lambda each: each[:3])[:2]
         idle = 0 if now != best else idle + 1
         best = now
-        share = max(1, left // (len(beam) * len(beam[0])))
+        share = max(1, left // (len(beam) * width))
         rows = np.concatenate([_list_neighbours(problem, timer, layout, share) for layout in beam])
-        left -= rows.size
+        left -= len(rows) * width
         beam = add(rows) if len(rows) else []
     return [(seconds, layout) for seconds, _, _, layout in sorted(found.values(), key=lambda each: each[:3])]
 

@@ -206,5 +206,7 @@ def test_the_picture_says_by_how_much_times_differ() -> None:
 
 
 def test_parts_that_wait_for_different_links_overlap_a_little() -> None:
-    one, other = (judge.Part("dp", {f"leaf:l{leaf}": 2e6}, {}) for leaf in range(2))
+    one, other = (judge.Part(name, {f"leaf:{name}": 2e6}, {}) for name in ("dp", "tp"))
     assert judge.seconds([one, other], {"leaf": 40e6}) == pytest.approx(0.8 - 0.4 / 5)
+    # Forward and backward of one line do not.
+    assert judge.seconds([one, other._replace(communicator="dp")], {"leaf": 40e6}) == pytest.approx(0.8)

@@ -62,17 +62,18 @@ def test_the_reasons_name_the_link_that_the_longest_part_waits_for() -> None:
     timed = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=1MB,pp=300kB", rates), None)
     assert timed.reasons[-1] == "a step's communication takes 0.534 s; dp waits for leaf l0's uplink: 0.4 s of it"
     shares = plan(on_leaves(5, 5, 2), parse(mesh), LEAVES, make_costs(mesh, "dp=10,pp=3", rates), None)
-    assert shares.reasons[-1] == "dp waits for leaf l0's uplink: 71 % of the time of a step's communication"
+    assert shares.reasons[-1] == "dp waits for leaf l0's uplink: 71 % of the time of a step's parts"
     assert shares.step_time is not None
     assert not shares.step_time.is_absolute
 
 
-def test_of_plans_predicted_nearly_alike_the_one_of_least_j_is_made() -> None:
-    """Whole replicas on the slow leaf would be 6 % faster by the prediction, for 12 % more traffic across leaves."""
+@pytest.mark.parametrize("move_cost", [None, 0.01, 0])
+def test_of_plans_predicted_nearly_alike_the_one_of_least_j_is_made(move_cost: float | None) -> None:
+    """Whole replicas on the slow leaf would be 6.5 % faster by the prediction, for a higher J."""
     mesh, nodes = "pp=3,dp=12", on_leaves(3, 3, 3, slots=4)
-    costs = make_costs(mesh, "dp=1MB,pp=300kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit")
+    costs = make_costs(mesh, "dp=1MB,pp=270kB", "host=40Mbit,leaf=80Mbit,leaf:l0=10Mbit", move_cost)
     found = plan(nodes, parse(mesh), LEAVES, costs, None)
-    assert (found.cost, get_seconds(found)) == (30.6, 2.752)
+    assert (found.cost, get_seconds(found)) == (28.44, 2.752)
     again = plan(nodes, parse(mesh), LEAVES, costs, found)
     assert (again.moved, again.ranks) == (0, found.ranks)
 
