@@ -64,6 +64,7 @@ RISE_MIN = 2.0
 BUSY_S = 0.002  # a round trip in an idle network is shorter, in one data centre
 VARIATION_MAX = 0.35
 """Of what arrives in two rounds alike: with more, others use the network as well."""
+OTHERS_ENDED = "the other nodes have ended, or answered too late"
 
 
 class RoundReport(Struct, frozen=True):
@@ -133,7 +134,9 @@ class _TreeSearch:
         yield from self._play(LoadRound(), make_random_round(self._count, self._members, self._seed, 0))
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
-        if len(self._members) < 2 or not idle:
+        if len(self._members) < 2:
+            return self._make_unknown(OTHERS_ENDED)
+        if not idle:
             return self._make_unknown("no echo was answered: UDP does not pass between these nodes")
         self._rises = _measure_rise(idle, loaded) >= RISE_MIN
         self._idle_s = statistics.mean(idle.values())
@@ -141,7 +144,9 @@ class _TreeSearch:
         if self._flow_bps < SLOWED * max(self._best_bps.values(), default=0):
             yield from self._play(make_random_round(self._count, self._members, self._seed, -1))
             self._flow_bps = self._find_flow()
-        if len(self._members) == 2:
+        if len(self._members) < min(3, self._count):
+            return self._make_unknown(OTHERS_ENDED)
+        if self._count == 2:
             return self._conclude_flat("two nodes have one way between them")
         stated = self._keep_members(stated or ())
         grouping = None
@@ -152,7 +157,7 @@ class _TreeSearch:
             else:
                 grouping = Grouping(groups=stated)
             if len(self._members) < 3:
-                return self._make_unknown("the other nodes have ended, or answered too late")
+                return self._make_unknown(OTHERS_ENDED)
             if len(grouping.groups) == 1 and not grouping.is_consistent:
                 return self._make_unknown(grouping.reason)
             if len(grouping.groups) == 1:
@@ -185,7 +190,7 @@ class _TreeSearch:
         A fast flow counts for both of its ends, so the two best say nothing; nor do the best of very many.
         """
         best = sorted((self._best_bps[one] for one in self._members), reverse=True)
-        return best[min(len(best) - 1, max(2, len(best) // FAST_PART))]
+        return best[min(len(best) - 1, max(2, len(best) // FAST_PART))] if best else 0
 
     def _list_rates(self, rounds: Iterable[LoadRound]) -> RoundRates:
         """These rounds of the last step, each with what every participant received."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from launcher.locality.measure.grouping import Groups, order_groups
-from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree, set_pace
+from launcher.locality.measure.procedure import OTHERS_ENDED, RoundReport, TreeFinding, find_tree, set_pace
 from launcher.locality.measure.schedule import LoadRound, list_asked, make_random_round
 from tests.support.network.measuring import leaves, spines
 from tests.support.network.queues import EVERYBODY, QueueTree
@@ -149,10 +149,23 @@ def test_stated_groups_of_which_nothing_can_be_checked_are_found_anew(stated: Gr
     assert finding.levels == (((0, 1, 2, 3), (4, 5, 6, 7)),)
 
 
-def test_where_all_but_two_end_nothing_is_called_flat() -> None:
+@pytest.mark.parametrize("dead", [{1: 1, 2: 1, 3: 1}, {1: 0, 2: 0}, {1: 0, 2: 0, 3: 0}])
+def test_where_all_but_two_end_nothing_is_called_flat(dead: dict[int, int]) -> None:
     tree = QueueTree(leaves(4), ("leaf",), LINKS)
-    finding, _, _ = tree.measure(find_tree(4, 1), 1, dead={1: 1, 2: 1, 3: 1})
+    finding, _, _ = tree.measure(find_tree(4, 1), 1, dead=dead)
     assert (finding.kind, finding.reason) == ("unknown", "the other nodes have ended, or answered too late")
+
+
+@pytest.mark.parametrize("ended", [{1, 2, 3}, {0, 1, 2, 3}])
+def test_others_may_end_in_the_second_round_of_a_few_fast_flows(ended: set[int]) -> None:
+    steps = find_tree(4, 0)
+    rounds = next(steps)
+    trips = tuple((RoundReport((100, 100)), RoundReport((900, 900), rate)) for rate in (MBIT, MBIT, 9 * MBIT, MBIT))
+    assert rounds[1].targets
+    (extra,) = steps.send(dict(enumerate(trips)))
+    with pytest.raises(StopIteration) as end:
+        steps.send({one: (RoundReport((900, 900), MBIT),) for one in set(range(4)) - ended})
+    assert (extra.window_s, end.value.value.reason) == (rounds[1].window_s, OTHERS_ENDED)
 
 
 def test_groups_that_contradict_themselves_are_no_flat_network() -> None:
