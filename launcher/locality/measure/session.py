@@ -129,7 +129,9 @@ def take_part(
         answer = Session(store, terms, player, own).run()
     finally:
         player.close()
-    number = next(index for index, one in enumerate(answer.participants) if one.name == name)
+    number = next((index for index, one in enumerate(answer.participants) if one.name == name), None)
+    if number is None:
+        raise TemporaryError("the others measured without this node")
     return answer, number
 
 
@@ -164,7 +166,7 @@ class Session:
             found = self._store.get(f"{self._root}/", prefix=True)
             for item in found.items:
                 self._note(KeyEvent("put", item))
-            if any("/orders/" in key for key in self._values):
+            if self._has_any("orders"):
                 raise TemporaryError("another measurement of this run is under way", "start this one when it has ended")
             self._watch(f"{self._root}/", found.revision + 1)
             self._put(f"{self._root}/members/{self._id}", self._own)
@@ -247,26 +249,11 @@ class Session:
     # --- both roles ---
 
     def _take_part(self) -> Answer:
-        terms = self._terms
-        until = time.monotonic() + terms.wait_s
-        while not self._has_begun():
-            if not self._wait_for_event(until):
-                if len(self._members) >= terms.node_least:
-                    break
-                there = [self._members[one][1].name for one in self._list_members()]
-                raise TemporaryError(
-                    f"{len(there)} of {format_count(terms.node_count, 'node')} have come to the measurement within "
-                    f"{terms.wait_s:g} s: {format_list(there)}",
-                    "it runs on all nodes at once, with the same --nnodes",
-                )
-        until = time.monotonic() + LEASE_TTL_S + 1
-        while (twice := self._list_duplicates()) and not self._is_refused():  # one may have been started again
-            if not self._wait_for_event(until):
-                break
-        if twice:
-            # For those who would see the other one leave before their own limit ends.
-            self._store.put(f"{self._root}/refusals/{self._id}", b"", lease=self._lease)
-            raise UsageError(f"two nodes are called {twice[0]}", "--node-name gives each one a name of its own")
+        until = time.monotonic() + self._terms.wait_s
+        self._wait_for_all(until)
+        while self._list_duplicates():
+            self._wait_for_twins()
+            self._wait_for_all(until)  # the one that was left again is one less
         while True:
             coordinator = next(iter(self._list_members()), "")
             if not coordinator or self._id not in self._members:
@@ -280,16 +267,39 @@ class Session:
                 return answer
             self._log("the coordinator has ended: the next node begins anew")
 
+    def _wait_for_all(self, until: float) -> None:
+        """Wait for the others, and for the own key to come back. Raises TemporaryError if too few have come."""
+        terms = self._terms
+        while self._id not in self._members or not self._has_begun():
+            if not self._wait_for_event(until):
+                if len(self._members) >= terms.node_least:
+                    break
+                there = [self._members[one][1].name for one in self._list_members()]
+                raise TemporaryError(
+                    f"{len(there)} of {format_count(terms.node_count, 'node')} have come to the measurement within "
+                    f"{terms.wait_s:g} s: {format_list(there)}",
+                    "it runs on all nodes at once, with the same --nnodes",
+                )
+
+    def _wait_for_twins(self) -> None:
+        """Wait for one of two nodes of one name to end: it may have been started again. Raises UsageError."""
+        until = time.monotonic() + LEASE_TTL_S + 1
+        while twice := self._list_duplicates():
+            if self._has_any("refusals") or not self._wait_for_event(until):
+                # For those who would see the other one leave before their own limit ends.
+                self._store.put(f"{self._root}/refusals/{self._id}", b"", lease=self._lease)
+                raise UsageError(f"two nodes are called {twice[0]}", "--node-name gives each one a name of its own")
+
     def _list_duplicates(self) -> list[str]:
         names = Counter(one.name for _, one in self._members.values())
         return [name for name, count in names.items() if count > 1]
 
-    def _is_refused(self) -> bool:
-        return any("/refusals/" in key for key in self._values)
+    def _has_any(self, kind: str) -> bool:
+        return any(key.startswith(f"{self._root}/{kind}/") for key in self._values)
 
     def _has_begun(self) -> bool:
         """Whether all have come, or an order is there already, for a node that sees the others late."""
-        return len(self._members) >= self._terms.node_count or any("/orders/" in key for key in self._values)
+        return len(self._members) >= self._terms.node_count or self._has_any("orders")
 
     def _play(self, order: Order, members: Mapping[str, Participant]) -> tuple[RoundReport, ...]:
         everyone = [members[one] for one in order.members]
@@ -328,6 +338,8 @@ class Session:
             if answer_key in self._values:
                 return decode(Answer, self._values[answer_key], answer_key, self._secret)
             order = decode(Order, self._values[order_key], order_key, self._secret)
+            if number == 0:  # some may have come since, and be in the order
+                known.update((one, member) for one, (_, member) in self._members.items())
             if self._id not in order.members or set(order.members) - set(known):
                 raise TemporaryError(f"{name} measures without this node", "all nodes begin together, one by this name")
             if number == 0:
@@ -336,6 +348,9 @@ class Session:
                 self._player.set_token(bytes.fromhex(order.token))
             if order.members.index(self._id) in order.absent:
                 raise TemporaryError("this node was left out: it answered late, or could not be reached")
+            ends = time.monotonic() + sum(round.duration_s for round in order.rounds)
+            if ends > self._begin() + SECONDS_MAX + REPORT_LIMIT_S:
+                raise TemporaryError(f"{name} orders load for longer than {SECONDS_MAX:g} s")
             reports = self._play(order, known)
             self._put(f"{self._terms.root}/reports/{coordinator}/{number}/{self._id}", Report(rounds=reports))
             number += 1
@@ -355,6 +370,8 @@ class Session:
         try:
             seconds = 0.0
             while time.monotonic() - began + seconds < SECONDS_MAX:
+                if number:
+                    self._log(f"step {number}: {format_count(len(rounds), 'round')} in {seconds:.1f} s")
                 order = Order(
                     token=token.hex(),
                     members=tuple(members),
@@ -370,15 +387,15 @@ class Session:
                 rounds = steps.send(reports) if number else next(steps)
                 number += 1
                 seconds = sum(round.duration_s for round in rounds)
-                self._log(f"step {number}: {format_count(len(rounds), 'round')} in {seconds:.1f} s")
             finding = TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
         except StopIteration as end:
             finding = end.value
         answer = Answer(participants=participants, finding=finding, stated=stated, seconds=time.monotonic() - began)
         self._put(f"{self._root}/answers/{self._id}", answer)
         until = time.monotonic() + FAREWELL_LIMIT_S
-        while set(self._members) - {self._id} and self._wait_for_event(until):
-            pass
+        with contextlib.suppress(MeshrunError):  # this node has the finding
+            while set(self._members) - {self._id} and self._wait_for_event(until):
+                pass
         return answer
 
     def _begin(self) -> float:

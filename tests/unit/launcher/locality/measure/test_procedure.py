@@ -178,7 +178,7 @@ def test_groups_that_contradict_themselves_are_no_flat_network() -> None:
         trips = tuple(50_000 if wait else 100 for wait in waits)
         return RoundReport(round_trips_us=trips, received_bps=(10 if step else 40) * MBIT)
 
-    steps, rounds = find_tree(8, 0), ()
+    steps, rounds = find_tree(8, 0), tuple[LoadRound, ...]()
     try:
         for step in itertools.count():
             reports = {one: tuple(see(one, round, step - 1) for round in rounds) for one in range(8)}
