@@ -247,36 +247,34 @@ def measure_locality(
     prefix, secret = startup.network.prefix, startup.credentials.secret
     root = make_root(prefix, run_id)
     signals: queue.SimpleQueue[Any] = queue.SimpleQueue()  # both ways of measuring wait for it
-    reacting = record_signals(lambda: signals.put(TemporaryError("this node has to leave")))
     try:
-        if is_begun(store, prefix, run_id):
-            with reacting:
+        with record_signals(lambda: signals.put(TemporaryError("this node has to leave"))):
+            if is_begun(store, prefix, run_id):
                 placement = find_place(
                     store, prefix, run_id, startup.name, startup.address, found.path,
                     secret=secret, log=log, events=signals,
                 )  # fmt: skip
-            measured = add_placement(found, placement)
-            known = KnownNode(path=placement.path, rates=placement.rates)
-            log(f"this node {placement.reason}{'' if known.path else ': it has no measured place'}")
-        else:
-            terms = Terms(
-                root=root,
-                secret=secret,
-                node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
-                node_least=config.nodes_min,
-                wait_s=settings.join_grace_s,
-                depth=len(MEASURED_LEVELS),
-                log=log,
-                events=signals,
-            )
-            with reacting:
+                measured = add_placement(found, placement)
+                known = KnownNode(path=placement.path, rates=placement.rates)
+                log(f"this node {placement.reason}{'' if known.path else ': it has no measured place'}")
+            else:
+                terms = Terms(
+                    root=root,
+                    secret=secret,
+                    node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
+                    node_least=config.nodes_min,
+                    wait_s=settings.join_grace_s,
+                    depth=len(MEASURED_LEVELS),
+                    log=log,
+                    events=signals,
+                )
                 answer, number = take_part(
                     store, terms, name=startup.name, address=startup.address, path=found.path, devices=slot_count
                 )
-            for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
-                log(sentence)
-            measured = add_measured(found, answer, number, MEASURED_LEVELS)
-            known = make_known(measured, answer, number, MEASURED_LEVELS)
+                for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
+                    log(sentence)
+                measured = add_measured(found, answer, number, MEASURED_LEVELS)
+                known = make_known(measured, answer, number, MEASURED_LEVELS)
     except MeshrunError as error:
         log(f"the network was not measured: {error}")
         return found, None
