@@ -21,6 +21,7 @@ from launcher.locality.measure.udp_echo import TOKEN_BYTES
 
 _HEADER = struct.Struct("!16sI")  # token, serial of the round
 _HEADER_LIMIT_S = 2.0
+_SILENCE_LIMIT_S = 5.0  # a reset may be lost; rounds are shorter
 _CHUNK = 256 * 1024
 _TICK_S = 0.5
 _BACKLOG = 64
@@ -92,7 +93,7 @@ class BulkReceiver:
                 if not piece:
                     return
                 header += piece
-            connection.settimeout(None)
+            connection.settimeout(_SILENCE_LIMIT_S)
             token, serial = _HEADER.unpack(header)
             if len(self._token) != TOKEN_BYTES or not hmac.compare_digest(token, self._token):
                 return
