@@ -32,7 +32,7 @@ from launcher.locality.measure.procedure import TreeFinding
 from launcher.locality.measure.residents import make_root
 from launcher.locality.measure.session import Answer, Participant, Terms, take_part
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import LauncherError, TemporaryError, UnfitError, UsageError
+from launcher.model.errors import LauncherError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
 from launcher.model.text import format_list
 from rendezvous.errors import StoreError
@@ -40,7 +40,7 @@ from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
 _NOT_MEASURED = ("MODULE", "NO_PYTHON", "RUN_PATH")  # variables, after LAUNCHER_ and PET_, of what a job runs
-_SERVER_FAREWELL_S = 3.0  # that the node that serves the store waits for the others to have read the answer
+_SERVER_FAREWELL_S = 3.0  # that the node that serves the store waits for the others to end
 
 
 class MeasureRequest(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,8 @@ def run(request: MeasureRequest) -> int:
     environ = {name: text for name, text in os.environ.items() if name.partition("_")[2] not in _NOT_MEASURED}
     config = parse(_make_words(request), environ)
     for signum in (signal.SIGTERM, signal.SIGHUP):  # so that the others are told at once, as by Ctrl-C
-        signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does
+            signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
     answer, number = _measure(request, config, len(levels))
     cluster = _print(request, wording.describe(answer, levels), answer, levels)
     if request.output and number == 0 and answer.finding.kind != "unknown":
@@ -130,10 +131,11 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
                 depth=depth,
                 log=lambda line: write_stderr(f"meshctl: {line}"),
             )
-            found = take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
-            if server is not None:
-                _wait_for_others(store, f"{terms.root}/session/members/")
-            return found
+            try:
+                return take_part(store, terms, name=name, address=address, path=path, devices=_count_devices(config))
+            finally:
+                if server is not None:
+                    _wait_for_others(store, f"{terms.root}/session/members/")
         finally:
             store.close()
     finally:
@@ -155,11 +157,9 @@ def _count_devices(config: Config) -> int:
 
 def _wait_for_others(store: Store, members: str) -> None:
     until = time.monotonic() + _SERVER_FAREWELL_S
-    try:
+    with contextlib.suppress(StoreError):  # what this node has found, or its error, counts
         while store.get(members, prefix=True).items and time.monotonic() < until:
             time.sleep(0.05)
-    except StoreError as error:
-        raise TemporaryError(str(error), error.hint) from None
 
 
 def _write(path: str, cluster: Mapping[str, Any]) -> None:

@@ -16,17 +16,27 @@ MEASURE = (sys.executable, "-m", "launcher.meshctl.main", "measure", "run", "--n
 LIMIT_S = 60.0
 
 
-@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_that_is_told_to_end_leaves_the_store_at_once(tmp_path: Path, signum: int, exit_code: int) -> None:
+NOHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+
+
+@pytest.mark.parametrize(
+    ("before", "signums", "exit_code"),
+    [((), [signal.SIGINT], 130), ((), [signal.SIGHUP], 129), (NOHUP, [signal.SIGHUP, signal.SIGTERM], 143)],
+    ids=["SIGINT", "SIGHUP", "SIGHUP ignored"],
+)
+def test_one_that_is_told_to_end_leaves_the_store_at_once(
+    tmp_path: Path, before: tuple[str, ...], signums: list[int], exit_code: int
+) -> None:
     with EtcdServer("3.5", tmp_path / "etcd") as etcd:
-        words = (*MEASURE, "--rdzv-endpoint", etcd.endpoint, "--local-addr", "127.0.0.1")
+        words = (*before, *MEASURE, "--rdzv-endpoint", etcd.endpoint, "--local-addr", "127.0.0.1")
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
 
             def list_keys() -> str:
                 return etcd.ctl("get", "--prefix", "--keys-only", "/meshrun/run/measure/").strip()
 
             wait_until(lambda: list_keys() or process.poll() is not None, LIMIT_S, "a member")
-            process.send_signal(signum)
+            for signum in signums:
+                process.send_signal(signum)
             stderr = process.communicate(timeout=LIMIT_S)[1]
         assert (process.returncode, list_keys()) == (exit_code, "")
         assert "Traceback" not in stderr
