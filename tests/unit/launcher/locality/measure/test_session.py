@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import threading
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from launcher.locality.measure import session
-from launcher.locality.measure.procedure import RoundReport
+from launcher.locality.measure.procedure import RoundReport, TreeFinding
 from launcher.locality.measure.schedule import LoadRound
-from launcher.locality.measure.session import Answer, Participant, Session, Terms
+from launcher.locality.measure.session import Answer, Order, Participant, Session, Terms
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.records import encode
@@ -28,6 +29,7 @@ from tests.support.waiting import wait_until
 MBIT = 10**6
 TREE = QueueTree(leaves(4, 4), ("leaf",), {"host": 40 * MBIT, "leaf": 40 * MBIT})
 LIMIT_S = 60.0
+ROOT = "/meshrun/run/measure"
 Interfering = Callable[[str, int], None]  # called with a node's name and the number of the round that it is to play
 
 
@@ -238,6 +240,101 @@ def test_one_that_sees_a_duplicate_leave_is_refused_as_well() -> None:
 
     threading.Thread(target=refuse, daemon=True).start()
     assert isinstance(Sessions(["h1"], players, node_count=3).results["h1"], UsageError)
+
+
+def put_members(players: ModelPlayers, names: dict[str, str]) -> int:
+    """Write members that do nothing, id -> name; return their lease."""
+    lease = players.store.lease_grant(60).id
+    for one, name in names.items():
+        key = f"{ROOT}/session/members/{one}"
+        own = Participant(name=name, address=name, echo_port=1, bulk_port=2)
+        players.store.put(key, encode(own, key, b"secret"), lease=lease)
+    return lease
+
+
+def test_after_a_twin_has_ended_all_are_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    players = ModelPlayers()
+    lease = put_members(players, {"aa": "h0"})
+    wait = Session._wait_for_twins
+
+    def end_twin(self: Session) -> None:
+        with contextlib.suppress(StoreError):  # the other one has done it
+            players.store.lease_revoke(lease)
+        wait(self)
+
+    monkeypatch.setattr(Session, "_wait_for_twins", end_twin)
+    found = Sessions(["h0", "h1"], players, node_count=3, wait_s=2.0).results["h1"]
+    assert str(found).startswith("2 of 3 nodes have come to the measurement within 2 s")
+
+
+def test_one_that_sees_all_others_before_itself_waits_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes from the watch is held back until the session waits for it."""
+    players, waits, held = ModelPlayers(), threading.Event(), list[Batch]()
+    lease = put_members(players, {"aa": "h1", "bb": "h2"})
+    receive, wait = Session._receive, Session._wait_for_event
+
+    def hold(self: Session, batch: Batch) -> None:
+        held.append(batch)
+        if waits.is_set():
+            while held:
+                receive(self, held.pop(0))
+
+    def release(self: Session, until: float) -> bool:
+        if not waits.is_set():
+            waits.set()
+            players.store.lease_revoke(lease)
+        return wait(self, until)
+
+    monkeypatch.setattr(Session, "_receive", hold)
+    monkeypatch.setattr(Session, "_wait_for_event", release)
+    found = Sessions(["h0"], players, node_count=2).results["h0"]
+    assert str(found) == "all other nodes have left the measurement"
+
+
+@pytest.mark.parametrize("late_s", [0.0, 60.0])
+def test_a_follower_knows_who_came_late_and_plays_no_late_load(monkeypatch: pytest.MonkeyPatch, late_s: float) -> None:
+    players = ModelPlayers()
+    lease = put_members(players, {"aa": "h1"})
+    follow = Session._follow
+    answer = Answer(participants=(), finding=TreeFinding(kind="flat"))
+
+    def coordinate(self: Session, coordinator: str) -> Answer | None:
+        late = put_members(players, {"bb": "h2"})
+        rounds = (LoadRound(window_s=late_s),) if late_s else ()
+        records = {"orders/aa/0": Order(token="", members=("aa", self._id, "bb"), rounds=rounds), "answers/aa": answer}
+        for name in list(records)[: 1 if late_s else 2]:
+            key = f"{ROOT}/session/{name}"
+            players.store.put(key, encode(records[name], key, b"secret"), lease=lease)
+        try:
+            return follow(self, coordinator)
+        finally:
+            players.store.lease_revoke(lease)
+            players.store.lease_revoke(late)
+
+    monkeypatch.setattr(Session, "_follow", coordinate)
+    found = Sessions(["h0"], players, node_count=2).results["h0"]
+    assert str(found) == ("h1 orders load for longer than 20 s" if late_s else str(answer))
+
+
+def test_an_answer_without_this_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Answer(participants=(), finding=TreeFinding(kind="flat"))
+    monkeypatch.setattr(Session, "run", lambda self: answer)
+    terms = Terms(root=ROOT, secret=b"", node_count=2, node_least=2, wait_s=1, depth=2, log=lambda line: None)
+    with pytest.raises(TemporaryError, match="the others measured without this node"):
+        session.take_part(MemoryStore(), terms, name="h0", address="127.0.0.1", path=(), devices=1)
+
+
+def test_the_finding_is_kept_if_the_store_is_lost_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Session._put
+
+    def lose(self: Session, key: str, record: Any) -> int:
+        revision = put(self, key, record)
+        if "/answers/" in key:
+            self._events.put(StoreError("the store is away"))
+        return revision
+
+    monkeypatch.setattr(Session, "_put", lose)
+    assert isinstance(Sessions(NAMES).results["h0"], Answer)
 
 
 def test_a_record_that_cannot_be_read_harms_no_one() -> None:
