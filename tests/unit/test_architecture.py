@@ -23,12 +23,12 @@ ORDER = {
         "member", "leader", "machine", "driver", "testing",
     ),
     "launcher": (
-        "model", "config", "hardware", "locality", "placement", "worker", "supervisor", "logs", "ranks", "agent", "cli",
-        "torchrun_plugin", "meshctl", "calls", "", "__main__",
+        "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
+        "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__",
     ),
 }  # fmt: skip
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
-TOP_ENTRIES_MAX = 17
+TOP_ENTRIES_MAX = 18  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
@@ -62,7 +62,7 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
-    "launcher.config.schedulers", "launcher.hardware.cpu_binding", "launcher.locality.contract",
+    "launcher.config.schedulers", "launcher.diagnose.*", "launcher.hardware.cpu_binding", "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure",
     "launcher.locality.measure.rates", "launcher.locality.measure.schedule", "launcher.locality.merge",

@@ -1,0 +1,369 @@
+"""Concludes from what all ranks saw which of them the job waits for.
+
+A rank that has entered a collective waits for those of its group that have not. Followed from rank to rank, this leads
+to those that wait for nobody: the others wait for them, so they are named, with what they are doing instead. Ranks
+that wait for each other in a circle are a deadlock. Two operations, or two sizes, under one number are a mismatch: then
+nobody is late. If all have entered and none comes out, the network or a device is at fault, or one that is stopped.
+
+Where the recorder tells nothing, stacks do: those are named that are not in a communication while others are, or else
+the few beside the many. If neither tells, nobody is accused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Literal
+
+from msgspec import Struct
+
+from launcher.diagnose.evidence import Call, GroupCalls, RankEvidence
+from launcher.model.text import format_count, format_list
+from launcher.worker.grid import WorkerMesh
+
+_EQUAL_SIZES = frozenset(("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base"))
+"""Operations in which all members have to give as much."""
+_COMMUNICATION = ("torch/distributed/", "jax/_src/", "jaxlib/")
+"""Parts of file names: who stands there may wait for others."""
+_SHOWN = 3  # culprits whose position is told
+_WAITS_SHOWN = 8  # of a deadlock
+_DEFAULT_GROUP = "default_pg"
+_MESH_PREFIX = "mesh_"
+"""torch's description of the groups of a DeviceMesh, before the name of the dimension."""
+
+Kind = Literal["late", "mismatch", "deadlock", "stuck", "odd", "unclear"]
+"""`late`: the culprits have not entered what others wait in. `stuck`: all have entered. `odd`: told by stacks alone."""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """`culprits`: ranks, ascending; none if nobody can be named. `sentences`: the verdict, then what supports it."""
+
+    kind: Kind
+    culprits: tuple[int, ...]
+    sentences: tuple[str, ...]
+
+
+class _Wait(Struct, frozen=True, kw_only=True):
+    """The call of a group that some members have entered and not left. `late`: those that have not entered it."""
+
+    label: str
+    call: Call
+    inside: tuple[int, ...]
+    late: tuple[int, ...]
+
+
+def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
+    """Name the ranks that the others wait for. `ranks`: each of the world once. `mesh`: of any of its ranks."""
+    world = {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
+    groups = _collect_groups(world, mesh)
+    if mismatch := _find_mismatch(groups, mesh):
+        return mismatch
+    waits = [wait for group in groups for wait in _list_waits(group, world)]
+    targets: defaultdict[int, set[int]] = defaultdict(set)
+    for wait in waits:
+        for rank in wait.inside:
+            targets[rank].update(wait.late)
+    ends = _find_ends({rank: late for rank, late in targets.items() if late})
+    return (
+        _conclude_late(ends, waits, world, mesh)
+        or _conclude_deadlock(ends, waits, mesh)
+        or _conclude_stuck(waits, world, mesh)
+        or _conclude_by_stacks(world, mesh)
+    )
+
+
+def describe_ranks(ranks: Sequence[int], mesh: WorkerMesh) -> str:
+    """Describe ranks in terms of the mesh: "rank 5 (pp=1 tp=1)", "all of pp=1", "ranks 1, 2 and 7"."""
+    if len(ranks) == 1:
+        where = " ".join(f"{axis}={at}" for axis, at in zip(mesh.axes, _find_place(ranks[0], mesh), strict=True))
+        return f"rank {ranks[0]} ({where})"
+    wanted = set(ranks)
+    for count in range(1, len(mesh.axes)):
+        for indices in combinations(range(len(mesh.axes)), count):
+            places = {tuple(_find_place(rank, mesh)[index] for index in indices) for rank in ranks}
+            fixed = next(iter(places))
+            size = mesh.world_size
+            for index in indices:
+                size //= mesh.shape[index]
+            if len(places) == 1 and size == len(wanted) > 1:
+                return "all of " + " ".join(
+                    f"{mesh.axes[index]}={at}" for index, at in zip(indices, fixed, strict=True)
+                )
+    return f"ranks {format_list(list(map(str, ranks)))}"
+
+
+def _find_place(rank: int, mesh: WorkerMesh) -> tuple[int, ...]:
+    return mesh._replace(rank=rank).coordinates
+
+
+# --- groups ---
+
+
+class _Group(Struct, frozen=True, kw_only=True):
+    """`label`: its name for people. `calls`: rank -> what it has called, without members that have called nothing."""
+
+    label: str
+    members: tuple[int, ...]
+    calls: Mapping[int, GroupCalls]
+
+    def get_last(self, rank: int) -> int:
+        return self.calls[rank].last if rank in self.calls else 0
+
+
+def _collect_groups(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list[_Group]:
+    calls: defaultdict[tuple[str, str], dict[int, GroupCalls]] = defaultdict(dict)
+    for rank, one in world.items():
+        for group in one.groups or ():
+            calls[group.name, group.description][rank] = group
+    found = []
+    for (_, description), each in calls.items():
+        members = [
+            rank
+            for rank in _find_members(description, sorted(each), world, mesh)
+            # Who has no recorder, or one that has forgotten, is not late for all that is known.
+            if rank in each or world[rank].state == "ended" or _is_recorded(world[rank])
+        ]
+        found.append(_Group(label=f"{description} {_format_members(members)}", members=tuple(members), calls=each))
+    return found
+
+
+def _find_members(
+    description: str, present: list[int], world: Mapping[int, RankEvidence], mesh: WorkerMesh
+) -> Sequence[int]:
+    """Return the members of a group: those that have used it, and those that its description adds."""
+    if description == _DEFAULT_GROUP:
+        return list(world)
+    axis = description.removeprefix(_MESH_PREFIX)
+    if axis in mesh.axes and axis in mesh.group_names:
+        declared = mesh._replace(rank=present[0]).group(axis)
+        if set(present) <= set(declared):
+            return declared
+    return present
+
+
+def _is_recorded(one: RankEvidence) -> bool:
+    return one.groups is not None and not one.is_truncated
+
+
+def _format_members(ranks: Sequence[int]) -> str:
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"[{ranks[0]}-{ranks[-1]}]"
+    return f"[{format_list(list(map(str, ranks)))}]"
+
+
+def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | None:
+    """Find members that have called different operations, or with different sizes, under one number."""
+    for group in groups:
+        said: defaultdict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for rank, calls in group.calls.items():
+            for call in calls.calls:
+                shape = call.shape if call.operation in _EQUAL_SIZES else ""
+                said[call.number][call.operation, shape].append(rank)
+        for number, kinds in sorted(said.items()):
+            is_open = any(
+                call.is_open for calls in group.calls.values() for call in calls.calls if call.number == number
+            )
+            if len(kinds) < 2 or not is_open:
+                continue
+            shown = sorted(kinds.items(), key=lambda each: (-len(each[1]), each[1]))
+            same = len({operation for operation, _ in kinds}) == 1
+            told = [
+                f"{operation}{f' of {shape}' if same else ''} by {describe_ranks(ranks, mesh)}"
+                for (operation, shape), ranks in shown
+            ]
+            few = tuple(sorted(rank for _, ranks in shown[1:] for rank in ranks))
+            all_ranks = tuple(sorted(few + tuple(shown[0][1])))
+            is_clear = len(shown[0][1]) > len(few)
+            return Diagnosis(
+                kind="mismatch",
+                culprits=few if is_clear else all_ranks,
+                sentences=(
+                    f"the members of {group.label} call different things as number {number}: {format_list(told)}",
+                ),
+            )
+    return None
+
+
+# --- who waits for whom ---
+
+
+def _list_waits(group: _Group, world: Mapping[int, RankEvidence]) -> Iterator[_Wait]:
+    """Yield the oldest open call of each number in a group, with those inside and those that have not come."""
+    inside: defaultdict[int, list[int]] = defaultdict(list)
+    calls: dict[int, Call] = {}
+    for rank, each in group.calls.items():
+        call = each.calls[0]
+        if call.is_open and world[rank].state != "ended":
+            inside[call.number].append(rank)
+            calls[call.number] = max(call, calls.get(call.number, call), key=lambda one: one.age_s)
+    for number, ranks in inside.items():
+        late = tuple(rank for rank in group.members if group.get_last(rank) < number)
+        yield _Wait(label=group.label, call=calls[number], inside=tuple(ranks), late=late)
+
+
+def _find_ends(targets: Mapping[int, Collection[int]]) -> list[tuple[int, ...]]:
+    """Return where following the waits ends: ranks that wait for nobody, and circles of ranks.
+
+    Tarjan's algorithm for strongly connected components, without recursion; those that no edge leaves are the ends.
+    """
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    component: dict[int, int] = {}
+    stack: list[int] = []
+    components: list[tuple[int, ...]] = []
+    for root in targets:
+        if root in index:
+            continue
+        path = [(root, iter(targets.get(root, ())))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        while path:
+            rank, rest = path[-1]
+            for target in rest:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    stack.append(target)
+                    path.append((target, iter(targets.get(target, ()))))
+                    break
+                if target not in component:
+                    low[rank] = min(low[rank], index[target])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[rank])
+                if low[rank] == index[rank]:
+                    at = stack.index(rank)
+                    members = tuple(sorted(stack[at:]))
+                    del stack[at:]
+                    for member in members:
+                        component[member] = len(components)
+                    components.append(members)
+    return [
+        members
+        for number, members in enumerate(components)
+        if all(component[target] == number for member in members for target in targets.get(member, ()))
+    ]
+
+
+# --- conclusions ---
+
+
+def _conclude_late(
+    ends: Sequence[tuple[int, ...]], waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh
+) -> Diagnosis | None:
+    """Name the ranks that wait for nobody. Those that communicate in a way that is not recorded come second."""
+    lone = [members[0] for members in ends if len(members) == 1]
+    culprits = [rank for rank in lone if not _is_communicating(world[rank])]
+    hidden = [rank for rank in lone if not any(rank in wait.inside for wait in waits)]
+    if not culprits and not hidden:
+        return None
+    if not culprits:
+        first = f"{describe_ranks(hidden, mesh)}, for which others wait, is in a communication that is not recorded"
+        return Diagnosis(
+            kind="unclear",
+            culprits=(),
+            sentences=(
+                f"{first}, from point to point for example",
+                *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
+            ),
+        )
+    oldest = sorted(waits, key=lambda wait: -wait.call.age_s)
+    told = [(wait, [rank for rank in wait.late if rank in culprits]) for wait in oldest]
+    sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late]
+    sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
+    return Diagnosis(kind="late", culprits=tuple(sorted(culprits)), sentences=tuple(sentences))
+
+
+def _conclude_deadlock(ends: Sequence[tuple[int, ...]], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
+    circles = [members for members in ends if len(members) > 1]
+    if not circles:
+        return None
+    members = min(circles, key=len)
+    sentences = [f"{describe_ranks(members, mesh)} wait for each other"]
+    for wait in waits:
+        inside, late = ([rank for rank in ranks if rank in members] for ranks in (wait.inside, wait.late))
+        if inside and late:
+            sentences.append(
+                f"{describe_ranks(inside, mesh)} waits in {_name_call(wait)} for {describe_ranks(late, mesh)}"
+            )
+    return Diagnosis(kind="deadlock", culprits=members, sentences=tuple(sentences[: 1 + _WAITS_SHOWN]))
+
+
+def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis | None:
+    """All have entered and none comes out: one of them is stopped, or the network or a device does not carry it."""
+    if not waits:
+        return None
+    wait = max(waits, key=lambda wait: (not wait.late, wait.call.age_s))
+    held = tuple(rank for rank in wait.inside if world[rank].state in ("stopped", "blocked"))
+    age = f"{wait.call.age_s:.0f} s"
+    sentence = f"all {len(wait.inside)} members have entered {_name_call(wait)}, and for {age} none comes out"
+    if held:
+        return Diagnosis(
+            kind="stuck",
+            culprits=held,
+            sentences=(sentence, *(_describe_position(world[rank], mesh) for rank in held)),
+        )
+    return Diagnosis(kind="stuck", culprits=(), sentences=(f"{sentence}: look at the network and the devices",))
+
+
+def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis:
+    """Name the ranks whose state or stack is unlike that of the others."""
+    held = [rank for rank, one in world.items() if one.state in ("stopped", "ended", "blocked")]
+    odd = held if 0 < len(held) < len(world) else _find_odd_stacks(world)
+    if not odd:
+        return Diagnosis(kind="unclear", culprits=(), sentences=("no rank is unlike the others",))
+    rest = next(rank for rank in world if rank not in odd)
+    return Diagnosis(
+        kind="odd",
+        culprits=tuple(odd),
+        sentences=(
+            *(_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]),
+            f"of the other {format_count(len(world) - len(odd), 'rank')}, {_describe_position(world[rest], mesh)}",
+        ),
+    )
+
+
+def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
+    stacks: defaultdict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
+    for rank, one in world.items():
+        if one.stack:
+            stacks[tuple((frame.function, frame.file) for frame in one.stack)].append(rank)
+    outside = [rank for rank, one in world.items() if one.stack and not _is_communicating(one)]
+    if outside and len(outside) < sum(map(len, stacks.values())):
+        return outside
+    most = max(stacks.values(), key=len, default=[])
+    if 2 * len(most) > len(world) and len(stacks) > 1:
+        return sorted(rank for ranks in stacks.values() if ranks is not most for rank in ranks)
+    return []
+
+
+def _is_communicating(one: RankEvidence) -> bool:
+    return any(part in frame.file for frame in one.stack or () for part in _COMMUNICATION)
+
+
+def _name_call(wait: _Wait) -> str:
+    return f"{wait.call.operation} {wait.call.number} of {wait.label}"
+
+
+def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:
+    has = "has" if len(late) == 1 else "have"
+    who = format_count(len(wait.inside), "other")
+    waits = "waits" if len(wait.inside) == 1 else "wait"
+    since = f"since {wait.call.age_s:.0f} s"
+    return f"{describe_ranks(late, mesh)} {has} not entered {_name_call(wait)}; {who} {waits} {since}"
+
+
+def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
+    """Describe what a rank is doing: "rank 5 (tp=1) is in load (loader.py:31), asleep"."""
+    who = describe_ranks([one.rank], mesh)
+    if one.state == "ended":
+        return f"{who} has ended with exit code {one.exit_code}"
+    if one.state == "stopped":
+        return f"{who} is stopped, by a signal or a debugger"
+    state = {"runs": "running", "sleeps": "asleep", "blocked": f"blocked in the kernel ({one.wait})"}[one.state]
+    if not one.stack:
+        return f"{who} is {state}; its stack is not known"
+    frame = one.stack[0]
+    file = frame.file.rpartition("/")[2]
+    return f"{who} is in {frame.function} ({file}:{frame.line}), {state}"
