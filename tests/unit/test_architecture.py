@@ -62,7 +62,8 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
-    "launcher.config.schedulers", "launcher.diagnose.*", "launcher.hardware.cpu_binding", "launcher.locality.contract",
+    "launcher.config.schedulers", "launcher.diagnose.evidence", "launcher.diagnose.recorder",
+    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure",
     "launcher.locality.measure.rates", "launcher.locality.measure.schedule", "launcher.locality.merge",

@@ -1,0 +1,144 @@
+"""What an agent sees of its workers: real processes that sleep, compute, are stopped, hold the GIL, answer rubbish."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.diagnose.gather import Examined, Target, gather
+from tests.support.waiting import wait_until
+
+SLEEP = "def wait():\n    time.sleep(600)\nwait()"
+SPIN = "def spin():\n    while True: pass\nspin()"
+HOLD_GIL = "import ctypes\ndef hold():\n    ctypes.PyDLL(None).sleep(600)\nhold()"
+RECORD = """
+import os, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(3): dist.all_reduce(torch.ones(4))
+server = _WorkerServer(os.environ["SOCKET"])
+"""
+
+
+@contextlib.contextmanager
+def run(program: str, socket_path: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program in a Python of its own; it is ready when it begins what follows its preparations."""
+    head, _, rest = program.rpartition("def ")
+    text = f"import sys, time\n{head}\nprint('ready', flush=True)\n{'def ' if head or rest else ''}{rest}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"SOCKET": socket_path, "PATH": "/usr/bin:/bin"},
+    )
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def examine(pid: int, socket_path: str = "", limit_s: float = 20.0) -> Examined:
+    (found,) = gather([Target(rank=3, pid=pid, socket_path=socket_path)], limit_s)
+    return found
+
+
+def find_function(pid: int) -> str:
+    stack = examine(pid).evidence.stack
+    return stack[0].function if stack else ""
+
+
+@pytest.mark.parametrize(
+    ("program", "function", "state"),
+    [(SLEEP, "wait", "sleeps"), (SPIN, "spin", "runs"), (HOLD_GIL, "hold", "sleeps")],
+    ids=["asleep", "busy", "GIL held"],
+)
+def test_state_and_stack_of_a_worker_are_seen(program: str, function: str, state: str) -> None:
+    with run(program) as child:
+        wait_until(lambda: find_function(child.pid) == function, 60, "the function")
+        found = examine(child.pid).evidence
+        assert (found.rank, found.state) == (3, state)
+        assert (found.cpu > 0) == (program is SPIN)
+        assert found.missing == ("no flight recorder: the worker has opened no socket for it",)
+
+
+def test_a_stopped_worker_is_told_apart() -> None:
+    with run(SLEEP) as child:
+        child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: examine(child.pid).evidence.state == "stopped", 60, "its stop")
+
+
+def test_a_worker_that_has_ended_is_told() -> None:
+    with run(SLEEP) as child:
+        child.kill()
+        child.wait()
+        assert examine(child.pid).evidence.state == "ended"
+
+
+def test_the_flight_recorder_answers_while_something_holds_the_gil(tmp_path: Path) -> None:
+    path = str(tmp_path / "recorder")
+    with run(RECORD + HOLD_GIL, path) as child:
+        wait_until(lambda: find_function(child.pid) == "hold", 60, "the function")
+        found = examine(child.pid, path)
+        assert found.evidence.missing == ()
+        assert found.evidence.groups is not None
+        ((group,), function) = found.evidence.groups, found.evidence.stack and found.evidence.stack[0].function
+        assert (group.description, group.last, group.calls[0].operation) == ("default_pg", 3, "all_reduce")
+        assert function == "hold"
+        assert b"entries" in found.dump
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b'HTTP/1.0 200 OK\r\n\r\n{"entries": [', "the flight recorder's dump cannot be read: "),
+        (b"HTTP/1.0 404 No\r\n\r\n", "the worker's flight recorder answers with status 404"),
+        (b"", "the worker's flight recorder does not answer"),
+        (b"SSH-2.0\r\n", "SSH-2.0"),
+    ],
+    ids=["half", "refused", "silent", "another protocol"],
+)
+def test_rubbish_from_a_worker_is_a_sentence(answer: bytes, sentence: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "recorder")
+    with socket.socket(socket.AF_UNIX) as listener, run(SLEEP) as child:
+        listener.bind(path)
+        listener.listen()
+        is_over = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+                if not answer:
+                    is_over.wait(60)
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            found = examine(child.pid, path, 20.0 if answer else 0.5).evidence
+        finally:
+            is_over.set()
+        assert found.groups is None
+        assert any(one.startswith(sentence) for one in found.missing), found.missing
+
+
+def test_sixty_four_workers_are_looked_at_within_the_limit() -> None:
+    with contextlib.ExitStack() as children:
+        pids = [children.enter_context(run(SLEEP)).pid for _ in range(4)] * 16
+        began = time.monotonic()
+        found = gather([Target(rank=rank, pid=pid) for rank, pid in enumerate(pids)], 5.0)
+        assert time.monotonic() - began < 30  # a generous limit: what is late is missing, not waited for
+        assert [one.evidence.rank for one in found] == list(range(64))
+        assert {one.evidence.state for one in found} == {"sleeps"}
