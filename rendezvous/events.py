@@ -208,6 +208,25 @@ class PeerMessage(Event, frozen=True):
     text: str
 
 
+TO_LEADER = "leader"
+TO_ROUND = "round"
+"""All members with ranks in the running round; only the leader reaches them."""
+
+
+class SendNote(Event, frozen=True):
+    """The program above has a text for other members: `to` is a member id, TO_LEADER or TO_ROUND. It may be lost."""
+
+    to: str
+    text: str
+
+
+class AnswerCommand(Event, frozen=True):
+    """The program's answer to the request PassOn `token`, as text for the person who made it."""
+
+    token: str
+    text: str
+
+
 class WatchdogExpired(Event, frozen=True):
     """The watchdog ran out and the workers were killed, though the lease may yet be renewed."""
 
@@ -315,6 +334,20 @@ class SendToPeer(Action, frozen=True):
 
     member_id: str
     text: str
+
+
+class NoteReceived(Action, frozen=True):
+    """A note of the program above on the member's node, as that member wrote it."""
+
+    member_id: str
+    text: str
+
+
+class PassOn(Action, frozen=True):
+    """A person's request that the program above answers; only the leader's gets it. Answer with AnswerCommand."""
+
+    token: str
+    kind: str
 
 
 class Log(Action, frozen=True):

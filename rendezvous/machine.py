@@ -9,8 +9,8 @@ the member's own key.
 
 The machine calls the parts in order and carries out what they ask of each other (`state.intents`). In `member`: `join`
 (find the job, register), `lease` (lease, watchdog, registering again), `local_round` (start, stop, status), `outage`
-(store outage), `stale_watch`, `leave` (leaving, the verdict, the end). In `leader`: `election` (who leads) and `leader`
-(what the leader does). `peers.liveness` is which members are connected.
+(store outage), `stale_watch`, `notes`, `leave` (leaving, the verdict, the end). In `leader`: `election` (who leads) and
+`leader` (what the leader does). `peers.liveness` is which members are connected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rendezvous import events
 from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, SettingsError
 from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
-from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
+from rendezvous.member import join, lease, leave, local_round, notes, outage, stale_watch
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
@@ -147,8 +147,15 @@ class MemberMachine:
                 message = messages.decode_message(text)
                 if isinstance(message, messages.KnownRevision):
                     stale_watch.handle(state, member_id, message, now)
+                elif isinstance(message, messages.Note):
+                    state.requests.emit(events.NoteReceived(member_id, message.text))
                 elif message is not None:
                     outage.handle(state, member_id, message, now)
+            case events.SendNote():
+                notes.send(state, event)
+            case events.AnswerCommand(token, text):
+                if state.leadership is not None:
+                    leader.handle_answer(state.leadership, token, text)
             case events.WatchdogExpired():
                 if state.lease.id is not None:
                     state.requests.give_back(state.lease.id)

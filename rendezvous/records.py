@@ -93,12 +93,12 @@ class Drain(Record, frozen=True, kw_only=True):
 
 
 class Command(Record, frozen=True, kw_only=True):
-    """A person's request to the leader. `kind`: "stop", "drain", "undrain" or "takeover".
+    """A person's request to the leader. `kind`: "stop", "drain", "undrain", "takeover" or "why".
 
     `target` is a node's name or a member id; `by` names the requester, for people. The requester writes the key with an
     empty `answer` and watches it: the leader deletes it in the transaction that does what was asked; if it refuses, it
-    writes the record back with the reason as `answer`, and does nothing. The requester then deletes the key; the leader
-    deletes a remaining one with a later seal.
+    writes the record back with the reason as `answer`, and does nothing. The answer to "why" is written there, too. The
+    requester then deletes the key; the leader deletes a remaining one with a later seal.
     """
 
     kind: str

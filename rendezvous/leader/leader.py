@@ -52,7 +52,24 @@ def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     view = observe(state, leadership, now)
     # docs/internals/decisions/agreement.md#0015-pacing-of-the-leaders-evaluations
     leadership.observe_at = now + state.settings.observe_pause_s * len(view.members)
+    _pass_on(state, leadership, view)
     _carry_out(state, leadership, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
+
+
+def handle_answer(leadership: Leadership, token: str, text: str) -> None:
+    """Handle the program's answer to a request: observe again at once."""
+    leadership.observe_at = float("-inf")
+    leadership.answers[token] = text
+
+
+def _pass_on(state: MemberState, leadership: Leadership, view: View) -> None:
+    """Pass on the requests that the program above answers, each once, and forget those that are gone."""
+    for token in leadership.answers.keys() - view.commands.keys():
+        del leadership.answers[token]
+    for token, command in view.commands.items():
+        if command.kind in decide.PASSED_ON and token not in leadership.answers:
+            leadership.answers[token] = ""
+            state.requests.emit(events.PassOn(token, command.kind))
 
 
 def handle_plan(leadership: Leadership, event: PlanReady | PlanRefused) -> None:

@@ -88,6 +88,7 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
         spares=spares.member_ids if spares else (),
         drained=_list_drained(state, job),
         commands=_list_commands(state, job),
+        answers=leadership.answers,
     )
 
 

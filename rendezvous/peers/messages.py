@@ -1,8 +1,9 @@
-"""The messages of members over their presence connections: four kinds, all short.
+"""The messages of members over their presence connections.
 
-Three of them carry a job through a store outage (see `outage`), one sends what the leader knows of the store (see
-`stale_watch`). They come from other processes, so they are validated like any outside input; a text that is not such a
-message is dropped silently, as a message can be lost on its way anyhow.
+Three kinds carry a job through a store outage (see `outage`), one sends what the leader knows of the store (see
+`stale_watch`), and one is a text of the program above (see `notes`). They come from other processes, so they are
+validated like any outside input; a text that is not such a message is dropped silently, as a message can be lost on its
+way anyhow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from msgspec import Meta, Struct
 from rendezvous import codec
 from rendezvous.errors import RecordError
 
-TEXT_MAX = 512
+NOTE_MAX = 100_000
+"""Characters of a note."""
+LINE_MAX = 250_000  # of a message as the connection writes it, JSON within JSON; a line may have 262,144 bytes
+TEXT_MAX = 512  # of any other
 Number = Annotated[int, Meta(ge=0, lt=2**62)]
 Token = Annotated[str, Meta(max_length=64)]
 
@@ -44,7 +48,13 @@ class KnownRevision(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     is_member: bool
 
 
-Message = OutageProbe | OutageAck | OutageConfirmed | KnownRevision
+class Note(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Note"):
+    """A text that the program above has for the receiver."""
+
+    text: Annotated[str, Meta(max_length=NOTE_MAX)]
+
+
+Message = OutageProbe | OutageAck | OutageConfirmed | KnownRevision | Note
 
 
 def encode_message(message: Message) -> str:
@@ -54,6 +64,8 @@ def encode_message(message: Message) -> str:
 
 def decode_message(text: str) -> Message | None:
     """Decode a text; None if it is not a message."""
+    if len(text) > (LINE_MAX if text.startswith('["Note",') else TEXT_MAX):
+        return None
     with suppress(RecordError):
-        return codec.decode(Message, text, "a message") if len(text) <= TEXT_MAX else None  # type: ignore[arg-type]
+        return codec.decode(Message, text, "a message")  # type: ignore[arg-type]
     return None

@@ -24,6 +24,8 @@ from rendezvous.settings import Settings
 
 _PUT_OFF = "omission put off"
 TARGET_LENGTH_MAX = 255
+PASSED_ON = ("why",)
+"""Requests that the program above answers; the leader goes on meanwhile."""
 
 
 def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision:
@@ -125,6 +127,9 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
                 return ApplyCommand(token, answer=f"{command.target} is not drained; drained: {drained}")
             case "takeover":
                 return ApplyCommand(token, answer=f"this job has a leader, on node {view.get_name(view.own_id)}")
+            case kind if kind in PASSED_ON:
+                if view.answers.get(token):
+                    return ApplyCommand(token, answer=view.answers[token])
             case kind:
                 return ApplyCommand(token, answer=f"{kind!r} is no request that this version of meshrun knows")
     return None

@@ -64,7 +64,8 @@ class View(Struct, frozen=True, kw_only=True):
     not know that their leases had ended, and until when their workers may live for that reason.
 
     `drained`: names of nodes (or member ids, where two nodes have one name) that shall leave, and since when.
-    `commands`: people's requests by token, oldest first, without those already refused.
+    `commands`: people's requests by token, oldest first, without those already answered. `answers`: to those that the
+    program above answers.
     """
 
     own_id: str
@@ -91,6 +92,7 @@ class View(Struct, frozen=True, kw_only=True):
     spares: tuple[str, ...] = ()
     drained: Mapping[str, float] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     def get_leaving_at(self, member_id: str) -> float:
         """Return when the leader learned that this member leaves or is drained; infinite if it stays."""

@@ -299,6 +299,7 @@ class Leadership:
         self.verdict_lease_since = now  # when it may have been granted at the earliest
         self.is_verdict_lease_granted = False
         self.waiting = ("", "")  # the reason of the current wait, and the sentence that was logged for it
+        self.answers: dict[str, str] = {}  # to requests that were passed on, "" as long as there is none
         self.seen = Observations(now, unaware_until)
         self.commit = CommitState()
 

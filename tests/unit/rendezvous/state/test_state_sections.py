@@ -17,6 +17,7 @@ OWN = {
     "member/join": "membership",
     "member/lease": "lease",
     "member/local_round": "round",
+    "member/notes": "",
     "member/outage": "outage",
     "member/stale_watch": "stale_watch",
     "member/leave": "leaving",

@@ -1,0 +1,37 @@
+"""Notes: texts of the program above to other members of the job, over their presence connections.
+
+The agreement does not read them. The leader is connected to all members, every other member to the leader alone, so
+these are the ways a note can go. One that is addressed to its own sender comes back at once, so that whoever leads, and
+a job of one machine, needs no way of its own. A note may be lost, like any message between members.
+"""
+
+from __future__ import annotations
+
+import json
+
+from rendezvous.events import TO_LEADER, TO_ROUND, NoteReceived, SendNote, SendToPeer
+from rendezvous.peers.messages import LINE_MAX, NOTE_MAX, Note, encode_message
+from rendezvous.records import LeaderRecord
+from rendezvous.state.state import MemberState
+
+
+def send(state: MemberState, note: SendNote) -> None:
+    """Send a note; without effect if its recipient is not known, as between two leaders, or if it is too long."""
+    message = encode_message(Note(note.text))
+    for member_id in _find_recipients(state, note.to):
+        if member_id == state.member_id:
+            state.requests.emit(NoteReceived(member_id, note.text))
+        elif len(note.text) <= NOTE_MAX and len(json.dumps(message)) <= LINE_MAX:
+            state.requests.emit(SendToPeer(member_id, message))
+
+
+def _find_recipients(state: MemberState, to: str) -> list[str]:
+    leads = state.leadership is not None
+    if to == TO_ROUND:
+        return sorted(state.leadership.active) if state.leadership is not None else []
+    if to == TO_LEADER and leads:
+        return [state.member_id]
+    if to == TO_LEADER:
+        leader = state.cache.read(LeaderRecord, state.job.leader) if state.membership.job is not None else None
+        return [leader.member_id] if leader is not None else []
+    return [to]

@@ -1,0 +1,56 @@
+"""Notes of the program above: who gets them, and a person's request that the program answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rendezvous import records
+from rendezvous.events import (
+    TO_LEADER,
+    TO_ROUND,
+    AnswerCommand,
+    NoteReceived,
+    PassOn,
+    PeerMessage,
+    SendNote,
+    SendToPeer,
+)
+from rendezvous.peers.messages import NOTE_MAX, Note, encode_message
+from rendezvous.records import Command
+from tests.support.protocol.follower import Follower
+from tests.support.protocol.member_harness import none, only, running
+
+
+@pytest.mark.parametrize("to", [TO_LEADER, TO_ROUND])
+def test_a_note_of_the_leader_to_itself_comes_back_at_once(to: str) -> None:
+    bench = running()
+    own_id = bench.protocol.member_id
+    assert only(bench.tell(SendNote(to, "look")), NoteReceived) == NoteReceived(own_id, "look")
+
+
+def test_a_member_reaches_the_leader_and_answers_another_member() -> None:
+    member = Follower()
+    assert only(member.tell(SendNote(TO_LEADER, "look")), SendToPeer) == SendToPeer("L", encode_message(Note("look")))
+    assert none(member.tell(SendNote(TO_ROUND, "look")), SendToPeer, NoteReceived), "only the leader reaches all"
+    received = member.tell(PeerMessage("L", encode_message(Note("seen"))))
+    assert only(received, NoteReceived) == NoteReceived("L", "seen")
+
+
+@pytest.mark.parametrize("text", ["x" * (NOTE_MAX + 1), '"' * (NOTE_MAX - 1), "\u00e9" * (NOTE_MAX // 2)])
+def test_a_note_that_no_line_can_hold_is_not_sent(text: str) -> None:
+    member = Follower()
+    assert none(member.tell(SendNote(TO_LEADER, text)), SendToPeer)
+
+
+def test_a_request_is_passed_on_once_and_its_answer_written() -> None:
+    bench = running()
+    key = bench.job.make_command_key("t1")
+    bench.store.put(key, records.encode(Command(kind="why")))
+    assert only(bench.settle(), PassOn) == PassOn("t1", "why")
+    bench.store.put(bench.job.make_command_key("t2"), records.encode(Command(kind="drain", target="elsewhere")))
+    assert none(bench.settle(), PassOn), "others are done meanwhile"
+    assert bench.store.get(bench.job.make_command_key("t2")).first is None
+    bench.tell(AnswerCommand("t1", "rank 5 is late"))
+    found = bench.store.get(key).first
+    assert found is not None
+    assert records.decode(Command, found.value, found.key).answer == "rank 5 is late"
