@@ -9,8 +9,10 @@ from typing import Literal
 
 from rendezvous.records import Record
 
-State = Literal["runs", "sleeps", "blocked", "stopped", "ended"]
-"""Of the process: `blocked` in the kernel without interruption, on a disk or a device; `stopped` or traced."""
+State = Literal["runs", "sleeps", "blocked", "stopped", "ended", "unknown"]
+"""Of the process: `blocked` in the kernel without interruption, on a disk or a device; `stopped` or traced; `unknown`
+if its agent has not answered.
+"""
 
 
 class Frame(Record, frozen=True, kw_only=True):

@@ -5,8 +5,12 @@ to those that wait for nobody: the others wait for them, so they are named, with
 that wait for each other in a circle are a deadlock. Two operations, or two sizes, under one number are a mismatch: then
 nobody is late. If all have entered and none comes out, the network or a device is at fault, or one that is stopped.
 
+A member whose recorder has not answered may be late: it is named if nobody else is, and if nothing shows that it
+communicates. A rank of which nothing is known, because its node has not answered, is named as that.
+
 Where the recorder tells nothing, stacks do: those are named that are not in a communication while others are, or else
-the few beside the many. If neither tells, nobody is accused.
+the few beside the many. If neither tells, nobody is accused. Of a job that runs, most ranks wait for a moment at any
+time: calls younger than MOMENT_S are no evidence.
 """
 
 from __future__ import annotations
@@ -18,22 +22,32 @@ from typing import Literal
 
 from msgspec import Struct
 
-from launcher.diagnose.evidence import Call, GroupCalls, RankEvidence
+from launcher.diagnose.evidence import Call, GroupCalls, RankEvidence, State
 from launcher.model.text import format_count, format_list
 from launcher.worker.grid import WorkerMesh
 
 _EQUAL_SIZES = frozenset(("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base"))
 """Operations in which all members have to give as much."""
-_COMMUNICATION = ("torch/distributed/", "jax/_src/", "jaxlib/")
+_COMMUNICATION = ("torch/distributed/", "jax/_src/", "jax/experimental/multihost_utils", "jaxlib/")
 """Parts of file names: who stands there may wait for others."""
+_LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ")
+"""Parts of the names of files that are not the script's."""
+_HELD: tuple[State, ...] = ("stopped", "blocked", "ended")
+"""States in which a rank does nothing, wherever its stack stands."""
+MOMENT_S = 1.0
+ACTIVE_S = 60.0
+"""A job whose last collective is not older makes progress, if nobody waits."""
+_BUSY = 0.5  # cores: a rank that uses more computes
 _SHOWN = 3  # culprits whose position is told
 _WAITS_SHOWN = 8  # of a deadlock
 _DEFAULT_GROUP = "default_pg"
 _MESH_PREFIX = "mesh_"
 """torch's description of the groups of a DeviceMesh, before the name of the dimension."""
 
-Kind = Literal["late", "mismatch", "deadlock", "stuck", "odd", "unclear"]
-"""`late`: the culprits have not entered what others wait in. `stuck`: all have entered. `odd`: told by stacks alone."""
+Kind = Literal["late", "mismatch", "deadlock", "stuck", "unknown", "odd", "unclear", "healthy"]
+"""`late`: the culprits have not entered what others wait in. `stuck`: all have entered. `unknown`: nothing tells what
+the culprits do, and the others wait. `odd`: told by stacks alone. `healthy`: nobody waits longer than a moment.
+"""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -45,17 +59,23 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 class _Wait(Struct, frozen=True, kw_only=True):
-    """The call of a group that some members have entered and not left. `late`: those that have not entered it."""
+    """The call of a group that some members have entered and not left.
+
+    `late`: those that have not entered it. `is_seen`: their recorders say so; else only that they may be late is known.
+    """
 
     label: str
     call: Call
+    members: tuple[int, ...]
     inside: tuple[int, ...]
     late: tuple[int, ...]
+    is_seen: bool = True
 
 
 def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
-    """Name the ranks that the others wait for. `ranks`: each of the world once. `mesh`: of any of its ranks."""
-    world = {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
+    """Name the ranks that the others wait for. `ranks`: those of which something is known. `mesh`: of any rank."""
+    world = {rank: RankEvidence(rank=rank, state="unknown") for rank in range(mesh.world_size)}
+    world |= {one.rank: one for one in sorted(ranks, key=lambda one: one.rank)}
     groups = _collect_groups(world, mesh)
     if mismatch := _find_mismatch(groups, mesh):
         return mismatch
@@ -69,6 +89,7 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
         _conclude_late(ends, waits, world, mesh)
         or _conclude_deadlock(ends, waits, mesh)
         or _conclude_stuck(waits, world, mesh)
+        or _conclude_healthy(world)
         or _conclude_by_stacks(world, mesh)
     )
 
@@ -101,11 +122,15 @@ def _find_place(rank: int, mesh: WorkerMesh) -> tuple[int, ...]:
 
 
 class _Group(Struct, frozen=True, kw_only=True):
-    """`label`: its name for people. `calls`: rank -> what it has called, without members that have called nothing."""
+    """`label`: its name for people. `calls`: rank -> what it has called, without members that have called nothing.
+
+    `unseen`: members of whose calls nothing is known.
+    """
 
     label: str
     members: tuple[int, ...]
     calls: Mapping[int, GroupCalls]
+    unseen: tuple[int, ...]
 
     def get_last(self, rank: int) -> int:
         return self.calls[rank].last if rank in self.calls else 0
@@ -118,13 +143,10 @@ def _collect_groups(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list
             calls[group.name, group.description][rank] = group
     found = []
     for (_, description), each in calls.items():
-        members = [
-            rank
-            for rank in _find_members(description, sorted(each), world, mesh)
-            # Who has no recorder, or one that has forgotten, is not late for all that is known.
-            if rank in each or world[rank].state == "ended" or _is_recorded(world[rank])
-        ]
-        found.append(_Group(label=f"{description} {_format_members(members)}", members=tuple(members), calls=each))
+        members = _find_members(description, sorted(each), world, mesh)
+        unseen = [rank for rank in members if rank not in each and not _is_recorded(world[rank])]
+        label = f"{description.removeprefix(_MESH_PREFIX)} {_format_members(members)}"
+        found.append(_Group(label=label, members=tuple(members), calls=each, unseen=tuple(unseen)))
     return found
 
 
@@ -143,7 +165,12 @@ def _find_members(
 
 
 def _is_recorded(one: RankEvidence) -> bool:
-    return one.groups is not None and not one.is_truncated
+    """Whether a group that its recorder does not name is one that it has not used."""
+    return one.state == "ended" or (one.groups is not None and not one.is_truncated)
+
+
+def _is_waiting(call: Call) -> bool:
+    return call.is_open and call.age_s >= MOMENT_S
 
 
 def _format_members(ranks: Sequence[int]) -> str:
@@ -161,10 +188,10 @@ def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | No
                 shape = call.shape if call.operation in _EQUAL_SIZES else ""
                 said[call.number][call.operation, shape].append(rank)
         for number, kinds in sorted(said.items()):
-            is_open = any(
-                call.is_open for calls in group.calls.values() for call in calls.calls if call.number == number
+            is_held = any(
+                _is_waiting(call) for calls in group.calls.values() for call in calls.calls if call.number == number
             )
-            if len(kinds) < 2 or not is_open:
+            if len(kinds) < 2 or not is_held:
                 continue
             shown = sorted(kinds.items(), key=lambda each: (-len(each[1]), each[1]))
             same = len({operation for operation, _ in kinds}) == 1
@@ -194,12 +221,20 @@ def _list_waits(group: _Group, world: Mapping[int, RankEvidence]) -> Iterator[_W
     calls: dict[int, Call] = {}
     for rank, each in group.calls.items():
         call = each.calls[0]
-        if call.is_open and world[rank].state != "ended":
+        if _is_waiting(call) and world[rank].state != "ended":
             inside[call.number].append(rank)
             calls[call.number] = max(call, calls.get(call.number, call), key=lambda one: one.age_s)
     for number, ranks in inside.items():
-        late = tuple(rank for rank in group.members if group.get_last(rank) < number)
-        yield _Wait(label=group.label, call=calls[number], inside=tuple(ranks), late=late)
+        late = [rank for rank in group.members if rank not in group.unseen and group.get_last(rank) < number]
+        maybe = [rank for rank in group.unseen if _is_held(world[rank]) or not _is_communicating(world[rank])]
+        yield _Wait(
+            label=group.label,
+            call=calls[number],
+            members=group.members,
+            inside=tuple(ranks),
+            late=tuple(late or maybe),
+            is_seen=bool(late),
+        )
 
 
 def _find_ends(targets: Mapping[int, Collection[int]]) -> list[tuple[int, ...]]:
@@ -254,7 +289,7 @@ def _conclude_late(
 ) -> Diagnosis | None:
     """Name the ranks that wait for nobody. Those that communicate in a way that is not recorded come second."""
     lone = [members[0] for members in ends if len(members) == 1]
-    culprits = [rank for rank in lone if not _is_communicating(world[rank])]
+    culprits = [rank for rank in lone if _is_held(world[rank]) or not _is_communicating(world[rank])]
     hidden = [rank for rank in lone if not any(rank in wait.inside for wait in waits)]
     if not culprits and not hidden:
         return None
@@ -272,7 +307,11 @@ def _conclude_late(
     told = [(wait, [rank for rank in wait.late if rank in culprits]) for wait in oldest]
     sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late]
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
-    return Diagnosis(kind="late", culprits=tuple(sorted(culprits)), sentences=tuple(sentences))
+    is_known = any(wait.is_seen for wait, late in told if late)
+    is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
+    return Diagnosis(
+        kind="late" if is_known else "unknown", culprits=tuple(sorted(culprits)), sentences=tuple(sentences)
+    )
 
 
 def _conclude_deadlock(ends: Sequence[tuple[int, ...]], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
@@ -295,31 +334,71 @@ def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], m
     if not waits:
         return None
     wait = max(waits, key=lambda wait: (not wait.late, wait.call.age_s))
-    held = tuple(rank for rank in wait.inside if world[rank].state in ("stopped", "blocked"))
-    age = f"{wait.call.age_s:.0f} s"
-    sentence = f"all {len(wait.inside)} members have entered {_name_call(wait)}, and for {age} none comes out"
+    age = _format_age(wait.call)
+    sentence = f"all {len(wait.members)} members have entered {_name_call(wait)}, and for {age} "
+    if len(wait.inside) == len(wait.members):
+        sentence += "none has come out"
+    else:
+        sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not come out"
+    held = tuple(rank for rank in wait.members if _is_held(world[rank]))
     if held:
         return Diagnosis(
             kind="stuck",
             culprits=held,
-            sentences=(sentence, *(_describe_position(world[rank], mesh) for rank in held)),
+            sentences=(sentence, *(_describe_position(world[rank], mesh) for rank in held[:_SHOWN])),
         )
     return Diagnosis(kind="stuck", culprits=(), sentences=(f"{sentence}: look at the network and the devices",))
 
 
+def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
+    """Say that nobody waits, if the recorders of all ranks can tell; called where no old wait has been found."""
+    for one in world.values():
+        calls = [call for group in one.groups or () for call in group.calls]
+        if _is_held(one) or not calls or min(call.age_s for call in calls) > ACTIVE_S:
+            return None
+        has_none = min(call.age_s for call in calls) > MOMENT_S and not any(call.is_open for call in calls)
+        if has_none and _is_communicating(one):
+            return None  # from point to point, or in the store: that is not recorded
+    last_s = min(call.age_s for one in world.values() for group in one.groups or () for call in group.calls)
+    return Diagnosis(
+        kind="healthy",
+        culprits=(),
+        sentences=(
+            f"no rank has waited for another for longer than {MOMENT_S:g} s",
+            f"the last collective was entered {last_s:.1f} s ago",
+        ),
+    )
+
+
 def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> Diagnosis:
-    """Name the ranks whose state or stack is unlike that of the others."""
-    held = [rank for rank, one in world.items() if one.state in ("stopped", "ended", "blocked")]
-    odd = held if 0 < len(held) < len(world) else _find_odd_stacks(world)
+    """Name the ranks whose state or stack is unlike that of the others, or else those of which nothing is known."""
+    known = {rank: one for rank, one in world.items() if one.state != "unknown"}
+    lost = tuple(rank for rank in world if rank not in known)
+    held = [rank for rank, one in known.items() if _is_held(one)]
+    odd = held if 0 < len(held) < len(known) else _find_odd_stacks(known)
+    if not odd and 0 < len(lost) < len(world):
+        rest = f"the other {format_count(len(known), 'rank')} communicate"
+        is_clear = all(one.stack and _is_communicating(one) for one in known.values())
+        told = f"nothing is known of {describe_ranks(lost, mesh)}"
+        return Diagnosis(
+            kind="unknown" if is_clear else "unclear",
+            culprits=lost if is_clear else (),
+            sentences=(f"{told}; {rest}" if is_clear else told,),
+        )
     if not odd:
-        return Diagnosis(kind="unclear", culprits=(), sentences=("no rank is unlike the others",))
-    rest = next(rank for rank in world if rank not in odd)
+        is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
+        return Diagnosis(
+            kind="unclear",
+            culprits=(),
+            sentences=("no rank is unlike the others", *(["all of them compute"] if is_busy else [])),
+        )
+    rest = next((rank for rank in known if rank not in odd and world[rank].stack), min(set(known) - set(odd)))
     return Diagnosis(
         kind="odd",
         culprits=tuple(odd),
         sentences=(
             *(_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]),
-            f"of the other {format_count(len(world) - len(odd), 'rank')}, {_describe_position(world[rest], mesh)}",
+            f"of the other {format_count(len(known) - len(odd), 'rank')}, {_describe_position(world[rest], mesh)}",
         ),
     )
 
@@ -338,30 +417,58 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
     return []
 
 
+def _is_held(one: RankEvidence) -> bool:
+    return one.state in _HELD
+
+
 def _is_communicating(one: RankEvidence) -> bool:
-    return any(part in frame.file for frame in one.stack or () for part in _COMMUNICATION)
+    """Whether the libraries that a rank's own code has called last have to do with other ranks.
+
+    What has called its own code does not count: torch's `record` stands there as well.
+    """
+    for frame in one.stack or ():
+        if any(part in frame.file for part in _COMMUNICATION):
+            return True
+        if not is_library(frame.file):
+            return False
+    return False
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python or to what is installed, rather than to the script."""
+    return any(part in file for part in (*_COMMUNICATION, *_LIBRARIES))
 
 
 def _name_call(wait: _Wait) -> str:
     return f"{wait.call.operation} {wait.call.number} of {wait.label}"
 
 
+def _format_age(call: Call) -> str:
+    return f"{call.age_s:.0f} s"
+
+
+def _has(ranks: Collection[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
 def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:
-    has = "has" if len(late) == 1 else "have"
     who = format_count(len(wait.inside), "other")
-    waits = "waits" if len(wait.inside) == 1 else "wait"
-    since = f"since {wait.call.age_s:.0f} s"
-    return f"{describe_ranks(late, mesh)} {has} not entered {_name_call(wait)}; {who} {waits} {since}"
+    entered = "not entered" if wait.is_seen else "not been seen in"
+    waited = f"{_has(wait.inside)} waited for {_format_age(wait.call)}"
+    return f"{describe_ranks(late, mesh)} {_has(late)} {entered} {_name_call(wait)}; {who} {waited}"
 
 
 def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
     """Describe what a rank is doing: "rank 5 (tp=1) is in load (loader.py:31), asleep"."""
     who = describe_ranks([one.rank], mesh)
+    if one.state == "unknown":
+        return f"nothing is known of {who}: its node has not answered"
     if one.state == "ended":
-        return f"{who} has ended with exit code {one.exit_code}"
+        return f"{who} has ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")
     if one.state == "stopped":
         return f"{who} is stopped, by a signal or a debugger"
-    state = {"runs": "running", "sleeps": "asleep", "blocked": f"blocked in the kernel ({one.wait})"}[one.state]
+    blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
+    state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
     if not one.stack:
         return f"{who} is {state}; its stack is not known"
     frame = one.stack[0]

@@ -46,7 +46,7 @@ def test_a_rank_that_has_not_entered_what_others_wait_in_is_named() -> None:
         diagnose(ranks, FOUR),
         "late",
         (2,),
-        "rank 2 (dp=2) has not entered all_reduce 9 of default_pg [0-3]; 3 others wait since 312 s",
+        "rank 2 (dp=2) has not entered all_reduce 9 of default_pg [0-3]; 3 others have waited for 312 s",
         "rank 2 (dp=2) is in load (loader.py:31), asleep",
     )
 
@@ -68,7 +68,7 @@ def test_a_chain_of_waits_is_followed_to_its_end() -> None:
     found = diagnose(ranks, CUBE)
     assert (found.kind, found.culprits) == ("late", (5,))
     assert found.sentences[0].startswith(
-        "rank 5 (pp=1 dp=0 tp=1) has not entered all_reduce 5 of mesh_tp [4, 5]; 1 other waits"
+        "rank 5 (pp=1 dp=0 tp=1) has not entered all_reduce 5 of tp [4, 5]; 1 other has waited"
     )
 
 
@@ -117,7 +117,7 @@ def test_where_all_have_entered_the_network_or_a_device_is_at_fault() -> None:
         diagnose([see(rank, waits("default_pg", 4)) for rank in range(4)], FOUR),
         "stuck",
         (),
-        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s none comes out: look at the "
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s none has come out: look at the "
         "network and the devices",
     )
 
@@ -147,7 +147,7 @@ def test_a_rank_that_has_ended_is_named_with_its_exit_code() -> None:
         diagnose(ranks, TWO),
         "late",
         (1,),
-        "rank 1 (dp=1) has not entered all_reduce 4 of default_pg [0, 1]; 1 other waits since 312 s",
+        "rank 1 (dp=1) has not entered all_reduce 4 of default_pg [0, 1]; 1 other has waited for 312 s",
         "rank 1 (dp=1) has ended with exit code 0",
     )
 
@@ -199,3 +199,78 @@ def test_ranks_are_told_by_what_they_have_in_common() -> None:
     assert describe_ranks([2, 3], CUBE) == "all of pp=0 dp=1"
     assert describe_ranks([1, 2], CUBE) == "ranks 1, 2"
     assert describe_ranks([0], CUBE) == "rank 0 (pp=0 dp=0 tp=0)"
+
+
+def test_of_a_rank_whose_node_has_not_answered_that_is_told() -> None:
+    check(
+        diagnose([see(rank, waits("default_pg", 4)) for rank in (0, 1, 3)], FOUR),
+        "unknown",
+        (2,),
+        "rank 2 (dp=2) has not been seen in all_reduce 4 of default_pg [0-3]; 3 others have waited for 312 s",
+        "nothing is known of rank 2 (dp=2): its node has not answered",
+    )
+    assert diagnose([see(0, waits("default_pg", 4)), see(1, group("default_pg", 3), stack=LOAD)], FOUR).culprits == (1,)
+
+
+def test_a_stopped_rank_cannot_tell_what_it_has_entered_and_is_named() -> None:
+    ranks = [see(rank, waits("mesh_tp/0", 4)) for rank in range(4)]
+    ranks[3] = see(3, groups=None, state="stopped")
+    mesh = WorkerMesh(("tp",), (4,), 0, ("tp",))
+    check(
+        diagnose([replace(one, groups=rename(one)) for one in ranks], mesh),
+        "late",
+        (3,),
+        "rank 3 (tp=3) has not been seen in all_reduce 4 of tp [0-3]; 3 others have waited for 312 s",
+        "rank 3 (tp=3) is stopped, by a signal or a debugger",
+    )
+
+
+def rename(one: RankEvidence) -> tuple[GroupCalls, ...] | None:
+    return one.groups and tuple(replace(group, name="11") for group in one.groups)
+
+
+def test_one_without_stack_and_recorder_is_only_not_known() -> None:
+    ranks = [*(see(rank, waits("default_pg", 4)) for rank in range(3)), see(3, groups=None, stack=None)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unknown", (3,))
+
+
+def test_where_nobody_waits_longer_than_a_moment_nobody_is_accused() -> None:
+    ranks = [see(rank, waits("default_pg", 9, age_s=0.9)) for rank in range(4)]
+    ranks[2] = see(2, group("default_pg", 8, age_s=1.4), stack=LOAD, state="runs")
+    check(
+        diagnose(ranks, FOUR),
+        "healthy",
+        (),
+        "no rank has waited for another for longer than 1 s",
+        "the last collective was entered 0.9 s ago",
+    )
+
+
+def test_a_job_is_not_healthy_if_something_else_may_hold_it() -> None:
+    ranks = [see(rank, group("default_pg", 9, age_s=2.0), stack=LOAD) for rank in range(4)]
+    assert diagnose(ranks, FOUR).kind == "healthy"
+    for other in (
+        {"state": "stopped"},
+        {"stack": WAIT},
+        {"groups": None},
+        {"groups": (group("default_pg", 9, age_s=61.0),)},
+    ):
+        assert diagnose([*ranks[:3], replace(ranks[3], **other)], FOUR).kind != "healthy"
+    assert diagnose(ranks[:3], FOUR).kind != "healthy"
+
+
+def test_what_has_called_the_script_is_no_communication() -> None:
+    """torch's `record` stands below every frame of a script that uses it."""
+    record = Frame(function="wrapper", file="/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", line=1)
+    ranks = [see(rank, groups=None, stack=(*(LOAD if rank == 1 else WAIT), record)) for rank in range(4)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("odd", (1,))
+
+
+def test_of_those_inside_only_they_that_stay_are_told() -> None:
+    ranks = [see(rank, group("default_pg", 4)) for rank in range(4)]
+    ranks[1] = see(1, waits("default_pg", 4))
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.sentences[0].partition(": ")[0]) == (
+        "stuck",
+        "all 4 members have entered all_reduce 4 of default_pg [0-3], and for 312 s rank 1 (dp=1) has not come out",
+    )
