@@ -3,11 +3,14 @@
 The dump is JSON of format 2. Its table of groups, `pg_config`, is empty under gloo, so groups are taken from the
 entries, which name them alike on all ranks. `state` stays "scheduled" under gloo; `retired` does not lag. Operations
 from point to point are not numbered like collectives, and gloo's are not recorded at all: they are left out, as are
-coalesced operations, whose numbers differ between ranks (pytorch#125173).
+coalesced operations, which share a number or have different ones on different ranks (pytorch#125173).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -16,8 +19,11 @@ from launcher.diagnose.evidence import Call, GroupCalls
 
 DUMP_MAX = 32 * 2**20
 """Bytes: a ring of 2,000 entries has about 1 MB."""
-SHAPE_MAX = 80
+SHAPE_MAX = 48
 GROUPS_MAX = 8
+CALLS_MAX = 3
+"""The last of a group: another member may have stayed in an earlier one."""
+TIMES_MAX = 20
 
 
 class _Entry(msgspec.Struct):
@@ -27,6 +33,9 @@ class _Entry(msgspec.Struct):
     profiling_name: str
     retired: bool
     time_created_ns: int
+    time_discovered_started_ns: int = 0
+    time_discovered_completed_ns: int = 0
+    duration_ms: float | None = None
     is_p2p: bool = False
     input_sizes: Any = ()
     input_dtypes: Any = ()
@@ -53,18 +62,45 @@ def read_dump(dump: bytes, now_ns: int) -> tuple[tuple[GroupCalls, ...], bool]:
         if not entry.is_p2p and "coalesced" not in entry.profiling_name:
             groups.setdefault(entry.process_group, []).append(entry)
     known = {str(entry.pg_id) for entry in found.entries}
-    calls = [_read_group(name, entries, now_ns) for name, entries in groups.items()]
+    counted = {name: _keep_counted(entries) for name, entries in groups.items()}
+    calls = [_read_group(name, entries, now_ns) for name, entries in counted.items() if entries]
     calls.sort(key=lambda group: group.calls[-1].age_s)
     return tuple(calls[:GROUPS_MAX]), bool(found.pg_status.keys() - known) or len(calls) > GROUPS_MAX
 
 
-def _read_group(name: tuple[str, str], entries: list[_Entry], now_ns: int) -> GroupCalls:
-    ordered = sorted(entries, key=lambda entry: entry.collective_seq_id)
+def _keep_counted(entries: Sequence[_Entry]) -> list[_Entry]:
+    """Return the entries that have a number for themselves, in order: others are parts of a coalesced operation."""
+    count = Counter(entry.collective_seq_id for entry in entries)
+    alone = (entry for entry in entries if count[entry.collective_seq_id] == 1)
+    return sorted(alone, key=lambda entry: entry.collective_seq_id)
+
+
+def _read_group(name: tuple[str, str], ordered: Sequence[_Entry], now_ns: int) -> GroupCalls:
+    shown = list(ordered[-CALLS_MAX:])
     first_open = next((entry for entry in ordered if not entry.retired), None)
-    shown = [ordered[-1]] if first_open in (None, ordered[-1]) else [first_open, ordered[-1]]
+    if first_open and first_open not in shown:
+        shown = [first_open, *shown]
+    last = ordered[-TIMES_MAX:]
+    # Times are compared by number, so there must be no gap.
+    is_whole = last[-1].collective_seq_id - last[0].collective_seq_id == len(last) - 1
+    entered_ms = [entry.time_created_ns // 10**6 for entry in last] if is_whole else []
+    lengths = [_read_length_ms(entry) for entry in last] if is_whole else []
     return GroupCalls(
-        name=name[0], description=name[1], calls=tuple(_read_call(entry, now_ns) for entry in shown if entry)
+        name=name[0],
+        description=name[1],
+        calls=tuple(_read_call(entry, now_ns) for entry in shown),
+        entered_ms=tuple(entered_ms[:1] + [after - before for before, after in pairwise(entered_ms)]),
+        lengths_ms=tuple(lengths) if any(length >= 0 for length in lengths) else (),
     )
+
+
+def _read_length_ms(entry: _Entry) -> int:
+    """Return how long a call took on its device or, less exactly, as the watchdog saw it; -1 if that is not known."""
+    if entry.duration_ms is not None:
+        return round(entry.duration_ms)
+    if entry.time_discovered_started_ns and entry.time_discovered_completed_ns:
+        return max(0, entry.time_discovered_completed_ns - entry.time_discovered_started_ns) // 10**6
+    return -1
 
 
 def _read_call(entry: _Entry, now_ns: int) -> Call:
@@ -74,5 +110,5 @@ def _read_call(entry: _Entry, now_ns: int) -> Call:
         operation=entry.profiling_name.rpartition(":")[2],
         shape=shape if len(shape) <= SHAPE_MAX else shape[: SHAPE_MAX - 3] + "...",
         is_open=not entry.retired,
-        age_s=max(0, now_ns - entry.time_created_ns) / 1e9,
+        age_s=round(max(0, now_ns - entry.time_created_ns) / 1e9, 3),
     )

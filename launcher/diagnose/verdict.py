@@ -145,7 +145,7 @@ def _collect_groups(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list
     for (_, description), each in calls.items():
         members = _find_members(description, sorted(each), world, mesh)
         unseen = [rank for rank in members if rank not in each and not _is_recorded(world[rank])]
-        label = f"{description.removeprefix(_MESH_PREFIX)} {_format_members(members)}"
+        label = f"{name_group(description)} {format_members(members)}"
         found.append(_Group(label=label, members=tuple(members), calls=each, unseen=tuple(unseen)))
     return found
 
@@ -173,7 +173,13 @@ def _is_waiting(call: Call) -> bool:
     return call.is_open and call.age_s >= MOMENT_S
 
 
-def _format_members(ranks: Sequence[int]) -> str:
+def name_group(description: str) -> str:
+    """Name a group for people, as the mesh does where it is one of a mesh."""
+    return description.removeprefix(_MESH_PREFIX)
+
+
+def format_members(ranks: Sequence[int]) -> str:
+    """Format the members of a group: "[4-7]", "[1, 5]"."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"[{ranks[0]}-{ranks[-1]}]"
     return f"[{format_list(list(map(str, ranks)))}]"
@@ -220,13 +226,13 @@ def _list_waits(group: _Group, world: Mapping[int, RankEvidence]) -> Iterator[_W
     inside: defaultdict[int, list[int]] = defaultdict(list)
     calls: dict[int, Call] = {}
     for rank, each in group.calls.items():
-        call = each.calls[0]
-        if _is_waiting(call) and world[rank].state != "ended":
+        call = each.oldest_open
+        if call and _is_waiting(call) and world[rank].state != "ended":
             inside[call.number].append(rank)
             calls[call.number] = max(call, calls.get(call.number, call), key=lambda one: one.age_s)
     for number, ranks in inside.items():
         late = [rank for rank in group.members if rank not in group.unseen and group.get_last(rank) < number]
-        maybe = [rank for rank in group.unseen if _is_held(world[rank]) or not _is_communicating(world[rank])]
+        maybe = [rank for rank in group.unseen if _is_held(world[rank]) or not is_communicating(world[rank])]
         yield _Wait(
             label=group.label,
             call=calls[number],
@@ -289,7 +295,7 @@ def _conclude_late(
 ) -> Diagnosis | None:
     """Name the ranks that wait for nobody. Those that communicate in a way that is not recorded come second."""
     lone = [members[0] for members in ends if len(members) == 1]
-    culprits = [rank for rank in lone if _is_held(world[rank]) or not _is_communicating(world[rank])]
+    culprits = [rank for rank in lone if _is_held(world[rank]) or not is_communicating(world[rank])]
     hidden = [rank for rank in lone if not any(rank in wait.inside for wait in waits)]
     if not culprits and not hidden:
         return None
@@ -357,7 +363,7 @@ def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
         if _is_held(one) or not calls or min(call.age_s for call in calls) > ACTIVE_S:
             return None
         has_none = min(call.age_s for call in calls) > MOMENT_S and not any(call.is_open for call in calls)
-        if has_none and _is_communicating(one):
+        if has_none and is_communicating(one):
             return None  # from point to point, or in the store: that is not recorded
     last_s = min(call.age_s for one in world.values() for group in one.groups or () for call in group.calls)
     return Diagnosis(
@@ -377,13 +383,13 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
     held = [rank for rank, one in known.items() if _is_held(one)]
     odd = held if 0 < len(held) < len(known) else _find_odd_stacks(known)
     if not odd and 0 < len(lost) < len(world):
-        rest = f"the other {format_count(len(known), 'rank')} communicate"
-        is_clear = all(one.stack and _is_communicating(one) for one in known.values())
+        others = f"the other {format_count(len(known), 'rank')} communicate"
+        is_clear = all(one.stack and is_communicating(one) for one in known.values())
         told = f"nothing is known of {describe_ranks(lost, mesh)}"
         return Diagnosis(
             kind="unknown" if is_clear else "unclear",
             culprits=lost if is_clear else (),
-            sentences=(f"{told}; {rest}" if is_clear else told,),
+            sentences=(f"{told}; {others}" if is_clear else told,),
         )
     if not odd:
         is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
@@ -408,7 +414,7 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
     for rank, one in world.items():
         if one.stack:
             stacks[tuple((frame.function, frame.file) for frame in one.stack)].append(rank)
-    outside = [rank for rank, one in world.items() if one.stack and not _is_communicating(one)]
+    outside = [rank for rank, one in world.items() if one.stack and not is_communicating(one)]
     if outside and len(outside) < sum(map(len, stacks.values())):
         return outside
     most = max(stacks.values(), key=len, default=[])
@@ -421,7 +427,7 @@ def _is_held(one: RankEvidence) -> bool:
     return one.state in _HELD
 
 
-def _is_communicating(one: RankEvidence) -> bool:
+def is_communicating(one: RankEvidence) -> bool:
     """Whether the libraries that a rank's own code has called last have to do with other ranks.
 
     What has called its own code does not count: torch's `record` stands there as well.

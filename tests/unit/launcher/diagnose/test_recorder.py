@@ -29,11 +29,12 @@ def dump(*entries: dict[str, Any], status: dict[str, Any] | None = None) -> byte
 
 
 def test_of_every_group_the_oldest_open_call_and_the_last_are_read() -> None:
-    calls = [entry(1), entry(2, retired=False), entry(3, retired=False), entry(7, ("5", "mesh_dp"), 2)]
+    calls = [entry(1, retired=False), *(entry(number) for number in (3, 2, 4, 5)), entry(7, ("5", "mesh_dp"), 2)]
     (tp, dp), is_truncated = read_dump(dump(*calls, status={"2": {}, "3": {}}), NOW_NS)
-    assert (tp.name, tp.description, [call.number for call in tp.calls], tp.last) == ("11", "mesh_tp", [2, 3], 3)
-    assert (tp.calls[0].operation, tp.calls[0].is_open, tp.calls[0].age_s) == ("all_reduce", True, 2.0)
-    assert [(call.number, call.is_open) for call in dp.calls] == [(7, False)]
+    assert (tp.name, tp.description, [call.number for call in tp.calls], tp.last) == ("11", "mesh_tp", [1, 3, 4, 5], 5)
+    assert tp.oldest_open is tp.calls[0]
+    assert (tp.calls[0].operation, tp.calls[0].age_s) == ("all_reduce", 1.0)
+    assert ([call.number for call in dp.calls], dp.oldest_open) == ([7], None)
     assert "[4]" in tp.calls[0].shape
     assert not is_truncated
 
@@ -49,6 +50,20 @@ def test_point_to_point_and_coalesced_operations_do_not_count() -> None:
     calls = [entry(1), entry(9, is_p2p=True), entry(9, profiling_name="nccl:all_reduce_coalesced")]
     ((tp,), _) = read_dump(dump(*calls), NOW_NS)
     assert tp.last == 1
+    calls = [entry(1), *(entry(2, profiling_name=f"nccl:{name}") for name in ("_all_gather_base", "all_reduce"))]
+    assert read_dump(dump(*calls), NOW_NS)[0][0].last == 1
+    assert read_dump(dump(*calls[1:]), NOW_NS)[0] == ()
+
+
+def test_of_the_last_calls_it_is_told_when_they_began_and_how_long_they_took() -> None:
+    at = [1000, 1010, 1040]
+    calls = [entry(number, time_created_ns=ms * 10**6) for number, ms in enumerate(at, 5)]
+    ((tp,), _) = read_dump(dump(*calls), NOW_NS)
+    assert (tp.entered_ms, tp.lengths_ms) == ((1000, 10, 30), ())
+    calls[0] |= {"duration_ms": 7.4}
+    calls[1] |= {"time_discovered_started_ns": 10**7, "time_discovered_completed_ns": 10**8}
+    assert read_dump(dump(*calls), NOW_NS)[0][0].lengths_ms == (7, 90, -1)
+    assert read_dump(dump(calls[0], calls[2]), NOW_NS)[0][0].entered_ms == ()
 
 
 @pytest.mark.parametrize(
@@ -63,4 +78,4 @@ def test_what_is_no_dump_is_refused_in_a_sentence(garbage: bytes) -> None:
 
 def test_a_huge_shape_is_cut() -> None:
     ((group,), _) = read_dump(dump(entry(1, input_sizes=[[10**6] * 1000])), NOW_NS)
-    assert len(group.calls[0].shape) == 80
+    assert len(group.calls[0].shape) == 48
