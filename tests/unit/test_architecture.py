@@ -62,7 +62,8 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
-    "launcher.config.schedulers", "launcher.diagnose.evidence", "launcher.diagnose.recorder",
+    "launcher.config.schedulers", "launcher.diagnose.answer", "launcher.diagnose.evidence",
+    "launcher.diagnose.recorder", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
     "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure",

@@ -1,0 +1,212 @@
+"""What is said to somebody who asks why a job does not go on.
+
+    rank 5 (pp=1 tp=1) has not entered all_reduce 1042 of tp [4-7]; 3 others have
+      waited for 312 s.
+    rank 5 (pp=1 tp=1) is in read (loader.py:31), asleep.
+
+    Rank 5 (pp=1 tp=1), the innermost frame first:
+      read                         /home/me/loader.py:31
+      ...
+    Not known:
+      ranks 0-7: no flight recorder: ...
+    hint: ...
+
+The first sentence is the verdict, the last line says what to do. What could not be read is told with its reason, once
+for all ranks that it concerns, because a verdict is as good as its evidence.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from launcher.diagnose.evidence import Frame, RankEvidence
+from launcher.diagnose.stack_groups import find_own_frame, format_place, render_frames
+from launcher.diagnose.verdict import Diagnosis, Kind, describe_ranks
+from launcher.model.text import WIDTH, format_list
+from launcher.worker.grid import WorkerMesh
+from rendezvous.codec import encode
+
+STACKS_SHOWN = 3
+FRAMES_SHOWN = 8
+REASONS_SHOWN = 6
+_AGAIN = "ask again in a minute"
+
+_REMEDIES = {
+    "the worker has opened no socket": "any call of launcher.worker opens one, and so does --hang-evidence; JAX has no "
+    "recorder",
+    "cannot read the worker": "py-spy needs the right to trace processes: see /proc/sys/kernel/yama/ptrace_scope, or "
+    "SYS_PTRACE in a container",
+}
+"""A part of a reason -> what makes the evidence available in the next run."""
+
+
+class Gap(Struct, frozen=True, kw_only=True):
+    """Evidence that is missing on some ranks, for one reason. `remedy`: "" where none is known."""
+
+    ranks: tuple[int, ...]
+    reason: str
+    remedy: str = ""
+
+
+class CulpritStack(Struct, frozen=True, kw_only=True):
+    """`name`: the rank in terms of the mesh."""
+
+    rank: int
+    name: str
+    frames: tuple[Frame, ...]
+
+
+class HangAnswer(Struct, frozen=True, kw_only=True):
+    """All that is said. `hint`: what to do now. `folders`: where the whole evidence is, as "node:path"."""
+
+    kind: Kind
+    culprits: tuple[int, ...]
+    sentences: tuple[str, ...]
+    stacks: tuple[CulpritStack, ...]
+    gaps: tuple[Gap, ...]
+    silent_nodes: tuple[str, ...]
+    stragglers: tuple[str, ...]
+    folders: tuple[str, ...]
+    hint: str
+
+
+def make_answer(
+    diagnosis: Diagnosis,
+    ranks: Sequence[RankEvidence],
+    mesh: WorkerMesh,
+    folders: Sequence[str] = (),
+    silent_nodes: Sequence[str] = (),
+    stragglers: Sequence[str] = (),
+) -> HangAnswer:
+    """Put together what is said. `silent_nodes`: whose agents have not answered."""
+    world = {one.rank: one for one in ranks}
+    stacks = [
+        CulpritStack(rank=rank, name=describe_ranks([rank], mesh), frames=stack)
+        for rank in diagnosis.culprits
+        if rank in world and (stack := world[rank].stack)
+    ]
+    return HangAnswer(
+        kind=diagnosis.kind,
+        culprits=diagnosis.culprits,
+        sentences=diagnosis.sentences,
+        stacks=tuple(stacks[:STACKS_SHOWN]),
+        gaps=tuple(_collect_gaps(ranks)),
+        silent_nodes=tuple(silent_nodes),
+        stragglers=tuple(stragglers),
+        folders=tuple(folders),
+        hint=_advise(diagnosis, world, mesh),
+    )
+
+
+def encode_answer(answer: HangAnswer) -> bytes:
+    """Encode the answer as JSON, for programs."""
+    return encode(answer)
+
+
+def render_answer(answer: HangAnswer) -> str:
+    """Render the answer for a terminal; ends with a newline."""
+    lines = [line for sentence in (*answer.sentences, *answer.stragglers) for line in _wrap(f"{sentence}.")]
+    for stack in answer.stacks:
+        lines += ["", f"{stack.name[:1].upper()}{stack.name[1:]}, the innermost frame first:"]
+        lines += render_frames(stack.frames, FRAMES_SHOWN)
+    if answer.gaps or answer.silent_nodes:
+        lines += ["", "Not known:"]
+        lines += [line for node in answer.silent_nodes for line in _wrap(f"node {node} has not answered", "  ")]
+        for gap in answer.gaps[:REASONS_SHOWN]:
+            lines += _wrap(f"{format_ranges(gap.ranks)}: {gap.reason}{f' ({gap.remedy})' if gap.remedy else ''}", "  ")
+        if len(answer.gaps) > REASONS_SHOWN:
+            lines.append(f"  and for {len(answer.gaps) - REASONS_SHOWN} more reasons: see the folders")
+    if answer.folders:
+        lines += ["", "All that was found:", *(f"  {folder}" for folder in answer.folders)]
+    return "\n".join([*lines, "", f"hint: {answer.hint}"]) + "\n"
+
+
+def format_ranges(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0-3, 6" """
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    text = format_list(["-".join(map(str, part)) for part in parts])
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _collect_gaps(ranks: Sequence[RankEvidence]) -> list[Gap]:
+    """Return what is missing, each reason once, that of most ranks first."""
+    by_reason: defaultdict[str, list[int]] = defaultdict(list)
+    for one in sorted(ranks, key=lambda one: one.rank):
+        for reason in one.missing:
+            by_reason[reason].append(one.rank)
+    ordered = sorted(by_reason.items(), key=lambda each: (-len(each[1]), each[0]))
+    return [
+        Gap(
+            ranks=tuple(found),
+            reason=reason,
+            remedy=next((remedy for part, remedy in _REMEDIES.items() if part in reason), ""),
+        )
+        for reason, found in ordered
+    ]
+
+
+# --- what to do ---
+
+_STATE_ORDER = {"ended": 0, "stopped": 1, "blocked": 2}
+
+
+def _advise(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> str:
+    match diagnosis.kind:
+        case "late" | "odd" | "stuck" if diagnosis.culprits:
+            return _advise_on_culprit(diagnosis, world, mesh)
+        case "stuck":
+            return (
+                "check the links between the nodes and the devices' errors in dmesg; with NCCL, NCCL_DEBUG=INFO in "
+                "the next run says which transport it uses"
+            )
+        case "mismatch":
+            return "the script takes different branches on these ranks: compare what leads to this call on each"
+        case "deadlock":
+            return "the script uses these groups in different orders on these ranks: use them in one order on all"
+        case "unknown":
+            who = describe_ranks(diagnosis.culprits, mesh)
+            if all(rank in world for rank in diagnosis.culprits):
+                return f"see what {who} does: py-spy dump, or gdb, on its node"
+            return f"look at the node of {who}: does its agent run, and is it reached?"
+        case "healthy":
+            return f"there may be no hang: if nothing goes on all the same, {_AGAIN} and compare"
+        case _:
+            return f"{_AGAIN} and compare: what is at the same place then does not move"
+
+
+def _advise_on_culprit(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> str:
+    """Advise by what the culprit does that leaves the least choice: it is held, or it stands somewhere."""
+    found = [world[rank] for rank in diagnosis.culprits if rank in world]
+    one = min(found, key=lambda one: _STATE_ORDER.get(one.state, len(_STATE_ORDER)))
+    who = describe_ranks([one.rank], mesh)
+    if one.state == "stopped":
+        return f"continue {who} with kill -CONT, or detach the debugger from it"
+    if one.state == "ended":
+        return f"read the end of the log of {who}: it has left while others still need it"
+    if one.state == "blocked":
+        return f"a disk, a network file system or a device does not answer {who}: see dmesg on its node"
+    frame = find_own_frame(one.stack)
+    if frame is None:
+        return f"{who} is where no stack could be read: py-spy dump, or gdb, on its node"
+    where = f"see what {who} does in {frame.function} at {format_place(frame)}"
+    return f"{where}, and {_AGAIN}" if diagnosis.kind == "odd" else where
