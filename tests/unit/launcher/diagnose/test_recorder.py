@@ -55,7 +55,7 @@ def test_point_to_point_and_coalesced_operations_do_not_count() -> None:
     assert read_dump(dump(*calls[1:]), NOW_NS)[0] == ()
 
 
-def test_of_the_last_calls_it_is_told_when_they_began_and_how_long_they_took() -> None:
+def test_when_the_last_calls_began_and_how_long_they_took_is_read() -> None:
     at = [1000, 1010, 1040]
     calls = [entry(number, time_created_ns=ms * 10**6) for number, ms in enumerate(at, 5)]
     ((tp,), _) = read_dump(dump(*calls), NOW_NS)
