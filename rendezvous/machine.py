@@ -24,7 +24,7 @@ from rendezvous import events
 from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, SettingsError
 from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
-from rendezvous.member import join, lease, leave, local_round, notes, outage, stale_watch
+from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
@@ -152,6 +152,8 @@ class MemberMachine:
                 elif message is not None:
                     outage.handle(state, member_id, message, now)
             case events.SendNote():
+                from rendezvous.member import notes
+
                 notes.send(state, event)
             case events.AnswerCommand(token, text):
                 if state.leadership is not None:

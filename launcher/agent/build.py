@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.agent.loop import Agent
@@ -33,12 +35,15 @@ from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
 from rendezvous.driver.driver import Driver
+from rendezvous.events import Event
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
+    from launcher.agent.diagnosis.examination import Examination
+    from launcher.agent.diagnosis.inquiries import Inquiries
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
 
@@ -123,7 +128,28 @@ def build_agent(
         record=record,
         round_log=round_log,
         failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax),
+        make_inquiries=partial(_make_inquiries, supervisor, membership.driver.submit, wakeup.wake, layout, host),
     )
+
+
+def _make_inquiries(
+    supervisor: Supervisor,
+    submit: Callable[[Event], None],
+    wake: Callable[[], None],
+    layout: LogLayout,
+    host: str,
+    poll: select.poll,
+) -> Inquiries:
+    """Build what answers for this node's workers, once there are some."""
+    from launcher.agent.diagnosis.inquiries import Inquiries
+
+    def make_examination() -> Examination:
+        from launcher.agent.diagnosis.examination import Examination
+        from launcher.agent.diagnosis.local_examiner import LocalExaminer
+
+        return Examination(LocalExaminer(supervisor, poll), submit, wake, host, lambda number: "")
+
+    return Inquiries(poll, make_examination, submit, layout.run_id, host)
 
 
 def _join_alone(

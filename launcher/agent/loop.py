@@ -23,7 +23,7 @@ from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.logs.reports.failures import Failures, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
-from launcher.model.console import log
+from launcher.model.console import log, write_stderr
 from launcher.model.errors import UsageError, find_shortage_hint
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
@@ -44,6 +44,8 @@ from rendezvous.errors import EXIT_USAGE, RecordError
 from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
+    from launcher.agent.diagnosis.inquiries import Inquiries
+    from launcher.agent.diagnosis.messages import Told
     from launcher.agent.preload import ForkServerClient
     from launcher.logs.pump import OutputPump
 
@@ -69,6 +71,7 @@ class Agent(Struct, kw_only=True, eq=False):
     record: Callable[[object], None]
     round_log: RoundLog
     failures: Failures
+    make_inquiries: Callable[[select.poll], Inquiries]
 
     _round: lifecycle.Round | None = None
     _assignment: NodeAssignment | None = None  # of the current or last round
@@ -76,6 +79,9 @@ class Agent(Struct, kw_only=True, eq=False):
     _loss_reason: str = ""  # why the supervisor was lost
     _fork_server_error: UsageError | None = None  # why there is no fork server
     _stuck_at: float = math.inf  # when a sweep has taken so long that its delay is logged
+    _inquiries: Inquiries | None = None  # from the first round on
+    _has_asked: bool = False  # SIGQUIT has come once
+    _held_stop: events.StopRound | None = None  # put off while the survivors of a failure are looked at
     _poll: select.poll = field(default_factory=select.poll)
 
     def run(self) -> int:
@@ -93,6 +99,8 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._wait()
             return self._finish(self._exit)
         finally:
+            if self._inquiries is not None:
+                self._inquiries.close()
             self.membership.close()
             if self.pump is not None:
                 self.pump.close()
@@ -112,6 +120,8 @@ class Agent(Struct, kw_only=True, eq=False):
         )
         if self.fork_server is not None:
             wake_at = min(wake_at, self.fork_server.wake_at)
+        if self._inquiries is not None:
+            wake_at = min(wake_at, self._inquiries.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
 
     def _run_once(self) -> None:
@@ -137,6 +147,11 @@ class Agent(Struct, kw_only=True, eq=False):
                 f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
                 f"{self.supervisor.describe_remaining()}"
             )
+        if self._inquiries is not None:
+            for told in self._inquiries.advance(read_clock()):
+                self._take_told(told)
+            if self._held_stop is not None and not self._inquiries.is_holding:
+                self._carry_out(self._held_stop)
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
@@ -149,12 +164,15 @@ class Agent(Struct, kw_only=True, eq=False):
         match action:
             case events.StartRound():
                 self._start(action)
-            case events.StopRound(round, mode, reason):
+            case events.StopRound(round):
                 if self._round is not None and self._round.round == round:
-                    self.round_log.log_end(round, reason)
-                    self._stop(self._round, mode)
+                    self._stop_round(self._round, action)
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
+            case events.NoteReceived(member_id, text):
+                self._get_inquiries().examination.take_note(member_id, text, read_clock())
+            case events.PassOn(token):
+                self._get_inquiries().pass_on(token, read_clock())
             case events.Log(sentence, is_remark):
                 self.round_log.note(sentence, is_remark=is_remark)
             case events.Exit():
@@ -176,12 +194,29 @@ class Agent(Struct, kw_only=True, eq=False):
         self.supervisor.spawn(start.round, specs)
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
+        self._held_stop = None
+        targets = self.spec_builder.make_targets(share, specs)
+        self._get_inquiries().begin(start.round, self.spec_builder.make_worker_mesh(share), targets)
+
+    def _get_inquiries(self) -> Inquiries:
+        if self._inquiries is None:
+            self._inquiries = self.make_inquiries(self._poll)
+        return self._inquiries
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
         log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
         self._round, self._assignment = lifecycle.Round(round, 0), None
         self.membership.driver.submit(events.RoundFailed(round, 1, False, ""))
+
+    def _stop_round(self, round: lifecycle.Round, stop: events.StopRound) -> None:
+        """End the round; where a worker has failed, once the others have been looked at."""
+        if self._held_stop is None:
+            self.round_log.log_end(stop.round, stop.reason)
+        is_held = self._inquiries is not None and self._inquiries.is_holding
+        self._held_stop = stop if stop.mode == "kill" and is_held and round.live else None
+        if self._held_stop is None:
+            self._stop(round, stop.mode)
 
     def _stop(self, round: lifecycle.Round, mode: str) -> None:
         if mode == "fence" or self._fork_server_error is not None:
@@ -205,6 +240,7 @@ class Agent(Struct, kw_only=True, eq=False):
         match report:
             case Spawned(_, local_rank, pid):
                 self.worker_channel.add_worker(local_rank, pid)
+                self._get_inquiries().add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
                 if round is not None and round.round == number and local_rank in round.live:
                     self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
@@ -228,6 +264,10 @@ class Agent(Struct, kw_only=True, eq=False):
         # A worker that ends because it was stopped has not failed.
         has_failed = exit_code != 0 and not round.is_stopping
         is_secondary = has_failed and self.failures.note(local_rank, pid, exit_code, at, sentence)
+        if self._inquiries is not None:
+            self._inquiries.end_worker(local_rank, exit_code)
+            if has_failed and not round.failures and round.live - {local_rank}:
+                self._inquiries.examination.ask("failure", read_clock())
         worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary)
         self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
 
@@ -270,7 +310,9 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
         self.failures.settle()
-        self._round, self._stuck_at = None, math.inf
+        self._round, self._stuck_at, self._held_stop = None, math.inf, None
+        if self._inquiries is not None:
+            self._inquiries.end()
         self.port.renew()
         self.membership.driver.submit(events.RoundStopped(round.round, self.port.number))
 
@@ -279,11 +321,32 @@ class Agent(Struct, kw_only=True, eq=False):
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             self.supervisor.reap()
+        elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_ask():
+            self._has_asked = True
+            self._get_inquiries().ask(self._end_after_answer, read_clock())
         elif leave := self.termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
             self._carry_out_all(self._round, self._round.kill())
             log("SIGINT: no more waiting, the workers are killed")
+
+    def _can_ask(self) -> bool:
+        """Whether SIGQUIT first shows what the workers do. A second one does not wait for that."""
+        return self._round is not None and bool(self._round.live) and not self._has_asked
+
+    def _end_after_answer(self, told: Told | None) -> None:
+        """Show what the workers do, then act on SIGQUIT."""
+        from launcher.diagnose.answer import render_answer
+
+        write_stderr(render_answer(told.answer).rstrip() if told else "no agent has answered what its workers do")
+        if leave := self.termination.take_signal(signal.SIGQUIT):
+            self._leave(leave)
+
+    def _take_told(self, told: Told) -> None:
+        """Log what was concluded about the workers without a question of a person."""
+        if told.purpose == "silence":
+            for sentence in told.answer.sentences:
+                log(sentence)
 
     def _leave(self, leave: events.LeaveRequest) -> None:
         self.round_log.set_leaving()

@@ -202,6 +202,27 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     _submit_request("takeover", store, run_id, timeout_s)
 
 
+@_job_command("Show which rank a job waits for, and why.", needs_run=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@_timeout_option
+def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
+    """Show which rank a job waits for, and why. Nothing of the job is stopped.
+
+    On a machine where it runs no option is needed, nor RUN_ID if there is only one job of yours.
+    """
+    _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
+
+
+@_job_command("Show where the Python code of all ranks stands, the odd ones first.", needs_run=False)
+@_timeout_option
+def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
+    """Show where the Python code of all ranks stands: equal stacks together, the odd ones first.
+
+    Found like meshctl why. Needs py-spy on the nodes: pip install 'meshrun[stacks]'.
+    """
+    _show_answer(store, run_id, timeout_s, stacks=True)
+
+
 @_job_command("Find the tree of the network, and the rates of its links.")
 @click.option(
     "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="How many nodes run it."
@@ -282,19 +303,40 @@ def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bo
         write_stdout(requests.clean(jobs, run_id, dry_run=dry_run, insist=insist))
 
 
+def _show_answer(
+    store: Mapping[str, str], run_id: str | None, timeout_s: float, *, stacks: bool, as_json: bool = False
+) -> None:
+    from launcher.diagnose.answer import encode_answer
+    from launcher.meshctl import why
+
+    agent = None if store else why.choose_agent(why.list_local_agents(), run_id)
+    if agent is not None:
+        told = why.ask_agent(agent, timeout_s)
+    elif run_id is None:
+        raise UsageError("no job of this user runs workers on this machine", "name the run, and --rdzv-endpoint")
+    else:
+        with _open_job_store(store, run_id) as jobs:
+            told = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
+    write_stdout(encode_answer(told.answer).decode() if as_json else why.render(told, stacks=stacks).rstrip())
+
+
 def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> None:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        user = str(os.getuid())
-    command = Command(kind=kind, target=target, by=f"{user}@{os.uname().nodename}")
+    command = Command(kind=kind, target=target, by=_name_user())
     waiting = requests.WaitPolicy(timeout_s)
     with _open_job_store(store, run_id) as jobs:
         request_id = secrets.token_hex(8)
         done = requests.submit_request(jobs, run_id, command, request_id, waiting, may_be_absent=may_be_absent)
         write_stdout(done)
+
+
+def _name_user() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def submit_request(
     current = jobs.find_run(run_id)
     keys = jobs.make_keys(run_id, current)
     key = keys.make_command_key(request_id)
-    _write_request(jobs, run_id, command, current, keys, key)
+    write_request(jobs, run_id, command, current, keys, key)
     while (item := jobs.store.get(key).first) is not None:
         try:
             answer = decode(Command, item.value, item.key, jobs.secret).answer
@@ -73,7 +73,7 @@ def submit_request(
     return _describe_outcome(command, seen)
 
 
-def _write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
+def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyValue, keys: Keys, key: str) -> None:
     """Write the request, unless the job has ended or another has taken its place."""
     guards = (Compare(current.key, "mod", "=", current.mod_revision), Compare(keys.verdict, "create", "=", 0))
     answer = jobs.store.txn(guards, (Put(key, encode(command, key, jobs.secret)),), (Get(keys.verdict),))

@@ -36,10 +36,12 @@ from launcher.supervisor.messages import WorkerSpec
 from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
+    from launcher.diagnose.request import Target
     from launcher.hardware.node_binding import NodeBinding
     from launcher.logs.plugin import PluginRoutes
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.sinks import LineFilter
+    from launcher.worker.grid import WorkerMesh
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 _AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
@@ -129,6 +131,30 @@ class WorkerSpecBuilder:
         except OSError as error:
             hint = find_shortage_hint(error.errno)
             raise TemporaryError(f"cannot prepare {format_workers(len(places))}: {error.strerror}", hint) from error
+
+    def make_worker_mesh(self, share: NodeAssignment) -> WorkerMesh:
+        """Return the mesh of the round, as its first rank here sees it."""
+        from launcher.worker.grid import WorkerMesh
+
+        axes = tuple(axis.name for axis in self._mesh.axes)
+        rank = share.ranks[0] if share.ranks else 0
+        return WorkerMesh(axes, share.shape, rank, (*axes, *_list_groups(self._config, self._mesh)))
+
+    def make_targets(self, share: NodeAssignment, specs: Sequence[WorkerSpec]) -> list[Target]:
+        """Return what is to be examined of these workers, without their pids. Call it in their round."""
+        from launcher.diagnose.request import Target
+
+        return [
+            Target(
+                rank=share.ranks[spec.local_rank],
+                pid=0,
+                socket_path=spec.env.get("LAUNCHER_RECORDER_SOCKET", ""),
+                outputs=tuple(
+                    path for stream in STREAMS if (path := self._routes.find_route(spec.local_rank, stream).path)
+                ),
+            )
+            for spec in specs
+        ]
 
     def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
         return self._routes.find_error_file(round, restart_count, local_rank)

@@ -135,6 +135,17 @@ class Supervisor:
         """Send a signal to the process group of every live worker of the round, or `only` of these local ranks."""
         self._send_order("signal", round, int(signum), *([] if only is None else [list(only)]))
 
+    def examine(self, spec: WorkerSpec) -> None:
+        """Start a process that looks at the workers; nothing is reported of it, and any sweep ends it.
+
+        Its output is what tells: `spec.stdout`, which is closed here, ends with it.
+        """
+        assert spec.stdout is not None
+        try:
+            self._send_order("examine", encode_spec(spec), descriptors=(spec.stdout,))
+        finally:
+            os.close(spec.stdout)
+
     def sweep(self, round: int) -> None:
         """SIGKILL what is left of the round, orphans included, and report RoundSwept; also useful after a clean end.
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
@@ -33,6 +34,7 @@ from launcher.supervisor.messages import (
     SupervisorLost,
     SupervisorStarted,
     WorkersFenced,
+    WorkerSpec,
     decode_worker_spec,
 )
 
@@ -119,6 +121,8 @@ class SupervisorLoop:
             if verb == "spawn":
                 self._host.note_descriptors(*descriptors)
                 self._spawn(Worker(fields[0], decode_worker_spec(fields[1], descriptors)))
+            elif verb == "examine":
+                self._examine(decode_worker_spec(fields[0], descriptors))
             elif verb == "begin" and self._warm_pool is not None:
                 self._warm_pool.begin()
             elif verb == "signal":
@@ -148,6 +152,13 @@ class SupervisorLoop:
             self._warm_pool.spawn(worker)
         else:
             self._host.spawn_cold(worker)
+
+    def _examine(self, spec: WorkerSpec) -> None:
+        """Start a process that looks at the workers: as a child of theirs' parent it may, where siblings may not."""
+        self._host.note_descriptors(*(stream for stream in (spec.stdout,) if stream is not None))
+        with suppress(OSError):  # no process: its output ends at once
+            self._host.start(spec, "the examiner", lambda failure: None)
+        close_streams(spec)
 
     def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
         if self._warm_pool is not None:

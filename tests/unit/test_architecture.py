@@ -36,15 +36,15 @@ BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
-    "launcher.agent.build": 1, "launcher.agent.cluster": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
-    "launcher.agent.worker_channel": 1,
+    "launcher.agent.build": 3, "launcher.agent.cluster": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
+    "launcher.agent.loop": 1, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 4,
-    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 4, "rendezvous.driver.driver": 1,
-    "rendezvous.leader.election": 1, "rendezvous.policy.decide": 1,
+    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
+    "rendezvous.leader.election": 1, "rendezvous.machine": 1, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 2,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
@@ -54,7 +54,7 @@ BORDERS = {
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 3,
+    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 4,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
 CONTRACT_CLASSES = {"Detector", "Source"}

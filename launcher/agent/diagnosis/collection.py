@@ -1,0 +1,98 @@
+"""What the leader makes of the evidence of all nodes: pure, so it can be tested with a thousand ranks.
+
+Every node sends what it has seen of its own ranks. When all ranks are there, or the limit is over, the leader concludes
+once. Ranks that are missing by then are told as unknown: their agent may be lost, or busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from launcher.agent.diagnosis.messages import Evidence, Purpose, Told
+from launcher.diagnose.answer import Gap, make_answer
+from launcher.diagnose.evidence import RankEvidence
+from launcher.diagnose.stack_groups import render_stacks
+from launcher.diagnose.stragglers import describe_straggler, find_stragglers
+from launcher.diagnose.verdict import Diagnosis, diagnose
+from launcher.worker.grid import WorkerMesh
+
+PAGE_RANKS = 16
+"""Ranks in one message: some two kilobytes each, with room for what JSON within JSON adds."""
+STACKS_MAX = 30_000
+"""Characters of all stacks in an answer; the folders have the rest."""
+_NO_MESH = WorkerMesh(axes=("dp",), shape=(1,), rank=0, group_names=("dp",))
+_NO_ANSWER = make_answer(
+    Diagnosis(
+        kind="unclear",
+        culprits=(),
+        sentences=("no agent has answered that runs workers: the job may be between two rounds",),
+    ),
+    (),
+    _NO_MESH,
+)
+
+
+class Collection:
+    """One examination of all workers of a round. `until`: when it concludes with what it has."""
+
+    def __init__(self, id: str, purpose: Purpose, until: float) -> None:
+        self.id = id
+        self.purpose = purpose
+        self.until = until
+        self._round = 0
+        self._mesh = _NO_MESH
+        self._ranks: dict[int, RankEvidence] = {}
+        self._nodes: dict[int, str] = {}
+        self._folders: dict[str, str] = {}
+        self._remarks: dict[str, str] = {}
+
+    def add(self, evidence: Evidence) -> None:
+        """Add what a node has seen. The first one says which round it is; what does not belong to it is left out."""
+        if not self._ranks:
+            self._round, self._mesh = evidence.round, evidence.mesh
+        if evidence.round != self._round:
+            return
+        for one in evidence.ranks:
+            if 0 <= one.rank < self._mesh.world_size:
+                self._ranks[one.rank], self._nodes[one.rank] = one, evidence.node
+        if evidence.folder:
+            self._folders[evidence.node] = evidence.folder
+        self._remarks.update((remark, evidence.node) for remark in evidence.remarks)
+
+    @property
+    def is_complete(self) -> bool:
+        return 0 < len(self._ranks) == self._mesh.world_size
+
+    def conclude(self) -> Told:
+        """Name the ranks that the others wait for."""
+        if not self._ranks:
+            return Told(id=self.id, round=0, purpose=self.purpose, answer=_NO_ANSWER)
+        ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
+        late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
+        folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
+        answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders, stragglers=late)
+        stacks = render_stacks(ranks, self._mesh)
+        if len(stacks) > STACKS_MAX:
+            stacks = f"{stacks[:STACKS_MAX].rpartition(chr(10))[0]}\n... the rest is in the folders\n"
+        return Told(
+            id=self.id,
+            round=self._round,
+            purpose=self.purpose,
+            answer=replace(answer, gaps=(*self._list_gaps(), *answer.gaps)),
+            stacks=stacks,
+        )
+
+    def _list_gaps(self) -> Iterator[Gap]:
+        missing = tuple(rank for rank in range(self._mesh.world_size) if rank not in self._ranks)
+        if missing:
+            yield Gap(ranks=missing, reason="no agent has answered for them in time")
+        for remark, node in self._remarks.items():
+            yield Gap(ranks=tuple(rank for rank, its in self._nodes.items() if its == node), reason=f"{node}: {remark}")
+
+
+def split_pages(evidence: Evidence) -> Iterator[Evidence]:
+    """Split what a node has seen into messages that fit into a note."""
+    for first in range(0, max(1, len(evidence.ranks)), PAGE_RANKS):
+        yield replace(evidence, ranks=evidence.ranks[first : first + PAGE_RANKS])

@@ -1,0 +1,261 @@
+"""Asks, examines, concludes, tells: this agent's part whenever the job's workers are looked at.
+
+Four things ask: a person (`meshctl why`, SIGQUIT), a worker's failure, and workers of all nodes that make no progress.
+The leader has every agent of the round look at its workers (`local_examiner`), concludes when all have answered or the
+limit is over (`collection`), in a thread of its own, and tells who asked, or all. An agent that does not lead, and the
+leader of a job of one machine, do the same: its notes come back to it.
+
+Nothing here waits. `advance` does what is due, and returns what has become known on this node.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from launcher.agent.diagnosis.collection import Collection, split_pages
+from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
+from launcher.agent.diagnosis.local_round import LocalRound
+from launcher.agent.diagnosis.messages import (
+    Ask,
+    Evidence,
+    Examine,
+    Message,
+    Purpose,
+    Silence,
+    Told,
+    decode_message,
+    encode_message,
+)
+from launcher.diagnose.evidence import RankEvidence
+from launcher.diagnose.request import ExamineReport
+from rendezvous.events import TO_LEADER, TO_ROUND, Event, SendNote
+
+LIMIT_S = 5.0
+FAILURE_LIMIT_S = 1.0
+"""The survivors of a failure are looked at before they are killed, and the job's restart waits for that."""
+NOTES_LIMIT_S = 1.0  # for the way of notes, and the start of the examiners, on top
+REPEAT_S = 30.0  # silence is told again, in case another agent leads by now
+_COUNTERS = "counters"
+
+
+class _Order(NamedTuple):
+    """An order of the leader to look at the workers."""
+
+    member_id: str
+    order: Examine
+
+
+class Examination:
+    """`submit` hands an event to the agreement. `find_folder` returns a new incident folder of a round, or "".
+
+    `wake` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        examiner: LocalExaminer,
+        submit: Callable[[Event], None],
+        wake: Callable[[], None],
+        node: str,
+        find_folder: Callable[[int], str],
+    ) -> None:
+        self._examiner = examiner
+        self._submit = submit
+        self._wake = wake
+        self._node = node
+        self._find_folder = find_folder
+        self._round: LocalRound | None = None
+        self._asked: dict[str, float] = {}  # own questions, and when they are given up
+        self._collection: Collection | None = None
+        self._askers: list[tuple[str, str]] = []  # member id and question
+        self._concluded: deque[tuple[Told, list[tuple[str, str]]]] = deque()
+        self._told: deque[Told] = deque()
+        self._counters: dict[int, tuple[object, ...]] | None = None
+        self._silence: Silence | None = None
+        self._repeat_at = math.inf
+        self._silent: dict[str, Silence] = {}  # by member, as the leader has heard
+        self._hold_until = -math.inf
+
+    # --- this node's round ---
+
+    def begin(self, local_round: LocalRound) -> None:
+        """Examine this round from now on."""
+        self._round = local_round
+        self._silence, self._silent, self._repeat_at, self._counters = None, {}, math.inf, None
+        self._hold_until = -math.inf
+
+    def update(self, local_round: LocalRound) -> None:
+        """The same round, of which more runs by now."""
+        self._round = local_round
+
+    def end(self) -> None:
+        """The round is over: nothing is examined, and nothing held."""
+        self._round, self._hold_until = None, -math.inf
+
+    @property
+    def hold_until(self) -> float:
+        """Until when the workers of a failed round should live, because they are being looked at."""
+        return self._hold_until
+
+    @property
+    def wake_at(self) -> float:
+        until = self._collection.until if self._collection is not None else math.inf
+        return min(self._examiner.wake_at, until, self._repeat_at, *self._asked.values(), self._hold_at)
+
+    @property
+    def _hold_at(self) -> float:
+        return self._hold_until if self._hold_until > -math.inf else math.inf
+
+    # --- questions of this node ---
+
+    def ask(self, purpose: Purpose, now: float) -> str:
+        """Ask the leader; `advance` returns the answer, under this id, or one that says why there is none."""
+        id = os.urandom(8).hex()
+        if purpose == "question":
+            self._asked[id] = now + LIMIT_S + 2 * NOTES_LIMIT_S + MARGIN_S
+        self._send(TO_LEADER, Ask(id=id, purpose=purpose))
+        return id
+
+    def report_silence(self, sentence: str, now: float) -> None:
+        """Tell the leader that no worker here makes progress; "" that one does again."""
+        if self._round is None:
+            return
+        ranks = tuple(target.rank for target in self._round.targets) if sentence else ()
+        size = self._round.mesh.world_size
+        self._silence = Silence(id="", round=self._round.number, ranks=ranks, world_size=size, sentence=sentence)
+        self._repeat_at = now + REPEAT_S if sentence else math.inf
+        self._send(TO_LEADER, self._silence)
+
+    def count_calls(self, now: float) -> None:
+        """Have the workers' recorders read; `take_counters` returns how far each rank's groups have come."""
+        if self._round is not None:
+            self._examiner.begin(_COUNTERS, self._round.targets, "recorder", "", LIMIT_S, now)
+
+    def take_counters(self) -> dict[int, tuple[object, ...]] | None:
+        """Return what `count_calls` has found, once."""
+        found, self._counters = self._counters, None
+        return found
+
+    # --- what happens ---
+
+    def take_note(self, member_id: str, text: str, now: float) -> None:
+        """Handle a note of an agent."""
+        match decode_message(text):
+            case Ask(id=id, purpose=purpose):
+                self._take_question(member_id, id, purpose, now)
+            case Silence() as silence:
+                self._take_silence(member_id, silence, now)
+            case Examine() as order:
+                self._examine(member_id, order, now)
+            case Evidence() as evidence:
+                if self._collection is not None and evidence.id == self._collection.id:
+                    self._collection.add(evidence)
+            case Told() as told:
+                if told.purpose == "silence":
+                    self._repeat_at = math.inf
+                if self._asked.pop(told.id, None) is not None or told.purpose != "question":
+                    self._told.append(told)
+
+    def advance(self, now: float) -> list[Told]:
+        """Do what is due; return what was concluded for this node. An answer of kind "" says that there is none."""
+        for key, report in self._examiner.take(now):
+            if key == _COUNTERS:
+                self._counters = {one.rank: tuple((g.name, g.last) for g in one.groups or ()) for one in report.ranks}
+            elif isinstance(key, _Order):
+                self._send_evidence(key, report)
+        if self._collection is not None and (self._collection.is_complete or now >= self._collection.until):
+            self._conclude(self._collection, self._askers)
+            self._collection, self._askers = None, []
+        while self._concluded:
+            self._tell(*self._concluded.popleft())
+        if self._silence is not None and now >= self._repeat_at:
+            self._repeat_at = now + REPEAT_S
+            self._send(TO_LEADER, self._silence)
+        if now >= self._hold_until:
+            self._hold_until = -math.inf
+        return [self._told.popleft() for _ in range(len(self._told))]
+
+    def list_given_up(self, now: float) -> list[str]:
+        """Return the own questions that nobody has answered in time."""
+        found = [id for id, until in self._asked.items() if now >= until]
+        for id in found:
+            del self._asked[id]
+        return found
+
+    def close(self) -> None:
+        self._examiner.close()
+
+    # --- the leader's part ---
+
+    def _take_question(self, member_id: str, id: str, purpose: Purpose, now: float) -> None:
+        """Begin a collection, or let the one that is under way answer this question, too."""
+        if self._collection is None:
+            limit_s = FAILURE_LIMIT_S if purpose == "failure" else LIMIT_S
+            until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
+            self._collection = Collection(os.urandom(8).hex(), purpose, until)
+            self._send(TO_ROUND, Examine(id=self._collection.id, purpose=purpose, limit_s=limit_s))
+        self._askers.append((member_id if purpose == "question" else TO_ROUND, id))
+
+    def _take_silence(self, member_id: str, silence: Silence, now: float) -> None:
+        """Look at all workers once no node makes progress any more."""
+        self._silent[member_id] = silence
+        silent = {rank for one in self._silent.values() if one.round == silence.round for rank in one.ranks}
+        if silence.ranks and len(silent) >= silence.world_size:
+            self._silent = {}
+            self._take_question(member_id, silence.id, "silence", now)
+
+    def _conclude(self, collection: Collection, askers: list[tuple[str, str]]) -> None:
+        """Conclude in a thread, since thousands of ranks take a while."""
+
+        def work() -> None:
+            self._concluded.append((collection.conclude(), askers))
+            self._wake()
+
+        threading.Thread(target=work, name="diagnosis", daemon=True).start()
+
+    def _tell(self, told: Told, askers: list[tuple[str, str]]) -> None:
+        for to, id in dict.fromkeys(askers):
+            self._send(to, replace(told, id=id))
+
+    # --- every agent's part ---
+
+    def _examine(self, member_id: str, order: Examine, now: float) -> None:
+        if self._round is None:
+            return
+        if order.purpose == "failure":
+            self._hold_until = now + order.limit_s
+        folder = self._find_folder(self._round.number)
+        key = _Order(member_id, order)
+        self._examiner.begin(key, self._round.targets, "all", folder, order.limit_s, now)
+
+    def _send_evidence(self, by: _Order, report: ExamineReport) -> None:
+        if by.order.purpose == "failure":
+            self._hold_until = -math.inf
+        if self._round is None:
+            return
+        ranks = tuple(self._add_exit_code(one) for one in report.ranks)
+        evidence = Evidence(
+            id=by.order.id,
+            node=self._node,
+            round=self._round.number,
+            mesh=self._round.mesh,
+            ranks=ranks,
+            folder=report.folder,
+            remarks=report.remarks,
+        )
+        for page in split_pages(evidence):
+            self._send(by.member_id, page)
+
+    def _add_exit_code(self, one: RankEvidence) -> RankEvidence:
+        assert self._round is not None
+        return replace(one, exit_code=self._round.exit_codes.get(one.rank)) if one.state == "ended" else one
+
+    def _send(self, to: str, message: Message) -> None:
+        self._submit(SendNote(to, encode_message(message)))

@@ -1,0 +1,152 @@
+"""Who asks what this job's workers do, from this node's side, and who gets the answer.
+
+It follows the round on this node, serves the socket of this node's user, and remembers for each question what its
+answer is for. What examines (`examination`, and all that concludes) is imported with the first question.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from launcher.agent.diagnosis.local_round import LocalRound
+from launcher.agent.diagnosis.question_socket import Connection, QuestionSocket
+from launcher.diagnose.request import Target
+from launcher.worker.grid import WorkerMesh
+from rendezvous.events import AnswerCommand, Event
+
+if TYPE_CHECKING:
+    from launcher.agent.diagnosis.examination import Examination
+    from launcher.agent.diagnosis.messages import Told
+
+_GIVEN_UP = b"{}"
+ANSWER_MAX = 60_000
+"""Bytes of an answer that goes through the store; a longer one goes without the stacks."""
+
+
+class Inquiries:
+    """`poll`: the loop's. `run_id` and `node`: what is said to who asks which run this is."""
+
+    def __init__(
+        self,
+        poll: select.poll,
+        make_examination: Callable[[], Examination],
+        submit: Callable[[Event], None],
+        run_id: str,
+        node: str,
+    ) -> None:
+        self._make_examination = make_examination
+        self._examination: Examination | None = None
+        self._submit = submit
+        self._run_id = run_id
+        self._node = node
+        self._pending: dict[str, Callable[[Told | None], object]] = {}
+        self._round: LocalRound | None = None
+        self._targets: dict[int, Target] = {}
+        try:
+            self._socket: QuestionSocket | None = QuestionSocket(poll)
+        except OSError:  # a sandbox: questions come through the store, or by SIGQUIT
+            self._socket = None
+
+    @property
+    def wake_at(self) -> float:
+        return self._examination.wake_at if self._examination is not None else math.inf
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the workers of a failed round should live for a moment, because they are being looked at."""
+        return self._examination is not None and self._examination.hold_until > -math.inf
+
+    @property
+    def examination(self) -> Examination:
+        if self._examination is None:
+            self._examination = self._make_examination()
+            if self._round is not None:
+                self._examination.begin(self._round)
+        return self._examination
+
+    # --- the round on this node ---
+
+    def begin(self, number: int, mesh: WorkerMesh, targets: Sequence[Target]) -> None:
+        """A round begins. `targets`: by local rank, without pids, which `add_worker` brings."""
+        self._targets = dict(enumerate(targets))
+        self._round = LocalRound(number, mesh, [], {})
+        if self._examination is not None:
+            self._examination.begin(self._round)
+
+    def add_worker(self, local_rank: int, pid: int) -> None:
+        """Note that a worker runs its program."""
+        if self._round is not None and local_rank in self._targets:
+            target = msgspec.structs.replace(self._targets[local_rank], pid=pid)
+            self._round = self._round._replace(targets=[*self._round.targets, target])
+            if self._examination is not None:
+                self._examination.update(self._round)
+
+    def end_worker(self, local_rank: int, exit_code: int) -> None:
+        """Note how a worker has ended."""
+        if self._round is not None and local_rank in self._targets:
+            self._round.exit_codes[self._targets[local_rank].rank] = exit_code
+
+    def end(self) -> None:
+        """Nothing of the round is left."""
+        self._round = None
+        if self._examination is not None:
+            self._examination.end()
+
+    # --- questions ---
+
+    def ask(self, take_answer: Callable[[Told | None], object], now: float) -> None:
+        """Ask the leader; `take_answer` gets None if nobody has answered in time."""
+        self._pending[self.examination.ask("question", now)] = take_answer
+
+    def pass_on(self, token: str, now: float) -> None:
+        """Answer a request that somebody has made through the store."""
+        self.ask(partial(self._answer_command, token), now)
+
+    def advance(self, now: float) -> list[Told]:
+        """Do what is due; return what was concluded without a question of this node."""
+        if self._socket is not None:
+            for connection, question in self._socket.take():
+                if question.kind == "why" and self._round is not None:
+                    self.ask(partial(_answer, connection), now)
+                else:
+                    connection.answer(msgspec.json.encode({"run_id": self._run_id, "node": self._node}))
+        if self._examination is None:
+            return []
+        left = []
+        for told in self._examination.advance(now):
+            take_answer = self._pending.pop(told.id, None)
+            if take_answer is not None:
+                take_answer(told)
+            else:
+                left.append(told)
+        for id in self._examination.list_given_up(now):
+            if id in self._pending:
+                self._pending.pop(id)(None)
+        return left
+
+    def close(self) -> None:
+        if self._examination is not None:
+            self._examination.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _answer_command(self, token: str, told: Told | None) -> None:
+        self._submit(AnswerCommand(token, encode_answer(told).decode()))
+
+
+def encode_answer(told: Told | None) -> bytes:
+    """Encode an answer for `meshctl`; "{}" if there is none."""
+    if told is None:
+        return _GIVEN_UP
+    text = msgspec.json.encode(told)
+    return text if len(text) <= ANSWER_MAX else msgspec.json.encode(msgspec.structs.replace(told, stacks=""))
+
+
+def _answer(connection: Connection, told: Told | None) -> None:
+    connection.answer(encode_answer(told))

@@ -1,0 +1,108 @@
+"""Looks at the workers of this node, in a process of its own (launcher/diagnose/examiner.py).
+
+So nothing of it can delay the agent's loop or cost the agent its life. The supervisor starts the process, since workers
+allow it and what it starts to read them; the end of a round sweeps it away with the rest. The agent holds the other end
+of its output, and takes what has arrived when that is closed or the limit is over.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from launcher.diagnose.request import ExamineReport, ExamineRequest, Levels, Target
+from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.messages import WorkerSpec
+
+MARGIN_S = 1.0  # beyond the examiner's own limit: its start, and what a busy machine needs
+_OUTPUT_MAX = 4 << 20
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+_PROGRAM = (
+    "import os, sys; os.dup2(1, 2); sys.path.insert(0, sys.argv.pop(1)); "
+    "from launcher.diagnose.examiner import main; main()"
+)
+
+
+class _Running(Struct, eq=False):
+    levels: Levels
+    until: float
+    waiting: list[Any]
+    output: bytearray
+
+
+class LocalExaminer:
+    """`poll`: the loop's, which wakes when an examiner has ended."""
+
+    def __init__(self, supervisor: Supervisor, poll: select.poll) -> None:
+        self._supervisor = supervisor
+        self._poll = poll
+        self._running: dict[int, _Running] = {}  # by descriptor
+
+    @property
+    def wake_at(self) -> float:
+        return min((one.until for one in self._running.values()), default=math.inf)
+
+    def begin(
+        self, key: object, targets: Sequence[Target], levels: Levels, folder: str, limit_s: float, now: float
+    ) -> None:
+        """Look at these workers; `take` returns the report with this key. A look that is under way serves it, too."""
+        for one in self._running.values():
+            if one.levels == levels:
+                one.waiting.append(key)
+                return
+        request = ExamineRequest(targets=tuple(targets), folder=folder, limit_s=limit_s, levels=levels)
+        argv = (sys.executable, "-c", _PROGRAM, _ROOT, msgspec.json.encode(request).decode())
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
+        self._running[read_end] = _Running(levels, now + limit_s + MARGIN_S, [key], bytearray())
+        self._poll.register(read_end, select.POLLIN)
+        spec = WorkerSpec(local_rank=0, argv=argv, env={}, unset=(), stdout=write_end, stderr=None)
+        self._supervisor.examine(spec)
+
+    def take(self, now: float) -> list[tuple[object, ExamineReport]]:
+        """Return the reports of those that have ended, or whose limit is over."""
+        found = []
+        for descriptor, one in list(self._running.items()):
+            if self._read(descriptor, one.output) or now >= one.until:
+                report = _parse(one.output)
+                self._poll.unregister(descriptor)
+                os.close(descriptor)
+                del self._running[descriptor]
+                found += [(key, report) for key in one.waiting]
+        return found
+
+    def close(self) -> None:
+        for descriptor in self._running:
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+        self._running.clear()
+
+    @staticmethod
+    def _read(descriptor: int, output: bytearray) -> bool:
+        """Read what has arrived; whether it has ended."""
+        while len(output) <= _OUTPUT_MAX:
+            try:
+                data = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            output += data
+        return True
+
+
+def _parse(output: Collection[int]) -> ExamineReport:
+    """Return the report, the last line; if there is none, what the examiner said instead."""
+    lines = bytes(output).strip().splitlines()
+    try:
+        return msgspec.json.decode(lines[-1] if lines else b"", type=ExamineReport)
+    except msgspec.MsgspecError:
+        last = lines[-1].decode(errors="replace")[:200] if lines else "it was ended, or has not answered in time"
+        return ExamineReport(ranks=(), remarks=(f"the workers could not be looked at: {last}",))

@@ -1,0 +1,120 @@
+"""The socket on which this agent answers questions of its own user: `meshctl why` on this machine, without a store.
+
+A stream socket in the kernel's abstract namespace, which leaves no file behind, by a name that shows whose it is:
+`meshrun.<user id>.<pid>`. Anybody may use a name there, so each side checks the other's user id. A question is one line
+of JSON, its answer another. What is said here is no secret of the job: where its workers stand.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+NAME = "meshrun.{uid}.{pid}"
+CONNECTIONS_MAX = 8
+"""Further ones are closed: they may ask again."""
+LINE_MAX = 4096
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """`kind`: "run" asks which run this is, "why" what its workers do."""
+
+    kind: str
+
+
+class Connection:
+    """Someone who asks. Close it when it is answered."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._data = bytearray()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def read(self) -> Question | None:
+        """Return the question once it is whole. Raises ValueError or OSError for what is none, or at the end."""
+        try:
+            data = self._end.recv(LINE_MAX)
+        except BlockingIOError:
+            return None
+        self._data += data
+        if not data or len(self._data) > LINE_MAX:
+            raise ValueError
+        line, end, _ = self._data.partition(b"\n")
+        return msgspec.json.decode(line, type=Question) if end else None
+
+    def answer(self, text: bytes) -> None:
+        """Answer and close; a short time is spent on one that does not read."""
+        with suppress(OSError), self._end:
+            self._end.settimeout(0.1)
+            self._end.sendall(text + b"\n")
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class QuestionSocket:
+    """`poll`: the loop's. Raises OSError where there are no abstract sockets."""
+
+    def __init__(self, poll: select.poll) -> None:
+        self._poll = poll
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            self._listener.bind("\0" + NAME.format(uid=os.geteuid(), pid=os.getpid()))
+            self._listener.listen(CONNECTIONS_MAX)
+        except OSError:
+            self._listener.close()
+            raise
+        self._connections: dict[int, Connection] = {}
+        poll.register(self._listener, select.POLLIN)
+
+    def take(self) -> Iterator[tuple[Connection, Question]]:
+        """Yield what has been asked; the connection is the caller's from then on."""
+        self._accept()
+        for descriptor, connection in list(self._connections.items()):
+            try:
+                question = connection.read()
+            except (ValueError, OSError):
+                self._forget(descriptor)
+                connection.close()
+                continue
+            if question is not None:
+                self._forget(descriptor)
+                yield connection, question
+
+    def close(self) -> None:
+        self._poll.unregister(self._listener)
+        self._listener.close()
+        for descriptor, connection in list(self._connections.items()):
+            self._forget(descriptor)
+            connection.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # none waits, or no descriptor is left
+            while True:
+                end, _ = self._listener.accept()
+                end.setblocking(False)
+                if len(self._connections) >= CONNECTIONS_MAX or read_user(end) not in (os.geteuid(), 0):
+                    end.close()
+                    continue
+                self._connections[end.fileno()] = Connection(end)
+                self._poll.register(end, select.POLLIN)
+
+    def _forget(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        del self._connections[descriptor]
+
+
+def read_user(end: socket.socket) -> int:
+    """Return the user id of the process at the other end. Raises OSError."""
+    found = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[1])

@@ -1,0 +1,230 @@
+"""Agents that look at their workers together: who is asked, who answers, what is told, and to whom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
+from launcher.agent.diagnosis.local_round import LocalRound
+from launcher.agent.diagnosis.messages import Told
+from launcher.diagnose.evidence import Frame, RankEvidence
+from launcher.diagnose.request import ExamineReport, Target
+from launcher.worker.grid import WorkerMesh
+from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
+
+AT = 100.0
+LOADER = (Frame(function="read", file="/home/me/loader.py", line=31),)
+WAITING = (Frame(function="all_reduce", file="/lib/torch/distributed/distributed_c10d.py", line=3),)
+MESH = WorkerMesh(axes=("dp",), shape=(4,), rank=0, group_names=("dp",))
+
+
+class FakeExaminer:
+    """Reports when it is told to; rank 3 reads a file, the others wait for it."""
+
+    wake_at = float("inf")
+
+    def __init__(self) -> None:
+        self.is_stuck = False
+        self.begun: list[tuple[Any, Sequence[Target], str, float]] = []
+
+    def begin(
+        self, key: object, targets: Sequence[Target], levels: str, folder: str, limit_s: float, now: float
+    ) -> None:
+        self.begun.append((key, targets, levels, limit_s))
+
+    def take(self, now: float) -> list[tuple[object, ExamineReport]]:
+        if self.is_stuck:
+            return []
+        done, self.begun = self.begun, []
+        return [
+            (
+                key,
+                ExamineReport(
+                    ranks=tuple(
+                        RankEvidence(rank=one.rank, state="sleeps", stack=LOADER if one.rank == 3 else WAITING)
+                        for one in targets
+                    )
+                ),
+            )
+            for key, targets, _, _ in done
+        ]
+
+    def close(self) -> None:
+        pass
+
+
+class Agents:
+    """Agents on one bus. The first leads. Each has two ranks, unless it is a spare."""
+
+    def __init__(self, *names: str, spare: str = "") -> None:
+        self.now = AT
+        self.told: dict[str, list[Told]] = {name: [] for name in names}
+        self.lost: set[str] = set()
+        self.notes: list[tuple[str, str, str]] = []
+        self.woken = threading.Event()
+        self.examiners = {name: FakeExaminer() for name in names}
+        self.agents = {name: self._make(name) for name in names}
+        self.leader, first = names[0], 0
+        for name in names:
+            if name != spare:
+                targets = [Target(rank=first + index, pid=1) for index in range(2)]
+                self.agents[name].begin(LocalRound(1, MESH, targets, {}))
+                first += 2
+        self.round = [name for name in names if name != spare]
+
+    def _make(self, name: str) -> Examination:
+        def submit(event: Any) -> None:
+            assert isinstance(event, SendNote)
+            to = {TO_LEADER: [self.leader], TO_ROUND: self.round}.get(event.to, [event.to])
+            self.notes += [(name, one, event.text) for one in to]
+
+        return Examination(self.examiners[name], submit, self.woken.set, name, lambda round: f"/log/{round}")  # type: ignore[arg-type]
+
+    def run(self, until: float = AT) -> None:
+        """Deliver every note, and let all do what is due, until nothing happens any more."""
+        self.now = max(self.now, until)
+        while True:
+            notes, self.notes = self.notes, []
+            for sender, to, text in notes:
+                if to not in self.lost and sender not in self.lost:
+                    self.agents[to].take_note(sender, text, self.now)
+            for name, agent in self.agents.items():
+                if name not in self.lost:
+                    self.told[name] += agent.advance(self.now)
+            for thread in threading.enumerate():
+                if thread.name == "diagnosis":
+                    thread.join()
+            if not self.notes and not self.woken.is_set():
+                return
+            self.woken.clear()
+
+
+@pytest.mark.parametrize("asker", ["a", "b"], ids=["the leader", "another agent"])
+def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
+    agents = Agents("a", "b")
+    id = agents.agents[asker].ask("question", AT)
+    agents.run()
+    (told,) = agents.told[asker]
+    assert (told.id, told.round, told.answer.culprits) == (id, 1, (3,))
+    assert "read" in told.stacks
+    assert [name for name, found in agents.told.items() if found] == [asker]
+
+
+def test_a_leader_without_ranks_concludes_as_well() -> None:
+    agents = Agents("spare", "a", "b", spare="spare")
+    agents.agents["spare"].ask("question", AT)
+    agents.run()
+    assert agents.told["spare"][0].answer.culprits == (3,)
+
+
+def test_two_questions_at_once_are_one_examination() -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].is_stuck = True
+    ids = {name: agent.ask("question", AT) for name, agent in agents.agents.items()}
+    agents.run()
+    assert len(agents.examiners["b"].begun) == 1
+    agents.examiners["b"].is_stuck = False
+    agents.run()
+    assert {name: told[0].id for name, told in agents.told.items()} == ids
+
+
+def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
+    agents = Agents("a", "b")
+    agents.lost.add("b")
+    agents.agents["a"].ask("question", AT)
+    agents.run()
+    assert not agents.told["a"], "it waits for the other agent"
+    agents.run(agents.agents["a"].wake_at)
+    (told,) = agents.told["a"]
+    assert told.answer.gaps[0].ranks == (2, 3)
+
+
+def test_without_a_leader_a_question_is_given_up() -> None:
+    agents = Agents("a", "b")
+    agents.lost.add("a")
+    id = agents.agents["b"].ask("question", AT)
+    agents.run()
+    assert agents.agents["b"].list_given_up(AT + 1) == []
+    assert agents.agents["b"].list_given_up(agents.agents["b"].wake_at) == [id]
+    assert agents.agents["b"].list_given_up(AT + 100) == []
+
+
+def test_between_two_rounds_the_answer_says_so() -> None:
+    agents = Agents("a", "b")
+    for agent in agents.agents.values():
+        agent.end()
+    agents.agents["b"].ask("question", AT)
+    agents.run()
+    agents.run(agents.agents["a"].wake_at)
+    assert agents.told["b"][0].round == 0
+
+
+def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].is_stuck = True
+    agents.agents["b"].ask("failure", AT)
+    agents.run()
+    assert agents.agents["b"].hold_until == AT + FAILURE_LIMIT_S
+    assert agents.agents["a"].hold_until == float("-inf"), "its workers have been looked at"
+    agents.examiners["b"].is_stuck = False
+    agents.run()
+    assert agents.agents["b"].hold_until == float("-inf")
+    assert [told.purpose for found in agents.told.values() for told in found] == ["failure", "failure"], "all are told"
+
+
+def test_workers_that_cannot_be_looked_at_are_held_for_a_second_only() -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].is_stuck = True
+    agents.agents["b"].ask("failure", AT)
+    agents.run()
+    agents.run(agents.agents["b"].wake_at)
+    assert (agents.now, agents.agents["b"].hold_until) == (AT + FAILURE_LIMIT_S, float("-inf"))
+
+
+def test_all_are_told_once_no_node_makes_progress() -> None:
+    agents = Agents("a", "b")
+    agents.agents["a"].report_silence("no output for 600 s", AT)
+    agents.run()
+    assert not agents.told["a"], "the other node works"
+    agents.agents["a"].report_silence("", AT)
+    agents.agents["b"].report_silence("no output for 600 s", AT)
+    agents.run()
+    assert not agents.told["a"], "one works at any time"
+    agents.agents["a"].report_silence("no output for 600 s", AT)
+    agents.run()
+    assert [(told.purpose, told.answer.culprits) for told in agents.told["b"]] == [("silence", (3,))]
+    agents.run(AT + 2 * REPEAT_S)
+    assert len(agents.told["a"]) == 1, "once"
+
+
+def test_a_silence_reaches_a_leader_that_came_later() -> None:
+    agents = Agents("a", "b")
+    agents.leader = "b"
+    for name in ("a", "b"):
+        agents.agents[name].report_silence("no output for 600 s", AT)
+    agents.notes.clear()  # they went to a leader that is lost
+    agents.run(AT + REPEAT_S)
+    assert len(agents.told["a"]) == 1
+
+
+def test_how_far_each_group_has_come_is_counted() -> None:
+    agents = Agents("a", "b")
+    agents.agents["b"].count_calls(AT)
+    assert agents.examiners["b"].begun[0][2] == "recorder"
+    agents.run()
+    assert agents.agents["b"].take_counters() == {2: (), 3: ()}
+    assert agents.agents["b"].take_counters() is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"say":"ask"}', '{"say":"evidence","id":"x","ranks":[{}]}', "[" * 9999]
+)
+def test_what_is_no_message_is_dropped(text: str) -> None:
+    agents = Agents("a", "b")
+    agents.agents["a"].take_note("b", text, AT)
+    agents.run()
+    assert not agents.told["a"]
