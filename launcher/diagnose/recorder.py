@@ -104,7 +104,9 @@ def _read_length_ms(entry: _Entry) -> int:
 
 
 def _read_call(entry: _Entry, now_ns: int) -> Call:
-    shape = f"{entry.input_sizes} {entry.input_dtypes}"
+    sizes, types = entry.input_sizes, entry.input_dtypes
+    is_plain = isinstance(sizes, list) and isinstance(types, list) and len(sizes) == len(types)
+    shape = ", ".join(map("{}{}".format, types, sizes)) if is_plain else f"{sizes} {types}"
     return Call(
         number=entry.collective_seq_id,
         operation=entry.profiling_name.rpartition(":")[2],

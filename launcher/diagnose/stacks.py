@@ -17,6 +17,8 @@ import msgspec
 from launcher.diagnose.evidence import Frame
 
 FRAMES_MAX = 40
+_STARTER = "/launcher/ranks/as_main.py"
+"""Ours, in which every script is called."""
 
 
 class _Frame(msgspec.Struct):
@@ -47,7 +49,10 @@ def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
     main = main or next((one for one in threads if one.thread_name == "MainThread"), None)
     if main is None:
         raise ValueError("py-spy has not found the main thread")
-    return tuple(Frame(function=one.name, file=one.filename, line=one.line) for one in main.frames[:FRAMES_MAX])
+    frames = [Frame(function=one.name, file=one.filename, line=one.line) for one in main.frames[:FRAMES_MAX]]
+    while frames and frames[-1].file.endswith(_STARTER):
+        frames.pop()
+    return tuple(frames)
 
 
 def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, ...]:

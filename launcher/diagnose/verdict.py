@@ -30,7 +30,7 @@ _EQUAL_SIZES = frozenset(("all_reduce", "broadcast", "reduce", "_all_gather_base
 """Operations in which all members have to give as much."""
 _COMMUNICATION = ("torch/distributed/", "jax/_src/", "jax/experimental/multihost_utils", "jaxlib/")
 """Parts of file names: who stands there may wait for others."""
-_LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ")
+_LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "launcher/ranks/as_main.py")
 """Parts of the names of files that are not the script's."""
 _HELD: tuple[State, ...] = ("stopped", "blocked", "ended")
 """States in which a rank does nothing, wherever its stack stands."""
@@ -38,7 +38,7 @@ MOMENT_S = 1.0
 ACTIVE_S = 60.0
 """A job whose last collective is not older makes progress, if nobody waits."""
 _BUSY = 0.5  # cores: a rank that uses more computes
-_SHOWN = 3  # culprits whose position is told
+_SHOWN = 3  # culprits whose position is told, and waits for them
 _WAITS_SHOWN = 8  # of a deadlock
 _DEFAULT_GROUP = "default_pg"
 _MESH_PREFIX = "mesh_"
@@ -287,6 +287,17 @@ def _find_ends(targets: Mapping[int, Collection[int]]) -> list[tuple[int, ...]]:
     ]
 
 
+def _find_all_that_wait(culprits: Collection[int], waits: Sequence[_Wait]) -> set[int]:
+    """Return the ranks that wait for these, or for one that does."""
+    found, count = set(culprits), 0
+    while len(found) > count:
+        count = len(found)
+        for wait in waits:
+            if not found.isdisjoint(wait.late):
+                found.update(wait.inside)
+    return found.difference(culprits)
+
+
 # --- conclusions ---
 
 
@@ -311,7 +322,10 @@ def _conclude_late(
         )
     oldest = sorted(waits, key=lambda wait: -wait.call.age_s)
     told = [(wait, [rank for rank in wait.late if rank in culprits]) for wait in oldest]
-    sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late]
+    sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late][:_SHOWN]
+    direct = {rank for wait, late in told if late for rank in wait.inside}
+    if more := _find_all_that_wait(culprits, waits) - direct:
+        sentences.append(f"{format_count(len(more), 'more rank')} {'waits' if len(more) == 1 else 'wait'} for these")
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
     is_known = any(wait.is_seen for wait, late in told if late)
     is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
@@ -383,13 +397,12 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
     held = [rank for rank, one in known.items() if _is_held(one)]
     odd = held if 0 < len(held) < len(known) else _find_odd_stacks(known)
     if not odd and 0 < len(lost) < len(world):
-        others = f"the other {format_count(len(known), 'rank')} communicate"
         is_clear = all(one.stack and is_communicating(one) for one in known.values())
         told = f"nothing is known of {describe_ranks(lost, mesh)}"
         return Diagnosis(
             kind="unknown" if is_clear else "unclear",
             culprits=lost if is_clear else (),
-            sentences=(f"{told}; {others}" if is_clear else told,),
+            sentences=(f"{told}; all others communicate" if is_clear else told,),
         )
     if not odd:
         is_busy = len(known) > 0 and all(one.cpu > _BUSY for one in known.values())
@@ -398,13 +411,15 @@ def _conclude_by_stacks(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> 
             culprits=(),
             sentences=("no rank is unlike the others", *(["all of them compute"] if is_busy else [])),
         )
-    rest = next((rank for rank in known if rank not in odd and world[rank].stack), min(set(known) - set(odd)))
+    others = [rank for rank in known if rank not in odd]
+    rest = next((rank for rank in others if world[rank].stack), others[0])
+    of_all = f"of the other {len(others)} ranks, " if len(others) > 1 else ""
     return Diagnosis(
         kind="odd",
         culprits=tuple(odd),
         sentences=(
             *(_describe_position(world[rank], mesh) for rank in odd[:_SHOWN]),
-            f"of the other {format_count(len(known) - len(odd), 'rank')}, {_describe_position(world[rest], mesh)}",
+            of_all + _describe_position(world[rest], mesh),
         ),
     )
 

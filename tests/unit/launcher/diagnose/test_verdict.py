@@ -70,6 +70,7 @@ def test_a_chain_of_waits_is_followed_to_its_end() -> None:
     assert found.sentences[0].startswith(
         "rank 5 (pp=1 dp=0 tp=1) has not entered all_reduce 5 of tp [4, 5]; 1 other has waited"
     )
+    assert found.sentences[1] == "4 more ranks wait for these"
 
 
 def test_different_operations_under_one_number_are_a_mismatch() -> None:
