@@ -72,12 +72,14 @@ class RankEvidence(Record, frozen=True, kw_only=True):
 
     `stack`: of the main thread, the innermost frame first; None if it could not be read. `groups`: None without a
     recorder. `is_truncated`: the recorder has forgotten groups that it had. `silent_s`: since its last output.
+    `tracer`: the process that traces it, a debugger: "gdb".
     """
 
     rank: int
     state: State
     exit_code: int | None = None
     wait: str = ""
+    tracer: str = ""
     cpu: float = 0.0
     silent_s: float | None = None
     stack: tuple[Frame, ...] | None = None

@@ -1,39 +1,42 @@
 """Looks at the workers of this node, all at once and within one limit, and disturbs none of them.
 
 For each worker: the kernel's view of the process, the flight recorder by the socket that the worker has opened, and its
-Python stack by py-spy. The recorder answers while something holds the GIL; the worker's own `dump_traceback` would not,
-and is not asked. Nothing is asked twice: what has not answered in time is missing, with the reason.
+Python stack by py-spy. There are two waves, and in each all answers are awaited together:
+
+    1  every recorder; py-spy for every worker
+    2  py-spy once more for those that ran while it read them; for those that it cannot read, their own traceback
+
+The recorder answers while something holds the GIL; the traceback does not, and what serves it then is stuck, so it is
+asked for last, on a connection of its own. Nothing is asked of a stopped worker. What has not answered in time is
+missing, with the reason. No thread is started, so that a process of py-spy can be made to die with this one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException
-from typing import TypeVar
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from launcher.diagnose import recorder, stacks
-from launcher.diagnose.evidence import Frame, RankEvidence, State
+from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
+from launcher.diagnose.request import LIMIT_S, Levels, Target
+from launcher.hardware.linux import kernel
 
-LIMIT_S = 5.0
-AT_ONCE = 16
-_STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
-_Result = TypeVar("_Result")
-
-
-class Target(Struct, frozen=True, kw_only=True):
-    """A worker to look at. `socket_path`: where it serves its recorder; it need not be there."""
-
-    rank: int
-    pid: int
-    socket_path: str = ""
+ANSWER_LIMIT_S = 1.0
+"""For a worker's server: its answers take 0.5 to 6 ms."""
+STACK_LIMIT_S = 3.0
+"""For py-spy, which takes 10 ms."""
+_STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "stopped"}
+_PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+_PIECE = 1 << 20
+_ANSWER_MAX = recorder.DUMP_MAX + _PIECE
 
 
 class Examined(Struct, frozen=True, kw_only=True):
@@ -44,122 +47,269 @@ class Examined(Struct, frozen=True, kw_only=True):
     stack_text: bytes = b""
 
 
-class _Look(Struct):
-    state: State
-    wait: str
-    cpu_s: float
-    at: float
-
-
-def gather(targets: Sequence[Target], limit_s: float = LIMIT_S) -> list[Examined]:
+def gather(targets: Sequence[Target], limit_s: float = LIMIT_S, levels: Levels = "all") -> list[Examined]:
     """Look at these workers; takes at most `limit_s` seconds, and a moment."""
     until = time.monotonic() + limit_s
-    command = stacks.find_command()
-    with ThreadPoolExecutor(min(AT_ONCE, len(targets) or 1)) as pool:
-        return list(pool.map(lambda target: _examine(target, command, until), targets))
+    subjects = [_Subject(target, _look_at_process(target.pid)) for target in targets]
+    alive = [one for one in subjects if one.first.state != "ended"]
+    command = stacks.find_command() if levels == "all" else None
+    questions = [_Question(one.target.socket_path, "fr_trace_json", until) for one in alive if one.can_answer]
+    spies = [_Spy(command, one.target.pid, until) for one in alive] if command else []
+    _wait_for([*questions, *spies])
+    for one, question in zip((one for one in alive if one.can_answer), questions, strict=True):
+        one.take_dump(question)
+    if levels == "all":
+        _take_stacks(alive, spies, until)
+    return [one.conclude() for one in subjects]
 
 
-def _examine(target: Target, command: str | None, until: float) -> Examined:
-    first = _look_at_process(target.pid)
-    if first is None or first.state == "ended":
-        return Examined(evidence=RankEvidence(rank=target.rank, state="ended"))
-    missing: list[str] = []
-    dump = _try(lambda: _ask_recorder(target.socket_path, until), missing) or b""
-    read = _try(lambda: recorder.read_dump(dump, time.time_ns()), missing) if dump else None
-    groups, is_truncated = read or (None, False)
-    text, stack = _try(lambda: _read_stack(command, target.pid, until), missing) or (b"", None)
-    second = _look_at_process(target.pid) or first
-    passed_s = second.at - first.at
-    evidence = RankEvidence(
-        rank=target.rank,
-        state=second.state if first.state == second.state else "runs",
-        wait=second.wait,
-        cpu=(second.cpu_s - first.cpu_s) / passed_s if passed_s > 0 else 0.0,
-        stack=stack,
-        groups=groups,
-        is_truncated=is_truncated,
-        missing=tuple(missing),
-    )
-    return Examined(evidence=evidence, dump=dump, stack_text=text)
+def _take_stacks(alive: Sequence[_Subject], spies: Sequence[_Spy], until: float) -> None:
+    for one, spy in zip(alive, spies, strict=False):
+        one.take_stack(spy)
+    again = [(one, _Spy(spy.command, spy.pid, until)) for one, spy in zip(alive, spies, strict=False) if one.has_run]
+    own = [
+        (one, _Question(one.target.socket_path, "dump_traceback", until))
+        for one in alive
+        if one.stack is None and one.dump
+    ]
+    _wait_for([*(spy for _, spy in again), *(question for _, question in own)])
+    for one, spy in again:
+        one.compare_stack(spy)
+    for one, question in own:
+        one.take_traceback(question)
+    if not spies:
+        for one in alive:
+            one.missing.append(stacks.NO_COMMAND)
 
 
-def _try(act: Callable[[], _Result], missing: list[str]) -> _Result | None:
-    try:
-        return act()
-    except (ValueError, OSError, HTTPException, subprocess.SubprocessError) as error:
-        missing.append(str(error))
-        return None
+class _Look(Struct, frozen=True):
+    """`switches`: how often its main thread has begun to wait, and was interrupted."""
+
+    state: State = "ended"
+    wait: str = ""
+    tracer_pid: int = 0
+    switches: tuple[str, ...] = ()
+    cpu_s: float = 0.0
+    at: float = 0.0
+
+    def is_same_rest(self, other: _Look) -> bool:
+        """Whether the main thread has not run between two looks."""
+        return self.state == other.state != "runs" and bool(self.switches) and self.switches == other.switches
 
 
-def _look_at_process(pid: int) -> _Look | None:
-    """Return the state of a process, where it waits in the kernel, and the CPU time it has used; None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    wait = ""
+def _look_at_process(pid: int) -> _Look:
+    """Return the state of a process, where it waits in the kernel, and the CPU time it has used."""
+    stat = kernel.read_stat(pid)
+    if stat is None or stat.is_ending:
+        return _Look(at=time.monotonic())
+    wait, fields = "", {}
     with contextlib.suppress(OSError), open(f"/proc/{pid}/wchan") as file:
         wait = file.read().removeprefix("0")
-    ticks = int(fields[11]) + int(fields[12])
-    state = _STATES.get(fields[0].decode(), "sleeps")
-    return _Look(state, wait, ticks / os.sysconf("SC_CLK_TCK"), time.monotonic())
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", errors="replace") as file:
+        fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    return _Look(
+        state=_STATES.get(stat.state, "sleeps"),
+        wait=wait,
+        tracer_pid=int(fields.get("TracerPid", 0)),
+        switches=tuple(text for name, text in fields.items() if name.endswith("voluntary_ctxt_switches")),
+        cpu_s=stat.cpu_ticks / os.sysconf("SC_CLK_TCK"),
+        at=time.monotonic(),
+    )
 
 
-class _UnixConnection(HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
+class _Subject:
+    """One worker while it is examined."""
 
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+    def __init__(self, target: Target, first: _Look) -> None:
+        self.target = target
+        self.first = first
+        self.can_answer = first.state not in ("ended", "stopped")
+        """Whether its server is asked: what serves a stopped worker is stopped, too."""
+        self.dump = self.stack_text = b""
+        self.stack: tuple[Frame, ...] | None = None
+        self.has_run = False
+        self.missing: list[str] = []
+        self._groups: tuple[GroupCalls, ...] | None = None
+        self._is_truncated = False
 
+    def take_dump(self, question: _Question) -> None:
+        try:
+            self.dump = question.take()
+            self._groups, self._is_truncated = recorder.read_dump(self.dump, time.time_ns())
+        except ValueError as error:
+            self.missing.append(str(error))
 
-def _ask_recorder(path: str, until: float) -> bytes:
-    """Return the dump that a worker serves. Raises ValueError, OSError and HTTPException."""
-    if not path or not os.path.exists(path):
-        raise ValueError("no flight recorder: the worker has opened no socket for it")
-    connection = _UnixConnection(path, max(0.1, until - time.monotonic()))
-    try:
-        connection.request("POST", "/handler/fr_trace_json", headers={"Content-Length": "0"})
-        answer, found = connection.getresponse(), b""
-        while (piece := answer.read1(1 << 20)) and len(found) <= recorder.DUMP_MAX:
-            found += piece
-            if time.monotonic() > until:
-                raise TimeoutError
-    except TimeoutError:
-        raise ValueError("the worker's flight recorder does not answer") from None
-    finally:
-        connection.close()
-    if answer.status != 200:
-        raise ValueError(f"the worker's flight recorder answers with status {answer.status}")
-    return found
+    def take_stack(self, spy: _Spy) -> None:
+        try:
+            self.stack_text = spy.take()
+            self.stack = stacks.read_main_stack(self.stack_text, spy.pid)
+        except ValueError as error:
+            self.missing.append(str(error))
+        else:
+            self.has_run = not self.first.is_same_rest(_look_at_process(spy.pid))
 
+    def compare_stack(self, spy: _Spy) -> None:
+        """Keep of the stack what a second look confirms."""
+        try:
+            self.stack = stacks.keep_agreeing(self.stack or (), stacks.read_main_stack(spy.take(), spy.pid))
+        except ValueError as error:
+            self.stack = None
+            self.missing.append(str(error))
 
-def _read_stack(command: str | None, pid: int, until: float) -> tuple[bytes, tuple[Frame, ...]]:
-    """Return what py-spy prints of a process, and the frames on which two looks agree. Raises ValueError."""
-    if command is None:
-        raise ValueError("no stacks: py-spy is not installed (pip install 'meshrun[stacks]')")
-    texts = [_run_py_spy(command, pid, until) for _ in range(2)]
-    first, second = (stacks.read_main_stack(text, pid) for text in texts)
-    return texts[0], stacks.keep_agreeing(first, second)
+    def take_traceback(self, question: _Question) -> None:
+        with contextlib.suppress(ValueError):  # that py-spy has failed is the better reason
+            self.stack = stacks.read_traceback(question.take())
 
-
-def _run_py_spy(command: str, pid: int, until: float) -> bytes:
-    words = [command, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", str(pid)]
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=max(0.1, until - time.monotonic()),
-            check=False,
+    def conclude(self) -> Examined:
+        last = _look_at_process(self.target.pid)
+        passed_s = last.at - self.first.at
+        is_same = last.state == self.first.state and (last.state != "blocked" or last.is_same_rest(self.first))
+        tracer = kernel.read_stat(last.tracer_pid) if last.tracer_pid else None
+        evidence = RankEvidence(
+            rank=self.target.rank,
+            state=last.state if is_same or last.state == "ended" else "runs",
+            wait=last.wait,
+            tracer=tracer.name if tracer else "",
+            cpu=(last.cpu_s - self.first.cpu_s) / passed_s if last.state != "ended" and passed_s > 0 else 0.0,
+            silent_s=_find_silence(self.target.outputs),
+            stack=self.stack,
+            groups=self._groups,
+            is_truncated=self._is_truncated,
+            missing=tuple(self.missing),
         )
-    except subprocess.TimeoutExpired:
-        raise ValueError("py-spy has not answered in time") from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ValueError(f"py-spy cannot read the worker: {lines[0].removeprefix('Error: ')}")
-    return done.stdout
+        return Examined(evidence=evidence, dump=self.dump, stack_text=self.stack_text)
+
+
+def _find_silence(outputs: Sequence[str]) -> float | None:
+    """Return the seconds since the newest of these files was written; None if there is none."""
+    times = []
+    for path in outputs:
+        with contextlib.suppress(OSError):
+            times.append(os.stat(path).st_mtime)
+    return max(0.0, time.time() - max(times)) if times else None
+
+
+class _Answer:
+    """Bytes that arrive on a descriptor, -1 if there is none, until its end or until it is too late."""
+
+    def __init__(self, descriptor: int, until: float) -> None:
+        self.descriptor = descriptor
+        self.until = until
+        self.found = bytearray()
+        self.is_complete = False
+
+    def read(self) -> bool:
+        """Read what is there; return whether that was all."""
+        try:
+            piece = os.read(self.descriptor, _PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            piece = b""
+        self.found += piece
+        self.is_complete = not piece or len(self.found) > _ANSWER_MAX
+        return self.is_complete
+
+
+def _wait_for(answers: Sequence[_Answer]) -> None:
+    """Read all answers, each until its end or its time."""
+    poll = select.poll()
+    waiting = {one.descriptor: one for one in answers if one.descriptor >= 0}
+    for descriptor in waiting:
+        poll.register(descriptor, select.POLLIN)
+    while waiting:
+        now = time.monotonic()
+        over = [descriptor for descriptor, one in waiting.items() if one.until <= now]
+        if not over:
+            first = min(one.until for one in waiting.values())
+            over = [found for found, _ in poll.poll((first - now) * 1000 + 1) if waiting[found].read()]
+        for descriptor in over:
+            poll.unregister(descriptor)
+            del waiting[descriptor]
+
+
+class _Question(_Answer):
+    """A question to the server that a worker has opened for its recorder."""
+
+    def __init__(self, path: str, handler: str, until: float) -> None:
+        super().__init__(-1, min(until, time.monotonic() + ANSWER_LIMIT_S))
+        self._socket: socket.socket | None = None
+        self._problem = "the worker's flight recorder does not answer"
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            connection.connect(path)
+            connection.sendall(f"POST /handler/{handler} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+        except OSError as error:
+            connection.close()
+            if not path or isinstance(error, FileNotFoundError):
+                self._problem = "no flight recorder: the worker has opened no socket for it"
+        else:
+            self._socket, self.descriptor = connection, connection.fileno()
+
+    def take(self) -> bytes:
+        """Return the answer's content. Raises ValueError."""
+        if self._socket is not None:
+            self._socket.close()
+        if not self.is_complete:
+            raise ValueError(self._problem)
+        head, _, content = bytes(self.found).partition(b"\r\n\r\n")
+        words = head.split(None, 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
+            raise ValueError(f"the worker's flight recorder answers {bytes(self.found[:40])!r}")
+        if words[1] != b"200":
+            raise ValueError(f"the worker's flight recorder answers with status {words[1].decode(errors='replace')}")
+        return content
+
+
+class _Spy(_Answer):
+    """A process of py-spy that looks at a worker."""
+
+    def __init__(self, command: str, pid: int, until: float) -> None:
+        super().__init__(-1, min(until, time.monotonic() + STACK_LIMIT_S))
+        self.command = command
+        self.pid = pid
+        self._problem = ""
+        try:
+            self._process = subprocess.Popen(
+                [command, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", str(pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                preexec_fn=_die_with_parent,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            self._problem = f"no stacks: {command} cannot be run: {error}"
+        else:
+            assert self._process.stdout is not None
+            self.descriptor = self._process.stdout.fileno()
+
+    def take(self) -> bytes:
+        """Return what it has printed. Raises ValueError."""
+        if self._problem:
+            raise ValueError(self._problem)
+        is_late = not self.is_complete
+        with self._process as process:
+            try:
+                process.wait(0 if is_late else max(0.1, self.until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                is_late = True
+                process.kill()
+            assert process.stderr is not None
+            text = b"" if is_late else process.stderr.read1()  # type: ignore[attr-defined]
+        if is_late:
+            raise ValueError("no stacks: py-spy has not answered in time")
+        if process.returncode:
+            raise ValueError(stacks.explain_failure(text.decode(errors="replace"), process.returncode, _read_scope()))
+        return bytes(self.found)
+
+
+def _die_with_parent() -> None:
+    kernel.signal_on_parent_death(signal.SIGKILL)
+
+
+def _read_scope() -> str:
+    try:
+        with open(_PTRACE_SCOPE) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

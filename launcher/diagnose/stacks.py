@@ -1,13 +1,16 @@
-"""Python stacks of a worker, as py-spy prints them.
+"""Python stacks of a worker, as py-spy prints them, or else as the worker itself does.
 
 py-spy reads another process's memory; the worker does nothing for it, and it works while something holds the GIL. It
-is asked not to stop the worker (`--nonblocking`), so a stack that changes while it is read may come out torn: each
-worker is looked at twice, and only the frames on which both agree count.
+is asked not to stop the worker (`--nonblocking`), so a stack that changes while it is read may come out torn: a worker
+whose main thread has run meanwhile is looked at twice, and only the frames on which both agree count.
+
+Without py-spy there is the text of faulthandler, which torch's worker server gives while nothing holds the GIL.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,6 +22,9 @@ from launcher.diagnose.evidence import Frame
 FRAMES_MAX = 40
 _STARTER = "/launcher/ranks/as_main.py"
 """Ours, in which every script is called."""
+NO_COMMAND = "no stacks: py-spy is not installed (pip install 'meshrun[stacks]')"
+_OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
+_FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
 class _Frame(msgspec.Struct):
@@ -63,3 +69,34 @@ def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, 
             break
         count += 1
     return tuple(one[len(one) - count :])
+
+
+def read_traceback(text: bytes) -> tuple[Frame, ...]:
+    """Return the main thread's frames, the innermost first, of faulthandler's text. Raises ValueError.
+
+    faulthandler begins with the newest thread, so the main thread, the oldest, is the last.
+    """
+    _, found, main = text.decode(errors="replace").rpartition("hread 0x")
+    matches = [_FAULTHANDLER_FRAME.fullmatch(line) for line in main.splitlines()[1:]]
+    frames = [
+        Frame(function=match[3], file=match[1], line=int(match[2].replace("?", "") or 0)) for match in matches if match
+    ]
+    if not found or not frames:
+        raise ValueError("the worker's own traceback cannot be read")
+    return tuple(frames[:FRAMES_MAX])
+
+
+def explain_failure(text: str, exit_code: int, ptrace_scope: str) -> str:
+    """Say why py-spy cannot read a worker. `ptrace_scope`: the kernel's setting of that name, "" without Yama."""
+    first = next((line.removeprefix("Error: ") for line in text.splitlines() if line), f"exit code {exit_code}")
+    if "Permission" in first:
+        if ptrace_scope not in ("", "0"):
+            return (
+                f"no stacks: the kernel does not let py-spy read the worker (kernel.yama.ptrace_scope={ptrace_scope})"
+            )
+        return (
+            "no stacks: the kernel does not let py-spy read the worker (a container may need the capability SYS_PTRACE)"
+        )
+    if any(words in first for words in _OTHER_PROGRAM):
+        return "no stacks: the worker is no Python, or one that this version of py-spy does not know"
+    return f"no stacks: py-spy cannot read the worker: {first}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.diagnose.gather import Examined, Target, gather
+from launcher.diagnose.gather import Examined, gather
+from launcher.diagnose.recorder import DUMP_MAX
+from launcher.diagnose.request import Target
 from tests.support.waiting import wait_until
 
 SLEEP = "def wait():\n    time.sleep(600)\nwait()"
@@ -38,6 +41,7 @@ def run(program: str, socket_path: str = "") -> Iterator[subprocess.Popen[bytes]
         [sys.executable, "-c", text],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
         env={"SOCKET": socket_path, "PATH": "/usr/bin:/bin"},
     )
     assert child.stdout is not None
@@ -45,7 +49,8 @@ def run(program: str, socket_path: str = "") -> Iterator[subprocess.Popen[bytes]
         assert child.stdout.readline() == b"ready\n"
         yield child
     finally:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
 
@@ -80,6 +85,12 @@ def test_a_stopped_worker_is_told_apart() -> None:
         wait_until(lambda: examine(child.pid).evidence.state == "stopped", 60, "its stop")
 
 
+def test_a_worker_blocked_in_the_kernel_is_told_apart() -> None:
+    # After vfork(2) the parent waits so until its child ends, which goes on in the parent's memory.
+    with run("import ctypes\ndef wait():\n    ctypes.PyDLL(None).vfork(); time.sleep(600)\nwait()") as child:
+        wait_until(lambda: examine(child.pid).evidence.state == "blocked", 60, "its wait")
+
+
 def test_a_worker_that_has_ended_is_told() -> None:
     with run(SLEEP) as child:
         child.kill()
@@ -105,10 +116,11 @@ def test_the_flight_recorder_answers_while_something_holds_the_gil(tmp_path: Pat
     [
         (b'HTTP/1.0 200 OK\r\n\r\n{"entries": [', "the flight recorder's dump cannot be read: "),
         (b"HTTP/1.0 404 No\r\n\r\n", "the worker's flight recorder answers with status 404"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (DUMP_MAX + 1), "the flight recorder's dump has 33,554,433 bytes"),
         (b"", "the worker's flight recorder does not answer"),
-        (b"SSH-2.0\r\n", "SSH-2.0"),
+        (b"SSH-2.0\r\n", "the worker's flight recorder answers b'SSH-2.0"),
     ],
-    ids=["half", "refused", "silent", "another protocol"],
+    ids=["half", "refused", "huge", "silent", "another protocol"],
 )
 def test_rubbish_from_a_worker_is_a_sentence(answer: bytes, sentence: str, tmp_path: Path) -> None:
     path = str(tmp_path / "recorder")
@@ -136,9 +148,11 @@ def test_rubbish_from_a_worker_is_a_sentence(answer: bytes, sentence: str, tmp_p
 
 def test_sixty_four_workers_are_looked_at_within_the_limit() -> None:
     with contextlib.ExitStack() as children:
-        pids = [children.enter_context(run(SLEEP)).pid for _ in range(4)] * 16
+        pids = [children.enter_context(run(SLEEP)).pid for _ in range(4)]
+        for pid in pids:
+            wait_until(lambda: examine(pid).evidence.state == "sleeps", 60, "its sleep")  # noqa: B023  (called at once)
         began = time.monotonic()
-        found = gather([Target(rank=rank, pid=pid) for rank, pid in enumerate(pids)], 5.0)
+        found = gather([Target(rank=rank, pid=pid) for rank, pid in enumerate(pids * 16)], 5.0)
         assert time.monotonic() - began < 30  # a generous limit: what is late is missing, not waited for
         assert [one.evidence.rank for one in found] == list(range(64))
         assert {one.evidence.state for one in found} == {"sleeps"}

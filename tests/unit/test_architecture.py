@@ -63,9 +63,10 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 PURE = (
     "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
     "launcher.config.schedulers", "launcher.diagnose.answer", "launcher.diagnose.evidence",
-    "launcher.diagnose.recorder", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
-    "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.locality.contract",
-    "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
+    "launcher.diagnose.recorder", "launcher.diagnose.request", "launcher.diagnose.stack_groups",
+    "launcher.diagnose.stragglers", "launcher.diagnose.verdict", "launcher.hardware.cpu_binding",
+    "launcher.locality.contract", "launcher.locality.keys", "launcher.locality.measure.grouping",
+    "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure",
     "launcher.locality.measure.rates", "launcher.locality.measure.schedule", "launcher.locality.merge",
     "launcher.logs.reports.report",

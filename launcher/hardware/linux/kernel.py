@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from errno import ENOSYS
+from errno import EINVAL, ENOSYS
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
 
 _CLOCK_BOOTTIME = 7  # include/uapi/linux/time.h: goes on while the machine sleeps, as a lease does
 _TIMER_ABSTIME = 1
@@ -82,6 +83,18 @@ def signal_on_parent_death(signum: int) -> None:
     Not inherited by children, kept over exec except of a setuid program. The parent may have ended already: check.
     """
     _check_result(_load_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+
+
+def allow_tracing_by(pid: int) -> None:
+    """Let this process and its descendants trace the calling one, which Yama else allows to ancestors only.
+
+    Kept over exec, not inherited by children. Without Yama there is nothing to allow. Raises OSError.
+    """
+    try:
+        _check_result(_load_libc().prctl(_PR_SET_PTRACER, pid, 0, 0, 0), "prctl")
+    except OSError as error:
+        if error.errno != EINVAL:
+            raise
 
 
 def set_name(name: str) -> None:
@@ -143,15 +156,25 @@ class KillTimer:
 
 
 class ProcessStat(Struct, frozen=True):
-    """Fields of /proc/<pid>/stat, see proc(5). `arguments`: the memory from where to where its command line is."""
+    """Fields of /proc/<pid>/stat, see proc(5). `arguments`: the memory from where to where its command line is.
+
+    `cpu_ticks`: used by all of its threads.
+    """
 
     name: str
     state: str
     parent_pid: int
     flags: int
+    cpu_ticks: int
     start_ticks: int
     pending_signals: int
     arguments: tuple[int, int]
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its main thread has ended, or ends now: a kill need not be waited for."""
+        is_killed = bool(self.pending_signals & _SIGKILL_PENDING) and self.state != "D"
+        return self.state in "ZX" or bool(self.flags & _PF_EXITING) or is_killed
 
 
 def read_stat(pid: int, thread: int | None = None) -> ProcessStat | None:
@@ -166,6 +189,7 @@ def read_stat(pid: int, thread: int | None = None) -> ProcessStat | None:
         state=fields[0].decode(),
         parent_pid=int(fields[1]),
         flags=int(fields[6]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
         pending_signals=int(fields[28]),
         arguments=(int(fields[45]), int(fields[46])),

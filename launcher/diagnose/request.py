@@ -1,0 +1,85 @@
+"""What an agent asks of its examiner, and what the examiner answers: one line of JSON each.
+
+What an answer says of a rank travels to the leader, so it is cut to `RANK_BYTES_MAX`. The innermost frames of a stack
+and the group that was used last are kept longest. Names and shapes, by which ranks are compared, are cut to the same
+length whatever else there is, and a rank of which groups were left out counts as one whose recorder has forgotten them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence
+from rendezvous import codec
+
+RANK_BYTES_MAX = 2000
+LIMIT_S = 5.0
+Levels = Literal["all", "recorder"]
+"""`recorder`: the kernel's view and the flight recorder, without stacks."""
+# Frames, their characters, and groups: what is tried in turn until it fits.
+_CUTS = ((40, 200, 8), (24, 100, 8), (12, 60, 8), (8, 40, 6), (4, 40, 4), (2, 30, 2), (1, 30, 1))
+_NAME_MAX = 100
+_MISSING_MAX = 4
+_SENTENCE_MAX = 160
+
+
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker to look at. `socket_path`: where it serves its recorder; it need not be there. `outputs`: log files."""
+
+    rank: int
+    pid: int
+    socket_path: str = ""
+    outputs: tuple[str, ...] = ()
+
+
+class ExamineRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`folder`: the incident folder to create, "" for none."""
+
+    targets: tuple[Target, ...]
+    folder: str = ""
+    limit_s: Annotated[float, Meta(gt=0, le=600)] = LIMIT_S
+    levels: Levels = "all"
+
+
+class ExamineReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`folder`: the incident folder, "" if there is none. `remarks`: sentences on the node, and on what failed."""
+
+    ranks: tuple[RankEvidence, ...]
+    folder: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def shorten_evidence(evidence: RankEvidence) -> RankEvidence:
+    """Cut what is known of a rank until its JSON has at most `RANK_BYTES_MAX` bytes."""
+    missing = tuple(_cut_end(one, _SENTENCE_MAX) for one in evidence.missing[:_MISSING_MAX])
+    evidence = replace(evidence, missing=missing)
+    for frame_count, frame_size, group_count in _CUTS:
+        groups = evidence.groups
+        found = replace(
+            evidence,
+            stack=evidence.stack and tuple(_cut_frame(frame, frame_size) for frame in evidence.stack[:frame_count]),
+            groups=groups and tuple(_cut_group(group) for group in groups[:group_count]),
+            is_truncated=evidence.is_truncated or len(groups or ()) > group_count,
+        )
+        if len(codec.encode(found)) <= RANK_BYTES_MAX:
+            return found
+    # Text of which every character takes six bytes.
+    return RankEvidence(rank=evidence.rank, state=evidence.state, cpu=evidence.cpu, missing=("too much to tell",))
+
+
+def _cut_frame(frame: Frame, size: int) -> Frame:
+    file = frame.file if len(frame.file) <= size else f"...{frame.file[3 - size :]}"
+    return replace(frame, function=_cut_end(frame.function, size), file=file)
+
+
+def _cut_group(group: GroupCalls) -> GroupCalls:
+    calls = tuple(replace(call, operation=_cut_end(call.operation, _NAME_MAX)) for call in group.calls)
+    name, description = _cut_end(group.name, _NAME_MAX), _cut_end(group.description, _NAME_MAX)
+    return replace(group, name=name, description=description, calls=calls)
+
+
+def _cut_end(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 3]}..."
