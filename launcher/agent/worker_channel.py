@@ -23,7 +23,7 @@ from launcher.model.errors import UsageError
 from launcher.supervisor.handle import Supervisor
 
 if TYPE_CHECKING:
-    from launcher.agent.heartbeats import Heartbeats
+    from launcher.diagnose.heartbeats import Heartbeats
     from launcher.ranks.checkpoint_socket import CheckpointSocket
 
 ABORT_GRACE_S = 3.0
@@ -75,7 +75,7 @@ class WorkerChannel:
         """Prepare for a round that is about to start."""
         self._pids, self._unresponsive = {}, {}
         if self._timeout_s is not None:
-            from launcher.agent.heartbeats import Heartbeats
+            from launcher.diagnose.heartbeats import Heartbeats
 
             self._heartbeats = Heartbeats(self._timeout_s, now)
         if self._shared_page is not None:

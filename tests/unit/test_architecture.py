@@ -61,19 +61,17 @@ CONTRACT_CLASSES = {"Detector", "Source"}
 
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
-    "launcher.agent.heartbeats", "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*",
-    "launcher.config.schedulers", "launcher.diagnose.answer", "launcher.diagnose.evidence",
-    "launcher.diagnose.recorder", "launcher.diagnose.request", "launcher.diagnose.stack_groups",
-    "launcher.diagnose.stragglers", "launcher.diagnose.verdict", "launcher.hardware.cpu_binding",
-    "launcher.locality.contract", "launcher.locality.keys", "launcher.locality.measure.grouping",
-    "launcher.locality.measure.placing",
-    "launcher.locality.measure.procedure",
+    "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*", "launcher.config.schedulers",
+    "launcher.diagnose.answer", "launcher.diagnose.evidence", "launcher.diagnose.heartbeats",
+    "launcher.diagnose.progress", "launcher.diagnose.recorder", "launcher.diagnose.request",
+    "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers", "launcher.diagnose.verdict",
+    "launcher.hardware.cpu_binding", "launcher.locality.contract", "launcher.locality.keys",
+    "launcher.locality.measure.grouping", "launcher.locality.measure.placing", "launcher.locality.measure.procedure",
     "launcher.locality.measure.rates", "launcher.locality.measure.schedule", "launcher.locality.merge",
-    "launcher.logs.reports.report",
-    "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state", "launcher.model.[!c]*",
-    "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events", "rendezvous.leader*",
-    "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records", "rendezvous.settings",
-    "rendezvous.state*",
+    "launcher.logs.reports.report", "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state",
+    "launcher.model.[!c]*", "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
+    "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
+    "rendezvous.settings", "rendezvous.state*",
 )  # fmt: skip
 IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
 

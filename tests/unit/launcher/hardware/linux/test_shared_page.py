@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from launcher.agent.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
 from launcher.cli import parse
+from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 from launcher.hardware.linux.shared_page import VARIABLE, SharedPage, make
 from launcher.model.errors import UsageError
 from launcher.worker import client, heartbeat, stop_requested
