@@ -33,7 +33,8 @@ ABORT_GRACE_S = 3.0
 class WorkerChannel:
     """`shared_page` None: the kernel refused one. Raises UsageError if heartbeats were requested then.
 
-    `checkpoint_socket`: receives the reports of saved checkpoints; None without.
+    `checkpoint_socket`: receives the reports of saved checkpoints; None without. `watches_progress`: whether heartbeats
+    are read even without a time-out of theirs.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class WorkerChannel:
         heartbeat_timeout_s: float | None,
         *,
         checkpoint_socket: CheckpointSocket | None = None,
+        watches_progress: bool = False,
     ) -> None:
         if heartbeat_timeout_s is not None and shared_page is None:
             raise UsageError("--heartbeat-timeout: workers cannot be heard here, since memfd_create fails")
@@ -50,6 +52,7 @@ class WorkerChannel:
         self._supervisor = supervisor
         self._timeout_s = heartbeat_timeout_s
         self._checkpoint_socket = checkpoint_socket
+        self._watches_progress = watches_progress
         self._heartbeats: Heartbeats | None = None
         self._pids: dict[int, int] = {}
         self._stop_round = 0
@@ -79,7 +82,11 @@ class WorkerChannel:
 
             self._heartbeats = Heartbeats(self._timeout_s, now)
         if self._shared_page is not None:
-            self._shared_page.begin(worker_count, self._timeout_s)
+            self._shared_page.begin(worker_count, self._timeout_s, reads_heartbeats=self._watches_progress)
+
+    def list_pids(self, local_round: Round) -> dict[int, int]:
+        """Return the workers that live and whose start was confirmed, local rank -> pid."""
+        return {rank: pid for rank, pid in self._pids.items() if rank in local_round.live}
 
     def add_worker(self, local_rank: int, pid: int) -> None:
         """Note that a worker runs."""

@@ -6,6 +6,7 @@
     torch_mesh()["dp", "tp"]    # the same grid as a DeviceMesh; jax_mesh() for JAX; frameworks.py
     stop_requested()            # whether it is time to save and leave; client.py
     heartbeat()                 # this worker makes progress
+    with phase("eval", limit_s=900): ...    # it may be silent for so long; phases.py
     checkpoint_saved()          # now is a good time for a restart on more nodes
 
 torch and jax are imported by the functions that use them, when they are called; nothing else imports more than the
@@ -15,6 +16,7 @@ standard library's smallest parts. Under another launcher a function answers as 
 from launcher.worker.client import SOCKET_VARIABLE, checkpoint_saved, heartbeat, stop_requested
 from launcher.worker.frameworks import init_jax, jax_mesh, torch_mesh
 from launcher.worker.grid import WorkerMesh, mesh
+from launcher.worker.phases import phase
 
 __all__ = [
     "SOCKET_VARIABLE",
@@ -24,6 +26,7 @@ __all__ = [
     "init_jax",
     "jax_mesh",
     "mesh",
+    "phase",
     "stop_requested",
     "torch_mesh",
 ]

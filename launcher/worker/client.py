@@ -17,10 +17,10 @@ from launcher.hardware.linux import shared_page
 SOCKET_VARIABLE = "LAUNCHER_AGENT_SOCKET"
 
 
-class _WorkerPage:
+class WorkerPage:
     """The shared page as this worker sees it: its numbers, and the indices of this worker's own."""
 
-    __slots__ = ("has_sent_heartbeat", "heartbeat_index", "numbers", "polled_index", "round")
+    __slots__ = ("has_sent_heartbeat", "heartbeat_index", "numbers", "phase_index", "polled_index", "round")
 
     def __init__(self, numbers: memoryview, line_index: int, round_number: int) -> None:
         self.numbers = numbers
@@ -29,10 +29,11 @@ class _WorkerPage:
             line_index * shared_page.LINE_SIZE + shared_page.HEARTBEAT_COUNT
         ) // shared_page.NUMBER_SIZE
         self.polled_index = (line_index * shared_page.LINE_SIZE + shared_page.POLLED_ROUND) // shared_page.NUMBER_SIZE
+        self.phase_index = (line_index * shared_page.LINE_SIZE + shared_page.PHASE_COUNT) // shared_page.NUMBER_SIZE
         self.has_sent_heartbeat = False
 
 
-_page: _WorkerPage | None = None
+_page: WorkerPage | None = None
 _is_resolved = False
 
 
@@ -55,26 +56,28 @@ def stop_requested() -> bool:
 
 
 def heartbeat() -> bool:
-    """Report that this worker makes progress; True if heartbeats are read, that is, `--heartbeat-timeout` was given.
+    """Report that this worker makes progress; True if the agent reads heartbeats, as it does by default.
 
-    From the first heartbeat on, a worker that sends none for that time counts as failed, and everything restarts as
-    after any failure. Before the first it has no time-out. So call it once per step, beginning with the second, and
-    also within anything else that may take long. Costs less than a microsecond.
+    They are a sign of progress for `--hang-timeout`. With `--heartbeat-timeout`, a worker that has sent one and then
+    sends none for that time counts as failed, and everything restarts as after any failure. Before the first it has no
+    time-out. So call it once per step, beginning with the second, and also within anything else that may take long.
+    Costs less than a microsecond.
 
-    The first heartbeat enables Python's faulthandler, unless it is on: an unresponsive worker gets SIGABRT, so that
-    it prints to stderr where each of its threads stands.
+    With `--heartbeat-timeout` the first heartbeat enables Python's faulthandler, unless it is on: an unresponsive
+    worker gets SIGABRT, so that it prints to stderr where each of its threads stands.
     """
     page = _page if _is_resolved else _resolve_page()
-    if page is None or not page.numbers[shared_page.TIMEOUT_MS // shared_page.NUMBER_SIZE]:
+    if page is None:
         return False
     if not page.has_sent_heartbeat:
         page.has_sent_heartbeat = True
-        import faulthandler
+        if page.numbers[shared_page.TIMEOUT_MS // shared_page.NUMBER_SIZE]:
+            import faulthandler
 
-        if not faulthandler.is_enabled():
-            faulthandler.enable(file=2)
+            if not faulthandler.is_enabled():
+                faulthandler.enable(file=2)
     page.numbers[page.heartbeat_index] += 1
-    return True
+    return bool(page.numbers[shared_page.READS_HEARTBEATS // shared_page.NUMBER_SIZE])
 
 
 def checkpoint_saved() -> bool:
@@ -96,7 +99,12 @@ def checkpoint_saved() -> bool:
     return True
 
 
-def _resolve_page() -> _WorkerPage | None:
+def find_page() -> WorkerPage | None:
+    """Return this worker's shared page; None where there is none."""
+    return _page if _is_resolved else _resolve_page()
+
+
+def _resolve_page() -> WorkerPage | None:
     """Map the shared page once for this process; None where there is none."""
     global _page, _is_resolved
     try:
@@ -107,7 +115,7 @@ def _resolve_page() -> _WorkerPage | None:
     return _page
 
 
-def _map_page(name: str, round_text: str) -> _WorkerPage | None:
+def _map_page(name: str, round_text: str) -> WorkerPage | None:
     """Map the page that `name` describes; raises OSError or ValueError if it is malformed or does not fit the file."""
     descriptor, device, inode, line = map(int, name.split(":"))
     found = os.fstat(descriptor)
@@ -115,4 +123,4 @@ def _map_page(name: str, round_text: str) -> _WorkerPage | None:
         return None
     import mmap
 
-    return _WorkerPage(memoryview(mmap.mmap(descriptor, found.st_size)).cast("Q"), line, int(round_text))
+    return WorkerPage(memoryview(mmap.mmap(descriptor, found.st_size)).cast("Q"), line, int(round_text))

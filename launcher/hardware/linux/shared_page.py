@@ -1,20 +1,27 @@
 """The shared page: memory through which this node's agent and its workers read each other's state.
 
 The agent tells its workers that a stop is requested, save first: JAX swallows SIGTERM, a library may have taken it, and
-a worker without a handler dies before it could poll. A worker tells its agent two things: a heartbeat, and that it
-polls for a stop itself. All of these are numbers that only grow, so no side waits for the other: polling costs a worker
-no system call and the agent one, and a training step wakes no process.
+a worker without a handler dies before it could poll. A worker tells its agent three things: a heartbeat, that it polls
+for a stop itself, and the phase it is in. No side waits for the other: polling costs a worker no system call and the
+agent one, and a training step wakes no process.
 
 The page is a file without a name that is created before the supervisor's fork, so that workers inherit it; the kernel
-frees it with the last process. Its lines have 64 bytes, of which the first is the agent's: the last round that was
-requested to stop, and the milliseconds without a heartbeat after which a worker counts as failed (0: never). Each of
-the others is one worker's, by local rank: its number of heartbeats, and the round in which it has polled for a stop.
+frees it with the last process. It has lines of 64 bytes, the first of which is the agent's, each other one worker's, by
+local rank:
 
-Numbers have 8 bytes, in this machine's byte order. `launcher.worker.client` is the workers' side.
+    agent     last round requested to stop | TIMEOUT_MS | whether heartbeats are read
+    worker    heartbeats | round in which it has polled for a stop | phases entered and left | PHASE_LIMIT_MS | name
+
+TIMEOUT_MS: without a heartbeat, after which a worker counts as failed (0: never). PHASE_LIMIT_MS: 0 outside a phase. A
+number has 8 bytes, in this machine's byte order, and only grows, except for the limit; the name has 16, of UTF-8. A
+look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported.
+
+`launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -25,8 +32,15 @@ LINE_SIZE = 64
 NUMBER_SIZE = 8
 STOPPED_ROUND = 0
 TIMEOUT_MS = NUMBER_SIZE
+READS_HEARTBEATS = 2 * NUMBER_SIZE
 HEARTBEAT_COUNT = 0
 POLLED_ROUND = NUMBER_SIZE
+PHASE_COUNT = 2 * NUMBER_SIZE
+PHASE_LIMIT_MS = 3 * NUMBER_SIZE
+PHASE_NAME = 4 * NUMBER_SIZE
+PHASE_NAME_SIZE = 16
+NO_LIMIT = 2**64 - 1
+"""In the place of the milliseconds of a phase: it may take any time."""
 _DESCRIPTOR = 111
 _NAME = "meshrun-board"
 
@@ -40,13 +54,17 @@ class SharedPage:
         found = os.fstat(descriptor)
         self._location = f"{descriptor}:{found.st_dev}:{found.st_ino}"
 
-    def begin(self, worker_count: int, timeout_s: float | None) -> None:
-        """Clear the page for a round of `worker_count` workers, when none of an earlier one is left. Raises OSError."""
+    def begin(self, worker_count: int, timeout_s: float | None, *, reads_heartbeats: bool = False) -> None:
+        """Clear the page for a round of `worker_count` workers, when none of an earlier one is left. Raises OSError.
+
+        `timeout_s`: without a heartbeat. `reads_heartbeats`: whether they are read even without such a time-out.
+        """
         self._worker_count = worker_count
         if LINE_SIZE * (1 + worker_count) > os.fstat(self.descriptor).st_size:
             os.ftruncate(self.descriptor, LINE_SIZE * (1 + worker_count))
         os.pwrite(self.descriptor, bytes(LINE_SIZE * worker_count), LINE_SIZE)
         self._write(TIMEOUT_MS, round((timeout_s or 0) * 1000))
+        self._write(READS_HEARTBEATS, bool(timeout_s) or reads_heartbeats)
 
     def list_variables(self, index: int) -> dict[str, str]:
         """Return the environment with which the worker of this local rank finds its line."""
@@ -63,6 +81,19 @@ class SharedPage:
     def list_stop_pollers(self, round_number: int) -> frozenset[int]:
         """Return the local ranks of the workers that have polled for a stop in this round."""
         return frozenset(index for index, last in enumerate(self._read_column(POLLED_ROUND)) if last == round_number)
+
+    def read_phases(self) -> list[tuple[int, float, str]]:
+        """Return of each worker how often it entered or left a phase, its phase's limit in seconds, and the name.
+
+        The limit is 0 outside a phase, and infinite for a phase without.
+        """
+        counts, limits = self._read_column(PHASE_COUNT), self._read_column(PHASE_LIMIT_MS)
+        lines = os.pread(self.descriptor, LINE_SIZE * self._worker_count, LINE_SIZE)
+        names = [lines[at : at + PHASE_NAME_SIZE] for at in range(PHASE_NAME, len(lines), LINE_SIZE)]
+        return [
+            (count, math.inf if limit_ms == NO_LIMIT else limit_ms / 1000, name.rstrip(b"\0").decode(errors="ignore"))
+            for count, limit_ms, name in zip(counts, limits, names, strict=True)
+        ]
 
     def _write(self, offset: int, number: int) -> None:
         os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)

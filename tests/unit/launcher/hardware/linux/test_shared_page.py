@@ -82,13 +82,21 @@ def test_beats_are_counted_for_each_worker_and_begin_anew_with_a_round(board: Sh
     assert board.read_heartbeats() == [0, 0]
 
 
-def test_where_nobody_listens_a_beat_says_so_and_changes_nothing(board: SharedPage, be: Any) -> None:
-    board.begin(1, None)
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_beat_without_a_time_out_counts_and_says_whether_it_is_read(
+    is_read: bool, board: SharedPage, be: Any
+) -> None:
+    board.begin(1, None, reads_heartbeats=is_read)
     be(board)
-    was_enabled = faulthandler.is_enabled()
-    assert not heartbeat()
-    assert board.read_heartbeats() == [0]
-    assert faulthandler.is_enabled() == was_enabled
+    before = faulthandler.is_enabled()
+    faulthandler.disable()
+    try:
+        assert heartbeat() == is_read
+        assert not faulthandler.is_enabled()
+    finally:
+        if before:
+            faulthandler.enable()
+    assert board.read_heartbeats() == [1]
 
 
 def test_without_a_shared_page_there_is_no_stop_and_no_listener(be: Any) -> None:

@@ -1,0 +1,65 @@
+"""Phases of a script that may be silent for longer than its steps: an evaluation, a save, a compilation.
+
+While any worker of a node is in a phase, the phase's limit takes the place of `--hang-timeout` there. To enter and to
+leave one is a sign of progress. A phase is told through the shared page (`launcher.hardware.linux.shared_page`), so it
+costs a few writes of memory, and nothing happens under a launcher without one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.hardware.linux import shared_page
+from launcher.worker.client import WorkerPage, find_page
+
+_LIMIT_MAX_S = 1e12  # more is no limit
+_entered: list[Phase] = []  # of all threads, the innermost last
+
+
+class Phase:
+    """What `phase` returns: a context manager, which may be entered several times."""
+
+    __slots__ = ("limit_ms", "name_numbers")
+
+    def __init__(self, name: str, limit_s: float) -> None:
+        if not limit_s > 0:
+            raise ValueError(f"phase {name!r}: limit_s is {limit_s!r}, and has to be greater than 0")
+        self.limit_ms = shared_page.NO_LIMIT if limit_s > _LIMIT_MAX_S else max(1, round(limit_s * 1000))
+        self.name_numbers = _encode_name(name)
+
+    def __enter__(self) -> None:
+        _entered.append(self)
+        if (page := find_page()) is not None:
+            _show(page)
+
+    def __exit__(self, *_: object) -> None:
+        _entered.remove(self)
+        if (page := find_page()) is not None:
+            _show(page)
+
+
+def phase(name: str, *, limit_s: float) -> Phase:
+    """Return a context in which this worker may be silent for `limit_s` seconds; infinite: for any time.
+
+    `name` is for reports, which show its first 16 bytes. Of nested phases the innermost counts. Entering and leaving
+    cost less than 2 microseconds together. Raises ValueError for a limit that is not greater than 0.
+    """
+    return Phase(name, limit_s)
+
+
+def _show(page: WorkerPage) -> None:
+    """Write the innermost phase, or that there is none, to this worker's line; its numbers follow each other."""
+    index = page.phase_index
+    if _entered:
+        innermost = _entered[-1]
+        page.numbers[index + 2], page.numbers[index + 3] = innermost.name_numbers
+        page.numbers[index + 1] = innermost.limit_ms
+    else:
+        page.numbers[index + 1] = 0
+    page.numbers[index] += 1
+
+
+def _encode_name(name: str) -> tuple[int, int]:
+    size = shared_page.NUMBER_SIZE
+    data = name.encode(errors="replace")[: shared_page.PHASE_NAME_SIZE].ljust(shared_page.PHASE_NAME_SIZE, b"\0")
+    return int.from_bytes(data[:size], sys.byteorder), int.from_bytes(data[size:], sys.byteorder)
