@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.config.options.command_line import ParsedArgs, resolve_values
-from launcher.config.options.readers import DeviceRequest, Streams, Value, explain_signal, parse_integer
+from launcher.config.options.readers import DeviceRequest, HangLimits, Streams, Value, explain_signal, parse_integer
 from launcher.config.options.rendezvous import resolve_rendezvous, resolve_settings
 from launcher.config.options.table import TABLE
 from launcher.config.scrub import CALL_VARIABLE
@@ -117,6 +117,9 @@ class Config(Struct, frozen=True, kw_only=True):
     preemption_file: str | None
     lease_ttl_s: float | None
     heartbeat_timeout_s: float | None
+    hang_limits: HangLimits | None
+    on_hang: str
+    expect: str | None
     health_check: str | None
     health_timeout_s: float
     python: str
@@ -174,6 +177,10 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
         raise UsageError(f"{limit}: no check ends in no time")
     if check.is_default and not limit.is_default:
         notes.append(f"{limit} has no effect without --health-check")
+    if values["hang-timeout"].read() is None:
+        useless = (values[name] for name in ("on-hang", "expect") if not values[name].is_default)
+        notes += [f"{value} has no effect: {values['hang-timeout']} switches the detection off" for value in useless]
+        fields["expect"] = None
     rows = [option for option in TABLE if option.field_name and not option.part]
     fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
     origins = {row.name if row.part else row.field_name: values[row.name].origin for row in TABLE if row.field_name}

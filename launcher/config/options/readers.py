@@ -201,6 +201,62 @@ def parse_timeout(value: Value) -> float | None:
     return None if value.is_default else parse_seconds(value) or None
 
 
+class HangLimits(Struct, frozen=True):
+    """For how long a node may show no progress: of its steps, before the first sign of any, and before the first step.
+
+    The defaults of the two phases before the steps are an hour, since from outside nothing distinguishes a hang from
+    the load of a large checkpoint or from a compilation, and both may take most of that.
+    """
+
+    step_s: float
+    start_s: float = 3600.0
+    first_step_s: float = 3600.0
+
+
+_HANG_PHASES = {"start": "start_s", "first-step": "first_step_s"}
+
+
+def parse_hang_timeout(value: Value) -> HangLimits | None:
+    """SECONDS[,start=SECONDS][,first-step=SECONDS], in any order; None for 0. 0 in a phase: no limit there."""
+    limits: dict[str, float] = {}
+    for part in value.text.split(","):
+        name, equals, text = (piece.strip() for piece in part.rpartition("="))
+        field = _HANG_PHASES.get(name) if equals else "step_s"
+        if field is None:
+            question = suggest(name, {known: known for known in _HANG_PHASES}) or None
+            raise UsageError(f"{value}: {sanitize(name)!r} is neither start nor first-step", question)
+        if field in limits:
+            raise UsageError(f"{value} sets {name or 'the limit of a step'} twice")
+        limits[field] = parse_seconds_text(text, f"{value.origin}: {sanitize(part.strip())!r}")
+    if (step_s := limits.pop("step_s", None)) is None:
+        raise UsageError(f"{value} has no limit of a step", "write it like 600,first-step=7200")
+    if step_s == 0 and limits:
+        raise UsageError(f"{value}: 0 switches the detection off in every phase", "leave out start= and first-step=")
+    if step_s == 0:
+        return None
+    given = {field: number or float("inf") for field, number in limits.items()}
+    usual = HangLimits(step_s)
+    return HangLimits(
+        step_s,
+        given.get("start_s", max(step_s, usual.start_s)),
+        given.get("first_step_s", max(step_s, usual.first_step_s)),
+    )
+
+
+def parse_pattern(value: Value) -> str:
+    """A regular expression for lines of output."""
+    import re  # 5 ms, and rarely needed
+
+    text = value.text.encode(errors="surrogateescape")
+    try:
+        is_empty = re.compile(text).search(b"") is not None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{value} is no regular expression: {error}", "write it like 'loss='") from None
+    if is_empty:
+        raise UsageError(f"{value} matches an empty line, and so any", "write it like 'loss='")
+    return value.text
+
+
 def parse_lease_ttl(value: Value) -> float:
     """How long an unreachable node stays a member."""
     ttl_s = parse_seconds(value)

@@ -8,7 +8,7 @@ import pytest
 from launcher.config import config
 from launcher.config.config import Config
 from launcher.config.options import command_line, table
-from launcher.config.options.readers import DeviceRequest, Streams
+from launcher.config.options.readers import DeviceRequest, HangLimits, Streams
 from launcher.model.errors import UsageError
 from tests.support.options import refusal, resolve
 
@@ -30,7 +30,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
         "node_name": None, "device_binding": "local-rank", "devices": None, "framework": "auto",
-        "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None, "locality": (),
+        "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None,
+        "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "expect": None, "locality": (),
         "locality_file": None, "locality_command": None, "locality_sources": None, "measure": False,
         "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
