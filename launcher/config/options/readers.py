@@ -246,10 +246,13 @@ def parse_hang_timeout(value: Value) -> HangLimits | None:
 def parse_pattern(value: Value) -> str:
     """A regular expression for lines of output."""
     import re  # 5 ms, and rarely needed
+    import warnings
 
     text = value.text.encode(errors="surrogateescape")
     try:
-        is_empty = re.compile(text).search(b"") is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read in another way
+            is_empty = re.compile(text, re.MULTILINE).search(b"") is not None
     except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(f"{value} is no regular expression: {error}", "write it like 'loss='") from None
     if is_empty:

@@ -397,3 +397,64 @@ def test_where_nothing_is_restarted_nobody_waits_for_a_restart() -> None:
 def test_a_kind_may_have_a_number_or_a_type_and_a_variable(words: list[str], meaning: DeviceRequest | None) -> None:
     assert resolve(*words).devices == meaning
     assert meaning is None or str(meaning) in " ".join(words).replace("=", " ")
+
+
+HOUR_S, ENDLESS = 3600.0, float("inf")
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("0", None),
+        ("30", HangLimits(30.0, HOUR_S, HOUR_S)),
+        ("7200", HangLimits(7200.0, 7200.0, 7200.0)),  # no phase has less than a step, unless it is said
+        ("7200,start=60", HangLimits(7200.0, 60.0, 7200.0)),
+        ("first-step=0, 30 ,start=90", HangLimits(30.0, 90.0, ENDLESS)),
+    ],
+)
+def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) -> None:
+    assert resolve(f"--hang-timeout={text}").hang_limits == limits
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"),
+    [
+        ("--hang-timeout=x", "--hang-timeout: 'x' is not a number of seconds", None),
+        ("--hang-timeout=5,start=", "--hang-timeout: 'start=' is not a number of seconds", None),
+        ("--hang-timeout=5,6", "--hang-timeout 5,6 sets the limit of a step twice", None),
+        ("--hang-timeout=5,start=6,start=7", "--hang-timeout 5,start=6,start=7 sets start twice", None),
+        (
+            "--hang-timeout=5,frist-step=7",
+            "--hang-timeout 5,frist-step=7: 'frist-step' is neither start nor first-step",
+            "did you mean first-step?",
+        ),
+        (
+            "--hang-timeout=start=5",
+            "--hang-timeout start=5 has no limit of a step",
+            "write it like 600,first-step=7200",
+        ),
+        (
+            "--hang-timeout=0,start=5",
+            "--hang-timeout 0,start=5: 0 switches the detection off in every phase",
+            "leave out start= and first-step=",
+        ),
+        ("--on-hang=kill", "--on-hang kill is neither report nor restart", None),
+        (
+            "--expect=loss=(",
+            "--expect loss=( is no regular expression: missing ), unterminated subpattern at position 5",
+            "write it like 'loss='",
+        ),
+        ("--expect=(loss)?", "--expect (loss)? matches an empty line, and so any", "write it like 'loss='"),
+    ],
+)
+def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: str, hint: str | None) -> None:
+    assert refusal(words) == (sentence, hint)
+
+
+def test_without_detection_its_other_options_have_no_effect() -> None:
+    made = resolve("--hang-timeout=0", "--expect=loss=", LAUNCHER_ON_HANG="restart")
+    assert made.expect is None
+    assert made.notes == (
+        "LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 switches the detection off",
+        "--expect loss= has no effect: --hang-timeout 0 switches the detection off",
+    )

@@ -97,7 +97,8 @@ SENSIBLE = {
     "duplicate-stdout-filters": "loss", "duplicate-stderr-filters": "loss", "logs-specs": "mine",
     "event-log-handler": "console", "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
     "locality-file": "places", "locality-command": "place", "locality-sources": "none", "framework": "jax",
-    "device-binding": "visible", "health-check": "true", "preload": "torch",
+    "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
+    "on-hang": "restart", "expect": "loss=", "preload": "torch",
 }  # fmt: skip
 WITHOUT_EFFECT = ("start-method", "use-env")
 
