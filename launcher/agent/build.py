@@ -28,7 +28,7 @@ from launcher.logs.reports.round_log import RoundLog, make_recorder
 from launcher.model import mesh as meshes
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
-from launcher.placement.adapter.description import Description, encode_description
+from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
 from launcher.placement.adapter.options import format_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.ranks.ports import MasterPort
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     from launcher.agent.diagnosis.examination import Examination
     from launcher.agent.diagnosis.inquiries import Inquiries
     from launcher.agent.preload import ForkServerClient
+    from launcher.agent.progress import NodeProgress
     from launcher.agent.startup.startup import Startup
+    from launcher.config.options.readers import HangLimits
+    from launcher.logs.pump import OutputPump
 
 
 def build_agent(
@@ -92,7 +95,11 @@ def build_agent(
         checkpoint_socket = CheckpointSocket()
         spec_builder.add_variables(checkpoint_socket.environment)
     worker_channel = WorkerChannel(
-        shared_page, supervisor, config.heartbeat_timeout_s, checkpoint_socket=checkpoint_socket
+        shared_page,
+        supervisor,
+        config.heartbeat_timeout_s,
+        checkpoint_socket=checkpoint_socket,
+        watches_progress=config.hang_limits is not None,
     )
     round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
     if startup is None:
@@ -112,6 +119,10 @@ def build_agent(
             devices=[device for slot in slots for device in slot.devices],
         )
     pump = spec_builder.make_pump()
+    make_progress = None
+    if config.hang_limits is not None:
+        expects = config.expect is not None
+        make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder, expects)
     return Agent(
         script=config.script,
         reason=reason,
@@ -129,6 +140,8 @@ def build_agent(
         round_log=round_log,
         failures=Failures(host, pump, aborts_are_secondary=spec_builder.is_jax),
         make_inquiries=partial(_make_inquiries, supervisor, membership.driver.submit, wakeup.wake, layout, host),
+        make_progress=make_progress,
+        on_hang=config.on_hang,
     )
 
 
@@ -150,6 +163,22 @@ def _make_inquiries(
         return Examination(LocalExaminer(supervisor, poll), submit, wake, host, lambda number: "")
 
     return Inquiries(poll, make_examination, submit, layout.run_id, host)
+
+
+def _watch_progress(
+    limits: HangLimits,
+    shared_page: SharedPage | None,
+    pump: OutputPump | None,
+    spec_builder: WorkerSpecBuilder,
+    expects: bool,
+    assignment: NodeAssignment,
+    now: float,
+) -> NodeProgress:
+    """Make the watch over a round's progress."""
+    from launcher.agent.progress import NodeProgress  # after the workers' start
+
+    unpumped = spec_builder.list_unpumped(len(assignment.ranks))
+    return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, expects=expects, now=now)
 
 
 def _join_alone(

@@ -47,14 +47,21 @@ if TYPE_CHECKING:
     from launcher.agent.diagnosis.inquiries import Inquiries
     from launcher.agent.diagnosis.messages import Told
     from launcher.agent.preload import ForkServerClient
+    from launcher.agent.progress import NodeProgress
+    from launcher.diagnose.progress import Silence
     from launcher.logs.pump import OutputPump
 
 STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
 DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
+PROGRESS_DELAY_S = 1.0  # from a round's start until its progress is watched: what does that takes 3 ms to import
 
 
 class Agent(Struct, kw_only=True, eq=False):
-    """Its parts come from `build`. `reason`: explains the number of workers, for the first line."""
+    """Its parts come from `build`. `reason`: explains the number of workers, for the first line.
+
+    `make_progress`: makes `progress`, the watch over a round that runs here; None with --hang-timeout 0.
+    `on_hang`: "report" or "restart".
+    """
 
     script: str
     reason: str
@@ -72,6 +79,9 @@ class Agent(Struct, kw_only=True, eq=False):
     round_log: RoundLog
     failures: Failures
     make_inquiries: Callable[[select.poll], Inquiries]
+    make_progress: Callable[[NodeAssignment, float], NodeProgress] | None = None
+    progress: NodeProgress | None = None
+    on_hang: str = "report"
 
     _round: lifecycle.Round | None = None
     _assignment: NodeAssignment | None = None  # of the current or last round
@@ -82,6 +92,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _inquiries: Inquiries | None = None  # from the first round on
     _has_asked: bool = False  # SIGQUIT has come once
     _held_stop: events.StopRound | None = None  # put off while the survivors of a failure are looked at
+    _progress_at: float = math.inf  # when the round's `progress` is made
     _poll: select.poll = field(default_factory=select.poll)
 
     def run(self) -> int:
@@ -109,7 +120,7 @@ class Agent(Struct, kw_only=True, eq=False):
         """Wait for an event."""
         if self._round is None:
             self.round_log.log_waiting(read_clock())
-        talk_at = self.worker_channel.wake_at
+        talk_at = min(self.worker_channel.wake_at, self._find_progress_wake())
         mind_at = self.round_log.wake_at if self._round is None else min(self._round.wake_at, talk_at)
         wake_at = min(
             self.membership.driver.wake_at,
@@ -137,6 +148,8 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._round is not None:
             for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
                 self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
+        if read_clock() >= self._find_progress_wake():
+            self._check_progress()
         if self._round is not None and read_clock() >= self._round.wake_at:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
         if self.fork_server is not None and read_clock() >= self.fork_server.wake_at:
@@ -190,6 +203,9 @@ class Agent(Struct, kw_only=True, eq=False):
         )
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
         self.worker_channel.begin(len(share.ranks), read_clock())
+        self.progress, self._progress_at = None, read_clock() + PROGRESS_DELAY_S
+        if self.pump is not None:
+            self.pump.reset_counts()
         specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
         self.supervisor.spawn(start.round, specs)
         if self.fork_server is not None:
@@ -286,6 +302,32 @@ class Agent(Struct, kw_only=True, eq=False):
         """Leave the job: without the fork server no worker can start."""
         self._fork_server_error = error
         self._leave(events.LeaveRequest(str(error), EXIT_USAGE))
+
+    # --- progress ---
+
+    def _find_progress_wake(self) -> float:
+        """Return when to call `_check_progress`: only while workers run that are not stopping."""
+        round = self._round
+        if self.make_progress is None or round is None or round.is_stopping or not round.live:
+            return math.inf
+        return self._progress_at if self.progress is None else self.progress.wake_at
+
+    def _check_progress(self) -> None:
+        assert self._round is not None
+        if self.progress is None:
+            assert self.make_progress is not None
+            assert self._assignment is not None
+            self.progress = self.make_progress(self._assignment, read_clock())
+            return
+        news = self.progress.check(self.worker_channel.list_pids(self._round), read_clock())
+        if isinstance(news, str):
+            log(news)
+        elif news is not None:
+            self._take_silence(news)
+
+    def _take_silence(self, silence: Silence) -> None:
+        """Handle that this node has made no progress for a whole limit: `on_hang` says what follows the report."""
+        log(str(silence))
 
     # --- actions of the round ---
 

@@ -1,0 +1,178 @@
+"""Decides when a node's part of a job makes no progress: arithmetic on what its agent has seen, without a clock.
+
+The agent looks at signs of progress several times within a limit. A sign is a kind, such as "output", and a value that
+changes when there is progress of that kind: bytes written, heartbeats counted. It is enough that one sign of one worker
+changes: a hang of one rank soon stops all, and the question here is whether, not who.
+
+    start --first sign--> first step --a step was seen--> step
+                                                            ^ a phase that the script has entered counts instead
+
+Each of these has a limit. Nothing outside can tell the load of a checkpoint from a hang, so the limits before the first
+step are long, and a step counts as seen only by what a step alone does: the first heartbeat, the first line that
+--expect describes. Without these, once as many looks have found signs as a limit holds: the bar of a load that takes
+five minutes is not taken for training.
+
+Time does not count as silence while no worker ran freely or while nobody looked: when a worker is stopped or debugged,
+and beyond two intervals between looks, because this machine slept or the agent was stopped.
+
+The flight recorder's counters are a sign, too, but to read them asks something of the workers. They are asked for
+(`needs_counters`) only after half a limit of silence, and again at the limit: in a job whose other signs go on, never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from launcher.config.options.readers import HangLimits
+from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT
+
+HEARTBEAT = "heartbeat"
+OUTPUT = "output"
+EXPECTED = "line that --expect describes"
+PHASE = "change of phase"
+COLLECTIVE = "collective"
+_OF_A_STEP = (HEARTBEAT, EXPECTED)
+_NAMES = (EXPECTED, OUTPUT, HEARTBEAT)  # those that a sentence lists, in its order
+
+
+class RankPhase(Struct, frozen=True, kw_only=True):
+    """A phase in which a rank is, by `launcher.worker.phase`."""
+
+    rank: int
+    name: str
+    limit_s: float
+
+
+class ProgressSigns(Struct, frozen=True, kw_only=True):
+    """What a look has found. `signs`: kind -> value, 0 when the round began. `is_paused`: time does not count."""
+
+    signs: Mapping[str, int]
+    phases: tuple[RankPhase, ...] = ()
+    is_paused: bool = False
+
+
+class Silence(Struct, frozen=True, kw_only=True):
+    """A limit was reached. `signs`: the kinds that were watched; the first limit among `phases` is the one reached."""
+
+    silence_s: float
+    limit_s: float
+    stage: str
+    signs: tuple[str, ...]
+    phases: tuple[RankPhase, ...] = ()
+
+    def __str__(self) -> str:
+        kinds = f"{', '.join(self.signs[:-1])} or {self.signs[-1]}" if len(self.signs) > 1 else self.signs[0]
+        sentence = f"no progress for {self.silence_s:.0f} s: no {kinds} on this node"
+        if self.phases:
+            one = self.phases[0]
+            return f"{sentence}; rank {one.rank} is in phase {one.name}, {self.silence_s:.0f} s of {self.limit_s:g} s"
+        since = {"start": "since the start", "first step": "in the first step"}.get(self.stage)
+        return f"{sentence} {since}, {self.silence_s:.0f} s of {self.limit_s:g} s" if since else sentence
+
+
+class ProgressWatch:
+    """One node in one round, which begins at `now`."""
+
+    def __init__(self, limits: HangLimits, now: float) -> None:
+        self._limits = limits
+        self._stage = "start"
+        self._active_looks = 0
+        self._signs: Mapping[str, int] = {}
+        self._phases: tuple[RankPhase, ...] = ()
+        self._looked_at = now
+        self._was_paused = False
+        self._silence_s = 0.0
+        self._asks_at_s = 0.0  # after how much silence to ask for counters next
+        self._counters: Mapping[int, object] = {}
+        self._is_compared = False  # in this silence, and the counters were equal
+        self._is_reported = False
+        self._resumption = ""  # the sentence of the end of a silence
+        self.needs_counters = False
+        """Whether to call `take_counters`. The agent may leave it: then what is concluded says nothing of collectives.
+        """
+        self._restart()
+
+    @property
+    def wake_at(self) -> float:
+        """When to look next."""
+        if self._resumption or (self._is_due and not self.needs_counters):
+            return self._looked_at
+        return self._looked_at + self._interval_s
+
+    def check(self, now: float, found: ProgressSigns) -> Silence | str | None:
+        """Take a look's results. Return what is news: a silence, once, or a sentence that it is over."""
+        passed_s = min(now - self._looked_at, 2 * self._interval_s)
+        if not (found.is_paused or self._was_paused):
+            self._silence_s += passed_s
+        self._looked_at, self._was_paused = now, found.is_paused
+        changed = [kind for kind, value in found.signs.items() if value != self._signs.get(kind, 0)]
+        self._signs, self._phases = found.signs, found.phases
+        if changed:
+            self._counters = {}
+            self._note_progress(changed[0], has_stepped=not set(changed).isdisjoint(_OF_A_STEP))
+        if self._resumption:
+            sentence, self._resumption = self._resumption, ""
+            return sentence
+        if self._silence_s >= self._asks_at_s:
+            self.needs_counters = True
+            self._asks_at_s = self._silence_s + self._limit_s / 2 - self._interval_s / 2  # looks come a little late
+        return self._report() if self._is_due and not self._awaits_counters else None
+
+    def take_counters(self, counters: Mapping[int, object]) -> None:
+        """Take the recorder's counters by rank, of those that have answered; a change is progress."""
+        self.needs_counters = False
+        before, self._counters = self._counters, counters
+        common = before.keys() & counters.keys()
+        if any(before[rank] != counters[rank] for rank in common):
+            self._note_progress(COLLECTIVE)
+        elif common:
+            self._is_compared = True
+
+    @property
+    def _limit_s(self) -> float:
+        """The limit that holds now: that of the longest phase of any rank, else of the stage."""
+        if self._phases:
+            return max(phase.limit_s for phase in self._phases)
+        limits = self._limits
+        return {"start": limits.start_s, "first step": limits.first_step_s, "step": limits.step_s}[self._stage]
+
+    @property
+    def _interval_s(self) -> float:
+        return min(self._limit_s, self._limits.step_s) / CHECKS_PER_TIMEOUT
+
+    @property
+    def _is_due(self) -> bool:
+        return self._silence_s >= self._limit_s and not self._is_reported and not self._was_paused
+
+    @property
+    def _awaits_counters(self) -> bool:
+        """Whether counters may still show progress. An answer is awaited until the next look."""
+        is_late = self._silence_s >= self._limit_s + self._interval_s / 2
+        return self.needs_counters and bool(self._counters) and not is_late
+
+    def _note_progress(self, kind: str, *, has_stepped: bool = False) -> None:
+        if self._is_reported:
+            self._resumption = f"progress again after {self._silence_s:.0f} s: {kind}"
+        self._active_looks += 1
+        if has_stepped or self._active_looks > CHECKS_PER_TIMEOUT:
+            self._stage = "step"
+        elif self._stage == "start":
+            self._stage = "first step"
+        self._restart()
+
+    def _restart(self) -> None:
+        self._silence_s, self._asks_at_s = 0.0, self._limit_s / 2
+        self.needs_counters = self._is_compared = self._is_reported = False
+
+    def _report(self) -> Silence:
+        self._is_reported = True
+        signs = [kind for kind in _NAMES if kind in self._signs]
+        return Silence(
+            silence_s=self._silence_s,
+            limit_s=self._limit_s,
+            stage=self._stage,
+            signs=tuple(signs + [COLLECTIVE] * self._is_compared),
+            phases=tuple(sorted(self._phases, key=lambda phase: (-phase.limit_s, phase.rank))),
+        )

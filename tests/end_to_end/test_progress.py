@@ -1,0 +1,101 @@
+"""Jobs that make no progress, or seem not to: real workers, whose launcher looks at what they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs.single_node import Job
+from tests.support.waiting import wait_until
+
+SILENT = "no progress for"
+OPTIONS = ("--standalone", "--nproc-per-node=2", "--hang-timeout=2")
+WRAPPED = ("--no-python", "sh", "-c", f"{sys.executable} $0; exit $?")
+
+
+@pytest.mark.parametrize("options", [(), ("--tee=3",), WRAPPED], ids=["inherited", "teed", "wrapped"])
+def test_silent_workers_are_reported_and_so_is_their_return(options: tuple[str, ...], tmp_path: Path) -> None:
+    script = """
+from launcher.worker import heartbeat
+heartbeat()  # the first step is over
+while not os.path.exists("stop") and (RANK == 1 or not os.path.exists("stop-0")):
+    print("step", flush=True)
+    time.sleep(0.05)
+wait_for("again")
+print("step", flush=True)
+wait_for("end")
+"""
+    with Job(tmp_path, *OPTIONS, *options, script=script) as job:
+        wait_until(lambda: job.stdout.count("step") > 2, 60, "output")
+        (tmp_path / "stop-0").touch()
+        before = job.stdout.count("step")
+        wait_until(lambda: job.stdout.count("step") > before + 70, 60, "3.5 s of output of rank 1")
+        assert SILENT not in job.stderr
+        (tmp_path / "stop").touch()
+        job.says(f"{SILENT} 2 s: no output or heartbeat on this node\n")
+        (tmp_path / "again").touch()
+        job.says(" s: output\n")
+        (tmp_path / "end").touch()
+        assert job.wait().exit_code == 0
+    assert "meshrun: progress again after" in job.stderr
+
+
+def test_a_worker_that_never_shows_a_sign_is_reported_by_the_limit_of_the_start(tmp_path: Path) -> None:
+    with Job(tmp_path, *OPTIONS[:2], "--hang-timeout=2,start=3", script="wait_for('never')") as job:
+        job.says("no output or heartbeat on this node since the start, 3 s of 3 s\n")
+
+
+def test_a_phase_may_be_silent_for_its_own_limit(tmp_path: Path) -> None:
+    script = """
+from launcher.worker import heartbeat, phase
+assert heartbeat()
+if RANK == 1:
+    with phase("eval", limit_s=4):
+        wait_for("never")
+wait_for("never")
+"""
+    with Job(tmp_path, *OPTIONS, script=script) as job:
+        job.says("; rank 1 is in phase eval, 4 s of 4 s\n")
+    assert job.stderr.count(SILENT) == 1
+
+
+def test_a_stopped_worker_is_no_hang_until_it_continues(tmp_path: Path) -> None:
+    script = """
+from launcher.worker import heartbeat
+while not os.path.exists("stopped"):
+    heartbeat()
+    mark("ready")
+    time.sleep(0.01)
+time.sleep(6)  # three times the limit
+mark("waited")
+wait_for("never")
+"""
+    with Job(tmp_path, *OPTIONS, script=script) as job:
+        pids = [int(text) for text in job.marks("ready", range(2))]
+        os.kill(pids[1], signal.SIGSTOP)
+        (tmp_path / "stopped").touch()
+        job.mark("waited", 0, 1)
+        assert SILENT not in job.stderr
+        os.kill(pids[1], signal.SIGCONT)
+        job.says(SILENT)
+
+
+def test_only_an_expected_line_counts_as_output_with_expect(tmp_path: Path) -> None:
+    script = """
+for number in range(30):
+    print(f"loss={number / 10}" if RANK == 1 else "waiting", flush=True)
+    time.sleep(0.05)
+while True:
+    print("waiting", flush=True)
+    print("also waiting", file=sys.stderr, flush=True)
+    time.sleep(0.05)
+"""
+    options = (*OPTIONS, r"--expect=^loss=\d", "--local-ranks-filter=0")
+    with Job(tmp_path, *options, script=script) as job:
+        job.says(f"{SILENT} 2 s: no line that --expect describes or heartbeat on this node\n")
+    lines = set(job.stdout.splitlines())
+    assert lines == {"waiting"}  # without a prefix, and without those of rank 1

@@ -1,0 +1,101 @@
+"""What the agent sees of its workers' progress, in real processes; what follows is in diagnose/test_progress.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from launcher.agent import progress
+from launcher.agent.progress import NodeProgress
+from launcher.config.options.readers import HangLimits
+from launcher.diagnose.progress import Silence
+from launcher.hardware.linux.kernel import read_stat
+from tests.support.waiting import wait_until
+
+LIMITS = HangLimits(step_s=8.0, start_s=8.0)
+TRACED = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0), flush=True); sys.stdin.read()"
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a program that writes what it reads, and end it by its pipe."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(*command: str) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0))
+        return started[-1]
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def watch() -> NodeProgress:
+    """One worker, whose output the agent does not read."""
+    return NodeProgress(LIMITS, None, None, ranks=(0,), unpumped=frozenset({0}), expects=False, now=0.0)
+
+
+def live(node: NodeProgress, pid: int, until: float) -> Silence | None:
+    """The silence that is found by then, with looks whenever the watch asks for them."""
+    while node.wake_at <= until:
+        if (news := node.check({0: pid}, node.wake_at)) is not None:
+            assert isinstance(news, Silence)
+            return news
+    return None
+
+
+def say(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"loss\n")
+    assert process.stdout.read(5) == b"loss\n"
+
+
+@pytest.mark.parametrize("command", [("cat",), ("sh", "-c", "cat; exit $?")], ids=["a program", "a wrapper of one"])
+def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start) -> None:
+    worker, node = start(*command), watch()
+    say(worker)
+    assert live(node, worker.pid, 7.0) is None
+    say(worker)
+    assert live(node, worker.pid, 15.0) is None  # 8 s would have been over, since the start
+    node = watch()
+    assert live(node, worker.pid, 3700.0) is not None
+
+
+def test_nothing_is_said_of_a_worker_that_is_stopped(start: Start) -> None:
+    worker, node = start("cat"), watch()
+    os.kill(worker.pid, signal.SIGSTOP)
+    wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "T")
+    assert live(node, worker.pid, 10_000.0) is None
+    os.kill(worker.pid, signal.SIGCONT)
+    wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state != "T")
+    assert live(node, worker.pid, 10_020.0) is not None
+
+
+def test_nothing_is_said_of_a_worker_that_is_traced(start: Start) -> None:
+    worker = start(sys.executable, "-c", TRACED)
+    assert worker.stdout is not None
+    if worker.stdout.read(2) != b"0\n":
+        pytest.skip("ptrace is refused here")
+    assert live(watch(), worker.pid, 10_000.0) is None
+
+
+def test_nothing_is_said_of_a_worker_that_cannot_be_seen(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = progress._read_fields
+    monkeypatch.setattr(progress, "_read_fields", lambda pid, name: {} if name == "io" else read(pid, name))
+    assert live(watch(), start("cat").pid, 10_000.0) is None
+
+
+def test_the_counters_of_a_node_reach_its_watch(start: Start) -> None:
+    worker, node = start("cat"), watch()
+    live(node, worker.pid, 4.0)
+    assert node.needs_counters
+    node.take_counters({0: 1})
+    assert not node.needs_counters
