@@ -160,7 +160,7 @@ def _make_inquiries(
         from launcher.agent.diagnosis.examination import Examination
         from launcher.agent.diagnosis.local_examiner import LocalExaminer
 
-        return Examination(LocalExaminer(supervisor, poll), submit, wake, host, lambda number: "")
+        return Examination(LocalExaminer(supervisor, poll), submit, wake, host, layout.make_incident_path)
 
     return Inquiries(poll, make_examination, submit, layout.run_id, host)
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from launcher.agent.diagnosis.messages import Told
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.progress import NodeProgress
-    from launcher.diagnose.progress import Silence
     from launcher.logs.pump import OutputPump
 
 STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
@@ -163,6 +162,9 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._inquiries is not None:
             for told in self._inquiries.advance(read_clock()):
                 self._take_told(told)
+            counters = self._inquiries.take_counters()
+            if counters is not None and self.progress is not None:
+                self.progress.take_counters(counters)
             if self._held_stop is not None and not self._inquiries.is_holding:
                 self._carry_out(self._held_stop)
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
@@ -319,15 +321,37 @@ class Agent(Struct, kw_only=True, eq=False):
             assert self._assignment is not None
             self.progress = self.make_progress(self._assignment, read_clock())
             return
-        news = self.progress.check(self.worker_channel.list_pids(self._round), read_clock())
-        if isinstance(news, str):
-            log(news)
-        elif news is not None:
-            self._take_silence(news)
+        now = read_clock()
+        news = self.progress.check(self.worker_channel.list_pids(self._round), now)
+        if news is not None:
+            log(str(news))
+            silence = "" if isinstance(news, str) else str(news)
+            self._get_inquiries().examination.report_silence(silence, now)
+        if self.progress.needs_counters:
+            self._get_inquiries().examination.count_calls(now)
 
-    def _take_silence(self, silence: Silence) -> None:
-        """Handle that this node has made no progress for a whole limit: `on_hang` says what follows the report."""
-        log(str(silence))
+    def _take_told(self, told: Told) -> None:
+        """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
+        if told.purpose == "failure":
+            if told.is_news:
+                log(f"before round {told.round} was stopped: {told.answer.sentences[0]}")
+            return
+        for sentence in (*told.answer.sentences, *told.answer.folders):
+            log(sentence)
+        log(f"hint: {told.answer.hint}")
+        if self.on_hang == "restart" and self._round is not None and self._round.round == told.round:
+            self._end_hang(self._round, told)
+
+    def _end_hang(self, round: lifecycle.Round, told: Told) -> None:
+        """End those of this node's workers that the job waits for, so that all restart; rank 0 if none is known."""
+        assert self._assignment is not None
+        if told.answer.kind == "healthy":
+            log("nothing is restarted: the workers are busy, and none waits for another")
+            return
+        is_sure = told.answer.kind not in ("unknown", "unclear") and told.answer.culprits
+        ranks = told.answer.culprits if is_sure else (0,)
+        own = [local for local, rank in enumerate(self._assignment.ranks) if rank in ranks and local in round.live]
+        self.worker_channel.abort(round, own, "no sign of progress", read_clock())
 
     # --- actions of the round ---
 
@@ -383,12 +407,6 @@ class Agent(Struct, kw_only=True, eq=False):
         write_stderr(render_answer(told.answer).rstrip() if told else "no agent has answered what its workers do")
         if leave := self.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
-
-    def _take_told(self, told: Told) -> None:
-        """Log what was concluded about the workers without a question of a person."""
-        if told.purpose == "silence":
-            for sentence in told.answer.sentences:
-                log(sentence)
 
     def _leave(self, leave: events.LeaveRequest) -> None:
         self.round_log.set_leaving()

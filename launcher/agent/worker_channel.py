@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import select
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.agent.lifecycle import Round
@@ -57,6 +57,7 @@ class WorkerChannel:
         self._pids: dict[int, int] = {}
         self._stop_round = 0
         self._unresponsive: dict[int, float] = {}  # local rank -> when it is killed, infinite once it has been
+        self._reasons: dict[int, str] = {}  # why, of these
 
     def register(self, poll: select.poll) -> None:
         """Have the agent's loop wake when a worker has sent a message."""
@@ -70,13 +71,12 @@ class WorkerChannel:
     @property
     def wake_at(self) -> float:
         """When to call `check_heartbeats`."""
-        if self._heartbeats is None:
-            return math.inf
-        return min((self._heartbeats.wake_at, *self._unresponsive.values()))
+        next_at = self._heartbeats.wake_at if self._heartbeats is not None else math.inf
+        return min((next_at, *self._unresponsive.values()))
 
     def begin(self, worker_count: int, now: float) -> None:
         """Prepare for a round that is about to start."""
-        self._pids, self._unresponsive = {}, {}
+        self._pids, self._unresponsive, self._reasons = {}, {}, {}
         if self._timeout_s is not None:
             from launcher.diagnose.heartbeats import Heartbeats
 
@@ -111,23 +111,26 @@ class WorkerChannel:
         Returns these: local rank, pid, and a sentence with the reason. Workers that are stopping are not checked: they
         save, and their time is limited anyway.
         """
-        if self._shared_page is None or self._heartbeats is None:
-            return []
         live: Collection[int] = () if local_round.is_stopping else local_round.live
-        if now >= self._heartbeats.wake_at:
+        if self._shared_page is not None and self._heartbeats is not None and now >= self._heartbeats.wake_at:
             hung = self._heartbeats.observe(self._shared_page.read_heartbeats(), live, now)
-            self._unresponsive.update(dict.fromkeys(hung, now + ABORT_GRACE_S))
-            if hung:
-                self._supervisor.signal(local_round.round, signal.SIGABRT, hung)
+            self.abort(local_round, hung, f"no heartbeat for {self._timeout_s:g} s", now)
         stuck = [rank for rank, at in self._unresponsive.items() if at <= now and rank in live]
         if stuck:
             self._supervisor.signal(local_round.round, signal.SIGKILL, stuck)
         self._unresponsive.update((rank, math.inf) for rank, at in self._unresponsive.items() if at <= now)
         return [(rank, self._pids.get(rank, 0), self.explain_end(rank) or "") for rank in stuck]
 
+    def abort(self, local_round: Round, local_ranks: Sequence[int], reason: str, now: float) -> None:
+        """End these workers: SIGABRT now, SIGKILL by `check_heartbeats` for those that still live later."""
+        if local_ranks:
+            self._unresponsive.update(dict.fromkeys(local_ranks, now + ABORT_GRACE_S))
+            self._reasons.update(dict.fromkeys(local_ranks, reason))
+            self._supervisor.signal(local_round.round, signal.SIGABRT, local_ranks)
+
     def explain_end(self, local_rank: int) -> str | None:
         """Return why the agent has ended this worker; None if it has not."""
-        return f"no heartbeat for {self._timeout_s:g} s" if local_rank in self._unresponsive else None
+        return self._reasons.get(local_rank)
 
     def _has_handler(self, local_rank: int, signum: int) -> bool:
         """Whether the worker's process catches the signal."""

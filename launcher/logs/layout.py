@@ -5,7 +5,8 @@
 
 is torchrun's layout, on which scripts that collect logs rely. A round that follows another with the same restart
 count (a node came or went, which costs no restart) gets `attempt_<count>.round_<n>`. The random part belongs to
-this job alone, so existing files are never deleted, truncated or appended to.
+this job alone, so existing files are never deleted, truncated or appended to. Beside the attempts there are the
+folders of incidents, `incident_<round>_<number>`, which what looks at the workers creates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import os
 
 from launcher.model.errors import UsageError, find_shortage_hint
 
+INCIDENTS_MAX = 16
 _TRIES = 100
+_RANDOM_LENGTH = 8
+_RECORDER_DIR_MAX = 90
+"""Bytes: the path of a Unix socket has at most 107, see unix(7), and the rest is for round and local rank."""
 
 
 class LogLayout:
@@ -31,6 +36,8 @@ class LogLayout:
         # torchrun's value for no files at all.
         self.keeps_files = log_dir != os.devnull
         self._round_dirs: dict[int, str] = {}
+        self._incident_count = 0
+        self._recorder_dir: str | None = None
         if not log_dir:
             self.root = _make_temporary_dir()
         elif not self.keeps_files:
@@ -50,6 +57,37 @@ class LogLayout:
     def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
         """Return the value of TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
         return self._make_path(round, restart_count, str(local_rank), "error.json")
+
+    def make_incident_path(self, round: int) -> str:
+        """Return the folder for the next incident of this job, to be created by its writer.
+
+        Empty when no files are kept, and once there are `INCIDENTS_MAX`.
+        """
+        if not self.keeps_files or self._incident_count >= INCIDENTS_MAX:
+            return ""
+        self._incident_count += 1
+        return os.path.join(self.root, f"incident_{round}_{self._incident_count}")
+
+    def make_recorder_path(self, round: int, local_rank: int) -> str:
+        """Return where a worker opens its flight recorder's socket; empty if there is no directory for sockets.
+
+        It is the user's alone and a temporary one: not every log directory's file system has sockets, and its path may
+        be too long.
+        """
+        if self._recorder_dir is None:
+            try:
+                self._recorder_dir = _make_temporary_dir(_RECORDER_DIR_MAX)
+            except UsageError:
+                self._recorder_dir = ""
+        return self._recorder_dir and os.path.join(self._recorder_dir, f"{round}.{local_rank}")
+
+    def remove_sockets(self) -> None:
+        """Remove the workers' sockets once all workers have ended."""
+        if self._recorder_dir:
+            with contextlib.suppress(OSError):
+                for name in os.listdir(self._recorder_dir):
+                    os.unlink(os.path.join(self._recorder_dir, name))
+                os.rmdir(self._recorder_dir)
 
     def _make_path(self, round: int, restart_count: int, *parts: str) -> str:
         if not self.keeps_files:
@@ -95,11 +133,15 @@ def _make_job_dir(log_dir: str, run_id: str) -> str:
         ) from None
 
 
-def _make_temporary_dir() -> str:
+def _make_temporary_dir(length_max: int | None = None) -> str:
+    """Create a directory of the user's alone whose path has at most `length_max` bytes. Raises UsageError."""
     tried = [path for path in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if path]
     for path in tried:
+        prefix = os.path.join(os.path.abspath(path), "meshrun_")
+        if length_max is not None and len(os.fsencode(prefix)) + _RANDOM_LENGTH > length_max:
+            continue
         with contextlib.suppress(OSError):
-            return _make_unique_dir(os.path.join(os.path.abspath(path), "meshrun_"), 0o700)
+            return _make_unique_dir(prefix, 0o700)
     raise UsageError(
         f"no directory for temporary files can be written: {', '.join(tried)}",
         "set TMPDIR, or name a directory with --log-dir",
@@ -109,7 +151,7 @@ def _make_temporary_dir() -> str:
 def _make_unique_dir(prefix: str, mode: int) -> str:
     """Create a new directory: `prefix` and eight random characters."""
     for _ in range(_TRIES):
-        path = prefix + os.urandom(4).hex()
+        path = prefix + os.urandom(_RANDOM_LENGTH // 2).hex()
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, mode)
             return path

@@ -40,13 +40,15 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
 
 def list_local_agents() -> list[LocalAgent]:
     """List the agents of this user (of all users, for root) that answer here."""
-    found = []
-    for name in _list_socket_names():
-        try:
-            found.append(msgspec.convert({"name": name, **_ask(name, "run", CONNECT_LIMIT_S)}, LocalAgent))
-        except (OSError, msgspec.MsgspecError, TypeError):  # it has just ended, or something else has this name
-            continue
-    return found
+    agents = (_identify(name) for name in _list_socket_names())
+    return [agent for agent in agents if agent is not None]
+
+
+def _identify(name: str) -> LocalAgent | None:
+    try:
+        return msgspec.convert({"name": name, **_ask(name, "run", CONNECT_LIMIT_S)}, LocalAgent)
+    except (OSError, msgspec.MsgspecError, TypeError):  # it has just ended, or something else has this name
+        return None
 
 
 def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:

@@ -82,6 +82,7 @@ class Collection:
             purpose=self.purpose,
             answer=replace(answer, gaps=(*self._list_gaps(), *answer.gaps)),
             stacks=stacks,
+            is_news=any(self._ranks[rank].state != "ended" for rank in answer.culprits if rank in self._ranks),
         )
 
     def _list_gaps(self) -> Iterator[Gap]:

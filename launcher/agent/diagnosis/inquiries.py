@@ -130,6 +130,10 @@ class Inquiries:
                 self._pending.pop(id)(None)
         return left
 
+    def take_counters(self) -> dict[int, tuple[object, ...]] | None:
+        """Return how far each rank's groups have come, once after `examination.count_calls`."""
+        return self._examination.take_counters() if self._examination is not None else None
+
     def close(self) -> None:
         if self._examination is not None:
             self._examination.close()

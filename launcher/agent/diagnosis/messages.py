@@ -60,12 +60,16 @@ class Evidence(_Message, frozen=True, kw_only=True, tag="evidence"):
 
 
 class Told(_Message, frozen=True, kw_only=True, tag="told"):
-    """What the leader concludes. `stacks`: of all ranks, for people. `round`: 0 if no agent has answered."""
+    """What the leader concludes. `stacks`: of all ranks, for people. `round`: 0 if no agent has answered.
+
+    `is_news`: whether it names more than a worker that has failed.
+    """
 
     round: int
     purpose: Purpose
     answer: HangAnswer
     stacks: str = ""
+    is_news: bool = True
 
 
 Message = Ask | Silence | Examine | Evidence | Told
