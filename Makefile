@@ -157,6 +157,9 @@ bench-cluster: .venv/installed servers ## several agents and a real etcd: first 
 	for name in rendezvous failover scale; do \
 		$(BENCH) -m benchmarks.$$name --json benchmarks/records/$$name.jsonl || exit 1; done
 
+bench-hangs: .venv/installed ## find the rank that 999 others wait for, in their dumps
+	nice .venv/bin/python -m benchmarks.hangs
+
 bench-placement: .venv/installed ## quality, time and memory of the planner
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
