@@ -208,7 +208,8 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
     """Show which rank a job waits for, and why. Nothing of the job is stopped.
 
-    On a machine where it runs no option is needed, nor RUN_ID if there is only one job of yours.
+    On a machine where it runs no option is needed, nor RUN_ID if there is only one job of yours. RUN_ID may be the pid
+    of its agent there.
     """
     _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
 
@@ -315,6 +316,8 @@ def _show_answer(
     elif run_id is None:
         raise UsageError("no job of this user runs workers on this machine", "name the run, and --rdzv-endpoint")
     else:
+        if not store and not any(os.environ.get(variable) for variable in BY_NAME["rdzv-endpoint"].variables):
+            raise UsageError(f"no run or agent named {run_id} is on this machine", "--rdzv-endpoint names its store")
         with _open_job_store(store, run_id) as jobs:
             told = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
     write_stdout(encode_answer(told.answer).decode() if as_json else why.render(told, stacks=stacks).rstrip())

@@ -37,6 +37,10 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     run_id: str
     node: str
 
+    @property
+    def pid(self) -> str:
+        return self.name.rpartition(".")[2]
+
 
 def list_local_agents() -> list[LocalAgent]:
     """List the agents of this user (of all users, for root) that answer here."""
@@ -52,11 +56,12 @@ def _identify(name: str) -> LocalAgent | None:
 
 
 def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:
-    """Choose whom to ask; None if this run has no agent here. Raises UsageError if there are several runs."""
-    runs = sorted({agent.run_id for agent in agents})
+    """Choose whom to ask, by a run or an agent's pid; None if there is none. Raises UsageError if it may be several."""
+    runs = {agent.run_id: f"{agent.run_id} (pid {agent.pid})" for agent in agents}
     if run_id is None and len(runs) > 1:
-        raise UsageError(f"{len(runs)} jobs run on this machine: name one", f"there: {format_list(runs, 4)}")
-    return next((agent for agent in agents if run_id in (None, agent.run_id)), None)
+        there = format_list(sorted(runs.values()), 4)
+        raise UsageError(f"{len(runs)} jobs run on this machine: name a run, or its agent's pid", f"there: {there}")
+    return next((agent for agent in agents if run_id in (None, agent.run_id, agent.pid)), None)
 
 
 def ask_agent(agent: LocalAgent, limit_s: float) -> Told:

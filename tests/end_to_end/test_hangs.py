@@ -22,7 +22,7 @@ from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
 SCRIPTS = REPOSITORY / "examples" / "hangs"
-RUN_ID = "hang"
+RUN_ID = f"hang-{os.getpid()}"
 START_LIMIT_S, ANSWER_LIMIT_S = 180.0, 60.0
 
 
@@ -58,9 +58,8 @@ class Hanging:
 
     def __init__(self, directory: Path, name: str, hang: Hang, agents: int, prefix: tuple[str, ...] = ()) -> None:
         self.directory, self._stack, self._jobs = directory, ExitStack(), list[Command]()
-        # A directory of sockets of its own, so that other jobs of this user are not asked.
         self._environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
-        self._environ |= {"TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+        self._environ |= {"TMPDIR": str(directory)}
         self._store = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
         count = f"--nproc-per-node={hang.world // agents}"
         for index in range(agents):
@@ -71,7 +70,9 @@ class Hanging:
             words = (*meeting, count, *hang.options, str(SCRIPTS / f"{name}.py"))
             command = [*prefix, sys.executable, "-m", "launcher", *words]
             self._jobs.append(self._stack.enter_context(Command(own, command, self._environ)))
-        self._where = (RUN_ID, *self._store) if agents > 1 else ()
+        # Other jobs of this user are not asked.
+        self._where = (str(self._jobs[0].pid),) if agents == 1 else (RUN_ID, *self._store)
+        self._prefix = prefix
         self._world = hang.world
 
     def __enter__(self) -> Hanging:
@@ -95,7 +96,13 @@ class Hanging:
 
     def ask(self) -> dict[str, Any]:
         """Return what `meshctl why --json` prints, {} if it answers nothing."""
-        command = [os.path.join(os.path.dirname(sys.executable), "meshctl"), "why", *self._where, "--json"]
+        command = [
+            *self._prefix,
+            os.path.join(os.path.dirname(sys.executable), "meshctl"),
+            "why",
+            *self._where,
+            "--json",
+        ]
         done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
         with suppress(ValueError):
             return dict(json.loads(done.stdout))

@@ -50,7 +50,7 @@ class Collection:
 
     def add(self, evidence: Evidence) -> None:
         """Add what a node has seen. The first one says which round it is; what does not belong to it is left out."""
-        if not self._ranks:
+        if not self._round:
             self._round, self._mesh = evidence.round, evidence.mesh
         if evidence.round != self._round:
             return
@@ -63,11 +63,11 @@ class Collection:
 
     @property
     def is_complete(self) -> bool:
-        return 0 < len(self._ranks) == self._mesh.world_size
+        return self._round > 0 and len(self._ranks) == self._mesh.world_size
 
     def conclude(self) -> Told:
         """Name the ranks that the others wait for."""
-        if not self._ranks:
+        if not self._round:
             return Told(id=self.id, round=0, purpose=self.purpose, answer=_NO_ANSWER)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
         late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
@@ -90,7 +90,8 @@ class Collection:
         if missing:
             yield Gap(ranks=missing, reason="no agent has answered for them in time")
         for remark, node in self._remarks.items():
-            yield Gap(ranks=tuple(rank for rank, its in self._nodes.items() if its == node), reason=f"{node}: {remark}")
+            ranks = tuple(rank for rank, its in self._nodes.items() if its == node)
+            yield Gap(ranks=ranks or missing, reason=f"{node}: {remark}")
 
 
 def split_pages(evidence: Evidence) -> Iterator[Evidence]:

@@ -26,7 +26,7 @@ _OUTPUT_MAX = 4 << 20
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 _PROGRAM = (
     "import os, sys; os.dup2(1, 2); sys.path.insert(0, sys.argv.pop(1)); "
-    "from launcher.diagnose.examiner import main; main()"
+    "from launcher.diagnose.examiner import main; sys.exit(main(sys.argv[1:]))"
 )
 
 

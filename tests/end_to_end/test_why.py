@@ -1,0 +1,132 @@
+"""Whoever asks what a job's workers do is told, and nothing of the job is stopped or delayed by that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs.multi_node import Cluster, meshctl
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.processes.tree import REPOSITORY
+from tests.support.stores.etcd import EtcdServer
+from tests.support.waiting import wait_until
+
+N1, N2 = loopback_hosts(2)
+# Rank 1 waits in a function of its own; the others wait for it in another.
+WAIT = """
+def wait_for_others():
+    signal.pause()
+
+def load():
+    signal.pause()
+
+mark("up")
+load() if RANK == 1 else wait_for_others()
+"""
+ODD = "rank 1 (dp=1) is in load (train.py:"
+
+
+def ask(*words: object, command: str = "why", exit_code: int = 0) -> str:
+    """Run `meshctl why`; return what it prints."""
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    call = [sys.executable, "-m", "launcher.meshctl.main", command, *map(str, words)]
+    done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == exit_code, done.stderr
+    return done.stdout if exit_code == 0 else done.stderr
+
+
+def test_a_job_of_one_machine_answers_by_the_pid_of_its_agent(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
+        job.marks("up", range(4))
+        wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
+        text = ask(job.pid)
+        assert text.endswith("\n")
+        assert max(map(len, text.splitlines())) <= 100
+        assert ask(job.pid, command="stacks").startswith("rank 1 (dp=1): asleep\n")
+        assert json.loads(ask(job.pid, "--json"))["culprits"] == [1]
+        assert job.exit_code is None
+
+
+def test_without_a_job_here_the_answer_is_a_sentence() -> None:
+    assert "no run or agent named no-such-run is on this machine" in ask("no-such-run", exit_code=2)
+
+
+def test_two_who_ask_at_once_are_both_answered(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
+        job.marks("up", range(4))
+        wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        call = [sys.executable, "-m", "launcher.meshctl.main", "why", str(job.pid)]
+        asking = [subprocess.Popen(call, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        assert all(ODD in one.communicate(timeout=60)[0] for one in asking)
+
+
+def test_sigquit_shows_what_the_workers_do_before_it_ends_them(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
+        job.marks("up", range(4))
+        wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
+        job.send(signal.SIGQUIT)
+        ended = job.wait()
+        assert ended.exit_code == 128 + signal.SIGQUIT
+        assert ended.stderr.index(ODD) < ended.stderr.index("SIGQUIT is passed to the workers")
+        job.wait_until_nobody_is_left()
+
+
+def test_survivors_of_a_failure_are_looked_at_before_they_are_killed(tmp_path: Path) -> None:
+    script = """
+mark("up")
+if RANK == 0:
+    wait_for("up-1-1")
+    sys.exit(3)
+def survive():
+    signal.pause()
+survive()
+"""
+    logs = tmp_path / "logs"
+    with Job(tmp_path, "--nproc-per-node=2", f"--log-dir={logs}", "--redirects=3", script=script) as job:
+        assert job.wait().exit_code == 3
+        job.wait_until_nobody_is_left()
+    (folder,) = logs.glob("*/incident_1_1")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert "survive" in (folder / "rank_1.stacks.json").read_text()
+    assert json.loads((folder / "rank_0.json").read_text())["state"] == "ended"
+
+
+HANG = """
+from launcher.worker import heartbeat
+heartbeat()
+mark("up")
+def load():
+    signal.pause()
+def work():
+    signal.pause()
+if ROUND == 1:
+    load() if RANK == 1 else work()
+"""
+
+
+@pytest.mark.parametrize("on_hang", ["report", "restart"])
+def test_a_hang_of_all_nodes_is_reported_on_each_and_restarted_if_asked(
+    on_hang: str, tmp_path: Path, etcd: EtcdServer
+) -> None:
+    options = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", "--hang-timeout=2", f"--on-hang={on_hang}")
+    with Cluster(tmp_path, *options, etcd=etcd, script=HANG) as cluster:
+        cluster.begin(N1, N2, workers=4)
+        jobs = [cluster[host] for host in (N1, N2)]
+        for job in jobs:
+            job.says(ODD)
+        if on_hang == "restart":
+            assert [job.wait().exit_code for job in jobs] == [0, 0]
+            assert sum("rank 1 (pid" in job.stderr and "gave no sign of progress" in job.stderr for job in jobs) == 1
+            return
+        # The node that does not lead, and the leader through the store.
+        assert all(ODD in ask(job.pid) for job in jobs)
+        assert ODD in meshctl("why", cluster.run_id, endpoint=etcd.endpoint).stdout
+        assert all(job.exit_code is None for job in jobs)
