@@ -44,7 +44,7 @@ wait_for("end")
     assert "meshrun: progress again after" in job.stderr
 
 
-def test_a_worker_that_never_shows_a_sign_is_reported_by_the_limit_of_the_start(tmp_path: Path) -> None:
+def test_a_worker_without_any_sign_has_the_limit_of_the_start(tmp_path: Path) -> None:
     with Job(tmp_path, *OPTIONS[:2], "--hang-timeout=2,start=3", script="wait_for('never')") as job:
         job.says("no output or heartbeat on this node since the start, 3 s of 3 s\n")
 
