@@ -59,6 +59,7 @@ def run(
     finally:
         supervisor.close(SWEEP_LIMIT_S)
         if layout is not None:
+            layout.remove_sockets()
             layout.remove_if_unused(has_succeeded=exit_code == 0)
     return exit_code
 

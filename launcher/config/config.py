@@ -74,6 +74,7 @@ class Config(Struct, frozen=True, kw_only=True):
     placement_options: Mapping[str, str]
     settings: Mapping[str, Setting]
     preload: tuple[str, ...]
+    hang_evidence: bool
     standby: int
     max_restarts: int
     monitor_interval_s: float

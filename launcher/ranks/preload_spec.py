@@ -24,6 +24,7 @@ from launcher.ranks.spec_builder import (
     make_argv,
     make_environments,
     make_fork_argv,
+    make_recorder_variables,
     make_thread_variables,
 )
 from launcher.supervisor.fork_server import fork_server
@@ -63,10 +64,13 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
             _make_variables(environments, place, parent) | make_thread_variables(binding, slot.index, parent)
         )
     variables = dict(set.intersection(*(set(one.items()) for one in sample_variables)))
+    is_jax = "jax" in choice.names
+    if not is_jax:
+        variables |= make_recorder_variables("", {device.kind for device in devices}, parent)
     if counts := [int(one[_THREADS_VARIABLE]) for one in sample_variables if one.get(_THREADS_VARIABLE, "").isdigit()]:
         variables[_THREADS_VARIABLE] = str(min(counts))  # one number for all: more threads than cores are slow
     return ForkServerSpec(
-        argv=make_fork_server_argv(config, is_jax="jax" in choice.names),
+        argv=make_fork_server_argv(config, is_jax=is_jax),
         env=variables,
         unset=list_unset_variables(parent),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,

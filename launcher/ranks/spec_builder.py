@@ -14,7 +14,7 @@ point of JAX workers and the function of a `launch`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.config import Config
@@ -33,6 +33,7 @@ from launcher.placement.adapter.description import NodeAssignment, decode_assign
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
+from launcher.worker import recorder
 from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 _AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
+_HOOK = os.path.join(os.path.dirname(os.path.abspath(recorder.__file__)), "hook")
 _LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -68,7 +70,7 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        self._unset = list_unset_variables(parent)
+        self._unset = (*list_unset_variables(parent), *{recorder.VARIABLE}.intersection(parent))
         self._extra_variables: dict[str, str] = {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
@@ -191,6 +193,11 @@ class WorkerSpecBuilder:
         variables: dict[str, str] = {}
         for environment in self._environments:
             variables |= environment.variables(place, self._parent)
+        if not self.is_jax:
+            path = self._layout.make_recorder_path(place.round, place.local_rank)
+            variables |= make_recorder_variables(path, {device.kind for device in place.slot.devices}, self._parent)
+            if self._config.hang_evidence:
+                variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_HOOK, self._parent.get("PYTHONPATH"))))
         variables |= self._extra_variables
         if self._shared_page is not None:
             variables.update(self._shared_page.list_variables(place.local_rank))
@@ -296,6 +303,21 @@ def make_thread_variables(
     if cpu_binding is None or "OMP_NUM_THREADS" in parent:
         return {}
     return {"OMP_NUM_THREADS": str(cpu_binding.bindings[local_rank].core_count)}
+
+
+def make_recorder_variables(path: str, kinds: Collection[str], parent: Mapping[str, str]) -> dict[str, str]:
+    """Return what makes torch's flight recorder readable at `path`, "" for nowhere; what the user has set stays.
+
+    It is on by default, with 2,000 entries, but some of its ways out open only if that is written down. The variable's
+    older name makes every rank print a warning, so it is never set.
+    """
+    size = parent.get("TORCH_FR_BUFFER_SIZE") or parent.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    variables = {} if size else {"TORCH_FR_BUFFER_SIZE": "2000"}
+    if path and size != "0":
+        variables[recorder.VARIABLE] = path
+    if "nvidia" in kinds and "TORCH_NCCL_DUMP_ON_TIMEOUT" not in parent:
+        variables["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
+    return variables
 
 
 def make_environments(choice: EnvironmentChoice, config: Config, environ: Mapping[str, str]) -> tuple[Environment, ...]:

@@ -158,6 +158,7 @@ class ProcessHost:
             kernel.signal_on_parent_death(signal.SIGKILL)
             if os.getppid() != self.pid:  # the supervisor died before the line above
                 os._exit(127)
+            kernel.allow_tracing_by(self.pid)
             if spec.stdout is not None:
                 os.dup2(spec.stdout, 1)
             if spec.stderr is not None:

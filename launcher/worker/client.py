@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 from launcher.hardware.linux import shared_page
+from launcher.worker import recorder
 
 SOCKET_VARIABLE = "LAUNCHER_AGENT_SOCKET"
 
@@ -48,6 +49,8 @@ def stop_requested() -> bool:
     A worker that polls needs no handler: from the first call on, the stop signal is sent to it only if it has one,
     and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page.
     """
+    if not recorder.is_settled:
+        recorder.open_recorder()
     page = _page if _is_resolved else _resolve_page()
     if page is None:
         return False
@@ -66,6 +69,8 @@ def heartbeat() -> bool:
     With `--heartbeat-timeout` the first heartbeat enables Python's faulthandler, unless it is on: an unresponsive
     worker gets SIGABRT, so that it prints to stderr where each of its threads stands.
     """
+    if not recorder.is_settled:
+        recorder.open_recorder()
     page = _page if _is_resolved else _resolve_page()
     if page is None:
         return False
@@ -85,6 +90,7 @@ def checkpoint_saved() -> bool:
 
     Under `--grow checkpoint` the agent acts on it: now is a good time for a restart on more nodes.
     """
+    recorder.open_recorder()
     name, _, token = os.environ.get(SOCKET_VARIABLE, "").partition(":")
     if not name:
         return False

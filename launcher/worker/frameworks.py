@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from launcher.worker import recorder
 from launcher.worker.grid import mesh
 
 TYPE_CHECKING = False
@@ -49,6 +50,7 @@ def torch_mesh(device_type: str | None = None, **more: Any) -> DeviceMesh:
     for name in place.group_names:
         if "+" in name:
             found[tuple(name.split("+"))]._flatten(name)
+    recorder.open_recorder()
     return found
 
 

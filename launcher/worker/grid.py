@@ -15,6 +15,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from launcher.worker import recorder
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +97,7 @@ def mesh() -> WorkerMesh:
     Under torchrun, which has no mesh, it is that of meshrun without `--mesh`: one axis, dp. Raises RuntimeError if no
     launcher has set a rank, or if the variables contradict each other.
     """
+    recorder.open_recorder()
     return read(os.environ)
 
 

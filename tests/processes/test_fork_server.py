@@ -214,5 +214,6 @@ def test_a_child_of_the_fork_server_s_python_before_the_hook_is_left_alone(super
 
 def test_what_both_rooms_know_of_linux_agrees() -> None:
     assert linux.PR_SET_PDEATHSIG == kernel._PR_SET_PDEATHSIG
+    assert linux.PR_SET_PTRACER == kernel._PR_SET_PTRACER
     assert (linux.PREFERRED, linux.PREFERRED_MANY) == (kernel.POLICY_PREFERRED, kernel.POLICY_PREFERRED_MANY)
     assert {name: calls[1] for name, calls in kernel._POLICY_CALLS.items()} == linux.SET_MEMPOLICY

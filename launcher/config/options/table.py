@@ -144,6 +144,8 @@ TABLE: tuple[Option, ...] = (
            "Whose variables the workers get beside torchrun's; auto: jax where only JAX can be imported."),
     Option("ours", "preload", "script", "MODULE,...", parse_modules, "",
            "Import these once; workers are forked with them in memory."),
+    Option("ours", "hang-evidence", "script", "", parse_flag, "0",
+           "Every worker opens torch's flight recorder to its agent, by a hook in its Python's start."),
     Option("ours", "standby", "script", "SETS", parse_standby, "0",
            "Further sets of workers that wait, forked, for a restart."),
 

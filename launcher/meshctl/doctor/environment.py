@@ -192,3 +192,6 @@ class _LogPaths:
 
     def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
         return f"{self._root}/attempt_{restart_count}/{local_rank}/error.json" if self.keeps_files else ""
+
+    def make_recorder_path(self, round: int, local_rank: int) -> str:
+        return f"<temporary directory>/{round}.{local_rank}"

@@ -9,7 +9,9 @@ import ctypes
 import os
 import sys
 
-PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+# include/uapi/linux/prctl.h
+PR_SET_PDEATHSIG = 1
+PR_SET_PTRACER = 0x59616D61
 # set_mempolicy(2): the policies, and the number of the call by machine
 PREFERRED = 1
 PREFERRED_MANY = 5
@@ -36,6 +38,11 @@ def signal_on_parent_death(signum: int) -> None:
     if _library.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def allow_tracing_by(pid: int) -> None:
+    """Let this process and its descendants trace the calling one; without Yama there is nothing to allow."""
+    _library.prctl(PR_SET_PTRACER, pid, 0, 0, 0)
 
 
 def flush_c_streams() -> None:

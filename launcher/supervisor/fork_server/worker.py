@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ADOPTION_INTERVAL_S = 0.0005
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_RECORDER = os.path.join(_PACKAGES, "worker", "recorder.py")
 
 
 class StartupSnapshot:
@@ -47,6 +49,7 @@ def wait_for_spec(channel: Channel, intermediate_pid: int, supervisor_pid: int) 
     linux.signal_on_parent_death(SIGKILL)
     if os.getppid() != supervisor_pid:  # the supervisor died before the line above
         os._exit(127)
+    linux.allow_tracing_by(supervisor_pid)
     channel.send(["born", os.getpid()])
     reseed()
     try:
@@ -96,6 +99,7 @@ def become_worker(
             signal(number, handler)
         pthread_sigmask(SIG_SETMASK, mask)
         channel.close()
+        _open_recorder()
     except OSError as error:
         number = error.errno or EINVAL
         channel.send(["failed", f"{attempt}: {os.strerror(number)}", number])
@@ -103,6 +107,17 @@ def become_worker(
     except Exception as error:  # a zero byte in a variable, "=" in its name, or a bug of ours
         channel.send(["failed", f"{attempt}: {str(error)[:200]}", EINVAL])
         os._exit(127)
+
+
+def _open_recorder() -> None:
+    """Open the flight recorder's socket, if torch.distributed was preloaded: see launcher/worker/recorder.py."""
+    recorder: dict[str, Any] = {"__name__": "launcher.worker.recorder"}
+    try:
+        with open(_RECORDER, encoding="utf-8") as file:
+            exec(compile(file.read(), _RECORDER, "exec"), recorder)
+        recorder["open_recorder"]()
+    except Exception:
+        return
 
 
 def _redirect(source: int, target: int, stream: Any) -> None:

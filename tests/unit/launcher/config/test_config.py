@@ -22,8 +22,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
     assert msgspec.structs.asdict(made) == {
         "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
         "worker_count": None, "devices_per_worker": None, "mesh": None, "placement_options": {}, "settings": {},
-        "preload": (), "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1, "role": "default",
-        "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
+        "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1,
+        "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (), "logs_specs": None,
         "event_log_handler": "null", "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
-from launcher.logs.layout import LogLayout
+from launcher.logs.layout import INCIDENTS_MAX, LogLayout
 from launcher.model.errors import UsageError
 
 
@@ -77,6 +78,42 @@ def test_after_a_failure_only_an_empty_temporary_directory_is_removed(
     for layout in (empty, used):
         layout.remove_if_unused(has_succeeded=False)
     assert os.listdir(tmp_path) == [os.path.basename(used.root)]
+
+
+def test_a_temporary_directory_with_an_incident_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    layout = LogLayout(log_dir=None, run_id="night")
+    incident = Path(layout.make_incident_path(3))
+    incident.mkdir()
+    (incident / "rank_0.json").write_text("{}")
+    layout.remove_if_unused(has_succeeded=True)
+    assert (incident / "rank_0.json").exists()
+
+
+def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(tmp_path: Path) -> None:
+    layout = LogLayout(log_dir=str(tmp_path), run_id="night")
+    paths = [layout.make_incident_path(1 + number // 2) for number in range(INCIDENTS_MAX)]
+    assert [os.path.basename(path) for path in paths[:3]] == ["incident_1_1", "incident_1_2", "incident_2_3"]
+    assert len(set(paths)) == INCIDENTS_MAX
+    assert layout.make_incident_path(9) == ""
+    assert LogLayout(log_dir=os.devnull, run_id="night").make_incident_path(1) == ""
+
+
+@pytest.mark.parametrize("name", ["short", "long" * 20])
+def test_recorder_sockets_have_short_paths_in_a_private_directory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / name))
+    layout = LogLayout(log_dir=str(tmp_path / "logs"), run_id="night")
+    path = Path(layout.make_recorder_path(1_000_000, 127))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    assert (path.parent.parent == tmp_path / name) == (name == "short")
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert layout.make_recorder_path(2, 0) == f"{path.parent}/2.0"
+    layout.remove_sockets()
+    assert not path.parent.exists()
 
 
 def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

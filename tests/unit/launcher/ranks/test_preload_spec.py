@@ -49,11 +49,11 @@ def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], roun
         ranks=ranks, world_size=size, shape=(size, *(1 for _ in grid.axes[1:])), group_rank=round, group_world_size=4,
         role_ranks=ranks, role_world_size=size, master_addr=f"10.0.0.{round}", master_port=29500 + round,
     )  # fmt: skip
-    maker = WorkerSpecBuilder(
-        config=config, mesh=grid, slots=found, host="h1",
-        layout=LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn"), parent=parent,
-    )  # fmt: skip
-    return maker.make_specs(round, round - 1, share, None)
+    layout = LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn")
+    maker = WorkerSpecBuilder(config=config, mesh=grid, slots=found, host="h1", layout=layout, parent=parent)
+    found_specs = maker.make_specs(round, round - 1, share, None)
+    layout.remove_sockets()
+    return found_specs
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])

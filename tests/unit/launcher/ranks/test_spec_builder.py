@@ -16,8 +16,9 @@ from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import as_main
-from launcher.ranks.spec_builder import WorkerSpecBuilder
+from launcher.ranks.spec_builder import WorkerSpecBuilder, make_recorder_variables
 from launcher.supervisor.messages import WorkerSpec
+from launcher.worker import recorder
 
 SHARE = NodeAssignment(
     ranks=(0,), world_size=1, shape=(1,), group_rank=0, group_world_size=1, role_ranks=(0,), role_world_size=1,
@@ -34,6 +35,7 @@ def worker(*words: str, parent: Mapping[str, str] | None = None) -> WorkerSpec:
     )
     assert maker.is_jax == (config.framework == "jax")
     (spec,) = maker.make_specs(1, 0, SHARE, None)
+    layout.remove_sockets()
     return spec
 
 
@@ -66,6 +68,35 @@ def test_inherited_variables_of_mpirun_give_way_to_ours_or_to_none() -> None:
 def test_what_the_user_set_for_jax_is_kept() -> None:
     spec = worker("--framework=jax", "train.py", parent={"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"})
     assert not {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"} & {*spec.env, *spec.unset}
+
+
+def test_torchs_flight_recorder_is_written_down_and_readable_unless_it_is_off() -> None:
+    spec = worker("--framework=torch", "train.py")
+    assert spec.env["TORCH_FR_BUFFER_SIZE"] == "2000"
+    assert spec.env[recorder.VARIABLE].endswith("/1.0")
+    old = worker("--framework=torch", "train.py", parent={"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"})
+    assert "TORCH_FR_BUFFER_SIZE" not in old.env
+    assert recorder.VARIABLE in old.env
+    off = worker("--framework=torch", "train.py", parent={"TORCH_FR_BUFFER_SIZE": "0", recorder.VARIABLE: "/outer"})
+    under_jax = worker("--framework=jax", "train.py", parent={recorder.VARIABLE: "/outer"})
+    for none in (off, under_jax):
+        assert not {"TORCH_FR_BUFFER_SIZE", recorder.VARIABLE} & set(none.env)
+        assert recorder.VARIABLE in none.unset
+
+
+@pytest.mark.parametrize(
+    ("kinds", "parent", "value"),
+    [({"nvidia"}, {}, "1"), ({"nvidia"}, {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, None), ({"cpu"}, {}, None)],
+)
+def test_nccl_is_asked_for_a_dump_at_a_time_out(kinds: set[str], parent: dict[str, str], value: str | None) -> None:
+    assert make_recorder_variables("/x", kinds, parent).get("TORCH_NCCL_DUMP_ON_TIMEOUT") == value
+
+
+def test_the_hook_comes_first_and_what_the_user_has_set_follows() -> None:
+    spec = worker("--framework=torch", "--hang-evidence", "train.py", parent={"PYTHONPATH": "a:b"})
+    assert spec.env["PYTHONPATH"].split(":")[1:] == ["a", "b"]
+    assert (Path(spec.env["PYTHONPATH"].split(":")[0]) / "sitecustomize.py").exists()
+    assert "PYTHONPATH" not in worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b"}).env
 
 
 def test_after_a_failure_jax_gets_no_grace_and_at_a_stop_all_of_it() -> None:

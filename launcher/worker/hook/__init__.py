@@ -1,0 +1,1 @@
+"""The directory that PYTHONPATH begins with in workers under `--hang-evidence`."""
