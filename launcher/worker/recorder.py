@@ -8,10 +8,8 @@ Only the process that the launcher has started opens it: it leads its session, a
 children that it will have, whose recorders know nothing of the job's groups. Whatever fails here fails silently: the
 agent then sees the worker without its recorder.
 
-The fork server and the hook execute this file by its path, so it imports nothing of this package.
+The fork server and the hook execute this file by its path, so it imports nothing that would leave a trace.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -48,7 +46,7 @@ def open_recorder() -> None:
         return
 
 
-def _serve(library: Any, path: str) -> None:
+def _serve(library: "Any", path: str) -> None:
     import ctypes  # torch has loaded it
     import signal
 
@@ -62,7 +60,7 @@ def _serve(library: Any, path: str) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
-def _make_quietly(make: Any) -> Any:
+def _make_quietly(make: "Any") -> "Any":
     """Call `make`, and leave out of stderr the line that the server prints; what other threads print stays.
 
     Into memory, not into a pipe: that could fill up, and then the server's own line would wait for its reader.

@@ -111,6 +111,8 @@ def become_worker(
 
 def _open_recorder() -> None:
     """Open the flight recorder's socket, if torch.distributed was preloaded: see launcher/worker/recorder.py."""
+    if "torch.distributed" not in sys.modules:
+        return
     recorder: dict[str, Any] = {"__name__": "launcher.worker.recorder"}
     try:
         with open(_RECORDER, encoding="utf-8") as file:
