@@ -158,13 +158,20 @@ class RoundFailed(Event, frozen=True):
     rank: int = -1  # which rank failed, -1 if unknown
     is_port_taken: bool = False  # a foreign process listens on the worker port
     is_final: bool = False  # this node does not restart its workers, even if the budget is not spent
+    final_reason: str = ""  # why no restart would help
+    is_node_fault: bool = False  # its worker says that this node is at fault
+    failure_class: str = ""  # the launcher's words for how it failed, the same for the same failure
 
 
 class RoundStopped(Event, frozen=True):
-    """No process of the round is left on this node. `worker_port` is offered for the next round."""
+    """No process of the round is left on this node. `worker_port` is offered for the next round.
+
+    `step`: the highest training step that its workers reported, -1 for none.
+    """
 
     round: int
     worker_port: int
+    step: int = -1
 
 
 class CheckpointSaved(Event, frozen=True):

@@ -24,6 +24,7 @@ RECORD_VERSION = 1
 # Whole numbers that a JSON reader of any language keeps, and times in seconds that can be reckoned with.
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Rank = Annotated[int, Meta(ge=-1, lt=2**53)]
+Step = Annotated[int, Meta(ge=-1, lt=2**53)]
 Port = Annotated[int, Meta(ge=0, lt=2**16)]
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 Seconds = Annotated[float, Meta(gt=-(2.0**53), lt=2.0**53)]
@@ -127,7 +128,10 @@ class Seal(Record, frozen=True, kw_only=True):
     still turn out to be the loss of a node, `provisional_age_s` after its first failure. `port_taken_rounds`: rounds in
     a row that ended uncharged because another process listened on the worker port. `losses` and `first_failures`,
     oldest first, are the strikes of quarantines: a node (name and boot id) and how long ago it was lost; a node, a rank
-    and how long ago that rank failed there before any other.
+    and how long ago that rank failed there before any other; `blamed` those that their own workers named as at fault.
+    `best_step`: the highest training step that any round reached, -1 if none was reported; `stuck_rounds`: rounds in a
+    row that a failure ended before they got beyond it. `same_failure`: which rank failed last and how, `same_failures`
+    times in a row.
     """
 
     round: Count
@@ -144,6 +148,11 @@ class Seal(Record, frozen=True, kw_only=True):
     port_taken_rounds: Count = 0
     losses: Losses = ()
     first_failures: FirstFailures = ()
+    blamed: Losses = ()
+    best_step: Step = -1
+    stuck_rounds: Count = 0
+    same_failure: str = ""
+    same_failures: Count = 0
 
 
 class Stop(Record, frozen=True, kw_only=True):
@@ -179,7 +188,9 @@ class Status(Record, frozen=True, kw_only=True):
     connection to a peer. `leaving` is "" or why this member is about to leave, `leaving_exit_code` its exit code.
     `rank`: which failed. `is_port_taken`: the failure is that another process listens on the worker port.
     `saved_count`: checkpoints that the workers of this round reported. `is_final`: no restart shall follow this
-    failure.
+    failure, and `final_reason` says why, if it is because none would help. `is_node_fault`: a worker has said that its
+    node is at fault. `failure_class`: the launcher's words for how the rank failed, without anything that differs from
+    one time to the next. `step`: the highest training step that its workers reported, -1 for none; with `is_stopped`.
     """
 
     round: Count
@@ -197,6 +208,10 @@ class Status(Record, frozen=True, kw_only=True):
     is_port_taken: bool = False
     saved_count: Count = 0
     is_final: bool = False
+    final_reason: str = ""
+    is_node_fault: bool = False
+    failure_class: str = ""
+    step: Step = -1
 
 
 class Verdict(Record, frozen=True, kw_only=True):

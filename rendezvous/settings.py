@@ -90,6 +90,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     backoff_max_s: float = 60.0
     no_progress_rounds: int = 10
     """This many short rounds in a row end the job, whatever their reason."""
+    stuck_rounds: int = 3
+    """This many failed rounds in a row that got no further than any before end the job, if workers report steps."""
     quarantine_failures: int = 3
     """This many first failures of workers on one node within quarantine_window_s quarantine it."""
     flap_limit: int = 3

@@ -34,25 +34,28 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
         case RoundSucceeded():
             if not round_state.status.outcome and round_state.move("succeeded"):
                 round_state.status = replace(round_state.status, outcome="succeeded")
-        case RoundFailed(_, exit_code, is_peer_loss, failure, rank, is_port_taken, is_final):
+        case RoundFailed(is_final=is_final):
             if not round_state.status.outcome and round_state.move("failed for good" if is_final else "failed"):
                 round_state.status = replace(
                     round_state.status,
                     outcome="failed",
-                    exit_code=exit_code,
-                    is_peer_loss=is_peer_loss,
-                    failure=failure,
-                    rank=rank,
-                    is_port_taken=is_port_taken,
+                    exit_code=event.exit_code,
+                    is_peer_loss=event.is_peer_loss,
+                    failure=event.failure,
+                    rank=event.rank,
+                    is_port_taken=event.is_port_taken,
                     is_final=is_final,
+                    final_reason=event.final_reason,
+                    is_node_fault=event.is_node_fault,
+                    failure_class=event.failure_class,
                 )
         case CheckpointSaved():
             round_state.status = replace(round_state.status, saved_count=round_state.status.saved_count + 1)
-        case RoundStopped(_, worker_port):
+        case RoundStopped(_, worker_port, step):
             round_state.move("workers gone")
             round_state.alive_round = None
             round_state.worker_port = worker_port
-            round_state.status = replace(round_state.status, is_stopped=True, worker_port=worker_port)
+            round_state.status = replace(round_state.status, is_stopped=True, worker_port=worker_port, step=step)
 
 
 # --- start and stop ---

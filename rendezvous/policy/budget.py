@@ -24,7 +24,8 @@ from rendezvous.settings import Settings
 class RestartBudget(Struct, frozen=True, kw_only=True):
     """The restart budget, with times on the leader's own clock. `charged_at`: a time per charged failure, oldest first.
 
-    `losses` and `first_failures` are the strikes for which nodes are quarantined, oldest first.
+    `losses`, `first_failures` and `blamed` are the strikes for which nodes are quarantined, oldest first. The other
+    fields are those of the Seal.
     """
 
     restart_count: int = 0
@@ -35,6 +36,11 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
     port_taken_rounds: int = 0
     losses: tuple[Strike, ...] = ()
     first_failures: tuple[Strike, ...] = ()
+    blamed: tuple[Strike, ...] = ()
+    best_step: int = -1
+    stuck_rounds: int = 0
+    same_failure: str = ""
+    same_failures: int = 0
 
     def count_spent(self, now: float, window_s: float) -> int:
         """Count the charges of the last `window_s` seconds, which are those that count against the budget at `now`."""
@@ -44,6 +50,23 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
         """Return the budget after a round of `duration_s` seconds. `is_futile`: it counts as short in any case."""
         is_short = is_futile or duration_s < settings.min_round_time_s
         return replace(self, short_rounds=self.short_rounds + 1 if is_short else 0)
+
+    def note_step(self, step: int, *, has_failed: bool) -> RestartBudget:
+        """Return the budget after a round whose workers got to `step`, -1 for none. `has_failed`: a failure ended it.
+
+        Progress is a step that no earlier round has reached: steps that are done again are none. Without any step ever
+        reported nothing is counted.
+        """
+        if step > self.best_step:
+            return replace(self, best_step=step, stuck_rounds=0)
+        return replace(self, stuck_rounds=self.stuck_rounds + 1) if has_failed and self.best_step >= 0 else self
+
+    def note_failure(self, failure: str) -> RestartBudget:
+        """Return the budget after a failure, given as which rank failed and how; "" if that is unknown."""
+        if not failure:
+            return replace(self, same_failure="", same_failures=0)
+        count = self.same_failures + 1 if failure == self.same_failure else 1
+        return replace(self, same_failure=failure, same_failures=count)
 
     def charge(self, number: int, failed_at: float, now: float) -> RestartBudget:
         """Charge one restart, provisionally, for the failure of round `number`."""
@@ -73,19 +96,28 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
             return replace(self, provisional_round=0, provisional_since=-math.inf)
         return self
 
-    def add_strikes(self, *, losses: Iterable[Strike] = (), first_failures: Iterable[Strike] = ()) -> RestartBudget:
+    def add_strikes(
+        self, *, losses: Iterable[Strike] = (), first_failures: Iterable[Strike] = (), blamed: Iterable[Strike] = ()
+    ) -> RestartBudget:
         """Add strikes, for which nodes are quarantined."""
-        return replace(self, losses=(*self.losses, *losses), first_failures=(*self.first_failures, *first_failures))
+        return replace(
+            self,
+            losses=(*self.losses, *losses),
+            first_failures=(*self.first_failures, *first_failures),
+            blamed=(*self.blamed, *blamed),
+        )
 
     def find_quarantines(self, settings: Settings) -> dict[str, quarantine.Quarantine]:
         """Return the quarantine of each node that has one, by node; some may be over."""
-        return dict(quarantine.find_quarantines(self.losses, self.first_failures, settings))
+        return dict(quarantine.find_quarantines(self.losses, self.first_failures, settings, blamed=self.blamed))
 
     def trim(self, now: float, settings: Settings) -> RestartBudget:
         """Drop the strikes that are too old to matter."""
-        losses = quarantine.drop_old_strikes(self.losses, now, settings)
         return replace(
-            self, losses=losses, first_failures=quarantine.drop_old_strikes(self.first_failures, now, settings)
+            self,
+            losses=quarantine.drop_old_strikes(self.losses, now, settings),
+            first_failures=quarantine.drop_old_strikes(self.first_failures, now, settings),
+            blamed=quarantine.drop_old_strikes(self.blamed, now, settings),
         )
 
 
@@ -100,6 +132,11 @@ def restore_budget(seal: Seal, seen_at: float) -> RestartBudget:
         port_taken_rounds=seal.port_taken_rounds,
         losses=tuple(Strike(node, seen_at - age) for node, age in seal.losses),
         first_failures=tuple(Strike(node, seen_at - age, rank) for node, rank, age in seal.first_failures),
+        blamed=tuple(Strike(node, seen_at - age) for node, age in seal.blamed),
+        best_step=seal.best_step,
+        stuck_rounds=seal.stuck_rounds,
+        same_failure=seal.same_failure,
+        same_failures=seal.same_failures,
     )
 
 
@@ -119,6 +156,11 @@ def add_to_seal(seal: Seal, restart_budget: RestartBudget, now: float) -> Seal:
         first_failures=tuple(
             (strike.node, strike.rank, compute_age_s(strike.at, now)) for strike in restart_budget.first_failures
         ),
+        blamed=tuple((strike.node, compute_age_s(strike.at, now)) for strike in restart_budget.blamed),
+        best_step=restart_budget.best_step,
+        stuck_rounds=restart_budget.stuck_rounds,
+        same_failure=restart_budget.same_failure,
+        same_failures=restart_budget.same_failures,
     )
 
 

@@ -4,6 +4,9 @@ The loss or departure of a node costs nothing, and explains the failures that it
 noticed later than they are, a failure waits for an explanation where the answer matters: for a short time, and for as
 long as the loss of a node may remain unnoticed while every failure was a lost connection to a peer, or while some
 member is unreachable that was reached before.
+
+The job ends when its budget is spent; before that, where a restart would not help: a worker has given up, or several
+failed rounds in a row reached no training step that was not reached before. Both end with an exit code of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rendezvous.errors import EXIT_FAILURE
+from rendezvous.errors import EXIT_FAILURE, EXIT_USELESS
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decisions import EndJob, Wait
 from rendezvous.policy.quarantine import Strike
@@ -23,6 +26,7 @@ from rendezvous.settings import Settings
 
 OTHERS_MAX = 4  # further failures that a verdict carries
 OTHER_LENGTH_MAX = 20_000  # longer texts are left out: every agent of a large job reads the verdict
+SAME_FAILURES_TOLD = 3  # in a row, from which on it is said that the same rank fails in the same way
 
 
 # docs/internals/decisions/agreement.md#0002-provisional-charge-of-failures
@@ -38,6 +42,7 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
     ):
         budget = replace(budget, port_taken_rounds=budget.port_taken_rounds + 1)
     elif failures:
+        budget = budget.note_step(_find_step(view), has_failed=True).note_failure(_identify_failure(view, failures))
         explained_at = _find_cause_deadline(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, budget, now, settings):
             sentence = f"round {seal.round} failed: waiting whether a lost node explains it"
@@ -45,11 +50,13 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
         if _is_spent(view, failures, budget, now, settings):
             return EndJob(_make_failure(view, seal, failures, budget, now, settings))
         failed_at = min(view.statuses[m].failed_at for m in failures)
-        budget = budget.charge(seal.round, failed_at, now).add_strikes(
-            first_failures=_find_culprits(view, failures, failed_at)
-        )
+        blamed = _find_blamed(view, failures)
+        first_failures = () if blamed else _find_culprits(view, failures, failed_at)
+        budget = budget.charge(seal.round, failed_at, now).add_strikes(first_failures=first_failures, blamed=blamed)
     else:
         budget = replace(budget, port_taken_rounds=0)
+    if departed_at or not failures:
+        budget = budget.note_step(_find_step(view), has_failed=False)
     budget = budget.settle(now, settings.settle_s)
     is_futile = _is_futile(view, budget, now, settings)
     budget = budget.add_round(stop.ran_s, settings, is_futile=is_futile)
@@ -81,6 +88,33 @@ def _find_culprits(view: View, failures: Sequence[str], failed_at: float) -> lis
     return [Strike(view.nodes[first], failed_at, status.rank)]
 
 
+def _find_blamed(view: View, failures: Sequence[str]) -> list[Strike]:
+    """Return a strike for each node whose own worker has said that it is at fault."""
+    found = ((m, view.statuses[m]) for m in sort_failures(view, failures) if m in view.nodes)
+    return [Strike(view.nodes[m], each.failed_at) for m, each in found if each.status.is_node_fault]
+
+
+def _find_step(view: View) -> int:
+    """Return the highest training step that a worker of the round reported; -1 for none."""
+    stopped = (view.statuses[m].status for m in view.active if m in view.statuses and view.has_stopped(m))
+    return max((status.step for status in stopped), default=-1)
+
+
+def _identify_failure(view: View, failures: Sequence[str]) -> str:
+    """Return which rank failed first and how; "" if that is unknown, or was only a lost connection to a peer."""
+    status = view.statuses[sort_failures(view, failures)[0]].status
+    if status.is_peer_loss or not status.failure_class or status.rank < 0:
+        return ""
+    return f"rank {status.rank} ({status.failure_class})"
+
+
+def describe_repetition(budget: RestartBudget) -> str:
+    """Say that the same rank fails in the same way, as the end of a sentence; "" if it does not."""
+    if budget.same_failures < SAME_FAILURES_TOLD:
+        return ""
+    return f"; {budget.same_failure} has failed in the same way {budget.same_failures} times in a row"
+
+
 def _is_futile(view: View, budget: RestartBudget, now: float, settings: Settings) -> bool:
     """Return whether the round was lost with a node that is lost repeatedly, and used only because there was no other.
 
@@ -100,9 +134,13 @@ def must_await_cause(
 
 
 def _is_spent(view: View, failures: Sequence[str], budget: RestartBudget, now: float, settings: Settings) -> bool:
-    """Return whether no restart may follow: by the job's budget, or because a node reported a final failure."""
-    is_final = any(view.statuses[m].status.is_final for m in failures)
+    """Return whether no restart may follow: by the job's budget, a final failure, or for want of progress."""
+    is_final = any(view.statuses[m].status.is_final for m in failures) or _is_stuck(budget, settings)
     return is_final or budget.count_spent(now, settings.restart_window_s) >= settings.max_restarts
+
+
+def _is_stuck(budget: RestartBudget, settings: Settings) -> bool:
+    return 0 < settings.stuck_rounds <= budget.stuck_rounds
 
 
 def _find_cause_deadline(view: View, failures: Sequence[str], settings: Settings) -> float:
@@ -132,8 +170,17 @@ def _list_unreachable(view: View) -> list[float]:
 
 
 def sort_failures(view: View, failures: Sequence[str]) -> list[str]:
-    """Sort failures in the order in which they were written, lost connections to peers last."""
-    return sorted(failures, key=lambda m: (view.statuses[m].status.is_peer_loss, view.statuses[m].failed_revision, m))
+    """Sort failures in the order in which they were written, lost connections to peers last.
+
+    What a worker said by itself comes first: the failures of its peers may be written earlier.
+    """
+
+    def make_key(member_id: str) -> tuple[bool, bool, int, str]:
+        status = view.statuses[member_id].status
+        is_told = bool(status.final_reason) or status.is_node_fault
+        return not is_told, status.is_peer_loss, view.statuses[member_id].failed_revision, member_id
+
+    return sorted(failures, key=make_key)
 
 
 def _make_failure(
@@ -152,12 +199,21 @@ def _make_failure(
     spent = budget.count_spent(now, settings.restart_window_s)
     budget_use = f"{spent} of {settings.max_restarts} restarts used" if settings.max_restarts else "no restarts allowed"
     final = [m for m in failures if view.statuses[m].status.is_final]
-    if final and spent < settings.max_restarts:
+    exit_code = cause.status.exit_code or EXIT_FAILURE
+    if cause.status.final_reason:
+        budget_use = f"a restart would not help: {cause.status.final_reason}"
+    elif final and spent < settings.max_restarts:
         budget_use = f"{view.describe(final)} will not restart its workers"
+    elif _is_stuck(budget, settings) and not reason:
+        rounds, exit_code = budget.stuck_rounds, EXIT_USELESS
+        reason = f"no progress: {rounds} rounds in a row did not get beyond step {budget.best_step}"
+        reason += describe_repetition(budget)
+    else:
+        budget_use += describe_repetition(budget)
     texts = [view.statuses[m].status.failure for m in others]
     return Verdict(
         kind="failure",
-        exit_code=cause.status.exit_code or EXIT_FAILURE,
+        exit_code=exit_code,
         round=seal.round,
         reason=reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget_use}",
         failure=cause.status.failure,

@@ -263,7 +263,7 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         )
     if unaware := view.list_unaware(now):
         return _wait_for_unaware(view, unaware, "the next round")
-    from rendezvous.policy.charge import charge_round  # not before the first worker
+    from rendezvous.policy.charge import charge_round, describe_repetition  # not before the first worker
 
     budget = charge_round(view, seal, stop, now, settings)
     if not isinstance(budget, RestartBudget):
@@ -283,7 +283,9 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"
         return Wait(until, detail, rule="backoff")
     quarantined = [f"; {view.get_name(m)}: {quarantine.reason}" for m, quarantine in sorted(chosen.quarantined.items())]
-    return SealRound(chosen.roster, budget, chosen.size.reason + "".join(quarantined[:4]))
+    reason = chosen.size.reason + "".join(quarantined[:4])
+    is_repeated = budget.same_failures > view.budget.same_failures
+    return SealRound(chosen.roster, budget, reason + (describe_repetition(budget) if is_repeated else ""))
 
 
 def _describe_missing(view: View) -> str:

@@ -5,7 +5,7 @@ clears it. Only a list of strikes is stored; quarantines follow from the strikes
 takes over computes the same ones, and dropping a strike is enough to forgive it.
 
 A rank that fails first on two nodes is the job's own fault (a poisoned batch kills rank 0 anywhere): its strikes do not
-count against any node.
+count against any node. A worker may also say by itself that its node is at fault: once is enough then.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ class Quarantine(Struct, frozen=True):
 
 # docs/internals/decisions/agreement.md#0013-quarantine-computed-from-strikes
 def find_quarantines(
-    losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings
+    losses: Sequence[Strike], first_failures: Sequence[Strike], settings: Settings, *, blamed: Sequence[Strike] = ()
 ) -> Mapping[str, Quarantine]:
     """Return the quarantine of each node that has one, by node; some may be over."""
     found = dict(_list_quarantines(losses, settings.flap_limit, "lost", settings))
     poisoned = find_poisoned_ranks(first_failures)
     own_faults = [strike for strike in first_failures if strike.rank not in poisoned]
-    for node, quarantine in _list_quarantines(
-        own_faults, settings.quarantine_failures, "its workers failed first", settings
+    for strikes, limit, what in (
+        (own_faults, settings.quarantine_failures, "its workers failed first"),
+        (blamed, 1, "its workers said that it is at fault,"),
     ):
-        if node not in found or found[node].until < quarantine.until:
-            found[node] = quarantine
+        for node, quarantine in _list_quarantines(strikes, limit, what, settings):
+            if node not in found or found[node].until < quarantine.until:
+                found[node] = quarantine
     return found
 
 
@@ -63,7 +65,8 @@ def _list_quarantines(
         if 0 < limit <= count:
             doublings = min(count - limit, 60)  # beyond any limit, and still a number
             duration_s = min(settings.quarantine_first_s * 2.0**doublings, settings.quarantine_max_s)
-            reason = f"{what} {count} times within {settings.quarantine_window_s:g} s, quarantined for {duration_s:g} s"
+            times_text = "once" if count == 1 else f"{count} times"
+            reason = f"{what} {times_text} within {settings.quarantine_window_s:g} s, quarantined for {duration_s:g} s"
             yield node, Quarantine(last + duration_s, reason)
 
 

@@ -7,7 +7,9 @@
     start a b n1..n8       agents start; "restart 0.1 a": when the agent of a is gone, another starts 0.1 s later
     run 3                  let three seconds pass
     fail b 3               a worker on b exits with 3; `fail b 3 echo`: it looks like the loss of a peer,
-                           `fail b 3 port`: another program listens on the worker port
+                           `fail b 3 port`: another program listens on the worker port; `fail b 3 by user code`:
+                           it failed in this way; `fail b 76 gives up no data`, `fail b 75 blames node`
+    step 1200 a            the workers there have reached this training step
     poison 0               the processes with rank 0 fail after 0.5 s; `poison none` ends it
     succeed a b            all workers there exit with success; save a: they save a checkpoint
     leave a b              as SIGTERM does; crash a: as SIGKILL; poweroff a: the kernel stops, too
@@ -154,8 +156,17 @@ class _Player:
     def _apply_fault(self, words: list[str]) -> None:
         nodes, cluster = self._cluster.nodes, self._cluster
         match words:
+            case ["fail", name, code, "gives", "up", *reason]:
+                nodes[name].processes.fail(int(code), is_final=True, final_reason=" ".join(reason))
+            case ["fail", name, code, "blames", "node"]:
+                nodes[name].processes.fail(int(code), is_node_fault=True)
+            case ["fail", name, code, "by", *failure_class]:
+                nodes[name].processes.fail(int(code), failure_class=" ".join(failure_class))
             case ["fail", name, code, *how]:
                 nodes[name].processes.fail(int(code), how == ["echo"], how == ["port"])
+            case ["step", number, *names]:
+                for name in _expand(names):
+                    nodes[name].processes.step = int(number)
             case ["succeed" | "save" as what, *names]:
                 for name in _expand(names):
                     getattr(nodes[name].processes, what)()

@@ -444,8 +444,8 @@ MUTANTS = (
     Mutant(
         "the failure that was written last is the first",
         "policy/charge",
-        "key=lambda m: (view.statuses[m].status.is_peer_loss, view.statuses[m].failed_revision, m))",
-        "key=lambda m: (view.statuses[m].status.is_peer_loss, -view.statuses[m].failed_revision, m))",
+        "status.is_peer_loss, view.statuses[member_id].failed_revision, member_id",
+        "status.is_peer_loss, -view.statuses[member_id].failed_revision, member_id",
     ),
     Mutant(
         "a connection that was lost to another node is a first failure",

@@ -53,6 +53,10 @@ class BudgetChecks(Checks):
             self.fail("S5", f"{words}, a node lost again and again: {futile}")
         if seal.short_rounds >= settings.no_progress_rounds:
             self.fail("S5", f"round {seal.round} is sealed after {seal.short_rounds} short ones")
+        if seal.stuck_rounds > prior.stuck_rounds and (charged != 1 or seal.stuck_rounds >= settings.stuck_rounds):
+            self.fail(
+                "S5", f"{seal.stuck_rounds} rounds without progress after {prior.stuck_rounds}, {charged} charged"
+            )
         if seal.short_rounds >= 2:
             pause_s = min(settings.backoff_first_s * 2 ** (seal.short_rounds - 2), settings.backoff_max_s)
             if request.at < request.stop_seen_at + pause_s - ROUNDED_S:
@@ -152,9 +156,13 @@ class BudgetChecks(Checks):
         failed = {m: s for m, s in last.statuses.items() if s.outcome == "failed" and m in last.active}
         known = [m for m in failed if request.statuses.get(m, math.inf) <= decided_at]
         if charged == 1 and known and len(known) == len(failed):
-            first = min(known, key=lambda m: (failed[m].is_peer_loss, last.failed_revisions[m]))
+            first = min(
+                known, key=lambda m: (not failed[m].is_node_fault, failed[m].is_peer_loss, last.failed_revisions[m])
+            )
             status = failed[first]
-            wanted = [] if status.is_peer_loss else [f"{self.find_node_name(first)} #{status.rank}"]
+            wanted = (
+                [] if status.is_peer_loss or status.is_node_fault else [f"{self.find_node_name(first)} #{status.rank}"]
+            )
             if [name for name, _ in fresh] != wanted:
                 self.fail("S9", f"blamed are {fresh}, the first failure was {wanted}")
 
@@ -172,7 +180,7 @@ class BudgetChecks(Checks):
 
 
 def _list_ages(seal: Seal) -> list[float]:
-    losses, failures = [age for _, age in seal.losses], [age for _, _, age in seal.first_failures]
+    losses, failures = [age for _, age in (*seal.losses, *seal.blamed)], [age for _, _, age in seal.first_failures]
     return [*seal.charge_ages_s, *losses, *failures]
 
 
@@ -183,7 +191,7 @@ def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict
     for node, rank, _ in seal.first_failures:
         ranks.setdefault(rank, set()).add(node)
     own = [(node, age) for node, rank, age in seal.first_failures if rank < 0 or len(ranks[rank]) < 2]
-    for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.quarantine_failures)):
+    for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.quarantine_failures), (seal.blamed, 1)):
         for node in {node for node, _ in marks}:
             ages = sorted(age for name, age in marks if name == node)
             count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + ROUNDED_S)

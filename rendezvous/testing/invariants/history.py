@@ -38,7 +38,8 @@ class RoundRecord:
         self.stop_revision = 0
         self.is_port_taken = False
         self.failed_before_stop = False
-        self.first_failure: tuple[bool, int, int] | None = None  # is a peer loss, revision, exit code; the least of all
+        self.first_failure: tuple[bool, bool, int, int] | None = None
+        """Was not told by the worker itself, is a peer loss, revision, exit code; the least of all."""
 
     def observe(self, member_id: str, status: Status, revision: int, now: float) -> None:
         """Record the status of a member. Raises ValueError if it contradicts the status before."""
@@ -55,10 +56,11 @@ class RoundRecord:
         if status.outcome == "succeeded":
             self.succeeded.add(member_id)
         if status.outcome == "failed":
-            failure = (status.is_peer_loss, status.failed_revision or revision, status.exit_code)
+            is_told = bool(status.final_reason) or status.is_node_fault
+            failure = (not is_told, status.is_peer_loss, status.failed_revision or revision, status.exit_code)
             self.first_failure = min(self.first_failure or failure, failure)
             self.is_port_taken |= status.is_port_taken
-            self.failed_before_stop |= not self.stop_revision or failure[1] < self.stop_revision
+            self.failed_before_stop |= not self.stop_revision or failure[2] < self.stop_revision
 
 
 class SealRequest(NamedTuple):

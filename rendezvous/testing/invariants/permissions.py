@@ -196,7 +196,10 @@ class PermissionChecks(Checks):
             self.fail("S7", f"{host.name} stops the job, and {len(silent)} members may live until {until:.3f}")
         if verdict.reason.startswith("too few") and now < last.stopped_at + settings.rejoin_timeout_s - EPS_S:
             self.fail("L1", f"{host.name} gives up {now - last.stopped_at:g} s after the stop: {verdict.reason}")
-        if verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
+        if "did not get beyond step" in verdict.reason:
+            if last.seal.stuck_rounds + 1 < settings.stuck_rounds:
+                self.fail("S5", f"{host.name} gives up after {last.seal.stuck_rounds} rounds: {verdict.reason}")
+        elif verdict.reason.startswith("no progress") and last.seal.short_rounds + 1 < settings.no_progress_rounds:
             self.fail("S5", f"{host.name} gives up after {last.seal.short_rounds} short rounds: {verdict.reason}")
 
     def check_end(self, host: Host, witness: Witness, job: JobRecord) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from rendezvous import records
+from rendezvous.errors import EXIT_USELESS
 from rendezvous.events import Txn
 from rendezvous.records import Seal, Stop, Verdict
 from rendezvous.stores.contract import Put
@@ -77,7 +78,8 @@ class SealChecks(Checks):
     def check_failure(self, verdict: Verdict, last: RoundRecord) -> None:
         """The verdict names the first failure, the budget is used up, and no loss could still explain the failure."""
         first = last.first_failure
-        if first is None or verdict.exit_code != first[2]:
+        is_stuck = "did not get beyond step" in verdict.reason
+        if first is None or verdict.exit_code != (EXIT_USELESS if is_stuck else first[3]):
             self.fail("S9", f"the job ends with {verdict.exit_code}, its first failure was {first}")
         if "restarts" not in verdict.reason:
             return

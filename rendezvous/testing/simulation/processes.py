@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rendezvous import events
 from rendezvous.events import Event
@@ -42,6 +42,7 @@ class SimulatedProcesses:
         self.running: Running | None = None
         self.running_as = ""  # the member id under which they were started
         self.has_finished = False  # all have exited with success, or one has failed
+        self.step = -1  # the highest training step that they have reported
         self.finished_as: dict[int, str] = {}  # round that has finished -> the member id under which it ran
         self.ended_as: dict[int, tuple[str, int]] = {}  # round -> "succeeded" or "failed", and the exit code
         self.hangs_until = -math.inf  # until then the kernel does not let them die
@@ -65,7 +66,7 @@ class SimulatedProcesses:
         return Running(job, start.round, rank, start.world_size, start.coordinator, start.restart_count)
 
     def start(self, running: Running, member_id: str) -> None:
-        self.running, self.running_as, self.has_finished = running, member_id, False
+        self.running, self.running_as, self.has_finished, self.step = running, member_id, False, -1
 
     def stop(self, stop: events.StopRound) -> None:
         """Have the processes end within the grace; the agent kills those that are left after it."""
@@ -89,7 +90,7 @@ class SimulatedProcesses:
                 self._timeline.call_at(self.hangs_until, self.kill, which)
                 return
             self.running = None
-            self._send(events.RoundStopped(which.round, next(self.ports)))
+            self._send(events.RoundStopped(which.round, next(self.ports), self.step))
             self._on_exit()
 
     def hang(self, duration_s: float) -> None:
@@ -126,14 +127,14 @@ class SimulatedProcesses:
             self.ended_as[self.running.round] = ("succeeded", 0)
             self._send(events.RoundSucceeded(self.running.round))
 
-    def fail(self, exit_code: int = 1, is_peer_loss: bool = False, is_port_taken: bool = False) -> None:
-        """One process fails."""
+    def fail(self, exit_code: int = 1, is_peer_loss: bool = False, is_port_taken: bool = False, **claim: Any) -> None:
+        """One process fails. `claim`: what it says of the failure itself, and how it failed, as in RoundFailed."""
         if self.running is not None and not self.has_finished:
             self.has_finished = True
             round, rank = self.running.round, self.running.rank
             self.ended_as[round] = ("failed", exit_code)
             failure = f"exit {exit_code} on {self.name}"
-            self._send(events.RoundFailed(round, exit_code, is_peer_loss, failure, rank, is_port_taken))
+            self._send(events.RoundFailed(round, exit_code, is_peer_loss, failure, rank, is_port_taken, **claim))
 
     def fail_again(self) -> None:
         """Another process fails after the first failure was reported."""

@@ -182,7 +182,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     "failures are free": (_replace(RestartBudget, "charge", lambda self, number, failed_at, now: self),),
     "a failure is charged twice": (_wrap(RestartBudget, "charge", _charge_twice),),
     "ages are rounded up": (_replace(budget, "compute_age_s", lambda at, now: float(math.ceil(now - at))),),
-    "nobody is quarantined": (_replace(quarantine, "find_quarantines", lambda losses, first_failures, settings: {}),),
+    "nobody is quarantined": (_replace(quarantine, "find_quarantines", lambda *strikes, blamed: {}),),
     "a poisoned batch is not told apart": (_replace(quarantine, "find_poisoned_ranks", lambda first_failures: set()),),
     # Leading.
     "writes do not name the leader": (

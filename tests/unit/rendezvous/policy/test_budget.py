@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rendezvous.policy import budget
 from rendezvous.policy.budget import RestartBudget
+from rendezvous.policy.quarantine import Strike
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
 
@@ -59,6 +60,7 @@ def test_short_rounds_count_as_long_as_they_follow_each_other() -> None:
     charged_at=st.lists(st.floats(0, 1e6), max_size=4).map(lambda times: tuple(sorted(times))),
     provisional_since=st.none() | st.floats(0, 1e6),
     short_rounds=st.integers(0, 100),
+    blamed_at=st.lists(st.floats(0, 1e6), max_size=2),
     passed_s=st.floats(0, 1e6),
     clock_offset_s=st.floats(-1e6, 1e6),
 )
@@ -66,6 +68,7 @@ def test_a_seal_carries_the_ledger_to_another_clock(
     charged_at: tuple[float, ...],
     provisional_since: float | None,
     short_rounds: int,
+    blamed_at: list[float],
     passed_s: float,
     clock_offset_s: float,
 ) -> None:
@@ -75,11 +78,21 @@ def test_a_seal_carries_the_ledger_to_another_clock(
         short_rounds=short_rounds,
         provisional_round=0 if provisional_since is None else 3,
         provisional_since=-math.inf if provisional_since is None else provisional_since,
+        blamed=tuple(Strike("n boot", at) for at in blamed_at),
+        best_step=short_rounds - 1,
+        stuck_rounds=short_rounds,
+        same_failure="rank 5 (user code: E)",
+        same_failures=short_rounds,
     )
     sealed_at = 1e6 + passed_s
     carried = budget.restore_budget(budget.add_to_seal(SEAL, ledger, sealed_at), seen_at=sealed_at + clock_offset_s)
     assert (carried.restart_count, carried.short_rounds) == (ledger.restart_count, ledger.short_rounds)
     assert carried.provisional_round == ledger.provisional_round
+    for name in ("best_step", "stuck_rounds", "same_failure", "same_failures"):
+        assert getattr(carried, name) == getattr(ledger, name)
+    assert [strike.at for strike in carried.blamed] == pytest.approx(
+        [at + clock_offset_s for at in blamed_at], abs=0.01
+    )
     assert carried.charged_at == pytest.approx([at + clock_offset_s for at in charged_at], abs=0.01)
     assert carried.provisional_since == pytest.approx(ledger.provisional_since + clock_offset_s, abs=0.01)
 

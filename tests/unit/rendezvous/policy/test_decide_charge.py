@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.decide import decide
 from rendezvous.policy.decisions import EndJob, SealRound, Wait
+from rendezvous.policy.quarantine import Strike
 from rendezvous.policy.view import MemberView
 from rendezvous.records import Member, Status
 from rendezvous.settings import Settings
@@ -20,11 +21,15 @@ from tests.support.protocol.views import (
     charged,
     failed,
     reach,
+    see,
     sizer,
     status,
     stopping,
     verdict,
 )
+
+SAME_TWICE = replace(ONE_USED, same_failure="rank 5 (user code: E)", same_failures=2)
+STUCK_TWICE = replace(ONE_USED, best_step=10, stuck_rounds=2)
 
 ROWS = [
     # --- the charge
@@ -190,6 +195,71 @@ ROWS = [
         121.0,
         SealRound(("a", "c"), ONE_USED, "2 here"),
     ),
+    Row(
+        "a worker that gives up ends the job for its reason, though a peer failed before it",
+        stopping(a=failed(119.0), b=failed(119.5, is_final=True, final_reason="no data", revision=8, exit_code=76)),
+        121.0,
+        verdict(
+            "failure",
+            76,
+            "a worker failed on nb in round 4, a restart would not help: no data",
+            failure="text",
+            others=("text",),
+        ),
+    ),
+    Row(
+        "a node that its own worker blames is quarantined at once, and the failure before it blames nobody",
+        see(
+            stopping("abc", a=failed(119.0, rank=0), b=failed(119.5, is_node_fault=True, rank=1, revision=8)),
+        ),
+        121.0,
+        SealRound(
+            ("a", "c"),
+            replace(charged(121.0, 119.0, is_settled=True), blamed=(Strike("nb boot", 119.5),)),
+            "2 here; nb: its workers said that it is at fault, once within 1800 s, quarantined for 60 s",
+        ),
+    ),
+    # --- the same failure again
+    Row(
+        "the third failure in a row of the same rank in the same way is told",
+        stopping(a=failed(119.0, rank=5, failure_class="user code: E"), budget=SAME_TWICE),
+        121.0,
+        SealRound(
+            ("a", "b"),
+            replace(charged(121.0, 119.0, is_settled=True), same_failure=SAME_TWICE.same_failure, same_failures=3),
+            "2 here; rank 5 (user code: E) has failed in the same way 3 times in a row",
+        ),
+    ),
+    Row(
+        "and in the verdict",
+        stopping(a=failed(119.0, rank=5, failure_class="user code: E"), budget=SAME_TWICE),
+        121.0,
+        verdict(
+            "failure",
+            3,
+            "a worker failed on na in round 4, 1 of 1 restarts used; "
+            "rank 5 (user code: E) has failed in the same way 3 times in a row",
+            failure="text",
+        ),
+        {"max_restarts": 1},
+    ),
+    *(
+        Row(
+            f"{what} is another failure",
+            stopping(a=failed(119.0, **how), budget=SAME_TWICE),
+            121.0,
+            SealRound(
+                ("a", "b"),
+                replace(charged(121.0, 119.0, is_settled=True), same_failure=same, same_failures=int(bool(same))),
+                "2 here",
+            ),
+        )
+        for what, how, same in (
+            ("one of another rank", {"rank": 4, "failure_class": "user code: E"}, "rank 4 (user code: E)"),
+            ("one in another way", {"rank": 5, "failure_class": "memory: E"}, "rank 5 (memory: E)"),
+            ("one that an older agent reports", {"rank": 5}, ""),
+        )
+    ),
     # --- the cause
     Row(
         "the first failure that was written is the cause",
@@ -244,6 +314,49 @@ ROWS = [
         {"max_restarts": 1},
     ),
     # --- no progress
+    Row(
+        "a round that gets no further than any before is counted",
+        stopping(a=failed(119.0, step=9), b=status(stopped=True, step=10), budget=replace(ONE_USED, best_step=10)),
+        121.0,
+        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=10, stuck_rounds=1), "2 here"),
+    ),
+    Row(
+        "a step further is progress, on whichever node",
+        stopping(a=failed(119.0), b=status(stopped=True, step=11), budget=STUCK_TWICE),
+        121.0,
+        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=11), "2 here"),
+    ),
+    Row(
+        "the third in a row ends the job with a code of its own, whatever is left of the budget",
+        stopping(a=failed(119.0), budget=STUCK_TWICE),
+        121.0,
+        verdict("failure", 76, "no progress: 3 rounds in a row did not get beyond step 10", failure="text"),
+    ),
+    Row(
+        "but not before a loss would have explained the failure",
+        stopping(a=failed(119.9), budget=STUCK_TWICE),
+        120.1,
+        Wait(120.9, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+    ),
+    Row(
+        "and not where one does",
+        stopping("ac", a=failed(119.9), budget=STUCK_TWICE),
+        121.0,
+        SealRound(("a", "c"), STUCK_TWICE, "2 here"),
+    ),
+    Row(
+        "nor where a round was stopped without a failure",
+        stopping(budget=STUCK_TWICE),
+        121.0,
+        SealRound(("a", "b"), STUCK_TWICE, "2 here"),
+    ),
+    Row(
+        "where no step was ever reported no round is counted",
+        stopping(a=failed(119.0)),
+        121.0,
+        SealRound(("a", "b"), charged(121.0, 119.0, is_settled=True), "2 here"),
+        {"stuck_rounds": 1},
+    ),
     Row(
         "the second short round in a row makes a pause",
         stopping(ran_s=1.0, budget=RestartBudget(short_rounds=1)),
