@@ -21,11 +21,15 @@ SECONDARY_WINDOW_S = 0.5
 
 
 class WorkerExit(Struct, frozen=True):
-    """How one worker ended: `exit_code` is negative for a signal; `is_secondary`: it looks like the loss of a peer."""
+    """How one worker ended: `exit_code` is negative for a signal; `is_secondary`: it looks like the loss of a peer.
+
+    `is_claimed`: the worker has said beforehand why it fails (launcher/worker/claims.py).
+    """
 
     local_rank: int
     exit_code: int
     is_secondary: bool
+    is_claimed: bool = False
 
 
 class SignalWorkers(Struct, frozen=True):
@@ -72,10 +76,9 @@ class Round:
     def take_exit(self, worker_exit: WorkerExit, now: float) -> list[RoundAction]:
         """Handle that a worker has ended, or could not be started."""
         self.live.discard(worker_exit.local_rank)
-        if self._is_sweeping:
-            return []
         if self.is_stopping:
-            return [] if self.live else self._sweep()
+            report = self._report_claim(worker_exit)
+            return report if self.live or self._is_sweeping else [*report, *self._sweep()]
         if worker_exit.exit_code != 0:
             self.failures.append(worker_exit)
             self._report_at = (
@@ -127,7 +130,14 @@ class Round:
         if self._is_reported or not self.failures:
             return []
         self._is_reported = True
-        return [ReportFailed(min(self.failures, key=lambda end: end.is_secondary))]
+        return [ReportFailed(min(self.failures, key=lambda end: (not end.is_claimed, end.is_secondary)))]
+
+    def _report_claim(self, worker_exit: WorkerExit) -> list[RoundAction]:
+        """Report a worker that has said why it fails, though the failure of a peer has stopped the round before."""
+        if self._is_reported or not worker_exit.is_claimed:
+            return []
+        self._is_reported = True
+        return [ReportFailed(worker_exit)]
 
     def _sweep(self) -> list[RoundAction]:
         self._is_sweeping = True

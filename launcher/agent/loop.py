@@ -21,10 +21,11 @@ from launcher.agent import lifecycle
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
+from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log, write_stderr
-from launcher.model.errors import UsageError, find_shortage_hint
+from launcher.model.errors import UsageError, find_shortage_hint, sanitize
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
@@ -266,7 +267,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 if round is not None and round.round == number:
                     hint = find_shortage_hint(error_number)
                     sentence = f"{sentence} ({hint})" if hint else sentence
-                    self._take_exit(round, local_rank, 0, find_spawn_exit_code(error_number), time.time(), sentence)
+                    exit_code = find_spawn_exit_code(error_number)
+                    self._take_exit(round, local_rank, 0, exit_code, time.time(), sentence, error_number)
             case RoundSwept(number):
                 if round is not None and round.round == number:
                     self._carry_out_all(round, round.take_gone())
@@ -277,16 +279,33 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._take_supervisor_loss(sentence, exit_code)
 
     def _take_exit(
-        self, round: lifecycle.Round, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None
+        self,
+        round: lifecycle.Round,
+        local_rank: int,
+        pid: int,
+        exit_code: int,
+        at: float,
+        sentence: str | None,
+        spawn_error: int = 0,
     ) -> None:
-        # A worker that ends because it was stopped has not failed.
-        has_failed = exit_code != 0 and not round.is_stopping
-        is_secondary = has_failed and self.failures.note(local_rank, pid, exit_code, at, sentence)
+        claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
+        # A worker that ends because it was stopped has not failed, unless it says so.
+        has_failed = exit_code != 0 and (not round.is_stopping or claim is not None)
+        is_secondary = has_failed and self.failures.note(
+            local_rank,
+            pid,
+            exit_code,
+            at,
+            sentence,
+            spawn_error=spawn_error,
+            claim=claim,
+            is_leaving=self.termination.signum is not None,
+        )
         if self._inquiries is not None:
             self._inquiries.end_worker(local_rank, exit_code)
             if has_failed and not round.failures and round.live - {local_rank}:
                 self._inquiries.examination.ask("failure", read_clock())
-        worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary)
+        worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary, is_claimed=claim is not None)
         self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
@@ -366,13 +385,33 @@ class Agent(Struct, kw_only=True, eq=False):
                 case lifecycle.ReportSucceeded():
                     self.membership.driver.submit(events.RoundSucceeded(round.round))
                 case lifecycle.ReportFailed(cause):
-                    exit_code, text, rank = self.failures.set_root_cause(cause.local_rank)
-                    taken = self._assignment is not None and self.port.is_taken(self._assignment)
-                    self.membership.driver.submit(
-                        events.RoundFailed(round.round, exit_code, cause.is_secondary, text, rank, taken)
-                    )
+                    self._report_failed(round, cause)
                 case lifecycle.ReportStopped():
                     self._report_stopped(round)
+
+    def _report_failed(self, round: lifecycle.Round, cause: lifecycle.WorkerExit) -> None:
+        """Report the cause, with what a worker claims and what follows from its class."""
+        taken = self._assignment is not None and self.port.is_taken(self._assignment)
+        root = self.failures.set_root_cause(cause.local_rank, is_port_taken=taken)
+        final_reason, is_node_fault = root.consequence
+        for kind, reason in self.worker_channel.list_claims().values():
+            if kind == shared_page.CLAIM_GIVES_UP:
+                final_reason = sanitize(reason) or "a worker gave up"
+            is_node_fault |= kind == shared_page.CLAIM_BLAMES_NODE
+        self.membership.driver.submit(
+            events.RoundFailed(
+                round.round,
+                root.exit_code,
+                cause.is_secondary,
+                root.text,
+                root.rank,
+                taken,
+                is_final=bool(final_reason),
+                final_reason=final_reason,
+                is_node_fault=is_node_fault,
+                failure_class=root.failure_class,
+            )
+        )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
         self.failures.settle()
@@ -380,7 +419,9 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._inquiries is not None:
             self._inquiries.end()
         self.port.renew()
-        self.membership.driver.submit(events.RoundStopped(round.round, self.port.number))
+        self.membership.driver.submit(
+            events.RoundStopped(round.round, self.port.number, self.worker_channel.read_step())
+        )
 
     # --- signals and the end ---
 

@@ -1,8 +1,9 @@
 """The communication of agent and workers while a round runs on this node.
 
 The agent asks workers to stop, and sees which of them poll for that; workers send heartbeats, or report a saved
-checkpoint. Most of it goes over the shared page (launcher/hardware/linux/shared_page.py), which wakes no process: the
-agent reads it when it stops a round, and periodically where missing heartbeats count as a failure.
+checkpoint, the training step that they have reached, and what they know of their own failure. Most of it goes over the
+shared page (launcher/hardware/linux/shared_page.py), which wakes no process: the agent reads it when it stops a round,
+when a worker has failed, and periodically where missing heartbeats count as a failure.
 
 A worker that polls needs no signal, and without a handler it would die of it before it could poll. So the signal of a
 graceful stop goes to it only if its process has a handler, which the kernel shows; SIGINT never, since Python's own
@@ -131,6 +132,14 @@ class WorkerChannel:
     def explain_end(self, local_rank: int) -> str | None:
         """Return why the agent has ended this worker; None if it has not."""
         return self._reasons.get(local_rank)
+
+    def read_step(self) -> int:
+        """Return the highest training step that the round's workers have reported; -1 for none."""
+        return self._shared_page.read_step() if self._shared_page is not None else -1
+
+    def list_claims(self) -> dict[int, tuple[int, str]]:
+        """Return what workers claim about their failures, by local rank, as in the shared page."""
+        return self._shared_page.list_claims() if self._shared_page is not None else {}
 
     def _has_handler(self, local_rank: int, signum: int) -> bool:
         """Whether the worker's process catches the signal."""

@@ -7,13 +7,17 @@
     stop_requested()            # whether it is time to save and leave; client.py
     heartbeat()                 # this worker makes progress
     with phase("eval", limit_s=900): ...    # it may be silent for so long; phases.py
+    progress(step)              # this training step is done
     checkpoint_saved()          # now is a good time for a restart on more nodes
+    give_up("no data left")     # no restart would help: end the job; claims.py
+    blame_node("bad GPU")       # restart, and without this node if there are others
 
 torch and jax are imported by the functions that use them, when they are called; nothing else imports more than the
 standard library's smallest parts. Under another launcher a function answers as far as it can: see each one.
 """
 
-from launcher.worker.client import SOCKET_VARIABLE, checkpoint_saved, heartbeat, stop_requested
+from launcher.worker.claims import blame_node, give_up
+from launcher.worker.client import SOCKET_VARIABLE, checkpoint_saved, heartbeat, progress, stop_requested
 from launcher.worker.frameworks import init_jax, jax_mesh, torch_mesh
 from launcher.worker.grid import WorkerMesh, mesh
 from launcher.worker.phases import phase
@@ -21,12 +25,15 @@ from launcher.worker.phases import phase
 __all__ = [
     "SOCKET_VARIABLE",
     "WorkerMesh",
+    "blame_node",
     "checkpoint_saved",
+    "give_up",
     "heartbeat",
     "init_jax",
     "jax_mesh",
     "mesh",
     "phase",
+    "progress",
     "stop_requested",
     "torch_mesh",
 ]

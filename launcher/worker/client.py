@@ -1,8 +1,8 @@
-"""The worker's side of three signals between worker and agent: stop requested, heartbeat, checkpoint saved.
+"""The worker's side of the signals between worker and agent: stop requested, heartbeat, progress, checkpoint saved.
 
-The first two are numbers in the shared page, memory that both processes map (`launcher.hardware.linux.shared_page`):
-to poll or to send a heartbeat is a read or a write of memory, a fraction of a microsecond. The third is rare and
-wakes the agent: a datagram.
+All but the last are numbers in the shared page, memory that both processes map (`launcher.hardware.linux.shared_page`):
+to poll or to report is a read or a write of memory, a fraction of a microsecond. The last is rare and wakes the
+agent: a datagram. What a worker says about its own failure is in `claims`.
 
 Under a launcher without a shared page, and in a process that has not inherited it, such as those that the `spawn`
 method of multiprocessing starts, no stop is requested and no heartbeat is read: the answers are False.
@@ -11,26 +11,32 @@ method of multiprocessing starts, no stop is requested and no heartbeat is read:
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from launcher.hardware.linux import shared_page
 from launcher.worker import recorder
 
 SOCKET_VARIABLE = "LAUNCHER_AGENT_SOCKET"
+_STEP_MAX = 1 << 52
 
 
 class WorkerPage:
     """The shared page as this worker sees it: its numbers, and the indices of this worker's own."""
 
-    __slots__ = ("has_sent_heartbeat", "heartbeat_index", "numbers", "phase_index", "polled_index", "round")
+    __slots__ = (
+        "has_sent_heartbeat", "heartbeat_index", "line", "numbers", "phase_index", "polled_index", "round", "step_index"
+    )  # fmt: skip
 
     def __init__(self, numbers: memoryview, line_index: int, round_number: int) -> None:
         self.numbers = numbers
+        self.line = line_index
         self.round = round_number
         self.heartbeat_index = (
             line_index * shared_page.LINE_SIZE + shared_page.HEARTBEAT_COUNT
         ) // shared_page.NUMBER_SIZE
         self.polled_index = (line_index * shared_page.LINE_SIZE + shared_page.POLLED_ROUND) // shared_page.NUMBER_SIZE
         self.phase_index = (line_index * shared_page.LINE_SIZE + shared_page.PHASE_COUNT) // shared_page.NUMBER_SIZE
+        self.step_index = (line_index * shared_page.LINE_SIZE + shared_page.REACHED_STEP) // shared_page.NUMBER_SIZE
         self.has_sent_heartbeat = False
 
 
@@ -85,6 +91,24 @@ def heartbeat() -> bool:
     return bool(page.numbers[shared_page.READS_HEARTBEATS // shared_page.NUMBER_SIZE])
 
 
+def progress(step: int) -> bool:
+    """Report that this worker has completed training step `step`, from 0; True if the agent was reached.
+
+    The highest step of a round decides whether it made progress: after three failed rounds in a row that did not get
+    beyond the highest step of all rounds before them, the job ends with exit code 76. One worker may report for all.
+    Count steps of the whole training, not of this round, and report each step, or each checkpoint. Costs less than a
+    microsecond. Raises ValueError for a negative step, TypeError for what is no integer.
+    """
+    page = _page if _is_resolved else _resolve_page()
+    if not 0 <= step < _STEP_MAX:
+        raise ValueError(f"step {step} is not between 0 and {_STEP_MAX}")
+    if page is None:
+        return False
+    if step >= page.numbers[page.step_index]:
+        page.numbers[page.step_index] = step + 1
+    return True
+
+
 def checkpoint_saved() -> bool:
     """Report that the workers have saved their state; one worker may report for all. True if the agent was reached.
 
@@ -108,6 +132,19 @@ def checkpoint_saved() -> bool:
 def find_page() -> WorkerPage | None:
     """Return this worker's shared page; None where there is none."""
     return _page if _is_resolved else _resolve_page()
+
+
+def write_claim(kind: int, reason: str) -> bool:
+    """Tell the agent what this worker claims about its failure; True if the agent was reached."""
+    page = _page if _is_resolved else _resolve_page()
+    if page is None:
+        return False
+    descriptor = int(os.environ[shared_page.VARIABLE].partition(":")[0])
+    text = reason.encode(errors="replace")[: shared_page.REASON_SIZE].ljust(shared_page.REASON_SIZE, b"\0")
+    with suppress(OSError):  # without the text the claim still counts
+        os.pwrite(descriptor, text, shared_page.find_reason_offset(page.line))
+    page.numbers[(page.line * shared_page.LINE_SIZE + shared_page.CLAIM) // shared_page.NUMBER_SIZE] = kind
+    return True
 
 
 def _resolve_page() -> WorkerPage | None:

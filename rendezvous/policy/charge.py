@@ -42,7 +42,9 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
     ):
         budget = replace(budget, port_taken_rounds=budget.port_taken_rounds + 1)
     elif failures:
-        budget = budget.note_step(_find_step(view), has_failed=True).note_failure(_identify_failure(view, failures))
+        is_node_fault = any(view.statuses[m].status.is_node_fault for m in failures)
+        budget = budget.note_step(_find_step(view), has_failed=not is_node_fault)
+        budget = budget.note_failure(_identify_failure(view, failures))
         explained_at = _find_cause_deadline(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, budget, now, settings):
             sentence = f"round {seal.round} failed: waiting whether a lost node explains it"

@@ -11,10 +11,12 @@ local rank:
 
     agent     last round requested to stop | TIMEOUT_MS | whether heartbeats are read
     worker    heartbeats | round in which it has polled for a stop | phases entered and left | PHASE_LIMIT_MS | name
+              | CLAIM, what it claims about its own failure | REACHED_STEP, the highest training step, from 1
 
 TIMEOUT_MS: without a heartbeat, after which a worker counts as failed (0: never). PHASE_LIMIT_MS: 0 outside a phase. A
 number has 8 bytes, in this machine's byte order, and only grows, except for the limit; the name has 16, of UTF-8. A
-look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported.
+look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported. Far
+behind the lines is a text for each worker: the reason of its claim. One that makes none leaves that part unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """
@@ -41,6 +43,12 @@ PHASE_NAME = 4 * NUMBER_SIZE
 PHASE_NAME_SIZE = 16
 NO_LIMIT = 2**64 - 1
 """In the place of the milliseconds of a phase: it may take any time."""
+CLAIM = 6 * NUMBER_SIZE
+REACHED_STEP = 7 * NUMBER_SIZE
+CLAIM_GIVES_UP = 1
+CLAIM_BLAMES_NODE = 2
+REASON_SIZE = 512
+_REASONS_START = 1 << 20  # beyond the lines of any number of workers that a machine has
 _DESCRIPTOR = 111
 _NAME = "meshrun-board"
 
@@ -95,6 +103,20 @@ class SharedPage:
             for count, limit_ms, name in zip(counts, limits, names, strict=True)
         ]
 
+    def read_step(self) -> int:
+        """Return the highest training step that a worker has reported; -1 for none."""
+        return max(self._read_column(REACHED_STEP), default=0) - 1
+
+    # docs/internals/decisions/0047-claims-of-workers-in-the-shared-page.md
+    def list_claims(self) -> dict[int, tuple[int, str]]:
+        """Return what workers claim about their failures, by local rank: a kind and a reason."""
+        kinds = enumerate(self._read_column(CLAIM))
+        return {index: (kind, self._read_reason(index)) for index, kind in kinds if kind}
+
+    def _read_reason(self, index: int) -> str:
+        data = os.pread(self.descriptor, REASON_SIZE, find_reason_offset(1 + index))
+        return data.rstrip(b"\0").decode(errors="ignore")
+
     def _write(self, offset: int, number: int) -> None:
         os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)
 
@@ -102,6 +124,11 @@ class SharedPage:
         lines = os.pread(self.descriptor, LINE_SIZE * self._worker_count, LINE_SIZE)
         starts = range(offset, LINE_SIZE * self._worker_count, LINE_SIZE)
         return [int.from_bytes(lines[start : start + NUMBER_SIZE], sys.byteorder) for start in starts]
+
+
+def find_reason_offset(line: int) -> int:
+    """Return where the reason of the worker with this line is."""
+    return _REASONS_START + line * REASON_SIZE
 
 
 # docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md

@@ -17,21 +17,36 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.config.scrub import END_FILE
+from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
 from launcher.model.console import log
+from launcher.model.errors import sanitize
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
 from rendezvous.events import Exit
 
 if TYPE_CHECKING:
+    from launcher.diagnose.failure_class import Consequence, FailureEvidence
+    from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
+
+
+class RootCause(Struct, frozen=True):
+    """The job's exit code (128 + signal), the text for the verdict, the rank, how it failed, and what follows."""
+
+    exit_code: int
+    text: str
+    rank: int
+    failure_class: str
+    consequence: Consequence
 
 
 class Failures:
@@ -47,6 +62,8 @@ class Failures:
         self._assignment: NodeAssignment | None = None
         self._find_error_file: Callable[[int], str] = lambda local_rank: ""
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
+        self._evidence: dict[int, FailureEvidence] = {}  # by local rank
+        self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
     def begin(self, round: int, assignment: NodeAssignment, find_error_file: Callable[[int], str]) -> None:
@@ -56,18 +73,56 @@ class Failures:
         """
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
         self._oom_kills = self._memory.count_oom_kills()
-        self._failures = {}
+        self._failures, self._evidence = {}, {}
         self._patience_s = TAIL_LIMIT_S
 
-    def note(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str | None) -> bool:
-        """Record that a worker failed at `at` (time.time()). Whether it looks like the loss of a peer."""
+    def note(
+        self,
+        local_rank: int,
+        pid: int,
+        exit_code: int,
+        at: float,
+        sentence: str | None,
+        *,
+        spawn_error: int = 0,
+        claim: tuple[int, str] | None = None,
+        is_leaving: bool = False,
+    ) -> bool:
+        """Record that a worker failed at `at` (time.time()). Whether it looks like the loss of a peer.
+
+        `claim`: what it said of its own failure, as in the shared page. The rest is as in FailureEvidence.
+        """
+        from launcher.diagnose.failure_class import FailureEvidence, classify, find_exception
         from launcher.logs.error_file import read_error_file
         from launcher.logs.reports.report import WorkerFailure
 
         assert self._assignment is not None
+        if local_rank in self._failures:
+            return False
         error_file = self._find_error_file(local_rank)
         message = read_error_file(error_file) if error_file else None
-        failure = WorkerFailure(
+        tail = self._read_last_lines(local_rank)
+        text = message or "\n".join(tail)
+        is_lost_peer = claim is None and sentence is None and is_peer_loss(text)
+        is_secondary = is_lost_peer or (
+            claim is None and self._aborts_are_secondary and is_abort(exit_code, message, sentence)
+        )
+        is_killed_for_memory = is_out_of_memory(exit_code, self._oom_kills, self._memory.count_oom_kills())
+        evidence = self._gather_evidence(
+            pid,
+            FailureEvidence(
+                exit_code=exit_code,
+                exception=find_exception(text),
+                spawn_error=spawn_error,
+                is_out_of_memory=is_killed_for_memory,
+                is_peer_loss=is_secondary,
+                is_leaving=is_leaving,
+                is_unresponsive=sentence is not None and pid > 0,
+            ),
+        )
+        self._evidence[local_rank] = evidence
+        failure_class, why = classify(evidence)
+        self._failures[local_rank] = WorkerFailure(
             rank=self._assignment.ranks[local_rank],
             local_rank=local_rank,
             pid=pid,
@@ -76,24 +131,44 @@ class Failures:
             host=self._host,
             error_file=error_file if message is not None else None,
             message=message,
-            tail=self._read_last_lines(local_rank),
-            is_out_of_memory=is_out_of_memory(exit_code, self._oom_kills, self._memory.count_oom_kills()),
+            tail=tail,
+            is_out_of_memory=evidence.is_out_of_memory,
             sentence=sentence,
+            failure_class=failure_class,
+            class_reason=why,
+            claim=_describe_claim(claim),
         )
-        self._failures.setdefault(local_rank, failure)
-        if self._aborts_are_secondary and is_abort(exit_code, message, sentence):
-            return True
-        return sentence is None and is_peer_loss(message or "\n".join(failure.tail))
+        return is_secondary
 
-    def set_root_cause(self, local_rank: int) -> tuple[int, str, int]:
-        """Make this worker the cause: the job's exit code (128 + signal), the text for the verdict, its rank."""
-        failure = self._failures[local_rank]
+    def _gather_evidence(self, pid: int, known: FailureEvidence) -> FailureEvidence:
+        """Add what the kernel's log says of the process."""
+        if not pid or known.is_peer_loss:
+            return known
+        if self._kernel_log is None:
+            from launcher.hardware.linux.kernel_log import KernelLog
+
+            self._kernel_log = KernelLog()
+        self._kernel_log.read()
+        is_killed = known.exit_code == _KILLED and pid in self._kernel_log.killed
+        return replace(
+            known, is_out_of_memory=known.is_out_of_memory or is_killed, xid=self._kernel_log.xids.get(pid, 0)
+        )
+
+    def set_root_cause(self, local_rank: int, *, is_port_taken: bool = False) -> RootCause:
+        """Make this worker the cause, and log how it ended. `is_port_taken`: as in FailureEvidence."""
+        assert self._assignment is not None
+        from launcher.diagnose.failure_class import classify, find_consequence
+
+        evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
+        failure_class, why = classify(evidence)
+        failure = replace(self._failures[local_rank], failure_class=failure_class, class_reason=why)
+        consequence = find_consequence(evidence, is_alone=self._assignment.group_world_size == 1)
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
         exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
         text = codec.encode(replace(failure, message=_shorten(failure.message))).decode()
-        return exit_code, text, failure.rank
+        return RootCause(exit_code, text, failure.rank, failure.describe_class(), consequence)
 
     def settle(self) -> None:
         """Read the last output of the round's workers, which have all ended."""
@@ -131,6 +206,13 @@ class Failures:
         return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
 
 
+def _describe_claim(claim: tuple[int, str] | None) -> str:
+    """Describe what a worker said of its own failure; "" if it said nothing that this version knows."""
+    kind, reason = claim or (0, "")
+    verb = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}.get(kind)
+    return f"{verb}: {sanitize(reason)}" if verb else ""
+
+
 def _shorten(message: str | None) -> str | None:
     """Shorten a traceback: it may have any length, and this one goes through the store to every node."""
     if message is None or len(message) <= MESSAGE_MAX:
@@ -155,6 +237,7 @@ _PEER_LOSS = (  # compiled when a worker has failed: that takes 0.4 ms
     r"|process group .* (?:aborted|terminated)|Watchdog caught collective operation timeout"
 )
 _ABORTED = -6  # SIGABRT
+_KILLED = -9  # SIGKILL
 
 
 def is_abort(exit_code: int, message: str | None, sentence: str | None) -> bool:

@@ -31,7 +31,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """How one worker ended. `exit_code` is negative for a signal; `time` is local time as ISO text.
 
     `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
-    `sentence` what the agent knows: that its program could not be started, for example.
+    `sentence` what the agent knows: that its program could not be started, for example. `failure_class` is its class
+    (launcher/diagnose/failure_class.py), `class_reason` why it is that one; `claim` what the worker itself said of it.
     """
 
     rank: int
@@ -45,9 +46,25 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     tail: tuple[str, ...] = ()
     is_out_of_memory: bool = False
     sentence: str | None = None
+    failure_class: str = ""
+    class_reason: str = ""
+    claim: str = ""
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
+        if self.claim:
+            return f"{self.claim} (exit code {self.exit_code})"
+        class_text = f" ({self.failure_class}: {self.class_reason})" if self.class_reason else ""
+        return self._describe_exit() + ("" if self.sentence else class_text)
+
+    def describe_class(self) -> str:
+        """Describe how it failed, in words that are the same when it fails in the same way again."""
+        if self.claim:
+            return self.claim.partition(":")[0]
+        ending = find_signal_name(self.exit_code) or f"exit code {self.exit_code}"
+        return f"{self.failure_class or 'unknown'}: {self.class_reason or ending}"
+
+    def _describe_exit(self) -> str:
         if self.sentence and not self.pid:
             return f"could not be started: {self.sentence}"
         if self.sentence and self.exit_code > 0:  # by its own handler of the signal that prints its stacks
@@ -55,7 +72,7 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if self.sentence:
             return f"gave {self.sentence} and was killed"
         if name := find_signal_name(self.exit_code):
-            return f"was killed by {name}" + (" (out of memory)" if self.is_out_of_memory else "")
+            return f"was killed by {name}"
         return f"failed with exit code {self.exit_code}"
 
 
@@ -128,8 +145,7 @@ def _format_exit_code(failure: WorkerFailure) -> str:
 def _describe_cause(failure: WorkerFailure) -> list[str]:
     """Return the lines for the cause, the best that is known, with the last output where a traceback is missing."""
     lines: list[str] = []
-    if failure.sentence:
-        lines.append(_strip_controls(failure.sentence))
+    lines += [_strip_controls(text) for text in (failure.claim, failure.sentence) if text]
     if failure.exit_code < 0:
         # torchrun's sentence, for which programs search; the reason is ours.
         reason = ": killed by the kernel: out of memory" if failure.is_out_of_memory else ""
@@ -150,7 +166,7 @@ def _choose_hint(failure: WorkerFailure) -> str | None:
     code = failure.exit_code
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
         return "where each of its threads stood is on its stderr, further up; `--tee 2` repeats the last lines here"
-    if failure.sentence:
+    if failure.sentence or failure.claim:
         return None  # it names the problem
     if failure.is_out_of_memory:
         return "give the job more memory, or use smaller batches or fewer data loading processes"

@@ -351,6 +351,12 @@ ROWS = [
         SealRound(("a", "b"), STUCK_TWICE, "2 here"),
     ),
     Row(
+        "nor where a worker blamed its node",
+        stopping(a=failed(119.0, is_node_fault=True), budget=STUCK_TWICE),
+        121.0,
+        SealRound(("a", "b"), replace(charged(121.0, 119.0, is_settled=True), best_step=10, stuck_rounds=2), "2 here"),
+    ),
+    Row(
         "where no step was ever reported no round is counted",
         stopping(a=failed(119.0)),
         121.0,

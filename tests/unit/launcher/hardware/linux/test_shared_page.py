@@ -16,9 +16,9 @@ from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
 from launcher.cli import parse
 from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
-from launcher.hardware.linux.shared_page import VARIABLE, SharedPage, make
+from launcher.hardware.linux.shared_page import CLAIM_GIVES_UP, VARIABLE, SharedPage, make
 from launcher.model.errors import UsageError
-from launcher.worker import client, heartbeat, stop_requested
+from launcher.worker import blame_node, client, give_up, heartbeat, progress, stop_requested
 
 
 @pytest.fixture
@@ -253,3 +253,44 @@ def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
         signal.signal(signum, before)
     assert orders.sent == sent
     assert stop_requested() == is_asked
+
+
+def test_the_highest_step_of_any_worker_reaches_the_agent(board: SharedPage, be: Any) -> None:
+    board.begin(2, None)
+    assert board.read_step() == -1
+    be(board, 1)
+    assert progress(0)
+    assert board.read_step() == 0
+    assert progress(1200)
+    assert progress(7)
+    be(board, 0)
+    assert progress(5)
+    assert board.read_step() == 1200
+    with pytest.raises(ValueError, match="step -1 is not"):
+        progress(-1)
+    board.begin(2, None)
+    assert board.read_step() == -1
+    be(None)
+    assert not progress(3)
+
+
+@pytest.mark.parametrize(("reason", "read"), [("no data", "no data"), ("", ""), ("ä" * 400, "ä" * 256)])
+def test_a_claim_reaches_the_agent_with_its_reason_and_ends_the_worker(
+    board: SharedPage, be: Any, reason: str, read: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    board.begin(2, None)
+    be(board, 1)
+    with pytest.raises(SystemExit) as end:
+        give_up(reason)
+    assert end.value.code == 76
+    assert board.list_claims() == {1: (CLAIM_GIVES_UP, read)}
+    assert capfd.readouterr().err == f"this worker gives up: {reason}\n"
+    board.begin(2, None)
+    assert board.list_claims() == {}
+
+
+def test_without_a_page_a_claim_still_ends_the_worker(be: Any) -> None:
+    be(None)
+    with pytest.raises(SystemExit) as end:
+        blame_node("bad GPU")
+    assert end.value.code == 75

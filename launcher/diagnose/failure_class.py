@@ -1,0 +1,179 @@
+"""Which class of failure ended a worker, and what follows from the class: a table of evidence, without I/O.
+
+A worker ends with a signal, an exit code, or an exception, and its node knows some more: what the kernel killed for
+memory or logged about a device, whether the worker was started at all. A row of `RULES` turns such facts into a class;
+the first that applies counts, and what no row knows is "unknown". The words of a message are read only below a type or
+a code that leaves the class open, such as the errno of an OSError: by themselves they decide nothing, since any
+program may print "out of memory".
+
+A class is for people and for programs that sort failures; it changes nothing by itself. What follows is as without it:
+every failure costs a restart, but for a lost connection, a taken port and a departure, whose rules are in
+`rendezvous.policy.charge`. Only one case is so clear that it does: a program that does not exist (see
+`find_consequence`).
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+FailureClass = Literal[
+    "user code", "configuration", "memory", "device", "network", "storage", "preemption", "launcher", "unknown"
+]
+
+
+class FailureEvidence(Struct, frozen=True, kw_only=True):
+    """What is known of a worker's end. `exit_code` is negative for a signal; `exception`: "ValueError: bad", or "".
+
+    `spawn_error`: the errno with which its program could not be started, 0 if it ran. `is_out_of_memory`: the kernel
+    killed it for memory, by the count of its control group or by the kernel's log; `xid`: the number of NVIDIA's
+    message there about this process, 0 for none. `is_peer_loss`: it looks like the loss of a connection to another
+    worker; `is_port_taken`: another process listens on the worker port; `is_leaving`: this node was told to leave
+    before. `is_unresponsive`: the agent ended it, because it sent no heartbeats.
+    """
+
+    exit_code: int
+    exception: str = ""
+    spawn_error: int = 0
+    is_out_of_memory: bool = False
+    xid: int = 0
+    is_peer_loss: bool = False
+    is_port_taken: bool = False
+    is_leaving: bool = False
+    is_unresponsive: bool = False
+
+    @property
+    def exception_type(self) -> str:
+        """The last part of its dotted name: "OutOfMemoryError"."""
+        return self.exception.partition(":")[0].rpartition(".")[2].strip()
+
+    @property
+    def error_number(self) -> int:
+        """The errno that an OSError names, 0 for none."""
+        found = re.match(r"[\w.]+: \[Errno (\d+)\]", self.exception)
+        return int(found[1]) if found else 0
+
+    def mentions(self, *words: str) -> bool:
+        """Return whether the exception's message has one of these words."""
+        message = self.exception.partition(":")[2]
+        return any(word in message for word in words)
+
+
+class Classified(NamedTuple):
+    """A class, and why: "the kernel killed it"; "" where its ending says it."""
+
+    failure_class: FailureClass
+    why: str = ""
+
+
+class Rule(NamedTuple):
+    failure_class: FailureClass
+    why: str
+    """"{exception}" is its type."""
+    applies: Callable[[FailureEvidence], bool]
+
+
+# Which of NVIDIA's messages blame the program (Xid errors, NVIDIA's documentation): illegal addresses and instructions.
+_XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 69})
+_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+_NO_PROGRAM = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR})
+_STORAGE_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENODEV}
+)
+_NETWORK_ERRORS = frozenset(
+    {errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.EADDRINUSE}
+)
+_NETWORK_TYPES = frozenset({
+    "DistNetworkError", "DistStoreError", "DistBackendError", "ConnectionError", "ConnectionResetError",
+    "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError", "gaierror", "SSLError", "URLError",
+    "HTTPError", "ConnectTimeout", "ReadTimeout",
+})  # fmt: skip
+_MEMORY_TYPES = frozenset({"MemoryError", "OutOfMemoryError"})
+_XLA_TYPES = frozenset({"XlaRuntimeError", "JaxRuntimeError"})
+_CUDA_TYPES = frozenset({"AcceleratorError", "RuntimeError"})
+_DEVICE_WORDS = ("uncorrectable ECC error", "fallen off the bus", "hardware error", "NVLink", "system not yet init")
+_IMPORT_TYPES = frozenset({"ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError", "UsageError"})
+_ARGPARSE = 2
+_NATIVE_CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGILL, -signal.SIGFPE, -signal.SIGABRT})
+
+RULES = (
+    Rule("unknown", "", lambda e: e.is_unresponsive),
+    Rule("preemption", "this node was told to leave", lambda e: e.is_leaving),
+    Rule("configuration", "there is no such program", lambda e: e.spawn_error in _NO_PROGRAM),
+    Rule("memory", "no memory to start it", lambda e: e.spawn_error == errno.ENOMEM),
+    Rule("launcher", "this machine allows no more processes or files", lambda e: e.spawn_error in _SHORTAGES),
+    Rule("launcher", "it could not be started", lambda e: bool(e.spawn_error)),
+    Rule("launcher", "another process listens on the worker port", lambda e: e.is_port_taken),
+    Rule("memory", "the kernel killed it", lambda e: e.is_out_of_memory),
+    Rule("user code", "an illegal access on its GPU", lambda e: e.xid in _XIDS_OF_PROGRAMS),
+    Rule("device", "the kernel reports an error of its GPU", lambda e: bool(e.xid)),
+    Rule("memory", "{exception}", lambda e: e.exception_type in _MEMORY_TYPES),
+    Rule("memory", "{exception}", lambda e: e.exception_type in _XLA_TYPES and e.mentions(" RESOURCE_EXHAUSTED:")),
+    Rule("memory", "{exception}", lambda e: e.error_number == errno.ENOMEM),
+    Rule(
+        "device",
+        "{exception}",
+        lambda e: e.exception_type in _CUDA_TYPES and e.mentions(" CUDA error:") and e.mentions(*_DEVICE_WORDS),
+    ),
+    Rule("network", "it lost a peer", lambda e: e.is_peer_loss),
+    Rule("network", "{exception}", lambda e: e.exception_type in _NETWORK_TYPES),
+    Rule("network", "{exception}", lambda e: e.error_number in _NETWORK_ERRORS),
+    Rule(
+        "network",
+        "{exception}",
+        lambda e: e.exception_type in _XLA_TYPES and e.mentions(" UNAVAILABLE:", " DEADLINE_EXCEEDED:"),
+    ),
+    Rule("storage", "{exception}", lambda e: e.error_number in _STORAGE_ERRORS),
+    Rule("storage", "a file beyond the limit", lambda e: e.exit_code == -signal.SIGXFSZ),
+    Rule("configuration", "{exception}", lambda e: e.exception_type in _IMPORT_TYPES),
+    Rule("configuration", "bad arguments", lambda e: e.exit_code == _ARGPARSE and not e.exception),
+    Rule("user code", "{exception}", lambda e: bool(e.exception)),
+    Rule("user code", "it crashed in native code", lambda e: e.exit_code in _NATIVE_CRASHES),
+)
+
+
+def classify(evidence: FailureEvidence) -> Classified:
+    """Return the class of a failure, and why."""
+    for rule in RULES:
+        if rule.applies(evidence):
+            return Classified(rule.failure_class, rule.why.format(exception=evidence.exception_type))
+    return Classified("unknown")
+
+
+class Consequence(NamedTuple):
+    """What follows from a failure besides the charge. `final_reason`: why no restart would help, "" if one may."""
+
+    final_reason: str = ""
+    is_node_fault: bool = False
+
+
+def find_consequence(evidence: FailureEvidence, *, is_alone: bool) -> Consequence:
+    """Return what follows from a failure. `is_alone`: no other node has ranks in the round.
+
+    A program that does not exist will not exist after a restart. On one of several nodes it may be missing there alone,
+    where a file system is not mounted: then that node is at fault, and the others go on without it.
+    """
+    if evidence.spawn_error not in _NO_PROGRAM or evidence.is_leaving:
+        return Consequence()
+    return Consequence(final_reason=classify(evidence).why) if is_alone else Consequence(is_node_fault=True)
+
+
+_LINE_START = re.compile(r"^\[rank\d+\]: ?")  # torch's own hook for uncaught exceptions
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::.*)?")
+
+
+def find_exception(text: str) -> str:
+    """Return the exception at the end of the last traceback in a text, "ValueError: bad"; "" if there is none."""
+    lines = [_LINE_START.sub("", line) for line in text.splitlines()]
+    starts = [index for index, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    if not starts:
+        return ""
+    after = (line for line in lines[starts[-1] + 1 :] if line and not line.startswith((" ", "\t")))
+    line = next(after, "")
+    return line if _EXCEPTION.fullmatch(line) else ""

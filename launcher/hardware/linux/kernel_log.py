@@ -1,0 +1,61 @@
+"""What the kernel's log says of a process: that it was killed for memory, or that its GPU reported an error.
+
+The log is read when a worker has failed, and only what is new is read again. Many systems show it to root alone, and a
+container has process ids of its own, which the log does not use: then nothing is known, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+
+_DEVICE = "/dev/kmsg"
+_RECORDS_MAX = 20_000  # in one reading; a log has some thousand
+_RECORD_BYTES = 8192  # the kernel's own limit
+_HOST_PIDS = "pid:[4026531836]"  # the first namespace of process ids: PROC_PID_INIT_INO of the kernel's proc_ns.h
+_KILLED = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed process (\d+)")
+_XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+), pid='?(\d+)")
+
+
+class KernelLog:
+    """`path`: another file in its place, for tests."""
+
+    def __init__(self, path: str = _DEVICE) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._is_refused = False
+        self.killed: set[int] = set()
+        """The processes that were killed for memory."""
+        self.xids: dict[int, int] = {}
+        """The last error of a GPU that was reported for a process, by process id."""
+
+    def read(self) -> None:
+        """Read what is new, if the log can be read here."""
+        if self._descriptor is None and not self._open():
+            return
+        assert self._descriptor is not None
+        for _ in range(_RECORDS_MAX):
+            try:
+                record = os.read(self._descriptor, _RECORD_BYTES)
+            except BrokenPipeError:  # records were overwritten before they were read
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            self.take(record.decode(errors="replace"))
+
+    def take(self, text: str) -> None:
+        """Note what some records say."""
+        self.killed.update(int(pid) for pid in _KILLED.findall(text))
+        self.xids.update((int(pid), int(xid)) for xid, pid in _XID.findall(text))
+
+    def _open(self) -> bool:
+        if self._is_refused:
+            return False
+        with suppress(OSError):
+            if self._path != _DEVICE or os.readlink("/proc/self/ns/pid") == _HOST_PIDS:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_refused = self._descriptor is None
+        return not self._is_refused

@@ -1,0 +1,43 @@
+"""What a worker that is about to fail knows better than its agent: that a restart is useless, or its node at fault.
+
+An agent sees an exit code. Whether the data set is damaged, the loss not a number for good, or this one GPU wrong, only
+the script can know. Each function tells the agent, prints the reason to stderr, and raises SystemExit: `finally` blocks
+and exit handlers run as at any end. The agent acts when this worker or another of its round has ended with a failure;
+SystemExit ends a thread only, so call them from the main thread.
+
+In a process without the shared page (see client) the agent hears nothing but the exit code, and the job restarts as
+after any failure.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from launcher.hardware.linux import shared_page
+from launcher.worker.client import write_claim
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USELESS
+
+
+def give_up(reason: str) -> NoReturn:
+    """End this worker with exit code 76, and the whole job with it: no restart would help.
+
+    All agents end with 76, whatever is left of `--max-restarts`, and the report says `reason`.
+    """
+    _claim(shared_page.CLAIM_GIVES_UP, "gives up", reason, EXIT_USELESS)
+
+
+def blame_node(reason: str) -> NoReturn:
+    """End this worker with exit code 75, and say that its node is at fault: a wrong GPU, a slow disk.
+
+    The restart costs one of `--max-restarts`, as any. The node is quarantined at once, for a minute the first time and
+    twice as long each further time, so the next round runs without it if there are enough others.
+    """
+    _claim(shared_page.CLAIM_BLAMES_NODE, "blames its node", reason, EXIT_TEMPORARY)
+
+
+def _claim(kind: int, what: str, reason: str, exit_code: int) -> NoReturn:
+    write_claim(kind, reason)
+    if sys.stderr is not None:
+        print(f"this worker {what}: {reason}", file=sys.stderr, flush=True)
+    raise SystemExit(exit_code)
