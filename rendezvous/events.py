@@ -357,6 +357,10 @@ class PassOn(Action, frozen=True):
     kind: str
 
 
+SAME_FAILURE = "same failure"
+"""The rule of the remark that a rank has failed in the same way several times in a row."""
+
+
 class Log(Action, frozen=True):
     """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
 

@@ -189,8 +189,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._get_inquiries().examination.take_note(member_id, text, read_clock())
             case events.PassOn(token):
                 self._get_inquiries().pass_on(token, read_clock())
-            case events.Log(sentence, is_remark):
-                self.round_log.note(sentence, is_remark=is_remark)
+            case events.Log(sentence, is_remark, rule):
+                self.round_log.note(sentence, is_remark=is_remark, is_for_all=rule == events.SAME_FAILURE)
             case events.Exit():
                 self._exit = action
 

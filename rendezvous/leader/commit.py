@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rendezvous.errors import EXIT_FAILURE
-from rendezvous.events import MakePlan, PlanReady, PlanRefused, RosterMember
+from rendezvous.events import SAME_FAILURE, MakePlan, PlanReady, PlanRefused, RosterMember
 from rendezvous.leader.guarded_write import OPERATIONS_PER_TXN, guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_round
 from rendezvous.policy import budget
@@ -159,6 +159,8 @@ def _put_seal(
         note_round(leadership.seen, seal.plan_token, assignments)
 
     state.requests.log_status(f"round {seal.round}: {decision.reason}")
+    if decision.remark:
+        state.requests.log(decision.remark, SAME_FAILURE)
     for remark in plan.remarks:
         state.requests.log(remark)
     guards = (*still_current, *guard_unchanged(state, job.spares, *answered))

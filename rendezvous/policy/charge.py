@@ -111,10 +111,10 @@ def _identify_failure(view: View, failures: Sequence[str]) -> str:
 
 
 def describe_repetition(budget: RestartBudget) -> str:
-    """Say that the same rank fails in the same way, as the end of a sentence; "" if it does not."""
+    """Return the sentence that the same rank fails in the same way; "" if it does not."""
     if budget.same_failures < SAME_FAILURES_TOLD:
         return ""
-    return f"; {budget.same_failure} has failed in the same way {budget.same_failures} times in a row"
+    return f"{budget.same_failure} has failed in the same way {budget.same_failures} times in a row"
 
 
 def _is_futile(view: View, budget: RestartBudget, now: float, settings: Settings) -> bool:
@@ -209,15 +209,13 @@ def _make_failure(
     elif _is_stuck(budget, settings) and not reason:
         rounds, exit_code = budget.stuck_rounds, EXIT_USELESS
         reason = f"no progress: {rounds} rounds in a row did not get beyond step {budget.best_step}"
-        reason += describe_repetition(budget)
-    else:
-        budget_use += describe_repetition(budget)
+    reason = reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget_use}"
     texts = [view.statuses[m].status.failure for m in others]
     return Verdict(
         kind="failure",
         exit_code=exit_code,
         round=seal.round,
-        reason=reason or f"a worker failed on {view.get_name(first)} in round {seal.round}, {budget_use}",
+        reason="; ".join(filter(None, (reason, describe_repetition(budget)))),
         failure=cause.status.failure,
         is_first_sure=not any(
             abs(view.statuses[m].failed_at - cause.failed_at) <= settings.blame_window_s for m in rivals

@@ -283,9 +283,8 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"
         return Wait(until, detail, rule="backoff")
     quarantined = [f"; {view.get_name(m)}: {quarantine.reason}" for m, quarantine in sorted(chosen.quarantined.items())]
-    reason = chosen.size.reason + "".join(quarantined[:4])
-    is_repeated = budget.same_failures > view.budget.same_failures
-    return SealRound(chosen.roster, budget, reason + (describe_repetition(budget) if is_repeated else ""))
+    remark = describe_repetition(budget) if budget.same_failures > view.budget.same_failures else ""
+    return SealRound(chosen.roster, budget, chosen.size.reason + "".join(quarantined[:4]), remark)
 
 
 def _describe_missing(view: View) -> str:

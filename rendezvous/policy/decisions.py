@@ -31,11 +31,12 @@ class EndRound(Struct, frozen=True):
 
 
 class SealRound(Struct, frozen=True):
-    """Request a plan for these members and seal it, with the budget as it will be then."""
+    """Request a plan for these members and seal it, with the budget as it will be then. `remark`: on the last round."""
 
     roster: tuple[str, ...]
     budget: RestartBudget
     reason: str
+    remark: str = ""
 
 
 class Fence(Struct, frozen=True):

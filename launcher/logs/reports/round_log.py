@@ -40,9 +40,12 @@ class RoundLog:
         has_no_deadline = self._is_standalone or self._is_leaving or not self._awaited
         return math.inf if has_no_deadline else self._waiting_since + SILENCE_MAX_S
 
-    def note(self, sentence: str, *, is_remark: bool = False) -> None:
-        """Log an event of the agreement at once, and its state when nothing runs here for long."""
-        if is_remark and not self._is_standalone:
+    def note(self, sentence: str, *, is_remark: bool = False, is_for_all: bool = False) -> None:
+        """Log an event of the agreement at once, and its state when nothing runs here for long.
+
+        `is_for_all`: an event that matters on one machine too.
+        """
+        if is_remark and (is_for_all or not self._is_standalone):
             log(sentence)
         elif not is_remark:
             self._sentence, self._noted_at = sentence, None

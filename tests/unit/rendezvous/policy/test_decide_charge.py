@@ -227,7 +227,8 @@ ROWS = [
         SealRound(
             ("a", "b"),
             replace(charged(121.0, 119.0, is_settled=True), same_failure=SAME_TWICE.same_failure, same_failures=3),
-            "2 here; rank 5 (user code: E) has failed in the same way 3 times in a row",
+            "2 here",
+            "rank 5 (user code: E) has failed in the same way 3 times in a row",
         ),
     ),
     Row(
