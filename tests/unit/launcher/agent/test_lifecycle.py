@@ -168,13 +168,13 @@ def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
     assert ReportSucceeded not in kinds or not round.failures
 
 
-def test_a_worker_that_said_why_it_fails_is_the_cause_though_another_failed_first() -> None:
+def test_a_worker_that_said_why_it_fails_is_the_cause() -> None:
     round, _ = ended(ECHO, workers=3)
     claimed = WorkerExit(1, 76, is_secondary=False, is_claimed=True)
     assert round.take_exit(claimed, 10.1) == [ReportFailed(claimed)]
 
 
-def test_what_a_worker_said_is_reported_though_a_peer_has_stopped_the_round() -> None:
+def test_what_a_worker_said_is_reported_after_the_stop_too() -> None:
     claimed = WorkerExit(0, 76, is_secondary=False, is_claimed=True)
     round = Round(1, 2)
     round.stop(TERM, 5.0, 10.0)

@@ -73,7 +73,7 @@ def test_quarantines_follow_from_strikes(
     assert ends(losses, failures) == expected
 
 
-def test_a_node_that_its_workers_blame_is_quarantined_the_first_time_and_longer_the_next() -> None:
+def test_a_node_that_its_workers_blame_is_quarantined_the_first_time() -> None:
     found = [find_quarantines([], failed(1), LIMITS, blamed=failed(*at))["n"] for at in ((5.0,), (5.0, 20.0))]
     assert [quarantine.until for quarantine in found] == [15.0, 40.0]
     assert found[0].reason == "its workers said that it is at fault, once within 100 s, quarantined for 10 s"

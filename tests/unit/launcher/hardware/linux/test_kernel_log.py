@@ -16,7 +16,7 @@ LOG = """\
 """
 
 
-def test_the_log_names_processes_killed_for_memory_and_with_errors_of_a_gpu(tmp_path: Path) -> None:
+def test_the_log_names_processes_killed_for_memory_and_xids(tmp_path: Path) -> None:
     (tmp_path / "kmsg").write_text(LOG)
     log = KernelLog(str(tmp_path / "kmsg"))
     log.read()
