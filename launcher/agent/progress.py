@@ -95,7 +95,7 @@ class NodeProgress:
         signs: dict[str, int] = {}
         phases: list[RankPhase] = []
         if self._shared_page is not None:
-            signs[HEARTBEAT] = sum(self._shared_page.read_heartbeats())
+            signs[HEARTBEAT] = sum(self._shared_page.read_heartbeats()) + 1 + self._shared_page.read_step()
             page = self._shared_page.read_phases()
             signs[PHASE] = sum(count for count, _, _ in page)
             phases = [

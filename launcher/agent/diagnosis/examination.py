@@ -27,8 +27,8 @@ from launcher.agent.diagnosis.messages import (
     Evidence,
     Examine,
     Message,
+    NodeSilence,
     Purpose,
-    Silence,
     Told,
     decode_message,
     encode_message,
@@ -78,9 +78,9 @@ class Examination:
         self._concluded: deque[tuple[Told, list[tuple[str, str]]]] = deque()
         self._told: deque[Told] = deque()
         self._counters: dict[int, tuple[object, ...]] | None = None
-        self._silence: Silence | None = None
+        self._silence: NodeSilence | None = None
         self._repeat_at = math.inf
-        self._silent: dict[str, Silence] = {}  # by member, as the leader has heard
+        self._silent: dict[str, NodeSilence] = {}  # by member, as the leader has heard
         self._hold_until = -math.inf
 
     # --- this node's round ---
@@ -129,7 +129,7 @@ class Examination:
             return
         ranks = tuple(target.rank for target in self._round.targets) if sentence else ()
         size = self._round.mesh.world_size
-        self._silence = Silence(id="", round=self._round.number, ranks=ranks, world_size=size, sentence=sentence)
+        self._silence = NodeSilence(id="", round=self._round.number, ranks=ranks, world_size=size, sentence=sentence)
         self._repeat_at = now + REPEAT_S if sentence else math.inf
         self._send(TO_LEADER, self._silence)
 
@@ -150,7 +150,7 @@ class Examination:
         match decode_message(text):
             case Ask(id=id, purpose=purpose):
                 self._take_question(member_id, id, purpose, now)
-            case Silence() as silence:
+            case NodeSilence() as silence:
                 self._take_silence(member_id, silence, now)
             case Examine() as order:
                 self._examine(member_id, order, now)
@@ -203,7 +203,7 @@ class Examination:
             self._send(TO_ROUND, Examine(id=self._collection.id, purpose=purpose, limit_s=limit_s))
         self._askers.append((member_id if purpose == "question" else TO_ROUND, id))
 
-    def _take_silence(self, member_id: str, silence: Silence, now: float) -> None:
+    def _take_silence(self, member_id: str, silence: NodeSilence, now: float) -> None:
         """Look at all workers once no node makes progress any more."""
         self._silent[member_id] = silence
         silent = {rank for one in self._silent.values() if one.round == silence.round for rank in one.ranks}

@@ -32,7 +32,7 @@ class Ask(_Message, frozen=True, kw_only=True, tag="ask"):
     purpose: Purpose
 
 
-class Silence(_Message, frozen=True, kw_only=True, tag="silence"):
+class NodeSilence(_Message, frozen=True, kw_only=True, tag="silence"):
     """No worker of the sender makes progress; `sentence` says since when. `ranks`: none once there is progress."""
 
     round: int
@@ -72,7 +72,7 @@ class Told(_Message, frozen=True, kw_only=True, tag="told"):
     is_news: bool = True
 
 
-Message = Ask | Silence | Examine | Evidence | Told
+Message = Ask | NodeSilence | Examine | Evidence | Told
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
