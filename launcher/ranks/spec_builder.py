@@ -33,7 +33,6 @@ from launcher.placement.adapter.description import NodeAssignment, decode_assign
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
 from launcher.supervisor.messages import WorkerSpec
-from launcher.worker import recorder
 from rendezvous.errors import RecordError
 
 if TYPE_CHECKING:
@@ -46,7 +45,8 @@ if TYPE_CHECKING:
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 _AS_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_main.py")
-_HOOK = os.path.join(os.path.dirname(os.path.abspath(recorder.__file__)), "hook")
+_HOOK = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "hook")
+RECORDER_VARIABLE = "LAUNCHER_RECORDER_SOCKET"  # of launcher.worker.recorder, whose package is not needed here
 _LINE_PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -70,7 +70,7 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        self._unset = (*list_unset_variables(parent), *{recorder.VARIABLE}.intersection(parent))
+        self._unset = (*list_unset_variables(parent), *{RECORDER_VARIABLE}.intersection(parent))
         self._extra_variables: dict[str, str] = {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]
@@ -314,7 +314,7 @@ def make_recorder_variables(path: str, kinds: Collection[str], parent: Mapping[s
     size = parent.get("TORCH_FR_BUFFER_SIZE") or parent.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     variables = {} if size else {"TORCH_FR_BUFFER_SIZE": "2000"}
     if path and size != "0":
-        variables[recorder.VARIABLE] = path
+        variables[RECORDER_VARIABLE] = path
     if "nvidia" in kinds and "TORCH_NCCL_DUMP_ON_TIMEOUT" not in parent:
         variables["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
     return variables

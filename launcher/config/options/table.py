@@ -144,8 +144,6 @@ TABLE: tuple[Option, ...] = (
            "Whose variables the workers get beside torchrun's; auto: jax where only JAX can be imported."),
     Option("ours", "preload", "script", "MODULE,...", parse_modules, "",
            "Import these once; workers are forked with them in memory."),
-    Option("ours", "hang-evidence", "script", "", parse_flag, "0",
-           "Every worker opens torch's flight recorder to its agent, by a hook in its Python's start."),
     Option("ours", "standby", "script", "SETS", parse_standby, "0",
            "Further sets of workers that wait, forked, for a restart."),
 
@@ -189,6 +187,8 @@ TABLE: tuple[Option, ...] = (
            "What follows: a report, or that and a restart as after a failure."),
     Option("ours", "expect", "health", "REGEX", make_optional(parse_pattern), "",
            "Output is progress only in lines that match this, such as 'loss='."),
+    Option("ours", "hang-evidence", "health", "", parse_flag, "0",
+           "Every worker opens torch's flight recorder to its agent, by a hook in its Python's start."),
 
     Option("torchrun", "log-dir", "output", "DIR", make_optional(parse_text), "a temporary directory",
            "Base directory of the log files; each run makes its own below it."),

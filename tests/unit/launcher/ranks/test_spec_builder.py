@@ -16,7 +16,7 @@ from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import as_main
-from launcher.ranks.spec_builder import WorkerSpecBuilder, make_recorder_variables
+from launcher.ranks.spec_builder import RECORDER_VARIABLE, WorkerSpecBuilder, make_recorder_variables
 from launcher.supervisor.messages import WorkerSpec
 from launcher.worker import recorder
 
@@ -70,7 +70,8 @@ def test_what_the_user_set_for_jax_is_kept() -> None:
     assert not {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"} & {*spec.env, *spec.unset}
 
 
-def test_torchs_flight_recorder_is_written_down_and_readable_unless_it_is_off() -> None:
+def test_the_flight_recorder_is_readable_unless_it_is_off() -> None:
+    assert recorder.VARIABLE == RECORDER_VARIABLE
     spec = worker("--framework=torch", "train.py")
     assert spec.env["TORCH_FR_BUFFER_SIZE"] == "2000"
     assert spec.env[recorder.VARIABLE].endswith("/1.0")
