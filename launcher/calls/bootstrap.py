@@ -26,7 +26,7 @@ def main() -> int:
     from launcher.calls.payload import FunctionCall, format_error
     from launcher.config.scrub import CALL_VARIABLE
     from launcher.model.errors import LauncherError
-    from launcher.ranks.as_main import write_error_file
+    from launcher.ranks.main_failure import write_error_file
 
     faulthandler.enable()  # a crash in native code prints the Python stack
     round, rank = int(os.environ["LAUNCHER_ROUND"]), int(os.environ["RANK"])  # before the user's code may change them
@@ -62,7 +62,7 @@ def _exit_if_others_wait(code: int | str) -> None:
     distributed = sys.modules.get("jax._src.distributed")
     if getattr(getattr(distributed, "global_state", None), "client", None) is None:
         return
-    from launcher.ranks.as_main import compute_exit_code, exit_process
+    from launcher.ranks.main_failure import compute_exit_code, exit_process
 
     if not isinstance(code, int):
         print(code, file=sys.stderr)

@@ -2,18 +2,21 @@
 
 There is a command for an exec, and one for a process that the fork server forks:
 
-    exec                             fork
-    python -u train.py --steps 9     ("script", "train.py", "--steps", "9")
-    python -u -m train.main          ("module", "train.main")
-    python -u -c TEXT train.py       ("code", TEXT, "train.py")
+    exec                                        fork
+    python -u as_main.py script train.py -x     ("script", "as_main.py", "script", "train.py", "-x")
+    python -u train.py -x                       ("script", "train.py", "-x")
+    python -u -m train.main                     ("module", "train.main")
+    python -u -c TEXT train.py                  ("code", TEXT, "train.py")
 
-The right column is derived from the left one, so a forked worker runs what an exec would have run, including the entry
-point of JAX workers and the function of a `launch`.
+The first, in which `as_main` leaves the script's exception for the agent, is for workers in the agent's own Python and
+for all of JAX; the others are for another Python, and for the function of a `launch`. The right column is derived from
+the left one, so a forked worker runs what an exec would have run.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -348,13 +351,19 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
 
 
 def make_argv(config: Config, local_rank: int, *, is_jax: bool) -> tuple[str, ...]:
-    """Return the command, in one of torchrun's four forms; -u, so that output before a crash is seen."""
+    """Return the command: `as_main` with the script, else one of torchrun's four forms.
+
+    -u, so that output before a crash is seen.
+    """
     python = config.python
     arguments = tuple(_substitute_local_rank(argument, local_rank) for argument in config.script_args)
     if config.legacy_local_rank:
         arguments = (f"--local-rank={local_rank}", *arguments)
-    if is_jax and config.launch_mode != "program" and config.script != "-":
-        return (python, "-u", _AS_MAIN, config.launch_mode, config.script, *arguments)
+    # Another Python may run where this installation is not, in a container for example.
+    is_ours = config.launch_mode != "program" and config.script != "-" and (is_jax or python == sys.executable)
+    if is_ours:
+        jax = ("jax",) if is_jax else ()
+        return (python, "-u", _AS_MAIN, *jax, config.launch_mode, config.script, *arguments)
     match config.launch_mode:
         case "script":
             return (python, "-u", config.script, *arguments)

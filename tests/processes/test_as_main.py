@@ -1,6 +1,7 @@
-"""What starts a worker of JAX: a script sees what it sees under Python, and a failure ends it at once, as Python would.
+"""What a Python worker begins with: a script sees what it sees under Python, and fails as it does there.
 
-Most tests run one program twice, by Python and by `as_main`, and compare all that can be seen from outside.
+Most tests run one program twice, by Python and by `as_main`, and compare all that can be seen from outside. A worker of
+JAX gets the word `jax` first: a failure ends it at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,23 +104,33 @@ def as_worker(folder: Path, *words: str, **variables: str) -> subprocess.Complet
     return run(folder, as_main.__file__, *words, **variables)
 
 
+def as_jax_worker(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return as_worker(folder, "jax", *words, **variables)
+
+
+ways = pytest.mark.parametrize("start", [as_worker, as_jax_worker], ids=["plain", "jax"])
+Start = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
 def seen(ended: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
     stdout, stderr = (re.sub("0x[0-9a-f]+", "0x", text) for text in (ended.stdout, ended.stderr))
     return ended.returncode, stdout, stderr
 
 
+@ways
 @pytest.mark.parametrize(
     "words",
     [("look.py", "a", "-b"), ("./look.py",), ("folder", "a"), ("-m", "package.look", "-a")],
     ids=["script", "script in a directory", "directory", "module"],
 )
-def test_a_script_sees_itself_as_under_python(folder: Path, words: tuple[str, ...]) -> None:
+def test_a_script_sees_itself_as_under_python(folder: Path, start: Start, words: tuple[str, ...]) -> None:
     how = ("module", *words[1:]) if words[0] == "-m" else ("script", *words)
     expected = run(folder, *words)
     assert (expected.returncode, "[2, 4]" in expected.stdout) == (0, words[0] != "folder"), expected
-    assert seen(as_worker(folder, *how)) == seen(expected)
+    assert seen(start(folder, *how)) == seen(expected)
 
 
+@ways
 @pytest.mark.parametrize(
     "words",
     [
@@ -138,38 +150,41 @@ def test_a_script_sees_itself_as_under_python(folder: Path, words: tuple[str, ..
     ],
     ids=" ".join,
 )
-def test_a_failure_looks_as_under_python(folder: Path, words: tuple[str, ...]) -> None:
+def test_a_failure_looks_as_under_python(folder: Path, start: Start, words: tuple[str, ...]) -> None:
     how = ("module", *words[1:]) if words[0] == "-m" else ("script", *words)
-    assert seen(as_worker(folder, *how)) == seen(run(folder, *words))
+    assert seen(start(folder, *how)) == seen(run(folder, *words))
 
 
 def test_what_a_failed_script_has_begun_is_finished_as_under_python(folder: Path) -> None:
     looks = []
-    for words in (("fail.py",), (as_main.__file__, "script", "fail.py")):
+    for words in (("fail.py",), *((as_main.__file__, *jax, "script", "fail.py") for jax in ((), ("jax",)))):
         ended = seen(run(folder, *words, "unfinished"))
         looks.append((ended, (folder / "text").read_text(), (folder / "binary").read_text()))
-    assert looks[0] == looks[1]
+    assert looks[0] == looks[1] == looks[2]
     assert looks[1][0][1] == "a process has computed\nsaved by a thread\nhandler the reason\nhandler\n"
     assert looks[1][1:] == ("left in a buffer", "left, too")
 
 
-def test_a_forked_child_of_the_script_writes_no_error_file_of_the_worker(folder: Path) -> None:
+@ways
+def test_a_forked_child_of_the_script_writes_no_error_file_of_the_worker(folder: Path, start: Start) -> None:
     (folder / "forks.py").write_text("import os\nif os.fork() == 0: raise ValueError\nprint(os.wait()[1] >> 8)")
-    ended = as_worker(folder, "script", "forks.py", TORCHELASTIC_ERROR_FILE=str(folder / "error.json"))
+    ended = start(folder, "script", "forks.py", TORCHELASTIC_ERROR_FILE=str(folder / "error.json"))
     assert (ended.returncode, ended.stdout) == (0, "1\n")
     assert not (folder / "error.json").exists()
 
 
-def test_run_path_runs_a_file_without_its_directory_on_the_path(folder: Path) -> None:
+@ways
+def test_run_path_runs_a_file_without_its_directory_on_the_path(folder: Path, start: Start) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "path.py").write_text("import sys\nprint(sys.argv, sys.path[0], __name__)\nsys.exit(4)")
-    ended = as_worker(folder, "path", "sub/path.py", "a")
+    ended = start(folder, "path", "sub/path.py", "a")
     assert (ended.returncode, ended.stdout) == (4, "['sub/path.py', 'a']  __main__\n")
 
 
-def test_an_exception_is_left_in_the_error_file_as_torch_does_it(folder: Path) -> None:
+@ways
+def test_an_exception_is_left_in_the_error_file_as_torch_does_it(folder: Path, start: Start) -> None:
     file = folder / "error.json"
-    as_worker(folder, "script", "fail.py", "raise", TORCHELASTIC_ERROR_FILE=str(file))
+    start(folder, "script", "fail.py", "raise", TORCHELASTIC_ERROR_FILE=str(file))
     message = json.loads(file.read_text())["message"]
     assert message["message"] == "ValueError: the reason"
     assert message["extraInfo"]["timestamp"].isdigit()
@@ -178,27 +193,57 @@ def test_an_exception_is_left_in_the_error_file_as_torch_does_it(folder: Path) -
     assert shown.startswith("Traceback")
     assert 'raise ValueError("the reason")' in shown
     assert "as_main" not in shown
+    assert "main_failure" not in shown
 
 
 def test_an_exit_code_is_left_with_the_place_where_the_script_ended(folder: Path) -> None:
     file = folder / "error.json"
-    assert as_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 3
+    assert as_jax_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 3
     assert json.loads(file.read_text())["message"]["message"] == "SystemExit: 3"
     assert "sys.exit(int(how))" in (read_error_file(str(file)) or "")
     file.unlink()
-    assert as_worker(folder, "script", "fail.py", "0", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 0
+    assert as_jax_worker(folder, "script", "fail.py", "0", TORCHELASTIC_ERROR_FILE=str(file)).returncode == 0
     assert not file.exists()
 
 
-def test_an_error_file_that_the_script_has_written_stays(folder: Path) -> None:
+def test_sys_exit_and_an_interruption_leave_no_error_file(folder: Path) -> None:
+    file = folder / "error.json"
+    for how in ("3", "text", "interrupt", "0"):
+        as_worker(folder, "script", "fail.py", how, TORCHELASTIC_ERROR_FILE=str(file))
+        assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = (", "SyntaxError: '(' was never closed"),
+        ("e = ValueError('two\\nlines')\ne.add_note('a note')\nraise e", "ValueError: two\nlines"),
+    ],
+    ids=["syntax", "note"],
+)
+def test_the_message_is_the_line_that_names_the_exception(folder: Path, code: str, message: str) -> None:
+    if sys.version_info < (3, 11):
+        code = code.replace("e.add_note('a note')\n", "")
+    (folder / "bad.py").write_text(code)
+    as_worker(folder, "script", "bad.py", TORCHELASTIC_ERROR_FILE=str(folder / "error.json"))
+    assert json.loads((folder / "error.json").read_text())["message"]["message"] == message
+
+
+def test_one_frame_of_ours_lies_below_the_script(folder: Path) -> None:
+    (folder / "frames.py").write_text("import inspect\nprint(len(inspect.stack()))")
+    assert as_worker(folder, "script", "frames.py").stdout == "2\n"
+
+
+@ways
+def test_an_error_file_that_the_script_has_written_stays(folder: Path, start: Start) -> None:
     file = folder / "error.json"
     file.write_text("its own")
-    as_worker(folder, "script", "fail.py", "raise", TORCHELASTIC_ERROR_FILE=str(file))
+    start(folder, "script", "fail.py", "raise", TORCHELASTIC_ERROR_FILE=str(file))
     assert file.read_text() == "its own"
 
 
 def test_an_error_file_that_cannot_be_written_changes_nothing_else(folder: Path) -> None:
-    ended = as_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(folder / "no" / "error.json"))
+    ended = as_jax_worker(folder, "script", "fail.py", "3", TORCHELASTIC_ERROR_FILE=str(folder / "no" / "error.json"))
     assert ended.returncode == 3
     assert "cannot be written" in ended.stderr
 
@@ -207,31 +252,31 @@ def test_an_error_file_that_cannot_be_written_changes_nothing_else(folder: Path)
 def test_after_a_failure_nobody_waits_in_jaxs_exit_handlers(folder: Path, code: str) -> None:
     script = AFTER_JAX.format(wait="import time; time.sleep(3600)", more="atexit.register(print, 'own')", code=code)
     (folder / "jaxlike.py").write_text(script)
-    ended = as_worker(folder, "script", "jaxlike.py")
+    ended = as_jax_worker(folder, "script", "jaxlike.py")
     assert (ended.returncode, ended.stdout) == (3 if code == "3" else 1, "own\n")
 
 
 def test_after_a_success_they_run(folder: Path) -> None:
     (folder / "jaxlike.py").write_text(AFTER_JAX.format(wait="pass", more="", code="0"))
-    ended = as_worker(folder, "script", "jaxlike.py")
+    ended = as_jax_worker(folder, "script", "jaxlike.py")
     assert (ended.returncode, ended.stdout) == (0, "JAX waits in distributed\nJAX waits in api\n")
 
 
 def test_an_exit_handler_that_hangs_is_cut_short_and_the_code_is_kept(folder: Path) -> None:
     script = """
 import atexit, sys, time
-sys._getframe(1).f_globals["EXIT_LIMIT_S"] = 0.05
+sys._getframe(1).f_globals["_failure"]["EXIT_LIMIT_S"] = 0.05
 atexit.register(time.sleep, 3600)
 sys.exit(3)
 """
     (folder / "hangs.py").write_text(script)
-    ended = as_worker(folder, "script", "hangs.py")
+    ended = as_jax_worker(folder, "script", "hangs.py")
     assert ended.returncode == 3
     assert "exit handlers and threads were not done" in ended.stderr
 
 
 def test_an_interrupted_worker_ends_by_the_signal(folder: Path) -> None:
-    assert as_worker(folder, "script", "fail.py", "interrupt").returncode == -signal.SIGINT
+    assert as_jax_worker(folder, "script", "fail.py", "interrupt").returncode == -signal.SIGINT
 
 
 @pytest.mark.parametrize("option", [None, socket.SO_REUSEPORT], ids=["plain", "like JAX's"])
@@ -245,7 +290,7 @@ def test_rank_0_does_not_listen_where_another_coordinator_does(folder: Path, opt
         other.listen()
         port = other.getsockname()[1]
         coordinator = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
-        taken = as_worker(folder, "script", "fine.py", RANK="0", **coordinator)
+        taken = as_jax_worker(folder, "script", "fine.py", RANK="0", **coordinator)
         assert (taken.returncode, taken.stdout) == (1, "")
         assert f"port {port} is where JAX's coordinator is to listen" in taken.stderr
-        assert as_worker(folder, "script", "fine.py", RANK="1", **coordinator).returncode == 0
+        assert as_jax_worker(folder, "script", "fine.py", RANK="1", **coordinator).returncode == 0

@@ -76,8 +76,8 @@ def _find_script_directory(startup: StartupSnapshot) -> str | None:
     if getattr(sys.flags, "safe_path", False):
         return None
     how, words = startup.launch_mode, startup.arguments
-    if words[0].endswith(_AS_MAIN):  # JAX's workers: the script that it runs
-        how, *words = words[1:]
+    if words[0].endswith(_AS_MAIN):  # the script that it runs
+        how, *words = words[2:] if words[1] == "jax" else words[1:]
     if how in ("code", "path"):
         return ""
     if how == "module":

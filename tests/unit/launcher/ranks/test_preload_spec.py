@@ -19,7 +19,7 @@ from launcher.logs.layout import LogLayout
 from launcher.model import mesh
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
-from launcher.ranks import spec_builder
+from launcher.ranks import as_main, spec_builder
 from launcher.ranks.preload_spec import make_fork_server_argv, make_fork_server_spec, predict_slots
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.messages import ForkServerSpec, WorkerSpec
@@ -133,16 +133,19 @@ def test_a_fork_server_that_depends_on_devices_waits_for_their_detection(words: 
     ],
 )
 def test_a_fork_runs_what_an_exec_would_have_run(words: tuple[str, ...], forked: tuple[str, ...]) -> None:
-    config = parse(*words)
+    (spec,) = specs(parse(*words), slots(1), {}, 1, 0)
+    assert spec.fork_argv == ("script", as_main.__file__, *forked)
+    assert spec.argv == (sys.executable, "-u", as_main.__file__, *forked)
+    config = parse(*words, PYTHON_EXEC="/opt/python")
     (spec,) = specs(config, slots(1), {}, 1, 0)
     assert spec.fork_argv == forked
     plain = {"script": (), "module": ("-m",)}[forked[0]]
-    assert spec.argv == (sys.executable, "-u", *plain, *forked[1:])
+    assert spec.argv == ("/opt/python", "-u", *plain, *forked[1:])
     assert make_fork_server_argv(config, is_jax=False)[3:] == forked
 
 
 def test_by_run_path_and_for_a_function_a_fork_runs_the_same_text() -> None:
-    config = parse("--run-path", "train.py", "x")
+    config = parse("--run-path", "train.py", "x", PYTHON_EXEC="/opt/python")
     (spec,) = specs(config, slots(1), {}, 1, 0)
     assert spec.argv[2] == "-c"
     assert spec.fork_argv == ("code", *spec.argv[3:])

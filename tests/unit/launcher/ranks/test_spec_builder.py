@@ -27,8 +27,8 @@ SHARE = NodeAssignment(
 CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),))
 
 
-def worker(*words: str, parent: Mapping[str, str] | None = None) -> WorkerSpec:
-    config = cli.parse(words, {})
+def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "") -> WorkerSpec:
+    config = cli.parse(words, {"PYTHON_EXEC": python})
     layout = LogLayout(log_dir="/dev/null", run_id="job")
     maker = WorkerSpecBuilder(
         config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent=parent or {}
@@ -47,14 +47,15 @@ def worker(*words: str, parent: Mapping[str, str] | None = None) -> WorkerSpec:
         (("--run-path", "train.py"), ("path", "train.py")),
     ],
 )
-def test_a_script_of_jax_is_started_by_way_of_as_main(words: tuple[str, ...], how: tuple[str, ...]) -> None:
-    assert worker("--framework=jax", *words).argv == (sys.executable, "-u", as_main.__file__, *how)
+def test_a_script_is_started_by_way_of_as_main(words: tuple[str, ...], how: tuple[str, ...]) -> None:
+    assert worker("--framework=jax", *words).argv == (sys.executable, "-u", as_main.__file__, "jax", *how)
+    assert worker("--framework=torch", *words).argv == (sys.executable, "-u", as_main.__file__, *how)
 
 
-def test_programs_standard_input_and_torch_scripts_are_started_unchanged() -> None:
+def test_programs_standard_input_and_another_python_are_started_unchanged() -> None:
     assert worker("--framework=jax", "-").argv == (sys.executable, "-u", "-")
     assert worker("--framework=jax", "--no-python", "train.sh").argv == ("train.sh",)
-    assert worker("--framework=torch", "train.py").argv == (sys.executable, "-u", "train.py")
+    assert worker("--framework=torch", "train.py", python="/opt/python").argv == ("/opt/python", "-u", "train.py")
 
 
 def test_inherited_variables_of_mpirun_give_way_to_ours_or_to_none() -> None:

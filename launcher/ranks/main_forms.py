@@ -1,0 +1,45 @@
+"""The forms of a program that are no plain script: a module, a directory, an archive, byte code, and --run-path.
+
+`as_main` loads this file for them, by path, in the workers' Python.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def prepare(
+    how: str, words: list[str], main_module: ModuleType, has_directory: bool
+) -> tuple[Callable[..., object], tuple[Any, ...]]:
+    """Set up arguments and path as Python does. Returns what to call, with which arguments.
+
+    `has_directory`: whether the first place on the path is the program's.
+    """
+    path = words[0]
+    file = os.path.join(os.getcwd(), path)  # not normalised
+    sys.argv = ["-m", *words[1:]] if how == "module" else words
+    if how == "script" and path.endswith(".pyc") and os.path.isfile(path):
+        from importlib.machinery import SourcelessFileLoader
+
+        if has_directory:
+            sys.path[0] = os.path.dirname(os.path.realpath(path))
+        loader = SourcelessFileLoader("__main__", file)
+        vars(main_module).update(__file__=file, __loader__=loader)
+        return exec, (loader.get_code("__main__"), vars(main_module))
+    import runpy
+
+    if how == "script":
+        sys.path[: 1 if has_directory else 0] = [file]
+        return runpy._run_module_as_main, ("__main__", False)  # type: ignore[attr-defined]  # Python's own way
+    if has_directory:
+        sys.path[0] = os.getcwd() if how == "module" else ""
+    if how == "module":
+        return runpy._run_module_as_main, (path,)  # type: ignore[attr-defined]  # what -m calls
+    return runpy.run_path, (path, None, "__main__")
