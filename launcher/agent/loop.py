@@ -201,8 +201,13 @@ class Agent(Struct, kw_only=True, eq=False):
             self._refuse(start.round, error)
             return
         self.round_log.log_start(start, share)
+        builder = self.spec_builder
         self.failures.begin(
-            start.round, share, partial(self.spec_builder.find_error_file, start.round, start.restart_count)
+            start.round,
+            share,
+            partial(builder.find_error_file, start.round, start.restart_count),
+            builder.find_log_file,
+            partial(builder.describe_rank, share),
         )
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
         self.worker_channel.begin(len(share.ranks), read_clock())

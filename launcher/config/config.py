@@ -87,6 +87,7 @@ class Config(Struct, frozen=True, kw_only=True):
     duplicate_stderr_filters: tuple[str, ...]
     logs_specs: str | None
     event_log_handler: str
+    failure_report: str
     shutdown_timeout_s: float
     signals_to_handle: tuple[str, ...]
     framework: str

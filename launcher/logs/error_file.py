@@ -17,21 +17,28 @@ MESSAGE_LIMIT = 16 * 1024  # characters; a failure travels to all nodes through 
 
 def read_error_file(path: str) -> str | None:
     """Return the traceback that a worker left, or what else it wrote there; None if there is nothing to show."""
+    return read_error(path)[0]
+
+
+def read_error(path: str) -> tuple[str | None, str]:
+    """Return the same, and the message beside the traceback, "ValueError: bad", or ""."""
     data = _read(path)
     if data is None:
-        return None
+        return None, ""
     text = data.decode(errors="replace")
+    exception = ""
     try:
         message = json.loads(text)["message"]
     except (ValueError, TypeError, LookupError, RecursionError):
-        return _shorten(text)  # not JSON, truncated, or of another shape: better than nothing
+        return _shorten(text), ""  # not JSON, truncated, or of another shape: better than nothing
     if isinstance(message, dict):
-        extra = message.get("extraInfo")
+        extra, said = message.get("extraInfo"), message.get("message")
         traceback = extra.get("py_callstack") if isinstance(extra, dict) else None
-        message = traceback or message.get("message")
+        exception = said if isinstance(said, str) else ""
+        message = traceback or said
     if message is None:
-        return _shorten(text)
-    return _shorten(message if isinstance(message, str) else json.dumps(message))
+        return _shorten(text), exception
+    return _shorten(message if isinstance(message, str) else json.dumps(message)), exception
 
 
 def copy_error_file(source: str, target: str, exit_code: int) -> None:

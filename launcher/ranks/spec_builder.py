@@ -171,6 +171,16 @@ class WorkerSpecBuilder:
     def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
         return self._routes.find_error_file(round, restart_count, local_rank)
 
+    def find_log_file(self, local_rank: int) -> str:
+        """Return the file that keeps a worker's stderr in the round that was made last; "" without one."""
+        return self._routes.find_route(local_rank, "stderr").path or ""
+
+    def describe_rank(self, share: NodeAssignment, rank: int) -> str:
+        """Return the coordinates of a rank, "pp=1,tp=0"; "" where a mesh has one axis, along which ranks count."""
+        names = [axis.name for axis in self._mesh.axes]
+        places = self._mesh.find_coordinates(rank, share.shape)
+        return ",".join(f"{name}={place}" for name, place in zip(names, places, strict=True)) if names[1:] else ""
+
     def _make_spec(
         self,
         place: WorkerAssignment,

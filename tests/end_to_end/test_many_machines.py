@@ -85,11 +85,30 @@ beat_until("never")
         cluster[spare].says("stands by as a spare")
         (tmp_path / "fail").touch()
         culprit = next(name for name, own in ranks.items() if 3 in own)
-        for one in cluster.wait(exit_code=7):
+        for name, one in zip(cluster.jobs, cluster.wait(exit_code=7), strict=True):
             box = one.stderr[one.stderr.index("=" * 80) :]
-            assert f"host      : {culprit}" in box
-            assert "rank      : 3 (local_rank: 1)" in box
+            assert f"Root Cause (first observed failure): rank 3 on {culprit}" in box
+            there = "" if name == culprit else f"{culprit}:"
+            assert f"  log       : {there}/" in box
             assert "I am the cause" in box
+
+
+def test_every_agent_shows_the_exception_of_a_script_without_record(tmp_path: Path, etcd: EtcdServer) -> None:
+    script = """
+if RANK == 1:
+    beat_until("../fail")
+    raise ValueError("bad shape")
+beat_until("never")
+"""
+    with Cluster(tmp_path, "--nnodes=2", etcd=etcd, script=script) as cluster:
+        ranks = cluster.begin(N1, N2, workers=2)
+        (tmp_path / "fail").touch()
+        culprit = next(name for name, own in ranks.items() if 1 in own)
+        for name, one in zip(cluster.jobs, cluster.wait(exit_code=1), strict=True):
+            output, _, box = one.stderr.partition("=" * 80)
+            assert f"rank 1 on {culprit}\n  ValueError: bad shape\n    File " in box
+            assert "further up" not in box
+            assert ("ValueError: bad shape" in output) == (name == culprit)
 
 
 def test_a_spare_replaces_a_killed_node_and_the_others_keep_their_ranks(tmp_path: Path, etcd: EtcdServer) -> None:

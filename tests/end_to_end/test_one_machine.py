@@ -51,7 +51,7 @@ if RANK == 1:
 time.sleep(1000)
 """
     job = run(tmp_path, *TWO, "--max-restarts", "1", "--tee", "2", script=script, exit_code=42)
-    for words in ("train.py FAILED", "rank      : 1 (local_rank: 1)", "exitcode  : 42", "1 of 1 restarts used"):
+    for words in ("train.py FAILED", "rank 1 on ", "exitcode  : 42", "1 of 1 restarts used"):
         assert words in job.stderr
     assert "boom" in job.stderr.partition("Root Cause")[2]
 
@@ -106,9 +106,8 @@ def test_the_exception_that_record_wrote_is_reported_and_passed_on(tmp_path: Pat
     (error_file,) = tmp_path.glob("logs/*/attempt_0/1/error.json")
     report = job.stderr.partition("train.py FAILED")[2]
     assert f"error_file: {error_file}\n" in report
-    assert "rank      : 1 (local_rank: 1)" in report
-    assert "traceback : Traceback (most recent call last):" in report
-    assert "ValueError: the loss is not a number" in report
+    assert "rank 1 on " in report
+    assert "  ValueError: the loss is not a number\n    File " in report
     assert "hint: its traceback" not in report
     message = json.loads((tmp_path / "told.json").read_text())["message"]
     assert (message["message"], message["errorCode"]) == ("ValueError: the loss is not a number", 1)
@@ -155,6 +154,24 @@ def test_two_jobs_side_by_side_do_not_meet(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         assert (one.wait().exit_code, two.wait().exit_code) == (0, 0)
     assert len(os.listdir(tmp_path / "logs")) == 2
+
+
+def test_an_exception_without_record_is_reported_and_sys_exit_is_none(tmp_path: Path) -> None:
+    for number, (statement, shown) in enumerate((
+        ("raise ValueError('bad shape')", "  ValueError: bad shape\n    File "),
+        ("sys.exit('no data')", "  failed with exit code 1\n  exitcode  : 1 "),
+    )):  # fmt: skip
+        job = run(tmp_path, "--log-dir", f"logs{number}", script=statement, exit_code=1)
+        assert shown in job.stderr.partition("train.py FAILED")[2]
+        found = [json.loads(file.read_text()) for file in tmp_path.glob(f"logs{number}/*/attempt_0/0/error.json")]
+        assert [one["message"]["message"] for one in found] == ["ValueError: bad shape"][number:]
+
+
+def test_the_report_is_torchruns_where_that_is_asked_for(tmp_path: Path) -> None:
+    job = run(tmp_path, "--failure-report", "torchrun", script="raise ValueError('bad shape')", exit_code=1)
+    report = job.stderr.partition("train.py FAILED")[2]
+    for words in ("  rank      : 0 (local_rank: 0)\n", "  traceback : Traceback (most", "  ValueError: bad shape\n"):
+        assert words in report
 
 
 def test_a_job_inside_a_worker_is_a_job_of_its_own(tmp_path: Path) -> None:

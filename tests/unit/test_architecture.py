@@ -46,7 +46,7 @@ BORDERS = {
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.machine": 1, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
-    "launcher.logs.reports.failures": 4,
+    "launcher.logs.reports.failures": 5,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
     "launcher.supervisor.handle": 6, "launcher.supervisor.keeper": 1,
     "launcher.supervisor.loop": 2,
@@ -68,10 +68,11 @@ PURE = (
     "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
-    "launcher.locality.merge", "launcher.logs.reports.report", "launcher.meshctl.doctor.checks",
-    "launcher.meshctl.status.state", "launcher.model.[!c]*", "launcher.placement.*", "rendezvous.codec",
-    "rendezvous.errors", "rendezvous.events", "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*",
-    "rendezvous.policy*", "rendezvous.records", "rendezvous.settings", "rendezvous.state*",
+    "launcher.locality.merge", "launcher.logs.reports.report", "launcher.logs.reports.short_report",
+    "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state",
+    "launcher.model.[!c]*", "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
+    "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
+    "rendezvous.settings", "rendezvous.state*",
 )  # fmt: skip
 IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
 

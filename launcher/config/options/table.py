@@ -254,6 +254,8 @@ TABLE: tuple[Option, ...] = (
            "A plug-in of entry point group torchrun.logs_specs says where output goes."),
     Option("torchrun", "event-log-handler", "logs", "NAME", parse_printable, "null",
            "Where events go: null, console (JSON lines on stderr), or a handler that torch knows."),
+    Option("ours", "failure-report", "logs", "short|torchrun", parse_choice, "short",
+           "What the report of a failed job looks like: a few lines, or torchrun's box with its labels."),
 
     Option("torchrun", "start-method", "legacy", "spawn|fork|forkserver", parse_choice, "spawn",
            "No effect: a worker is a program of its own.", field=""),

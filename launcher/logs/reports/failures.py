@@ -50,9 +50,22 @@ class RootCause(Struct, frozen=True):
 
 
 class Failures:
-    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
+    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX.
 
-    def __init__(self, host: str, pump: OutputPump | None, *, aborts_are_secondary: bool = False) -> None:
+    `style` of the report: "short" or "torchrun".
+    """
+
+    def __init__(
+        self,
+        host: str,
+        pump: OutputPump | None,
+        *,
+        aborts_are_secondary: bool = False,
+        role: str = "",
+        style: str = "short",
+    ) -> None:
+        self._role = role
+        self._style = style
         self._aborts_are_secondary = aborts_are_secondary
         self._host = host
         self._pump = pump
@@ -61,16 +74,27 @@ class Failures:
         self._round = 0
         self._assignment: NodeAssignment | None = None
         self._find_error_file: Callable[[int], str] = lambda local_rank: ""
+        self._find_log_file: Callable[[int], str] = lambda local_rank: ""
+        self._describe_rank: Callable[[int], str] = lambda rank: ""
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
-    def begin(self, round: int, assignment: NodeAssignment, find_error_file: Callable[[int], str]) -> None:
+    def begin(
+        self,
+        round: int,
+        assignment: NodeAssignment,
+        find_error_file: Callable[[int], str],
+        find_log_file: Callable[[int], str] = lambda local_rank: "",
+        describe_rank: Callable[[int], str] = lambda rank: "",
+    ) -> None:
         """Begin a round and forget earlier failures.
 
-        `find_error_file` returns the path of a local rank's error file in this round, or "".
+        `find_error_file` and `find_log_file` return the path of a local rank's error file and of what keeps its stderr
+        in this round, or ""; `describe_rank` the coordinates of a rank.
         """
+        self._find_log_file, self._describe_rank = find_log_file, describe_rank
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
         self._oom_kills = self._memory.count_oom_kills()
         self._failures, self._evidence = {}, {}
@@ -88,31 +112,37 @@ class Failures:
         claim: tuple[int, str] | None = None,
         is_leaving: bool = False,
     ) -> bool:
-        """Record that a worker failed at `at` (time.time()). Whether it looks like the loss of a peer.
+        """Record that a worker failed at `at` (time.time()). Whether it looks like the consequence of another's.
 
         `claim`: what it said of its own failure, as in the shared page. The rest is as in FailureEvidence.
         """
-        from launcher.diagnose.failure_class import FailureEvidence, classify, find_exception
-        from launcher.logs.error_file import read_error_file
+        from launcher.diagnose.failure_class import FailureEvidence, classify
+        from launcher.logs.error_file import read_error
+        from launcher.logs.reports import symptoms
         from launcher.logs.reports.report import WorkerFailure
 
         assert self._assignment is not None
         if local_rank in self._failures:
             return False
         error_file = self._find_error_file(local_rank)
-        message = read_error_file(error_file) if error_file else None
+        message, exception = read_error(error_file) if error_file else (None, "")
         tail = self._read_last_lines(local_rank)
-        text = message or "\n".join(tail)
-        is_lost_peer = claim is None and sentence is None and is_peer_loss(text)
-        is_secondary = is_lost_peer or (
-            claim is None and self._aborts_are_secondary and is_abort(exit_code, message, sentence)
+        words = message or "\n".join(tail)
+        exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
+        rank = self._assignment.ranks[local_rank]
+        may_be_secondary = claim is None and sentence is None
+        is_timeout = may_be_secondary and symptoms.is_collective_timeout(words)
+        is_secondary = (
+            is_timeout
+            or (may_be_secondary and symptoms.is_peer_loss(words))
+            or (claim is None and self._aborts_are_secondary and is_abort(exit_code, message, sentence))
         )
         is_killed_for_memory = is_out_of_memory(exit_code, self._oom_kills, self._memory.count_oom_kills())
         evidence = self._gather_evidence(
             pid,
             FailureEvidence(
                 exit_code=exit_code,
-                exception=find_exception(text),
+                exception=exception,
                 spawn_error=spawn_error,
                 is_out_of_memory=is_killed_for_memory,
                 is_peer_loss=is_secondary,
@@ -123,7 +153,7 @@ class Failures:
         self._evidence[local_rank] = evidence
         failure_class, why = classify(evidence)
         self._failures[local_rank] = WorkerFailure(
-            rank=self._assignment.ranks[local_rank],
+            rank=rank,
             local_rank=local_rank,
             pid=pid,
             exit_code=exit_code,
@@ -137,6 +167,11 @@ class Failures:
             failure_class=failure_class,
             class_reason=why,
             claim=_describe_claim(claim),
+            exception=exception,
+            role=self._role,
+            coordinates=self._describe_rank(rank),
+            log_file=self._find_log_file(local_rank),
+            is_timeout=is_timeout,
         )
         return is_secondary
 
@@ -175,8 +210,13 @@ class Failures:
         if self._failures and self._pump is not None:
             self._pump.drain(TAIL_LIMIT_S)
             self._failures = {
-                rank: replace(failure, tail=self._read_tail(rank)) for rank, failure in self._failures.items()
+                rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in self._failures.items()
             }
+
+    def _add_output(self, failure: WorkerFailure, tail: tuple[str, ...]) -> WorkerFailure:
+        from launcher.logs.reports.symptoms import find_exception
+
+        return replace(failure, tail=tail, exception=failure.exception or find_exception("\n".join(tail)))
 
     def report_end(self, end: Exit, script: str, logged: str) -> None:
         """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
@@ -190,7 +230,7 @@ class Failures:
             if outcome.write_outcome(end, own, ranks, self._host):
                 return
             if verdict is not None and has_failed:
-                outcome.report_failure(verdict, own, self._host, script)
+                outcome.report_failure(verdict, own, self._host, script, self._style)
                 return
         if end.exit_code != 0 and end.reason != logged:
             log(end.reason)
@@ -227,15 +267,6 @@ def find_spawn_exit_code(error_number: int) -> int:
     return {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error_number, 1)
 
 
-# The messages of gloo, NCCL, MPI-like transports, torch's store and JAX's coordinator when the peer has ended.
-_PEER_LOSS = (  # compiled when a worker has failed: that takes 0.4 ms
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
-    r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
-    r"|caused pair closure"
-    r"|(?<!connected to )(?<!Notified )coordination service|CoordinationService/"
-    r"|JAX distributed service detected fatal errors"
-    r"|process group .* (?:aborted|terminated)|Watchdog caught collective operation timeout"
-)
 _ABORTED = -6  # SIGABRT
 _KILLED = -9  # SIGKILL
 
@@ -246,11 +277,6 @@ def is_abort(exit_code: int, message: str | None, sentence: str | None) -> bool:
     `message`: from the worker's error file; `sentence`: what the agent knows.
     """
     return exit_code == _ABORTED and message is None and sentence is None
-
-
-def is_peer_loss(text: str) -> bool:
-    """Whether a traceback, or the last lines of stderr, are about a connection to another process."""
-    return bool(re.search(_PEER_LOSS, text))
 
 
 class MemoryEvents:

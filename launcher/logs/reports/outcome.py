@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from launcher.config.scrub import END_FILE
 from launcher.logs.error_file import copy_error_file
-from launcher.logs.reports.report import WorkerFailure, parse_failure, render
+from launcher.logs.reports import report, short_report
+from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.model.console import log, write_stderr
 from rendezvous import codec
 from rendezvous.errors import RecordError
@@ -86,13 +87,16 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
     return is_left
 
 
-def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str) -> None:
+def report_failure(
+    verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str, style: str = "torchrun"
+) -> None:
     """Report why the job failed: the verdict's failure first, then the others it names and this node's own."""
     failures = _sort_failures(verdict, own)
     if not failures:
         log(f"error: {verdict.reason}")
         return
-    text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure)
+    render = short_report.render if style == "short" else report.render
+    text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure, here=host)
     write_stderr(text, patience_s=REPORT_LIMIT_S)
     _copy_error_file(failures[0], host)
 

@@ -3,7 +3,8 @@
 One worker's crash makes the others fail too, and their output hides its cause. So the first failure comes first
 and in full: exit code or signal by name, time, host, and the traceback if there is one. The others get a line each.
 The labels (FAILED, Root Cause, rank with local_rank, exitcode with pid, error_file, time, host, traceback) are
-torchrun's, because log collectors search for them. This module only formats values; `failures` prints.
+torchrun's, because log collectors search for them. This is the box of `--failure-report torchrun`; `short_report` has
+the usual one. This module only formats values; `failures` prints.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
     `sentence` what the agent knows: that its program could not be started, for example. `failure_class` is its class
     (launcher/diagnose/failure_class.py), `class_reason` why it is that one; `claim` what the worker itself said of it.
+    `exception` is one line, from either; `coordinates` its place in a mesh of several axes, "pp=1,tp=0"; `log_file`
+    keeps its stderr. `is_timeout`: a collective gave up waiting for another rank.
     """
 
     rank: int
@@ -49,6 +52,11 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     failure_class: str = ""
     class_reason: str = ""
     claim: str = ""
+    exception: str = ""
+    role: str = ""
+    coordinates: str = ""
+    log_file: str = ""
+    is_timeout: bool = False
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
@@ -83,27 +91,40 @@ def parse_failure(text: str) -> WorkerFailure | None:
     return None
 
 
-def render(script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True) -> str:
+def render(
+    script: str, failures: Sequence[WorkerFailure], *, outcome: str, is_order_known: bool = True, here: str = ""
+) -> str:
     """Return the box that goes to stderr, without a line end.
 
     `failures` is not empty and begins with the root cause. `outcome` is the launcher's decision: "restarts used 2 of
     2". `is_order_known` is false when another failure came so close, on another host, that either may have been first.
-    Raises ValueError when there is no failure.
+    `here` is the host on which the report is read, "" for the failure's own. Raises ValueError without a failure.
     """
     if not failures:
         raise ValueError("a report needs at least one failure")
     root, *others = failures
     heavy, light = "=" * WIDTH, "-" * WIDTH
-    observed = "first observed failure" if is_order_known else "first reported; others failed at nearly the same time"
-    lines = [heavy, f"{_strip_controls(script)} FAILED", light, f"Root Cause ({observed}):", *_format_root(root), light]
+    lines = [
+        heavy,
+        f"{strip_controls(script)} FAILED",
+        light,
+        f"Root Cause ({describe_order(is_order_known)}):",
+        *_format_root(root),
+        light,
+    ]
     lines.append("Other failures:" if others else "Other failures: <NO_OTHER_FAILURES>")
     lines += [_format_other(failure) for failure in others[:OTHERS_LIMIT]]
     if len(others) > OTHERS_LIMIT:
         lines.append(f"and {len(others) - OTHERS_LIMIT} more")
-    lines += [light, *_wrap(outcome)]
-    if hint := _choose_hint(root):
-        lines += _wrap(f"hint: {hint}")
+    lines += [light, *wrap(outcome)]
+    if hint := choose_hint(root, here):
+        lines += wrap(f"hint: {hint}")
     return "\n".join([*lines, heavy])
+
+
+def describe_order(is_known: bool) -> str:
+    """Say how sure it is that the first failure came first."""
+    return "first observed failure" if is_known else "first reported; others failed at nearly the same time"
 
 
 def find_signal_name(exit_code: int) -> str | None:
@@ -120,11 +141,11 @@ def _format_root(failure: WorkerFailure) -> list[str]:
     first, *rest = _describe_cause(failure)
     return [
         f"[{failure.rank}]:",
-        f"  time      : {_strip_controls(failure.time.replace('T', '_', 1))}",
-        f"  host      : {_strip_controls(failure.host)}",
+        f"  time      : {strip_controls(failure.time.replace('T', '_', 1))}",
+        f"  host      : {strip_controls(failure.host)}",
         f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
-        f"  exitcode  : {_format_exit_code(failure)}",
-        f"  error_file: {_strip_controls(failure.error_file or _NOT_AVAILABLE)}",
+        f"  exitcode  : {format_exit_code(failure)}",
+        f"  error_file: {strip_controls(failure.error_file or _NOT_AVAILABLE)}",
         f"  traceback : {first}",
         *(f"  {line}".rstrip() for line in rest),
     ]
@@ -134,10 +155,11 @@ def _format_other(failure: WorkerFailure) -> str:
     # The labels with torchrun's spaces, for programs that search for them literally.
     rank = f"rank      : {failure.rank} (local_rank: {failure.local_rank})"
     remark = " out of memory" if failure.is_out_of_memory else ""
-    return f"  {rank}  exitcode  : {_format_exit_code(failure)}{remark}  host: {_strip_controls(failure.host)}"
+    return f"  {rank}  exitcode  : {format_exit_code(failure)}{remark}  host: {strip_controls(failure.host)}"
 
 
-def _format_exit_code(failure: WorkerFailure) -> str:
+def format_exit_code(failure: WorkerFailure) -> str:
+    """Format -9 (pid: 12)  (SIGKILL)."""
     name = find_signal_name(failure.exit_code)
     return f"{failure.exit_code} (pid: {failure.pid})" + (f"  ({name})" if name else "")
 
@@ -145,7 +167,7 @@ def _format_exit_code(failure: WorkerFailure) -> str:
 def _describe_cause(failure: WorkerFailure) -> list[str]:
     """Return the lines for the cause, the best that is known, with the last output where a traceback is missing."""
     lines: list[str] = []
-    lines += [_strip_controls(text) for text in (failure.claim, failure.sentence) if text]
+    lines += [strip_controls(text) for text in (failure.claim, failure.sentence) if text]
     if failure.exit_code < 0:
         # torchrun's sentence, for which programs search; the reason is ours.
         reason = ": killed by the kernel: out of memory" if failure.is_out_of_memory else ""
@@ -154,18 +176,19 @@ def _describe_cause(failure: WorkerFailure) -> list[str]:
         if not failure.message or reason:
             lines.append(sentence)
     if failure.message:
-        lines += _shorten([_strip_controls(line) for line in failure.message.strip("\n").split("\n")])
+        lines += _shorten([strip_controls(line) for line in failure.message.strip("\n").split("\n")])
     elif failure.tail:
         count = len(failure.tail)
         lines.append("its last line on stderr:" if count == 1 else f"its last {count} lines on stderr:")
-        lines += [f"  {_strip_controls(line)}" for line in failure.tail]
+        lines += [f"  {strip_controls(line)}" for line in failure.tail]
     return lines or [_NOT_AVAILABLE]
 
 
-def _choose_hint(failure: WorkerFailure) -> str | None:
+def choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
+    """Return what to do next, for a reader on the host `here`; None if the report says it."""
     code = failure.exit_code
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
-        return "where each of its threads stood is on its stderr, further up; `--tee 2` repeats the last lines here"
+        return f"where each of its threads stood is {_find_output(failure, here)}"
     if failure.sentence or failure.claim:
         return None  # it names the problem
     if failure.is_out_of_memory:
@@ -179,8 +202,15 @@ def _choose_hint(failure: WorkerFailure) -> str | None:
     if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
         return "`--framework jax` tells the workers what jax.distributed.initialize() looks for"
     if not failure.message and not failure.tail:
-        return "its traceback, if it printed one, is further up; `--tee 2` repeats its last lines here"
+        return f"its traceback, if it printed one, is {_find_output(failure, here)}"
     return None
+
+
+def _find_output(failure: WorkerFailure, here: str) -> str:
+    if failure.log_file:
+        return f"in {failure.log_file} on {failure.host}"
+    is_near = here in ("", failure.host)
+    return ("further up" if is_near else f"in the output of {failure.host}") + "; `--tee 2` repeats its last lines here"
 
 
 _JAX_UNCONFIGURED = "coordinator_address should be defined"
@@ -207,14 +237,15 @@ def _shorten(lines: list[str]) -> list[str]:
     return [*lines[:start], f"... {left_out} lines left out ...", *lines[-end:]]
 
 
-def _strip_controls(text: str) -> str:
+def strip_controls(text: str) -> str:
     """Return one line without characters that move the cursor or change colours on a terminal."""
     text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text)
     text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", "?", text)
     return text if len(text) <= LINE_LIMIT else f"{text[:LINE_LIMIT]} ..."
 
 
-def _wrap(text: str) -> list[str]:
+def wrap(text: str) -> list[str]:
+    """Wrap a sentence to the width of the box."""
     lines = [""]
     for word in text.split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > WIDTH:

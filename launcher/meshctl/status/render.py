@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 
 from launcher.locality.merge import order_levels
+from launcher.logs.reports.report import WorkerFailure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.model import ranges
 from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
@@ -74,6 +75,16 @@ def format_headline(overview: Overview) -> str:
     return f"round {overview.round} {doing}: {overview.stop_reason}"
 
 
+def format_failure(failure: WorkerFailure | None) -> str:
+    """Format rank 5 (pp=1,tp=1) on h2 failed with exit code 1: ValueError: bad; log h2:/logs/stderr.log."""
+    if failure is None:
+        return ""
+    coordinates = f" ({failure.coordinates})" if failure.coordinates else ""
+    exception = f": {failure.exception}" if failure.exception else ""
+    log = f"; log {failure.host}:{failure.log_file}" if failure.log_file else ""
+    return f"rank {failure.rank}{coordinates} on {failure.host} {failure.describe_ending()}{exception}{log}"
+
+
 def format_mesh(overview: Overview) -> str:
     """Format pp=4, dp=7, tp=8: the mesh with the sizes of this round, or as the user requested it."""
     axes = [axis.partition("=")[0] for axis in overview.mesh.split(",")]
@@ -107,6 +118,7 @@ def _format_job(overview: Overview, common: str) -> str:
         ("run", f"{overview.run_id}, job {overview.job_key}"),
         ("now", format_headline(overview)),
         ("why", overview.reason if overview.phase not in (ENDED, FORMING) else ""),
+        ("failure", format_failure(overview.failure)),
         ("mesh", format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),

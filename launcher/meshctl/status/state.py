@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
+from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.job_store import JobSnapshot, JobStore
 from launcher.placement.adapter.description import Description, NodeAssignment, decode_assignment, decode_description
 from rendezvous.errors import RecordError
@@ -66,7 +67,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     `round` 0: none yet. `shape` goes with the axes of `mesh`. `reason`: why the round was sealed; `stop_reason`: why
     it is or was stopped. `nodes` are sorted by first rank, those without ranks last, by name. `drained`: nodes that
     may not come back. `requests`: what people have asked for and nobody has done yet. `faults`: keys that cannot be
-    read, each with why.
+    read, each with why. `failure`: the first of the job, once it has failed; before, of the last round in which
+    one was reported, as long as the store has it.
     """
 
     run_id: str
@@ -88,6 +90,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     requests: tuple[str, ...] = ()
     history: tuple[RoundHistory, ...] = ()
     verdict: Verdict | None = None
+    failure: WorkerFailure | None = None
     faults: tuple[str, ...] = ()
 
     @property
@@ -141,9 +144,21 @@ class _OverviewBuilder:
             requests=tuple(requests),
             history=tuple(sorted(self._read_records(RoundHistory, keys.history).values(), key=lambda one: one.round)),
             verdict=self._verdict,
+            failure=self._find_failure(),
             faults=tuple(self._faults.values()),
             **({name: getattr(self._seal, name) for name in sealed} if self._seal else {}),
         )
+
+    def _find_failure(self) -> WorkerFailure | None:
+        if self._verdict is not None:
+            return parse_failure(self._verdict.failure)
+        prefix = self._keys.statuses
+        failed = [
+            (-status.round, status.failed_revision or self._items[prefix + member_id].mod_revision, failure)
+            for member_id, status in self._read_records(Status, prefix).items()
+            if status.failure and (failure := parse_failure(status.failure)) is not None
+        ]
+        return min(failed, key=lambda one: one[:2])[2] if failed else None
 
     def _derive_phase(self, nodes: tuple[NodeState, ...]) -> str:
         if self._verdict is not None:

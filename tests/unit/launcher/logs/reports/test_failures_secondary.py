@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.logs.reports.failures import is_abort, is_peer_loss
+from launcher.logs.reports.failures import is_abort
+from launcher.logs.reports.symptoms import is_peer_loss
 
 ECHOES = [
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521",

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.logs.reports.report import WorkerFailure
 from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.status.render import encode_overview, format_failure
 from launcher.meshctl.status.state import NodeState, Overview
 from launcher.model.errors import UsageError
-from rendezvous.records import Command, Drain
+from rendezvous import codec
+from rendezvous.records import Command, Drain, Status, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import StoredJob
 
@@ -131,6 +134,32 @@ def test_drains_and_requests_are_shown(job: StoredJob) -> None:
     seen = job.overview()
     assert (seen.drained, seen.requests) == (("h1",), ("drain h0, asked for by ada@login",))
     assert states(seen)["h1"] == "drained"
+
+
+def test_the_first_failure_of_the_last_round_is_shown_then_the_verdicts(job: StoredJob) -> None:
+    def text(rank: int, exception: str) -> str:
+        failure = WorkerFailure(
+            rank=rank, local_rank=0, pid=9, exit_code=1, time="", host="h1", exception=exception, log_file="/log"
+        )
+        return codec.encode(failure).decode()
+
+    def fail(index: int, round: int, failure: str, revision: int) -> None:
+        status = Status(round=round, outcome="failed", failure=failure, failed_revision=revision)
+        job.put(job.keys.make_status_key(f"m{index}"), status)
+
+    assert job.overview().failure is None
+    fail(3, 1, text(9, "of an earlier round"), 1)
+    fail(2, 2, "of a later version", 2)
+    fail(0, 2, text(0, "RuntimeError: echo"), 41)
+    fail(1, 2, text(5, "ValueError: bad"), 40)
+    seen = job.overview()
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.exception) == (5, "ValueError: bad")
+    told = format_failure(seen.failure)
+    assert told == "rank 5 on h1 failed with exit code 1: ValueError: bad; log h1:/log"
+    assert encode_overview(seen)["failure"]["host"] == "h1"
+    job.put(job.keys.verdict, Verdict(kind="failure", exit_code=1, round=2, reason="", failure=text(3, "KeyError: 1")))
+    assert "KeyError: 1" in format_failure(job.overview().failure)
 
 
 def test_a_verdict_ends_it(job: StoredJob) -> None:

@@ -1,0 +1,80 @@
+"""What the last words of a failed worker tell: its exception, and whether another process is the reason.
+
+When one rank fails or stays away, the others fail too: a connection breaks, or a collective waits in vain and gives up.
+Their messages name the connection or the operation, never the cause, so these failures are told apart by their texts:
+those of gloo, NCCL, torch's stores, and JAX's coordinator. A text that says only "timed out" is not enough: a download,
+a queue or a data loader can do that by itself.
+
+Functions of texts alone. They are loaded when a worker has failed.
+"""
+
+from __future__ import annotations
+
+import re
+
+EXCEPTION_MAX = 200  # characters
+
+_PEER_LOSS = (
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
+    r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
+    r"|caused pair closure"
+    r"|(?<!connected to )(?<!Notified )coordination service|CoordinationService/"
+    r"|JAX distributed service detected fatal errors"
+    r"|process group .* (?:aborted|terminated)|Watchdog caught collective operation timeout"
+)
+_COLLECTIVE_TIMEOUT = (
+    r"Timed out waiting \d+ ?ms for (?:recv|send|unbound buffer|\w+) operation"  # gloo
+    r"|Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out"
+    r"|failed to pass monitoredBarrier in \d+ ?ms|Ranks? [\d, ]+ failed to pass monitoredBarrier"
+    r"|wait timeout after \d+ ?ms, keys:|Timed out after \d+ seconds waiting for clients"  # torch's stores
+    r"|DEADLINE_EXCEEDED: (?:Barrier|GetKeyValue|BlockingKeyValueGet|WaitAtBarrier)|Barrier timed out"  # JAX
+    r"|\bheartbeat timeout\b|stopped sending heartbeats"
+)
+_PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch's own, before every line of a traceback
+_FRAME = re.compile(r'^  File ".*", line \d+')
+_EXCEPTION = re.compile(r"[^\W\d][\w.]*(?::|$)")
+
+
+def is_peer_loss(text: str) -> bool:
+    """Whether a traceback, or the last lines of stderr, are about a connection to another process."""
+    return bool(re.search(_PEER_LOSS, text))
+
+
+def is_collective_timeout(text: str) -> bool:
+    """Whether they are about an operation of several ranks in which another one did not take part in time."""
+    return bool(re.search(_COLLECTIVE_TIMEOUT, text))
+
+
+def find_exception(text: str) -> str:
+    """Return the line that names the exception, "ValueError: bad", from the last traceback in a text; "" without one.
+
+    The text may begin within the traceback.
+    """
+    return cut_exception(split_traceback(text)[1])
+
+
+def cut_exception(text: str) -> str:
+    """Return the first line of an exception's text, of a length that fits a status."""
+    first = text.strip().partition("\n")[0].rstrip()
+    return first if len(first) <= EXCEPTION_MAX else f"{first[: EXCEPTION_MAX - 3]}..."
+
+
+def split_traceback(text: str) -> tuple[list[list[str]], str]:
+    """Split the last traceback of a text into its frames, each of some lines, and the exception with what follows it.
+
+    Without a traceback there are no frames, and the exception is "".
+    """
+    lines = [_PREFIX.sub("", line) for line in text.rstrip().split("\n")]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    frames: list[list[str]] = []
+    for number in range(starts[-1] + 1 if starts else 0, len(lines)):
+        line = lines[number]
+        if _FRAME.match(line):
+            frames.append([line])
+        elif frames and line.startswith("  "):
+            frames[-1].append(line)
+        elif frames and _EXCEPTION.match(line):
+            return frames, "\n".join(lines[number:])
+        elif frames:
+            frames = []  # output between two tracebacks
+    return [], ""

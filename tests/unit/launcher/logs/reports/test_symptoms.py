@@ -1,0 +1,80 @@
+"""What the last words of a worker tell. The texts are what the libraries really say; each has one that is not it."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.logs.reports.symptoms import EXCEPTION_MAX, find_exception, is_collective_timeout, split_traceback
+
+TIMEOUTS = [
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv "
+    "operation to complete",
+    "[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+    "OpType=ALLREDUCE, NumelIn=1, Timeout(ms)=600000) ran for 600009 milliseconds before timing out.",
+    "[E ProcessGroupNCCL.cpp:670] Some NCCL operations have failed or timed out. Due to the asynchronous nature of "
+    "CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: "
+    "wait timeout after 600000ms, keys: /default_pg/0//0",
+    "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
+    "RuntimeError: Rank 1 failed to pass monitoredBarrier in 30000 ms",
+    "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [0]::sync:0. This usually happens",
+    "XlaRuntimeError: DEADLINE_EXCEEDED: GetKeyValue() timed out with key: cuda:gpu_topology/1 and duration: 2m",
+    "ABORTED: /job:jax_worker/replica:0/task:1 heartbeat timeout. This indicates that the remote task has failed",
+]
+OTHERS = [  # what is like the one above, and the worker's own
+    "RuntimeError: Timed out waiting 5000ms for the next batch",
+    "Watchdog: started, it looks for operations that time out after 600000 ms",
+    "Some operations have failed or timed out in the last epoch",
+    "subprocess.TimeoutExpired: Command 'nvidia-smi' timed out after 60 seconds",
+    "TimeoutError: timed out after 30 seconds waiting for a client of the licence server",
+    "RuntimeError: Rank 1 has not passed the test",
+    "google.api_core.exceptions.DeadlineExceeded: 504 Deadline Exceeded",
+    "grpc.RpcError: StatusCode.DEADLINE_EXCEEDED: Deadline Exceeded while reading gs://data",
+    "ValueError: heartbeat_timeout must be positive",
+]
+
+
+@pytest.mark.parametrize("text", TIMEOUTS)
+def test_a_collective_that_gave_up_is_known(text: str) -> None:
+    assert is_collective_timeout(f"Traceback (most recent call last):\n  ...\n{text}\nlines after it")
+
+
+@pytest.mark.parametrize("text", [*OTHERS, "", "RuntimeError: DataLoader timed out after 30 seconds"])
+def test_other_things_that_take_too_long_are_not_it(text: str) -> None:
+    assert not is_collective_timeout(text)
+
+
+FRAMES = '  File "train.py", line 3, in <module>\n    main()\n    ^^^^^^\n  File "train.py", line 1, in main\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "exception"),
+    [
+        (f"loading\nTraceback (most recent call last):\n{FRAMES}ValueError: bad\nof two lines", "ValueError: bad"),
+        (f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory\n", "torch.OutOfMemoryError: CUDA out of memory"),
+        (f"Traceback (most recent call last):\n{FRAMES}KeyboardInterrupt", "KeyboardInterrupt"),
+        (
+            f"Traceback (most recent call last):\n{FRAMES}KeyError: 1\n\nDuring handling of the above exception, "
+            f"another exception occurred:\n\nTraceback (most recent call last):\n{FRAMES}OSError: 2",
+            "OSError: 2",
+        ),
+        (
+            "".join(f"[rank1]: {line}\n" for line in f"Traceback (most recent call last):\n{FRAMES}E: x".split("\n")),
+            "E: x",
+        ),
+        ('  File "train.py", line 1\n    x = (\n        ^\nSyntaxError: never closed', "SyntaxError: never closed"),
+        ("ValueError: a line of a log", ""),
+        (f"Traceback (most recent call last):\n{FRAMES}", ""),
+        (f"Traceback (most recent call last):\n{FRAMES}E: {'x' * 999}", f"E: {'x' * (EXCEPTION_MAX - 6)}..."),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_exception_is_that_of_the_last_traceback(text: str, exception: str) -> None:
+    assert find_exception(text) == exception
+
+
+def test_a_traceback_is_split_into_frames_with_their_lines() -> None:
+    frames, exception = split_traceback(f"Traceback (most recent call last):\n{FRAMES}ValueError: bad\nmore\n")
+    assert [len(frame) for frame in frames] == [3, 1]
+    assert exception == "ValueError: bad\nmore"
