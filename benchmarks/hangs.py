@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import click
 
 from launcher.diagnose.answer import make_answer, render_answer
-from launcher.diagnose.evidence import Frame, RankEvidence, fit
+from launcher.diagnose.evidence import Frame, RankEvidence
 from launcher.diagnose.recorder import read_dump
+from launcher.diagnose.request import shorten_evidence
 from launcher.diagnose.stack_groups import render_stacks
 from launcher.diagnose.stragglers import find_stragglers
 from launcher.diagnose.verdict import diagnose
@@ -75,7 +76,7 @@ def make_stack(rank: int) -> tuple[Frame, ...]:
 def read(rank: int, dump: bytes) -> bytes:
     groups, is_truncated = read_dump(dump, NOW_NS)
     evidence = RankEvidence(rank=rank, state="sleeps", stack=make_stack(rank), groups=groups, is_truncated=is_truncated)
-    return encode(fit(evidence))
+    return encode(shorten_evidence(evidence))
 
 
 def merge(sent: list[bytes]) -> str:

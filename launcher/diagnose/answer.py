@@ -38,8 +38,6 @@ _AGAIN = "ask again in a minute"
 _REMEDIES = {
     "the worker has opened no socket": "any call of launcher.worker opens one, and so does --hang-evidence; JAX has no "
     "recorder",
-    "cannot read the worker": "py-spy needs the right to trace processes: see /proc/sys/kernel/yama/ptrace_scope, or "
-    "SYS_PTRACE in a container",
 }
 """A part of a reason -> what makes the evidence available in the next run."""
 
@@ -53,7 +51,7 @@ class Gap(Struct, frozen=True, kw_only=True):
 
 
 class CulpritStack(Struct, frozen=True, kw_only=True):
-    """`name`: the rank in terms of the mesh."""
+    """`name`: the rank in terms of the mesh. As JSON a frame is a list of function, file and line."""
 
     rank: int
     name: str

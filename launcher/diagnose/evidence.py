@@ -1,7 +1,7 @@
 """What is known of one worker at a moment: what its agent saw, at most some two kilobytes of it.
 
 Every level may be missing, and `missing` says why. What is here is facts; `verdict` concludes from them. All of it is
-in the incident folder of the node; what travels to the node that concludes is cut by `fit`.
+in the incident folder of the node; what travels to the node that concludes is less (`request.shorten_evidence`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from rendezvous.codec import encode
 from rendezvous.records import Record
-
-FIT_MAX = 2048
-"""Bytes of one rank's evidence that travel."""
-_CUTS = ((40, 8, 8, 200), (12, 3, 8, 200), (8, 2, 8, 100), (6, 0, 4, 80), (3, 0, 1, 40))
-"""How much stays, the more of it the better: frames, groups with times, groups, letters of a text."""
 
 State = Literal["runs", "sleeps", "blocked", "stopped", "ended", "unknown"]
 """Of the process: `blocked` in the kernel without interruption, on a disk or a device; `stopped` or traced; `unknown`
@@ -25,7 +18,7 @@ if its agent has not answered.
 """
 
 
-class Frame(Record, frozen=True, kw_only=True):
+class Frame(Struct, frozen=True, kw_only=True, array_like=True):
     function: str
     file: str
     line: int
@@ -86,27 +79,3 @@ class RankEvidence(Record, frozen=True, kw_only=True):
     groups: tuple[GroupCalls, ...] | None = None
     is_truncated: bool = False
     missing: tuple[str, ...] = ()
-
-
-def fit(one: RankEvidence) -> RankEvidence:
-    """Cut a rank's evidence to FIT_MAX bytes: first the stack's outer frames, then times, then groups."""
-    for frames, timed, groups, letters in _CUTS:
-        kept = one.groups and tuple(
-            group if at < timed else replace(group, entered_ms=(), lengths_ms=(), calls=_cut_calls(group))
-            for at, group in enumerate(one.groups[:groups])
-        )
-        cut = replace(
-            one,
-            stack=one.stack and one.stack[:frames],
-            groups=kept,
-            is_truncated=one.is_truncated or len(one.groups or ()) > groups,
-            missing=tuple(text[:letters] for text in one.missing[:4]),
-        )
-        if len(encode(cut)) <= FIT_MAX:
-            break
-    return cut
-
-
-def _cut_calls(group: GroupCalls) -> tuple[Call, ...]:
-    """Return the oldest call that is open and the last."""
-    return tuple({call.number: call for call in (group.oldest_open, group.calls[-1]) if call}.values())

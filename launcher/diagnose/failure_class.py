@@ -161,19 +161,3 @@ def find_consequence(evidence: FailureEvidence, *, is_alone: bool) -> Consequenc
     if evidence.spawn_error not in _NO_PROGRAM or evidence.is_leaving:
         return Consequence()
     return Consequence(final_reason=classify(evidence).why) if is_alone else Consequence(is_node_fault=True)
-
-
-_LINE_START = re.compile(r"^\[rank\d+\]: ?")  # torch's own hook for uncaught exceptions
-_TRACEBACK = "Traceback (most recent call last):"
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::.*)?")
-
-
-def find_exception(text: str) -> str:
-    """Return the exception at the end of the last traceback in a text, "ValueError: bad"; "" if there is none."""
-    lines = [_LINE_START.sub("", line) for line in text.splitlines()]
-    starts = [index for index, line in enumerate(lines) if line.strip() == _TRACEBACK]
-    if not starts:
-        return ""
-    after = (line for line in lines[starts[-1] + 1 :] if line and not line.startswith((" ", "\t")))
-    line = next(after, "")
-    return line if _EXCEPTION.fullmatch(line) else ""

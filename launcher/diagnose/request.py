@@ -19,8 +19,11 @@ RANK_BYTES_MAX = 2000
 LIMIT_S = 5.0
 Levels = Literal["all", "recorder"]
 """`recorder`: the kernel's view and the flight recorder, without stacks."""
-# Frames, their characters, and groups: what is tried in turn until it fits.
-_CUTS = ((40, 200, 8), (24, 100, 8), (12, 60, 8), (8, 40, 6), (4, 40, 4), (2, 30, 2), (1, 30, 1))
+# Frames, their characters, groups, and those of them with all calls and times: what is tried in turn until it fits.
+_CUTS = (
+    *((40, 200, 8, 8), (24, 100, 8, 3), (12, 60, 8, 3), (6, 50, 8, 3), (8, 60, 8, 1)),
+    *((8, 40, 6, 0), (4, 40, 4, 0), (2, 30, 2, 0), (1, 30, 1, 0)),
+)
 _NAME_MAX = 100
 _MISSING_MAX = 4
 _SENTENCE_MAX = 160
@@ -56,12 +59,13 @@ def shorten_evidence(evidence: RankEvidence) -> RankEvidence:
     """Cut what is known of a rank until its JSON has at most `RANK_BYTES_MAX` bytes."""
     missing = tuple(_cut_end(one, _SENTENCE_MAX) for one in evidence.missing[:_MISSING_MAX])
     evidence = replace(evidence, missing=missing)
-    for frame_count, frame_size, group_count in _CUTS:
+    for frame_count, frame_size, group_count, whole_count in _CUTS:
         groups = evidence.groups
         found = replace(
             evidence,
             stack=evidence.stack and tuple(_cut_frame(frame, frame_size) for frame in evidence.stack[:frame_count]),
-            groups=groups and tuple(_cut_group(group) for group in groups[:group_count]),
+            groups=groups
+            and tuple(_cut_group(group, at < whole_count) for at, group in enumerate(groups[:group_count])),
             is_truncated=evidence.is_truncated or len(groups or ()) > group_count,
         )
         if len(codec.encode(found)) <= RANK_BYTES_MAX:
@@ -75,7 +79,11 @@ def _cut_frame(frame: Frame, size: int) -> Frame:
     return replace(frame, function=_cut_end(frame.function, size), file=file)
 
 
-def _cut_group(group: GroupCalls) -> GroupCalls:
+def _cut_group(group: GroupCalls, is_whole: bool) -> GroupCalls:
+    """Cut the names; and without `is_whole` all but the oldest call that is open and the last."""
+    if not is_whole:
+        kept = {call.number: call for call in (group.oldest_open, group.calls[-1]) if call}
+        group = replace(group, calls=tuple(kept.values()), entered_ms=(), lengths_ms=())
     calls = tuple(replace(call, operation=_cut_end(call.operation, _NAME_MAX)) for call in group.calls)
     name, description = _cut_end(group.name, _NAME_MAX), _cut_end(group.description, _NAME_MAX)
     return replace(group, name=name, description=description, calls=calls)

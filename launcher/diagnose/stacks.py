@@ -20,11 +20,11 @@ import msgspec
 from launcher.diagnose.evidence import Frame
 
 FRAMES_MAX = 40
-_STARTER = "/launcher/ranks/as_main.py"
-"""Ours, in which every script is called."""
 NO_COMMAND = "no stacks: py-spy is not installed (pip install 'meshrun[stacks]')"
 _OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
 _FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_STARTER = "/launcher/ranks/as_main.py"
+"""Ours, in which every script is called."""
 
 
 class _Frame(msgspec.Struct):
@@ -55,10 +55,7 @@ def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
     main = main or next((one for one in threads if one.thread_name == "MainThread"), None)
     if main is None:
         raise ValueError("py-spy has not found the main thread")
-    frames = [Frame(function=one.name, file=one.filename, line=one.line) for one in main.frames[:FRAMES_MAX]]
-    while frames and frames[-1].file.endswith(_STARTER):
-        frames.pop()
-    return tuple(frames)
+    return _cut([Frame(function=one.name, file=one.filename, line=one.line) for one in main.frames])
 
 
 def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -83,6 +80,13 @@ def read_traceback(text: bytes) -> tuple[Frame, ...]:
     ]
     if not found or not frames:
         raise ValueError("the worker's own traceback cannot be read")
+    return _cut(frames)
+
+
+def _cut(frames: list[Frame]) -> tuple[Frame, ...]:
+    """Leave out what has called the script, and the outermost of too many."""
+    while frames and frames[-1].file.endswith(_STARTER):
+        frames.pop()
     return tuple(frames[:FRAMES_MAX])
 
 

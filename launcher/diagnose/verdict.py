@@ -487,7 +487,7 @@ def _describe_position(one: RankEvidence, mesh: WorkerMesh) -> str:
     if one.state == "ended":
         return f"{who} has ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")
     if one.state == "stopped":
-        return f"{who} is stopped, by a signal or a debugger"
+        return f"{who} is stopped, {f'traced by {one.tracer}' if one.tracer else 'by a signal or a debugger'}"
     blocked = f"blocked in the kernel ({one.wait})" if one.wait else "blocked in the kernel"
     state = {"runs": "running", "sleeps": "asleep", "blocked": blocked}[one.state]
     if not one.stack:

@@ -121,7 +121,7 @@ def test_a_program_reads_the_same() -> None:
     found = json.loads(encode_answer(make_answer(diagnose(hang(), MESH), hang(), MESH, folders=["h0:/logs"])))
     assert (found["kind"], found["culprits"], found["folders"]) == ("late", [5], ["h0:/logs"])
     assert found["sentences"][0].startswith("rank 5 (pp=1 tp=1) has not entered ")
-    assert [(stack["rank"], stack["frames"][1]["line"]) for stack in found["stacks"]] == [(5, 31)]
+    assert [(one["rank"], one["frames"][1]) for one in found["stacks"]] == [(5, ["load", "/home/me/loader.py", 31])]
 
 
 def test_ranks_are_told_as_ranges() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.diagnose.evidence import FIT_MAX, Call, Frame, GroupCalls, RankEvidence, fit
+from launcher.diagnose.evidence import Call, Frame, GroupCalls, RankEvidence
+from launcher.diagnose.request import RANK_BYTES_MAX, shorten_evidence
 from rendezvous.codec import decode, encode
 
 STACK = tuple(Frame(function=f"step_{at}", file="/home/somebody/project/src/train.py", line=at) for at in range(40))
@@ -26,11 +27,11 @@ def test_evidence_is_cut_to_2_kb_and_keeps_what_a_verdict_needs(groups: int) -> 
     full = RankEvidence(
         rank=1000, state="sleeps", stack=STACK, groups=tuple(map(group, range(groups))), missing=("no stack: " * 99,)
     )
-    assert len(encode(full)) > 2 * FIT_MAX
-    cut = decode(RankEvidence, encode(fit(full)), "evidence")
-    assert len(encode(cut)) <= FIT_MAX
+    assert len(encode(full)) > 2 * RANK_BYTES_MAX
+    cut = decode(RankEvidence, encode(shorten_evidence(full)), "evidence")
+    assert len(encode(cut)) <= RANK_BYTES_MAX
     assert cut.stack
-    assert cut.stack[:6] == STACK[:6]
+    assert cut.stack[:4] == STACK[:4]
     assert cut.groups
     assert all(one.oldest_open == group(0).calls[0] and one.last == 100_002 for one in cut.groups)
     assert cut.is_truncated == (len(cut.groups) < groups)
@@ -39,4 +40,4 @@ def test_evidence_is_cut_to_2_kb_and_keeps_what_a_verdict_needs(groups: int) -> 
 
 def test_what_is_small_travels_whole() -> None:
     small = RankEvidence(rank=1, state="runs", stack=STACK[:3], groups=(group(1),), missing=("no recorder",))
-    assert fit(small) == small
+    assert shorten_evidence(small) == small

@@ -14,7 +14,6 @@ from launcher.diagnose.failure_class import (
     FailureEvidence,
     classify,
     find_consequence,
-    find_exception,
 )
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -185,23 +184,3 @@ def test_only_a_program_that_does_not_exist_changes_what_follows(
     evidence: dict[str, Any], is_alone: bool, expected: Consequence
 ) -> None:
     assert find_consequence(FailureEvidence(**evidence), is_alone=is_alone) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Traceback (most recent call last):\n  File 'a', line 1\nValueError: bad\n", "ValueError: bad"),
-        ("[rank3]: Traceback (most recent call last):\n[rank3]:   File 'a'\n[rank3]: a.b.Bad\n", "a.b.Bad"),
-        (
-            "Traceback (most recent call last):\n  x\nKeyError: 1\n\nDuring handling:\n\n"
-            "Traceback (most recent call last):\n  y\nValueError: 2\nwarning: leaked\n",
-            "ValueError: 2",
-        ),
-        ("Traceback (most recent call last):\n  File 'a', line 1\n", ""),
-        ("Traceback (most recent call last):\n  x\nno exception at all\n", ""),
-        ("ValueError: printed by the script\n", ""),
-        ("", ""),
-    ],
-)
-def test_the_exception_is_that_of_the_last_traceback(text: str, expected: str) -> None:
-    assert find_exception(text) == expected

@@ -44,7 +44,9 @@ def test_shapes_stay_comparable_and_lost_groups_are_told() -> None:
     short = shorten_evidence(RankEvidence(rank=1, state="sleeps", stack=(frame(1),) * 40, groups=groups))
     assert size(short) <= RANK_BYTES_MAX
     assert short.groups
-    assert short.groups == groups[: len(short.groups)]
+    assert [(one.name, one.calls[-1]) for one in short.groups] == [
+        (one.name, one.calls[-1]) for one in groups[: len(short.groups)]
+    ]
     assert short.is_truncated
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from launcher.diagnose.evidence import Frame
-from launcher.diagnose.stacks import FRAMES_MAX, explain_failure, keep_agreeing, read_traceback
+from launcher.diagnose.stacks import FRAMES_MAX, explain_failure, keep_agreeing, read_main_stack, read_traceback
 
 TRACEBACK = b"""Current thread 0x00007f57196246c0 (most recent call first):
   <no Python frame>
@@ -62,3 +64,10 @@ def test_of_two_looks_the_common_outer_frames_are_kept() -> None:
 def test_a_failure_of_py_spy_is_one_sentence(text: str, scope: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^no stacks: .*{reason}"):
         raise ValueError(explain_failure(text, 3, scope))
+
+
+def test_what_the_launcher_calls_a_script_in_is_left_out() -> None:
+    files = ("/home/me/train.py", "/opt/launcher/ranks/as_main.py", "/opt/launcher/ranks/as_main.py")
+    frames = [{"name": "step", "filename": file, "line": 7} for file in files]
+    stack = read_main_stack(json.dumps([{"os_thread_id": 5, "frames": frames}]).encode(), 5)
+    assert [frame.file for frame in stack] == ["/home/me/train.py"]
