@@ -148,6 +148,7 @@ def build_agent(
         make_inquiries=partial(_make_inquiries, supervisor, membership.driver.submit, wakeup.wake, layout, host),
         make_progress=make_progress,
         on_hang=config.on_hang,
+        progress_file=config.progress_file,
     )
 
 

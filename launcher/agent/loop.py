@@ -46,7 +46,7 @@ from rendezvous.settings import Settings
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.inquiries import Inquiries
-    from launcher.agent.diagnosis.messages import Told
+    from launcher.agent.diagnosis.messages import Conclusion
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.progress import NodeProgress
     from launcher.logs.pump import OutputPump
@@ -82,6 +82,7 @@ class Agent(Struct, kw_only=True, eq=False):
     make_progress: Callable[[NodeAssignment, float], NodeProgress] | None = None
     progress: NodeProgress | None = None
     on_hang: str = "report"
+    progress_file: str | None = None
 
     _round: lifecycle.Round | None = None
     _assignment: NodeAssignment | None = None  # of the current or last round
@@ -161,8 +162,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 f"{self.supervisor.describe_remaining()}"
             )
         if self._inquiries is not None:
-            for told in self._inquiries.advance(read_clock()):
-                self._take_told(told)
+            for conclusion in self._inquiries.advance(read_clock()):
+                self._take_conclusion(conclusion)
             counters = self._inquiries.take_counters()
             if counters is not None and self.progress is not None:
                 self.progress.take_counters(counters)
@@ -354,26 +355,26 @@ class Agent(Struct, kw_only=True, eq=False):
         if self.progress.needs_counters:
             self._get_inquiries().examination.count_calls(now)
 
-    def _take_told(self, told: Told) -> None:
+    def _take_conclusion(self, conclusion: Conclusion) -> None:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
-        if told.purpose == "failure":
-            if told.is_news:
-                log(f"before round {told.round} was stopped: {told.answer.sentences[0]}")
+        if conclusion.purpose == "failure":
+            if conclusion.is_news:
+                log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
             return
-        for sentence in (*told.answer.sentences, *told.answer.folders):
+        for sentence in (*conclusion.answer.sentences, *conclusion.answer.folders):
             log(sentence)
-        log(f"hint: {told.answer.hint}")
-        if self.on_hang == "restart" and self._round is not None and self._round.round == told.round:
-            self._end_hang(self._round, told)
+        log(f"hint: {conclusion.answer.hint}")
+        if self.on_hang == "restart" and self._round is not None and self._round.round == conclusion.round:
+            self._end_hang(self._round, conclusion)
 
-    def _end_hang(self, round: lifecycle.Round, told: Told) -> None:
+    def _end_hang(self, round: lifecycle.Round, conclusion: Conclusion) -> None:
         """End those of this node's workers that the job waits for, so that all restart; rank 0 if none is known."""
         assert self._assignment is not None
-        if told.answer.kind == "healthy":
+        if conclusion.answer.kind == "healthy":
             log("nothing is restarted: the workers are busy, and none waits for another")
             return
-        is_sure = told.answer.kind not in ("unknown", "unclear") and told.answer.culprits
-        ranks = told.answer.culprits if is_sure else (0,)
+        is_sure = conclusion.answer.kind not in ("unknown", "unclear") and conclusion.answer.culprits
+        ranks = conclusion.answer.culprits if is_sure else (0,)
         own = [local for local, rank in enumerate(self._assignment.ranks) if rank in ranks and local in round.live]
         self.worker_channel.abort(round, own, "no sign of progress", read_clock())
 
@@ -424,9 +425,16 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._inquiries is not None:
             self._inquiries.end()
         self.port.renew()
-        self.membership.driver.submit(
-            events.RoundStopped(round.round, self.port.number, self.worker_channel.read_step())
-        )
+        self.membership.driver.submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
+
+    def _read_step(self) -> int:
+        """Return the highest training step of the round that has ended, -1 if none is known."""
+        step = self.worker_channel.read_step()
+        if self.progress_file:
+            from launcher.agent.progress import read_progress_file
+
+            step = max(step, read_progress_file(self.progress_file))
+        return step
 
     # --- signals and the end ---
 
@@ -446,11 +454,12 @@ class Agent(Struct, kw_only=True, eq=False):
         """Whether SIGQUIT first shows what the workers do. A second one does not wait for that."""
         return self._round is not None and bool(self._round.live) and not self._has_asked
 
-    def _end_after_answer(self, told: Told | None) -> None:
+    def _end_after_answer(self, conclusion: Conclusion | None) -> None:
         """Show what the workers do, then act on SIGQUIT."""
         from launcher.diagnose.answer import render_answer
 
-        write_stderr(render_answer(told.answer).rstrip() if told else "no agent has answered what its workers do")
+        answer = render_answer(conclusion.answer).rstrip() if conclusion else ""
+        write_stderr(answer or "no agent has answered what its workers do")
         if leave := self.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
 

@@ -18,6 +18,7 @@ What follows from the signs is decided in `launcher.diagnose.progress`. The flig
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,14 @@ from launcher.diagnose.progress import (
 )
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
+from launcher.model.console import log
+from launcher.model.errors import sanitize
 
 if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
 
+STEP_LIMIT_S = 1.0
+STEP_DIGITS_MAX = 15
 WRAPPERS_MAX = 8
 """Processes looked at for one worker: it, and what it wraps."""
 
@@ -147,3 +152,32 @@ def _read_fields(pid: int, name: str) -> dict[str, str]:
             return {key: text.strip() for key, _, text in (line.partition(":") for line in file)}
     except OSError:
         return {}
+
+
+def read_progress_file(path: str) -> int:
+    """Return the step with which a file begins; -1 without one, which is logged.
+
+    It is read in a thread, with a limit: such a file lies where checkpoints do, and a storage that hangs may be why the
+    round has ended.
+    """
+    found: list[bytes | OSError] = []
+
+    def read() -> None:
+        try:
+            with open(path, "rb") as file:
+                found.append(file.read(STEP_DIGITS_MAX + 1))
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=read, name="progress file", daemon=True)
+    thread.start()
+    thread.join(STEP_LIMIT_S)
+    text = found[0] if found else TimeoutError(0, f"no answer within {STEP_LIMIT_S:g} s")
+    if isinstance(text, OSError):
+        log(f"--progress-file {sanitize(path)} cannot be read: {text.strerror}")
+        return -1
+    step = text.split()[:1]
+    if not step or not step[0].isdigit() or len(step[0]) > STEP_DIGITS_MAX:
+        log(f"--progress-file {sanitize(path)} does not begin with a step: {text[:20]!r}")
+        return -1
+    return int(step[0])

@@ -117,6 +117,7 @@ class Config(Struct, frozen=True, kw_only=True):
     worker_port_range: tuple[int, int] | None
     preemption_signal: str | None
     preemption_file: str | None
+    progress_file: str | None
     lease_ttl_s: float | None
     heartbeat_timeout_s: float | None
     hang_limits: HangLimits | None

@@ -312,15 +312,16 @@ def _show_answer(
 
     agent = None if store else why.choose_agent(why.list_local_agents(), run_id)
     if agent is not None:
-        told = why.ask_agent(agent, timeout_s)
+        conclusion = why.ask_agent(agent, timeout_s)
     elif run_id is None:
         raise UsageError("no job of this user runs workers on this machine", "name the run, and --rdzv-endpoint")
     else:
         if not store and not any(os.environ.get(variable) for variable in BY_NAME["rdzv-endpoint"].variables):
             raise UsageError(f"no run or agent named {run_id} is on this machine", "--rdzv-endpoint names its store")
         with _open_job_store(store, run_id) as jobs:
-            told = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
-    write_stdout(encode_answer(told.answer).decode() if as_json else why.render(told, stacks=stacks).rstrip())
+            conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
+    text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
+    write_stdout(text.rstrip())
 
 
 def _submit_request(

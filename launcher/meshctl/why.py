@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from launcher.agent.diagnosis.messages import Told
+from launcher.agent.diagnosis.messages import Conclusion
 from launcher.agent.diagnosis.question_socket import NAME, Question, read_user
 from launcher.diagnose.answer import render_answer
 from launcher.meshctl.job_store import JobStore
@@ -64,7 +64,7 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
     return next((agent for agent in agents if run_id in (None, agent.run_id, agent.pid)), None)
 
 
-def ask_agent(agent: LocalAgent, limit_s: float) -> Told:
+def ask_agent(agent: LocalAgent, limit_s: float) -> Conclusion:
     """Ask an agent of this machine. Raises TemporaryError if there is no answer."""
     try:
         return _read_answer(msgspec.json.encode(_ask(agent.name, "why", limit_s)), agent.run_id)
@@ -73,7 +73,7 @@ def ask_agent(agent: LocalAgent, limit_s: float) -> Told:
         raise TemporaryError(f"the agent of run {agent.run_id} on this machine {why}") from None
 
 
-def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Told:
+def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Conclusion:
     """Ask the leader, through the store. Raises UsageError for a run that is over, TemporaryError without an answer."""
     command = Command(kind="why", by=by)
     current = jobs.find_run(run_id)
@@ -98,16 +98,16 @@ def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Told:
     raise TemporaryError(f"run {run_id} has just ended", "its verdict: meshctl status")
 
 
-def render(told: Told, *, stacks: bool) -> str:
+def render(conclusion: Conclusion, *, stacks: bool) -> str:
     """Render an answer for a terminal."""
-    return told.stacks if stacks and told.stacks else render_answer(told.answer)
+    return conclusion.stacks if stacks and conclusion.stacks else render_answer(conclusion.answer)
 
 
-def _read_answer(text: bytes, run_id: str) -> Told:
+def _read_answer(text: bytes, run_id: str) -> Conclusion:
     if text == b"{}":
         raise TemporaryError(f"the leader of run {run_id} has not answered in time", "ask again")
     try:
-        return msgspec.json.decode(text, type=Told)
+        return msgspec.json.decode(text, type=Conclusion)
     except msgspec.MsgspecError:  # a sentence: an agent of an earlier version, or no leader that knows the request
         raise UsageError(f"run {run_id}: {text.decode(errors='replace')[:200]}") from None
 

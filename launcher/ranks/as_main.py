@@ -100,6 +100,9 @@ if __name__ == "__main__":
             _error.__traceback__ = _trace
             if _failure:
                 _failure["fail_under_jax"](_error, _error_file)
-            else:
-                _load("main_failure")["leave_exception"](_error, _error_file)
+            elif not isinstance(_error, SystemExit):
+                try:  # noqa: SIM105 - contextlib is an import
+                    _load("main_failure")["leave_exception"](_error, _error_file)
+                except BaseException:  # a module of the script's may stand in the way of Python's own
+                    pass
         raise

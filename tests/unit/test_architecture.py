@@ -37,7 +37,7 @@ BORDERS = {
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 4, "launcher.agent.cluster": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
-    "launcher.agent.loop": 1, "launcher.agent.worker_channel": 1,
+    "launcher.agent.loop": 2, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from launcher.agent.diagnosis.messages import Evidence, Purpose, Told
+from launcher.agent.diagnosis.messages import Conclusion, Evidence, Purpose
 from launcher.diagnose.answer import Gap, make_answer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.stack_groups import render_stacks
@@ -65,10 +65,10 @@ class Collection:
     def is_complete(self) -> bool:
         return self._round > 0 and len(self._ranks) == self._mesh.world_size
 
-    def conclude(self) -> Told:
+    def conclude(self) -> Conclusion:
         """Name the ranks that the others wait for."""
         if not self._round:
-            return Told(id=self.id, round=0, purpose=self.purpose, answer=_NO_ANSWER)
+            return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=_NO_ANSWER)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
         late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
@@ -76,7 +76,7 @@ class Collection:
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:
             stacks = f"{stacks[:STACKS_MAX].rpartition(chr(10))[0]}\n... the rest is in the folders\n"
-        return Told(
+        return Conclusion(
             id=self.id,
             round=self._round,
             purpose=self.purpose,

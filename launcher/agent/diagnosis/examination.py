@@ -24,12 +24,12 @@ from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
 from launcher.agent.diagnosis.local_round import LocalRound
 from launcher.agent.diagnosis.messages import (
     Ask,
+    Conclusion,
     Evidence,
     Examine,
     Message,
     NodeSilence,
     Purpose,
-    Told,
     decode_message,
     encode_message,
 )
@@ -41,7 +41,7 @@ LIMIT_S = 5.0
 FAILURE_LIMIT_S = 1.0
 """The survivors of a failure are looked at before they are killed, and the job's restart waits for that."""
 NOTES_LIMIT_S = 1.0  # for the way of notes, and the start of the examiners, on top
-REPEAT_S = 30.0  # silence is told again, in case another agent leads by now
+REPEAT_S = 30.0  # silence is reported again, in case another agent leads by now
 _COUNTERS = "counters"
 
 
@@ -75,8 +75,8 @@ class Examination:
         self._asked: dict[str, float] = {}  # own questions, and when they are given up
         self._collection: Collection | None = None
         self._askers: list[tuple[str, str]] = []  # member id and question
-        self._concluded: deque[tuple[Told, list[tuple[str, str]]]] = deque()
-        self._told: deque[Told] = deque()
+        self._concluded: deque[tuple[Conclusion, list[tuple[str, str]]]] = deque()
+        self._news: deque[Conclusion] = deque()
         self._counters: dict[int, tuple[object, ...]] | None = None
         self._silence: NodeSilence | None = None
         self._repeat_at = math.inf
@@ -157,13 +157,13 @@ class Examination:
             case Evidence() as evidence:
                 if self._collection is not None and evidence.id == self._collection.id:
                     self._collection.add(evidence)
-            case Told() as told:
-                if told.purpose == "silence":
+            case Conclusion() as conclusion:
+                if conclusion.purpose == "silence":
                     self._repeat_at = math.inf
-                if self._asked.pop(told.id, None) is not None or told.purpose != "question":
-                    self._told.append(told)
+                if self._asked.pop(conclusion.id, None) is not None or conclusion.purpose != "question":
+                    self._news.append(conclusion)
 
-    def advance(self, now: float) -> list[Told]:
+    def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded for this node. An answer of kind "" says that there is none."""
         for key, report in self._examiner.take(now):
             if key == _COUNTERS:
@@ -174,13 +174,13 @@ class Examination:
             self._conclude(self._collection, self._askers)
             self._collection, self._askers = None, []
         while self._concluded:
-            self._tell(*self._concluded.popleft())
+            self._send_answer(*self._concluded.popleft())
         if self._silence is not None and now >= self._repeat_at:
             self._repeat_at = now + REPEAT_S
             self._send(TO_LEADER, self._silence)
         if now >= self._hold_until:
             self._hold_until = -math.inf
-        return [self._told.popleft() for _ in range(len(self._told))]
+        return [self._news.popleft() for _ in range(len(self._news))]
 
     def list_given_up(self, now: float) -> list[str]:
         """Return the own questions that nobody has answered in time."""
@@ -220,9 +220,9 @@ class Examination:
 
         threading.Thread(target=work, name="diagnosis", daemon=True).start()
 
-    def _tell(self, told: Told, askers: list[tuple[str, str]]) -> None:
+    def _send_answer(self, conclusion: Conclusion, askers: list[tuple[str, str]]) -> None:
         for to, id in dict.fromkeys(askers):
-            self._send(to, replace(told, id=id))
+            self._send(to, replace(conclusion, id=id))
 
     # --- every agent's part ---
 

@@ -22,7 +22,7 @@ from rendezvous.events import AnswerCommand, Event
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.examination import Examination
-    from launcher.agent.diagnosis.messages import Told
+    from launcher.agent.diagnosis.messages import Conclusion
 
 _GIVEN_UP = b"{}"
 ANSWER_MAX = 60_000
@@ -45,7 +45,7 @@ class Inquiries:
         self._submit = submit
         self._run_id = run_id
         self._node = node
-        self._pending: dict[str, Callable[[Told | None], object]] = {}
+        self._pending: dict[str, Callable[[Conclusion | None], object]] = {}
         self._round: LocalRound | None = None
         self._targets: dict[int, Target] = {}
         try:
@@ -100,7 +100,7 @@ class Inquiries:
 
     # --- questions ---
 
-    def ask(self, take_answer: Callable[[Told | None], object], now: float) -> None:
+    def ask(self, take_answer: Callable[[Conclusion | None], object], now: float) -> None:
         """Ask the leader; `take_answer` gets None if nobody has answered in time."""
         self._pending[self.examination.ask("question", now)] = take_answer
 
@@ -108,7 +108,7 @@ class Inquiries:
         """Answer a request that somebody has made through the store."""
         self.ask(partial(self._answer_command, token), now)
 
-    def advance(self, now: float) -> list[Told]:
+    def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded without a question of this node."""
         if self._socket is not None:
             for connection, question in self._socket.take():
@@ -119,12 +119,12 @@ class Inquiries:
         if self._examination is None:
             return []
         left = []
-        for told in self._examination.advance(now):
-            take_answer = self._pending.pop(told.id, None)
+        for conclusion in self._examination.advance(now):
+            take_answer = self._pending.pop(conclusion.id, None)
             if take_answer is not None:
-                take_answer(told)
+                take_answer(conclusion)
             else:
-                left.append(told)
+                left.append(conclusion)
         for id in self._examination.list_given_up(now):
             if id in self._pending:
                 self._pending.pop(id)(None)
@@ -140,17 +140,17 @@ class Inquiries:
         if self._socket is not None:
             self._socket.close()
 
-    def _answer_command(self, token: str, told: Told | None) -> None:
-        self._submit(AnswerCommand(token, encode_answer(told).decode()))
+    def _answer_command(self, token: str, conclusion: Conclusion | None) -> None:
+        self._submit(AnswerCommand(token, encode_answer(conclusion).decode()))
 
 
-def encode_answer(told: Told | None) -> bytes:
+def encode_answer(conclusion: Conclusion | None) -> bytes:
     """Encode an answer for `meshctl`; "{}" if there is none."""
-    if told is None:
+    if conclusion is None:
         return _GIVEN_UP
-    text = msgspec.json.encode(told)
-    return text if len(text) <= ANSWER_MAX else msgspec.json.encode(msgspec.structs.replace(told, stacks=""))
+    text = msgspec.json.encode(conclusion)
+    return text if len(text) <= ANSWER_MAX else msgspec.json.encode(msgspec.structs.replace(conclusion, stacks=""))
 
 
-def _answer(connection: Connection, told: Told | None) -> None:
-    connection.answer(encode_answer(told))
+def _answer(connection: Connection, conclusion: Conclusion | None) -> None:
+    connection.answer(encode_answer(conclusion))

@@ -3,7 +3,7 @@
     any agent  -- Ask -->      the leader
     the leader -- Examine -->  all agents of the round
     each       -- Evidence --> the leader      one or several, some two kilobytes a rank
-    the leader -- Told -->     who asked, or all
+    the leader -- Conclusion -->     who asked, or all
 
 They are notes of the agreement (rendezvous/member/notes.py): each may be lost, so who waits for one has a limit.
 """
@@ -59,7 +59,7 @@ class Evidence(_Message, frozen=True, kw_only=True, tag="evidence"):
     remarks: tuple[str, ...] = ()
 
 
-class Told(_Message, frozen=True, kw_only=True, tag="told"):
+class Conclusion(_Message, frozen=True, kw_only=True, tag="conclusion"):
     """What the leader concludes. `stacks`: of all ranks, for people. `round`: 0 if no agent has answered.
 
     `is_news`: whether it names more than a worker that has failed.
@@ -72,7 +72,7 @@ class Told(_Message, frozen=True, kw_only=True, tag="told"):
     is_news: bool = True
 
 
-Message = Ask | NodeSilence | Examine | Evidence | Told
+Message = Ask | NodeSilence | Examine | Evidence | Conclusion
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 

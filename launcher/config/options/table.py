@@ -60,6 +60,7 @@ GROUPS = {
     "script": "What a worker runs",
     "restarts": "When something fails or stops",
     "health": "Whether a node is fit to join, and its workers live",
+    "hangs": "When workers make no progress",
     "leaving": "When a node is told to go, or cannot be reached",
     "output": "Where the output goes",
     "logs": "More about logs, and events",
@@ -180,14 +181,16 @@ TABLE: tuple[Option, ...] = (
            "The longest that such a check may take."),
     Option("ours", "heartbeat-timeout", "health", "SECONDS", parse_timeout, "none",
            "A worker that has called launcher.worker.heartbeat() and is silent for so long has failed."),
-    Option("ours", "hang-timeout", "health", "SECONDS[,PHASE=SECONDS]", parse_hang_timeout,
+    Option("ours", "hang-timeout", "hangs", "SECONDS[,PHASE=SECONDS]", parse_hang_timeout,
            "600,start=3600,first-step=3600", "A node that shows no progress for so long hangs; 0: never. Progress is "
            "a collective, a heartbeat, output.", field="hang_limits"),
-    Option("ours", "on-hang", "health", "report|restart", parse_choice, "report",
+    Option("ours", "on-hang", "hangs", "report|restart", parse_choice, "report",
            "What follows: a report, or that and a restart as after a failure."),
-    Option("ours", "expect", "health", "REGEX", make_optional(parse_pattern), "",
+    Option("ours", "expect", "hangs", "REGEX", make_optional(parse_pattern), "",
            "Output is progress only in lines that match this, such as 'loss='."),
-    Option("ours", "hang-evidence", "health", "", parse_flag, "0",
+    Option("ours", "progress-file", "hangs", "FILE", make_optional(parse_text), "", "It begins with the last step "
+           "done, as launcher.worker.progress reports it."),
+    Option("ours", "hang-evidence", "hangs", "", parse_flag, "0",
            "Every worker opens torch's flight recorder to its agent, by a hook in its Python's start."),
 
     Option("torchrun", "log-dir", "output", "DIR", make_optional(parse_text), "a temporary directory",

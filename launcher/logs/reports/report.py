@@ -80,7 +80,8 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
         if self.sentence:
             return f"gave {self.sentence} and was killed"
         if name := find_signal_name(self.exit_code):
-            return f"was killed by {name}"
+            is_said = bool(self.class_reason) or not self.is_out_of_memory
+            return f"was killed by {name}" + ("" if is_said else " (out of memory)")
         return f"failed with exit code {self.exit_code}"
 
 

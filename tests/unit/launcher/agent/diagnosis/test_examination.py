@@ -10,7 +10,7 @@ import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.messages import Told
+from launcher.agent.diagnosis.messages import Conclusion
 from launcher.diagnose.evidence import Frame, RankEvidence
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
@@ -62,7 +62,7 @@ class Agents:
 
     def __init__(self, *names: str, spare: str = "") -> None:
         self.now = AT
-        self.told: dict[str, list[Told]] = {name: [] for name in names}
+        self.told: dict[str, list[Conclusion]] = {name: [] for name in names}
         self.lost: set[str] = set()
         self.notes: list[tuple[str, str, str]] = []
         self.woken = threading.Event()
@@ -108,9 +108,9 @@ def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
     agents = Agents("a", "b")
     id = agents.agents[asker].ask("question", AT)
     agents.run()
-    (told,) = agents.told[asker]
-    assert (told.id, told.round, told.answer.culprits) == (id, 1, (3,))
-    assert "read" in told.stacks
+    (conclusion,) = agents.told[asker]
+    assert (conclusion.id, conclusion.round, conclusion.answer.culprits) == (id, 1, (3,))
+    assert "read" in conclusion.stacks
     assert [name for name, found in agents.told.items() if found] == [asker]
 
 
@@ -129,7 +129,7 @@ def test_two_questions_at_once_are_one_examination() -> None:
     assert len(agents.examiners["b"].begun) == 1
     agents.examiners["b"].is_stuck = False
     agents.run()
-    assert {name: told[0].id for name, told in agents.told.items()} == ids
+    assert {name: conclusion[0].id for name, conclusion in agents.told.items()} == ids
 
 
 def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
@@ -139,8 +139,8 @@ def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     agents.run()
     assert not agents.told["a"], "it waits for the other agent"
     agents.run(agents.agents["a"].wake_at)
-    (told,) = agents.told["a"]
-    assert told.answer.gaps[0].ranks == (2, 3)
+    (conclusion,) = agents.told["a"]
+    assert conclusion.answer.gaps[0].ranks == (2, 3)
 
 
 def test_without_a_leader_a_question_is_given_up() -> None:
@@ -173,7 +173,9 @@ def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> Non
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert agents.agents["b"].hold_until == float("-inf")
-    assert [told.purpose for found in agents.told.values() for told in found] == ["failure", "failure"], "all are told"
+    assert [conclusion.purpose for found in agents.told.values() for conclusion in found] == ["failure", "failure"], (
+        "all are told"
+    )
 
 
 def test_workers_that_cannot_be_looked_at_are_held_for_a_second_only() -> None:
@@ -196,7 +198,7 @@ def test_all_are_told_once_no_node_makes_progress() -> None:
     assert not agents.told["a"], "one works at any time"
     agents.agents["a"].report_silence("no output for 600 s", AT)
     agents.run()
-    assert [(told.purpose, told.answer.culprits) for told in agents.told["b"]] == [("silence", (3,))]
+    assert [(conclusion.purpose, conclusion.answer.culprits) for conclusion in agents.told["b"]] == [("silence", (3,))]
     agents.run(AT + 2 * REPEAT_S)
     assert len(agents.told["a"]) == 1, "once"
 

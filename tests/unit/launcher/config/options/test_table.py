@@ -89,7 +89,7 @@ SENSIBLE = {
     "devices-per-worker": "all", "mesh": "dp=*,tp=2", "elastic": "1:2", "traffic": "dp=3", "level-costs": "host=3",
     "rates": "host=4Gbit",
     "unit": "1", "within": "dp=host", "whole": "rack:2", "move-cost": "0.5", "role": "trainer",
-    "signals-to-handle": "SIGTERM", "preemption-signal": "SIGUSR1", "preemption-file": "soon",
+    "signals-to-handle": "SIGTERM", "preemption-signal": "SIGUSR1", "preemption-file": "soon", "progress-file": "step",
     "store-outage": "stop", "presence-proof": "off", "log-dir": "logs", "redirects": "3", "tee": "0:1",
     "local-ranks-filter": "0", "rdzv-backend": "etcd", "rdzv-endpoint": "k:29400", "rdzv-id": "run",
     "rdzv-conf": "timeout=9", "rdzv-prefix": "jobs", "node-name": "n1", "grow": "never", "on-finished": "exit",
