@@ -23,6 +23,11 @@ class Frame(Struct, frozen=True, kw_only=True, array_like=True):
     file: str
     line: int
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """What frames of two nodes are compared by: a script may lie in another directory on each."""
+        return self.function, self.file.rpartition("/")[2]
+
 
 class Call(Struct, frozen=True, kw_only=True, array_like=True):
     """A collective that a rank has entered. `number`: of its group's, from 1. `shape`: sizes and types of its input.

@@ -35,7 +35,7 @@ def group_stacks(ranks: Sequence[RankEvidence]) -> list[list[RankEvidence]]:
     for one in sorted(ranks, key=lambda one: one.rank):
         # Whether a rank runs or sleeps at this moment says little, but a stopped one goes nowhere.
         state = "" if one.state in ("runs", "sleeps") else one.state
-        groups[state, tuple((frame.function, frame.file) for frame in one.stack or ())].append(one)
+        groups[state, tuple(frame.place for frame in one.stack or ())].append(one)
     return sorted(groups.values(), key=lambda group: (not group[0].stack, len(group), group[0].rank))
 
 

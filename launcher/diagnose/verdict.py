@@ -428,7 +428,7 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
     stacks: defaultdict[tuple[tuple[str, str], ...], list[int]] = defaultdict(list)
     for rank, one in world.items():
         if one.stack:
-            stacks[tuple((frame.function, frame.file) for frame in one.stack)].append(rank)
+            stacks[tuple(frame.place for frame in one.stack)].append(rank)
     outside = [rank for rank, one in world.items() if one.stack and not is_communicating(one)]
     if outside and len(outside) < sum(map(len, stacks.values())):
         return outside

@@ -48,7 +48,7 @@ def test_a_job_of_one_machine_answers_by_the_pid_of_its_agent(tmp_path: Path) ->
         wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
         text = ask(job.pid)
         assert text.endswith("\n")
-        assert max(map(len, text.splitlines())) <= 100
+        assert max(map(len, text.splitlines()[:-1])) <= 80  # the hint has a whole path
         assert ask(job.pid, command="stacks").startswith("rank 1 (dp=1): asleep\n")
         assert json.loads(ask(job.pid, "--json"))["culprits"] == [1]
         assert job.exit_code is None

@@ -120,6 +120,8 @@ class Examination:
         id = os.urandom(8).hex()
         if purpose == "question":
             self._asked[id] = now + LIMIT_S + 2 * NOTES_LIMIT_S + MARGIN_S
+        elif purpose == "failure":  # the order to stop may be under way already
+            self._hold_until = now + FAILURE_LIMIT_S
         self._send(TO_LEADER, Ask(id=id, purpose=purpose))
         return id
 
@@ -229,7 +231,7 @@ class Examination:
     def _examine(self, member_id: str, order: Examine, now: float) -> None:
         if self._round is None:
             return
-        if order.purpose == "failure":
+        if order.purpose == "failure" and self._hold_until == -math.inf:
             self._hold_until = now + order.limit_s
         folder = self._find_folder(self._round.number)
         key = _Order(member_id, order)
