@@ -52,6 +52,7 @@ class _Order(NamedTuple):
     order: Examine
 
 
+# docs/internals/decisions/0048-an-examiner-process-and-one-who-concludes.md
 class Examination:
     """`submit` hands an event to the agreement. `find_folder` returns a new incident folder of a round, or "".
 
