@@ -167,7 +167,14 @@ def _make_inquiries(
         from launcher.agent.diagnosis.examination import Examination
         from launcher.agent.diagnosis.local_examiner import LocalExaminer
 
-        return Examination(LocalExaminer(supervisor, poll), submit, wake, host, layout.make_incident_path)
+        return Examination(
+            LocalExaminer(supervisor, poll),
+            submit,
+            wake,
+            host,
+            layout.make_incident_path,
+            keeps_failures=not layout.is_temporary,
+        )
 
     return Inquiries(poll, make_examination, submit, layout.run_id, host)
 

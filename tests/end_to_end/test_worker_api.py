@@ -203,4 +203,4 @@ heartbeat()
 wait_for("never")
 """
     job = run(tmp_path, "--nproc-per-node=1", "--heartbeat-timeout=0.5", script=script, exit_code=137)
-    assert "traceback : no heartbeat for 0.5 s" in job.stderr
+    assert "gave no heartbeat for 0.5 s and was killed" in job.stderr

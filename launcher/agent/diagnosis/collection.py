@@ -20,6 +20,7 @@ from launcher.worker.grid import WorkerMesh
 
 PAGE_RANKS = 16
 """Ranks in one message: some two kilobytes each, with room for what JSON within JSON adds."""
+WORLD_MAX = 1 << 20
 STACKS_MAX = 30_000
 """Characters of all stacks in an answer; the folders have the rest."""
 _NO_MESH = WorkerMesh(axes=("dp",), shape=(1,), rank=0, group_names=("dp",))
@@ -50,7 +51,7 @@ class Collection:
 
     def add(self, evidence: Evidence) -> None:
         """Add what a node has seen. The first one says which round it is; what does not belong to it is left out."""
-        if not self._round:
+        if not self._round and _is_sound(evidence):
             self._round, self._mesh = evidence.round, evidence.mesh
         if evidence.round != self._round:
             return
@@ -92,6 +93,12 @@ class Collection:
         for remark, node in self._remarks.items():
             ranks = tuple(rank for rank, its in self._nodes.items() if its == node)
             yield Gap(ranks=ranks or missing, reason=f"{node}: {remark}")
+
+
+def _is_sound(evidence: Evidence) -> bool:
+    """Whether its mesh can be one: it comes from another agent."""
+    axes, shape = evidence.mesh.axes, evidence.mesh.shape
+    return len(axes) == len(shape) > 0 and min(shape) > 0 and evidence.mesh.world_size <= WORLD_MAX
 
 
 def split_pages(evidence: Evidence) -> Iterator[Evidence]:

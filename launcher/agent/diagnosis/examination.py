@@ -55,6 +55,7 @@ class _Order(NamedTuple):
 # docs/internals/decisions/0048-an-examiner-process-and-one-who-concludes.md
 class Examination:
     """`submit` hands an event to the agreement. `find_folder` returns a new incident folder of a round, or "".
+    `keeps_failures`: whether a failure leaves one, too; not where nobody has named a directory for logs.
 
     `wake` may be called from any thread.
     """
@@ -66,12 +67,15 @@ class Examination:
         wake: Callable[[], None],
         node: str,
         find_folder: Callable[[int], str],
+        *,
+        keeps_failures: bool = True,
     ) -> None:
         self._examiner = examiner
         self._submit = submit
         self._wake = wake
         self._node = node
         self._find_folder = find_folder
+        self._keeps_failures = keeps_failures
         self._round: LocalRound | None = None
         self._asked: dict[str, float] = {}  # own questions, and when they are given up
         self._collection: Collection | None = None
@@ -170,7 +174,11 @@ class Examination:
         """Do what is due; return what was concluded for this node. An answer of kind "" says that there is none."""
         for key, report in self._examiner.take(now):
             if key == _COUNTERS:
-                self._counters = {one.rank: tuple((g.name, g.last) for g in one.groups or ()) for one in report.ranks}
+                self._counters = {
+                    one.rank: tuple((group.name, group.last) for group in one.groups)
+                    for one in report.ranks
+                    if one.groups is not None
+                }
             elif isinstance(key, _Order):
                 self._send_evidence(key, report)
         if self._collection is not None and (self._collection.is_complete or now >= self._collection.until):
@@ -234,7 +242,7 @@ class Examination:
             return
         if order.purpose == "failure" and self._hold_until == -math.inf:
             self._hold_until = now + order.limit_s
-        folder = self._find_folder(self._round.number)
+        folder = self._find_folder(self._round.number) if order.purpose != "failure" or self._keeps_failures else ""
         key = _Order(member_id, order)
         self._examiner.begin(key, self._round.targets, "all", folder, order.limit_s, now)
 

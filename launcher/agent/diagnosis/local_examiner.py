@@ -44,10 +44,11 @@ class LocalExaminer:
         self._supervisor = supervisor
         self._poll = poll
         self._running: dict[int, _Running] = {}  # by descriptor
+        self._failed: list[tuple[object, ExamineReport]] = []  # could not be started
 
     @property
     def wake_at(self) -> float:
-        return min((one.until for one in self._running.values()), default=math.inf)
+        return -math.inf if self._failed else min((one.until for one in self._running.values()), default=math.inf)
 
     def begin(
         self, key: object, targets: Sequence[Target], levels: Levels, folder: str, limit_s: float, now: float
@@ -59,7 +60,11 @@ class LocalExaminer:
                 return
         request = ExamineRequest(targets=tuple(targets), folder=folder, limit_s=limit_s, levels=levels)
         argv = (sys.executable, "-c", _PROGRAM, _ROOT, msgspec.json.encode(request).decode())
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            self._failed.append((key, _make_empty_report(str(error.strerror))))
+            return
         os.set_blocking(read_end, False)
         self._running[read_end] = _Running(levels, now + limit_s + MARGIN_S, [key], bytearray())
         self._poll.register(read_end, select.POLLIN)
@@ -68,7 +73,7 @@ class LocalExaminer:
 
     def take(self, now: float) -> list[tuple[object, ExamineReport]]:
         """Return the reports of those that have ended, or whose limit is over."""
-        found = []
+        found, self._failed = self._failed, []
         for descriptor, one in list(self._running.items()):
             if self._read(descriptor, one.output) or now >= one.until:
                 report = _parse(one.output)
@@ -105,4 +110,8 @@ def _parse(output: Collection[int]) -> ExamineReport:
         return msgspec.json.decode(lines[-1] if lines else b"", type=ExamineReport)
     except msgspec.MsgspecError:
         last = lines[-1].decode(errors="replace")[:200] if lines else "it was ended, or has not answered in time"
-        return ExamineReport(ranks=(), remarks=(f"the workers could not be looked at: {last}",))
+        return _make_empty_report(last)
+
+
+def _make_empty_report(reason: str) -> ExamineReport:
+    return ExamineReport(ranks=(), remarks=(f"the workers could not be looked at: {reason}",))

@@ -74,6 +74,7 @@ class QuestionSocket:
         except OSError:
             self._listener.close()
             raise
+        self._is_listening = True
         self._connections: dict[int, Connection] = {}
         poll.register(self._listener, select.POLLIN)
 
@@ -92,15 +93,14 @@ class QuestionSocket:
                 yield connection, question
 
     def close(self) -> None:
-        self._poll.unregister(self._listener)
-        self._listener.close()
+        self._stop_listening()
         for descriptor, connection in list(self._connections.items()):
             self._forget(descriptor)
             connection.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # none waits, or no descriptor is left
-            while True:
+        try:
+            while self._is_listening:
                 end, _ = self._listener.accept()
                 end.setblocking(False)
                 if len(self._connections) >= CONNECTIONS_MAX or read_user(end) not in (os.geteuid(), 0):
@@ -108,6 +108,16 @@ class QuestionSocket:
                     continue
                 self._connections[end.fileno()] = Connection(end)
                 self._poll.register(end, select.POLLIN)
+        except BlockingIOError:
+            pass
+        except OSError:  # no descriptor is left: it would stay readable, and the loop would not rest
+            self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            self._poll.unregister(self._listener)
+            self._listener.close()
 
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)

@@ -52,7 +52,9 @@ class Agent:
         directory.mkdir(parents=True)
         self.temporary = directory / "temporary"
         self.temporary.mkdir()
-        env = {"SOAK_SIGNS": str(signs), "TMPDIR": str(self.temporary)}
+        env = {
+            "SOAK_SIGNS": str(signs), "TMPDIR": str(self.temporary), "LAUNCHER_FAILURE_REPORT": "torchrun",
+        }  # fmt: skip
         self.job = NodeJob(host, directory, *options, script=SCRIPT, env=env)
         self.expected: set[int] = set()
         self.is_told = False  # to end
