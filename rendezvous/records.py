@@ -29,6 +29,10 @@ Port = Annotated[int, Meta(ge=0, lt=2**16)]
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 Seconds = Annotated[float, Meta(gt=-(2.0**53), lt=2.0**53)]
 Losses = Annotated[tuple[tuple[str, Seconds], ...], Meta(max_length=4096)]
+Cause = Literal["failure", "loss", "isolation", "leaving", "growth", "end", ""]
+"""What ended a round: a worker's failure, the loss of a node, one that was cut off, a departure, more nodes, or the
+end of the job; "" if it is not known.
+"""
 FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]
 
 

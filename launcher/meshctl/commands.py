@@ -24,6 +24,7 @@ from launcher.meshctl.status.follow import show_status
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError
 from launcher.model.version import __version__
+from launcher.observe.local_socket import choose_agent, list_local_agents
 from rendezvous.records import Command
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -310,7 +311,7 @@ def _show_answer(
     from launcher.diagnose.answer import encode_answer
     from launcher.meshctl import why
 
-    agent = None if store else why.choose_agent(why.list_local_agents(), run_id)
+    agent = None if store else choose_agent(list_local_agents(), run_id)
     if agent is not None:
         conclusion = why.ask_agent(agent, timeout_s)
     elif run_id is None:

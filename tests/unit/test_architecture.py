@@ -24,11 +24,11 @@ ORDER = {
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
-        "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__",
+        "observe", "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__",
     ),
 }  # fmt: skip
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
-TOP_ENTRIES_MAX = 18  # with those three
+TOP_ENTRIES_MAX = 19  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
@@ -70,7 +70,8 @@ PURE = (
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
     "launcher.locality.merge", "launcher.logs.reports.report", "launcher.logs.reports.short_report",
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state",
-    "launcher.model.[!c]*", "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
+    "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.node_report", "launcher.observe.run_events",
+    "launcher.observe.timeline", "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
     "rendezvous.settings", "rendezvous.state*",
 )  # fmt: skip

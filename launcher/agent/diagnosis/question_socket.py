@@ -1,8 +1,6 @@
-"""The socket on which this agent answers questions of its own user: `meshctl why` on this machine, without a store.
+"""The socket on which this agent answers questions of its own user, without a store; `local_socket` is the other end.
 
-A stream socket in the kernel's abstract namespace, which leaves no file behind, by a name that shows whose it is:
-`meshrun.<user id>.<pid>`. Anybody may use a name there, so each side checks the other's user id. A question is one line
-of JSON, its answer another. What is said here is no secret of the job: where its workers stand.
+What is said here is no secret of the job: where its workers stand.
 """
 
 from __future__ import annotations
@@ -10,24 +8,16 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
 
-NAME = "meshrun.{uid}.{pid}"
+from launcher.observe.local_socket import SOCKET_NAME, Question, read_user
+
 CONNECTIONS_MAX = 8
 """Further ones are closed: they may ask again."""
 LINE_MAX = 4096
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-
-
-class Question(Struct, frozen=True, kw_only=True):
-    """`kind`: "run" asks which run this is, "why" what its workers do."""
-
-    kind: str
 
 
 class Connection:
@@ -69,7 +59,7 @@ class QuestionSocket:
         self._poll = poll
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
-            self._listener.bind("\0" + NAME.format(uid=os.geteuid(), pid=os.getpid()))
+            self._listener.bind("\0" + SOCKET_NAME.format(uid=os.geteuid(), pid=os.getpid()))
             self._listener.listen(CONNECTIONS_MAX)
         except OSError:
             self._listener.close()
@@ -122,9 +112,3 @@ class QuestionSocket:
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)
         del self._connections[descriptor]
-
-
-def read_user(end: socket.socket) -> int:
-    """Return the user id of the process at the other end. Raises OSError."""
-    found = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(found)[1])

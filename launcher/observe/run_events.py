@@ -1,0 +1,183 @@
+"""The facts of a run as one agent sees them, each a record with a time: the lines of `--events`.
+
+Everything that is shown of a run's past is made from these records: the timeline, the files of rounds, goodput, the
+metrics, `meshctl events`. A line is a JSON object with `schema`, `event` and `time` first; a later version may add
+events and fields, which a reader ignores, and raises `schema` when it changes the meaning of one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rendezvous import codec
+from rendezvous.records import Cause
+
+SCHEMA = 1
+
+
+class RunEvent(Struct, frozen=True, kw_only=True, tag_field="event"):
+    """What every event has: `at`, seconds since 1970 by the node's clock, in a line as `time`; `round` 0 for none."""
+
+    at: float
+    run_id: str
+    node: str
+    round: int = 0
+
+
+class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
+    """An agent runs on this node. `reason` explains its number of workers."""
+
+    pid: int
+    version: str
+    worker_count: int
+    reason: str = ""
+
+
+class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
+    """No round runs here, and this is what the node waits for."""
+
+    sentence: str
+
+
+class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
+    """This node's workers are about to start. `waited_s`: since the agent's start, or the end of its last round."""
+
+    world_size: int
+    node_count: int
+    ranks: tuple[int, ...]
+    mesh: str
+    restart_count: int
+    max_restarts: int
+    waited_s: float
+    summary: str = ""
+
+
+class WorkerStarted(RunEvent, frozen=True, kw_only=True, tag="worker_started"):
+    """A worker runs its program."""
+
+    rank: int
+    local_rank: int
+    pid: int
+
+
+class WorkerEnded(RunEvent, frozen=True, kw_only=True, tag="worker_ended"):
+    """A worker has ended; `terminated`: because its round was. `exit_code`: negative for a signal."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    outcome: Literal["succeeded", "failed", "terminated"]
+    exit_code: int
+    sentence: str = ""
+
+
+class FailureFound(RunEvent, frozen=True, kw_only=True, tag="failure_found"):
+    """The failure that ended the round on this node. `failure_class`: as in the report, such as "user code: KeyError".
+
+    `error`: the exception's type and message, if it is known; `log_file`: where the worker's stderr is kept.
+    """
+
+    rank: int
+    exit_code: int
+    failure_class: str = ""
+    error: str = ""
+    log_file: str = ""
+
+
+class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
+    """The workers report that they have saved a checkpoint."""
+
+
+class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
+    """No worker of the run makes progress, as the leader concludes. `ranks`: those that the others wait for."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    sentence: str
+    folders: tuple[str, ...] = ()
+
+
+class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
+    """Something that the agreement says once. `rule`: the name of the rule that was applied, if it answers a fault."""
+
+    sentence: str
+    rule: str = ""
+
+
+class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
+    """The round is being ended on all nodes. `mode`: "kill", "grace", or "fence" after a lost membership."""
+
+    cause: Cause
+    reason: str
+    mode: str
+
+
+class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
+    """Nothing of the round is left on this node. `ran_s`: since its start; `step`: the highest, -1 for none."""
+
+    cause: Cause
+    reason: str
+    ran_s: float
+    step: int = -1
+
+
+class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
+    """The agent ends. `verdict`: the job's, "success", "failure" or "stopped"; "" if only this node leaves."""
+
+    exit_code: int
+    verdict: str
+    reason: str
+
+
+AnyRunEvent = (
+    AgentStarted
+    | WaitChanged
+    | RoundStarted
+    | WorkerStarted
+    | WorkerEnded
+    | FailureFound
+    | CheckpointReported
+    | HangReported
+    | RemarkMade
+    | RoundStopping
+    | RoundEnded
+    | AgentEnded
+)
+
+
+def encode_event(event: RunEvent) -> bytes:
+    """Encode an event as a line of JSON, without the newline."""
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return msgspec.json.encode(
+        {"schema": SCHEMA, "event": fields.pop("event"), "time": format_time(fields.pop("at")), **fields}
+    )
+
+
+def decode_event(line: bytes | str) -> AnyRunEvent | None:
+    """Decode a line; None for an event that this version does not know. Raises RecordError for what is none."""
+    fields = codec.decode(dict[str, Any], line, "an event")
+    fields.pop("schema", None)
+    if fields.get("event") not in EVENT_NAMES:
+        return None
+    return codec.convert(AnyRunEvent, {**fields, "at": parse_time(str(fields.pop("time", "")))}, "an event")  # type: ignore[arg-type]
+
+
+EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in AnyRunEvent.__args__)
+
+
+def format_time(at: float) -> str:
+    """Format seconds since 1970 by RFC 3339, in UTC, with milliseconds: "2026-01-31T08:05:00.250Z"."""
+    text = datetime.fromtimestamp(round(at, 3), timezone.utc).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds since 1970 of what `format_time` has written; 0 for anything else."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,130 @@
+"""A run's rounds and workers, built from its events: what status, history, metrics and pages show of the past.
+
+One agent sees its own workers, and of the rounds what all agents are told: when they began and ended, how large they
+were, and what ended them.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from launcher.observe import run_events
+from launcher.observe.run_events import RunEvent
+from rendezvous.records import Cause
+
+ROUNDS_MAX = 100
+"""Rounds that are kept, the newest; as many as the store keeps."""
+
+
+class RoundSummary(Struct, kw_only=True):
+    """A round as this node saw it. Times are seconds since 1970; `ended_at` and `saved_at`: 0 for not yet.
+
+    `cause` and `reason`: what ended it. `failed_rank`, `failure_class`, `error`: of the failure on this node, if the
+    round ended by one; -1 and "" otherwise. `saved_at`: the last checkpoint that was reported. `step`: the highest.
+    """
+
+    round: int
+    began_at: float
+    world_size: int
+    node_count: int
+    ranks: tuple[int, ...]
+    restart_count: int
+    waited_s: float
+    mesh: str = ""
+    ended_at: float = 0.0
+    cause: Cause = ""
+    reason: str = ""
+    failed_rank: int = -1
+    failure_class: str = ""
+    error: str = ""
+    saved_at: float = 0.0
+    step: int = -1
+
+
+class WorkerRecord(Struct, kw_only=True):
+    """A worker of the current or last round. `state`: "running", "succeeded", "failed" or "terminated"."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    started_at: float
+    state: str = "running"
+    ended_at: float = 0.0
+    exit_code: int | None = None
+    sentence: str = ""
+
+
+class RunTimeline:
+    """What has happened so far. `began_at`: when the agent started; `waiting`: what the node waits for, "" in a round.
+
+    `restart_counts`: how many rounds ended, by cause.
+    """
+
+    def __init__(self) -> None:
+        self.began_at = 0.0
+        self.rounds: list[RoundSummary] = []
+        self.workers: dict[int, WorkerRecord] = {}
+        self.waiting = ""
+        self.failure_counts: dict[str, int] = {}
+        self.end_counts: dict[str, int] = {}
+        self.checkpoint_count = 0
+        self.hang_count = 0
+
+    @property
+    def current(self) -> RoundSummary | None:
+        """The round that runs here, or is being stopped."""
+        return self.rounds[-1] if self.rounds and not self.rounds[-1].ended_at else None
+
+    def take(self, event: RunEvent) -> None:
+        """Take the next event."""
+        self.began_at = self.began_at or event.at
+        current = self.current
+        match event:
+            case run_events.RoundStarted():
+                self.waiting, self.workers = "", {}
+                self.rounds = [*self.rounds[1 - ROUNDS_MAX :], _begin_round(event)]
+            case run_events.WorkerStarted():
+                self.workers[event.local_rank] = WorkerRecord(
+                    rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at
+                )
+            case run_events.WorkerEnded():
+                worker = self.workers.get(event.local_rank)
+                if worker is not None:
+                    worker.state, worker.ended_at, worker.exit_code = event.outcome, event.at, event.exit_code
+                    worker.sentence = event.sentence
+            case run_events.WaitChanged():
+                self.waiting = event.sentence
+            case run_events.HangReported():
+                self.hang_count += 1
+            case _ if current is not None:
+                self._take_of_round(current, event)
+
+    def _take_of_round(self, current: RoundSummary, event: RunEvent) -> None:
+        match event:
+            case run_events.FailureFound():
+                current.failed_rank, current.failure_class = event.rank, event.failure_class
+                current.error = event.error
+                kind = event.failure_class.partition(":")[0] or "unknown"
+                self.failure_counts[kind] = self.failure_counts.get(kind, 0) + 1
+            case run_events.CheckpointReported():
+                current.saved_at = event.at
+                self.checkpoint_count += 1
+            case run_events.RoundStopping():
+                current.cause, current.reason = event.cause, event.reason
+            case run_events.RoundEnded():
+                current.ended_at, current.step = event.at, max(current.step, event.step)
+                current.cause, current.reason = event.cause or current.cause, event.reason or current.reason
+                self.end_counts[current.cause or "unknown"] = self.end_counts.get(current.cause or "unknown", 0) + 1
+
+
+def _begin_round(event: run_events.RoundStarted) -> RoundSummary:
+    return RoundSummary(
+        round=event.round,
+        began_at=event.at,
+        world_size=event.world_size,
+        node_count=event.node_count,
+        ranks=event.ranks,
+        restart_count=event.restart_count,
+        waited_s=event.waited_s,
+        mesh=event.mesh,
+    )

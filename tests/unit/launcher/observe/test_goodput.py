@@ -1,0 +1,47 @@
+"""Where a run's time went."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.observe.goodput import compute_goodput
+from launcher.observe.timeline import RoundSummary
+from rendezvous.records import Cause
+
+
+def make_round(began_at: float, ended_at: float = 0.0, cause: Cause = "", saved_at: float = 0.0) -> RoundSummary:
+    return RoundSummary(
+        round=1, began_at=began_at, ended_at=ended_at, cause=cause, saved_at=saved_at,
+        world_size=2, node_count=1, ranks=(0, 1), restart_count=0, waited_s=0.0,
+    )  # fmt: skip
+
+
+def test_time_before_the_first_round_is_lost_to_the_start() -> None:
+    found = compute_goodput([make_round(110.0)], 100.0, 200.0)
+    assert (found.total_s, found.trained_s, found.lost_s) == (100.0, 90.0, {"start": 10.0})
+    assert found.ratio == pytest.approx(0.9)
+
+
+def test_a_pause_is_lost_to_what_ended_the_round_before() -> None:
+    found = compute_goodput([make_round(100.0, 150.0, "loss"), make_round(170.0)], 100.0, 200.0)
+    assert (found.trained_s, found.lost_s) == (80.0, {"loss": 20.0})
+
+
+def test_work_after_the_last_checkpoint_is_undone_by_a_failure() -> None:
+    found = compute_goodput([make_round(100.0, 150.0, "failure", saved_at=140.0), make_round(155.0)], 100.0, 200.0)
+    assert (found.trained_s, found.lost_s) == (85.0, {"failure": 15.0})
+
+
+def test_growth_undoes_nothing() -> None:
+    found = compute_goodput([make_round(100.0, 150.0, "growth", saved_at=140.0), make_round(155.0)], 100.0, 200.0)
+    assert (found.trained_s, found.lost_s) == (95.0, {"growth": 5.0})
+
+
+def test_a_run_that_waits_loses_time_and_one_that_has_ended_does_not() -> None:
+    assert compute_goodput([make_round(100.0, 150.0, "loss")], 100.0, 200.0).lost_s == {"loss": 50.0}
+    assert compute_goodput([make_round(100.0, 150.0, "end")], 100.0, 200.0).lost_s == {}
+
+
+def test_before_anything_has_happened_there_is_no_ratio_to_speak_of() -> None:
+    assert compute_goodput([], 100.0, 100.0).ratio == 0.0
+    assert compute_goodput([], 100.0, 130.0).lost_s == {"start": 30.0}

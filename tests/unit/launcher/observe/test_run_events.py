@@ -1,0 +1,61 @@
+"""Events as lines of JSON: what a reader gets back, and what it does with lines of other versions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from launcher.observe.run_events import (
+    EVENT_NAMES,
+    RoundEnded,
+    WorkerEnded,
+    decode_event,
+    encode_event,
+    format_time,
+    parse_time,
+)
+from rendezvous.errors import RecordError
+
+AT = 1_767_225_600.25
+ENDED = RoundEnded(at=AT, run_id="digits", node="n0", round=2, cause="loss", reason="n3 lost", ran_s=12.5, step=400)
+
+
+def test_a_line_begins_with_schema_event_and_time() -> None:
+    fields = json.loads(encode_event(ENDED))
+    assert list(fields)[:3] == ["schema", "event", "time"]
+    assert (fields["schema"], fields["event"], fields["time"]) == (1, "round_ended", "2026-01-01T00:00:00.250Z")
+    assert (fields["cause"], fields["ran_s"], fields["step"]) == ("loss", 12.5, 400)
+
+
+def test_what_was_written_is_read_again() -> None:
+    killed = WorkerEnded(
+        at=AT, run_id="a", node="n", round=1, rank=3, local_rank=1, pid=7, outcome="failed", exit_code=-9
+    )
+    for event in (ENDED, killed):
+        assert decode_event(encode_event(event)) == event
+
+
+def test_an_event_or_field_of_a_later_version_is_left_out() -> None:
+    assert decode_event(b'{"schema": 1, "event": "moon_risen", "time": "2026-01-01T00:00:00.000Z"}') is None
+    fields = {**json.loads(encode_event(ENDED)), "moon": "full"}
+    assert decode_event(json.dumps(fields)) == ENDED
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'{"event": "round_ended"}', b'{"event": "round_ended", "round": "x"}']
+)
+def test_what_is_no_event_is_refused(line: bytes) -> None:
+    with pytest.raises(RecordError):
+        decode_event(line)
+
+
+def test_times_keep_their_milliseconds() -> None:
+    assert format_time(0.0) == "1970-01-01T00:00:00.000Z"
+    assert format_time(AT + 0.0009) == "2026-01-01T00:00:00.251Z"
+    assert parse_time(format_time(AT)) == AT
+    assert parse_time("yesterday") == 0.0
+
+
+def test_names_are_distinct() -> None:
+    assert len(set(EVENT_NAMES)) == len(EVENT_NAMES) == 12
