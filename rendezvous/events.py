@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rendezvous.errors import LeaseExists, StoreError
-from rendezvous.records import Verdict
+from rendezvous.records import Cause, Verdict
 from rendezvous.stores.contract import Batch, Compare, Get, Lease, Operation, Renewal, Store, TxnResult
 
 # --- Requests to the store, inside the action StoreRequest ---
@@ -76,7 +76,9 @@ class Event(Struct, frozen=True):
 
 
 class Start(Event, frozen=True):
-    """Join the job."""
+    """Join the job. `wall_offset_s`: seconds since 1970 at time 0 of the machine's clock; times for people need it."""
+
+    wall_offset_s: float = 0.0
 
 
 class Tick(Event, frozen=True):
@@ -218,13 +220,19 @@ class PeerMessage(Event, frozen=True):
 TO_LEADER = "leader"
 TO_ROUND = "round"
 """All members with ranks in the running round; only the leader reaches them."""
+TO_ALL = "all"
+"""All members, spares included; only the leader reaches them."""
 
 
 class SendNote(Event, frozen=True):
-    """The program above has a text for other members: `to` is a member id, TO_LEADER or TO_ROUND. It may be lost."""
+    """The program above has a text for other members: `to` is a member id or one of the words above. It may be lost.
+
+    With a `token`, NoteSent says to how many members it was sent.
+    """
 
     to: str
     text: str
+    token: str = ""
 
 
 class AnswerCommand(Event, frozen=True):
@@ -305,12 +313,13 @@ class StartRound(Action, frozen=True):
 class StopRound(Action, frozen=True):
     """End this node's workers of the round; answer with RoundStopped.
 
-    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once.
+    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once. `cause`: what ends the round.
     """
 
     round: int
     mode: str
     reason: str
+    cause: Cause = ""
 
 
 class ExtendWatchdog(Action, frozen=True):
@@ -348,6 +357,13 @@ class NoteReceived(Action, frozen=True):
 
     member_id: str
     text: str
+
+
+class NoteSent(Action, frozen=True):
+    """The note SendNote `token` is on its way to these members: 0 if none is known, as between two leaders."""
+
+    token: str
+    member_ids: tuple[str, ...]
 
 
 class PassOn(Action, frozen=True):

@@ -130,7 +130,9 @@ class MemberMachine:
         if state.membership.is_final and not isinstance(event, (StoreReply, StoreRejected, StoreOutcomeUnknown)):
             return
         match event:
-            case events.Start() | events.Tick():
+            case events.Start(wall_offset_s):
+                state.wall_offset_s = wall_offset_s
+            case events.Tick():
                 pass
             case StoreReply() | StoreRejected() | StoreOutcomeUnknown():
                 self._handle_outcome(event, now)
@@ -233,7 +235,9 @@ class MemberMachine:
         stale_watch.advance(state, now)
         verdict = leave.find_verdict(state)
         if verdict is not None:
-            local_round.stop_workers(state, "grace" if verdict.kind == "stopped" else "kill", verdict.reason, now)
+            local_round.stop_workers(
+                state, "grace" if verdict.kind == "stopped" else "kill", verdict.reason, "end", now
+            )
             leave.obey(state, verdict, now)
             return
         local_round.advance(state, now)
@@ -284,7 +288,7 @@ class MemberMachine:
             case SuspectRemoval(loss_reason):
                 self._suspect_removal(loss_reason, now)
             case QuitJob(reason):
-                local_round.stop_workers(state, "fence", reason, now)
+                local_round.stop_workers(state, "fence", reason, "isolation", now)
                 asked = state.leaving.request or events.LeaveRequest(reason, EXIT_FENCED)
                 self._finish(Finish(asked.exit_code, asked.reason), now)
             case Finish():
@@ -302,7 +306,7 @@ class MemberMachine:
     def _suspect_removal(self, loss_reason: str, now: float) -> None:
         """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""
         self.state.membership.move("removal suspected")
-        local_round.stop_workers(self.state, "fence", "no longer a member", now)
+        local_round.stop_workers(self.state, "fence", "no longer a member", "isolation", now)
         leave.explain_fence(self.state, loss_reason, now)
 
     def _lose_membership(self, now: float, why: str = "", *, is_early: bool = False) -> None:
@@ -313,7 +317,7 @@ class MemberMachine:
         state = self.state
         if state.is_member:
             state.requests.log(f"lost the membership: {why or state.lease.loss_reason}; joining again")
-        local_round.stop_workers(state, "fence", "the lease has ended", now)
+        local_round.stop_workers(state, "fence", "the lease has ended", "isolation", now)
         since = now - state.settings.lease_ttl_s
         election.note_unaware(state, state.peers.list_reached_after(since) if is_early else (), now)
         self._become_new_member()

@@ -2,8 +2,8 @@
 
 A record read from the store is validated field by field, because another version or another program may have written
 it. Fields that this version does not know survive a rewrite; another record version is refused with a sentence, because
-an upgrade is a new job. Times are never stored: clocks of two machines are not compared, so a time that one leader
-hands to the next is stored as an age.
+an upgrade is a new job. Clocks of two machines are not compared: a time that one leader hands to the next is stored as
+an age. The few clock times in histories and verdicts are for people, and nothing is decided by them.
 
 `/<prefix>/<run id>/current` names the job key, a random word; everything else lies below it, so that a job started
 again under the same run id finds nothing that the last one left.
@@ -113,7 +113,11 @@ class Command(Record, frozen=True, kw_only=True):
 
 
 class RoundHistory(Record, frozen=True, kw_only=True):
-    """The history of a round: why it was sealed, and once it has ended, the reason and how long it ran."""
+    """The history of a round: why it was sealed, and once it has ended, the reason and how long it ran.
+
+    `began_at` and `ended_at`, seconds since 1970 by the leader's clock, are for people alone: nothing is decided by
+    them; 0 if unknown. `cause`: what ended it. `failed_rank` and `failure_class`: of the first failure, if one did.
+    """
 
     round: Count
     world_size: Count
@@ -122,6 +126,11 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     reason: str
     ended: str = ""
     ran_s: Seconds = 0.0
+    began_at: Seconds = 0.0
+    ended_at: Seconds = 0.0
+    cause: Cause = ""
+    failed_rank: Rank = -1
+    failure_class: str = ""
 
 
 class Seal(Record, frozen=True, kw_only=True):
@@ -162,13 +171,14 @@ class Seal(Record, frozen=True, kw_only=True):
 class Stop(Record, frozen=True, kw_only=True):
     """The end of a round for all nodes. `mode`: "kill" after a failure or loss, "grace" when there is time to save.
 
-    `ran_s`: how long the round had run, for a later leader that did not see it begin.
+    `ran_s`: how long the round had run, for a later leader that did not see it begin. `cause`: what ended it.
     """
 
     round: Count
     reason: str
     mode: Literal["kill", "grace"]
     ran_s: Seconds = 0.0
+    cause: Cause = ""
 
 
 class Assignment(Record, frozen=True, kw_only=True):
@@ -222,7 +232,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     """How the job ended, for all members. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text.
 
     `is_first_sure`: no other node's failure was seen so close to it that it could have been the first; `others`: the
-    texts of some further failures, in the order in which they were written.
+    texts of some further failures, in the order in which they were written. `ended_at`: seconds since 1970 by the
+    leader's clock, for people; 0 if unknown.
     """
 
     kind: Literal["success", "failure", "stopped"]
@@ -232,6 +243,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     failure: str = ""
     is_first_sure: bool = True
     others: tuple[str, ...] = ()
+    ended_at: Seconds = 0.0
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

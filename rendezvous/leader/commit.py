@@ -145,6 +145,7 @@ def _put_seal(
         node_count=len(assignments),
         coordinator=seal.coordinator,
         reason="; ".join(dict.fromkeys((decision.reason, *plan.reasons, *plan.remarks)))[:REASONS_LENGTH_MAX],
+        began_at=state.compute_wall_time(now),
     )
     answered = _list_answered(state, job)
     writes: tuple[Operation, ...] = (

@@ -18,7 +18,7 @@ from rendezvous.leader.observe import note_fenced, note_round, observe
 from rendezvous.policy import decide
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import View
-from rendezvous.records import Assignment, Command, Drain, RoundHistory, Seal, Stop, Verdict
+from rendezvous.records import Assignment, Cause, Command, Drain, RoundHistory, Seal, Status, Stop, Verdict
 from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
 
@@ -153,14 +153,38 @@ def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
 # --- writing ---
 
 
-def _end_history(state: MemberState, job: records.Keys, number: int, reason: str, now: float) -> list[Operation]:
+def _end_history(
+    state: MemberState, job: records.Keys, number: int, reason: str, cause: Cause, now: float
+) -> list[Operation]:
     """Return the write that completes the history of a round that has ended."""
     key = job.make_history_key(number)
     history = state.cache.read(RoundHistory, key)
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
     if history is None or history.ended or not is_sealed:
         return []
-    return [make_put(state, key, replace(history, ended=reason[:1000], ran_s=_measure_round(state, job, now)))]
+    rank, failure_class = _find_first_failure(state, job, number) if cause in ("failure", "end") else (-1, "")
+    ended = replace(
+        history,
+        ended=reason[:1000],
+        ran_s=_measure_round(state, job, now),
+        ended_at=state.compute_wall_time(now),
+        cause=cause,
+        failed_rank=rank,
+        failure_class=failure_class,
+    )
+    return [make_put(state, key, ended)]
+
+
+def _find_first_failure(state: MemberState, job: records.Keys, number: int) -> tuple[int, str]:
+    """Return the rank that failed first in the round, and its class; -1 and "" if none has, or none was named."""
+    items = state.cache.keys.list_under(job.statuses)
+    found = [(item.mod_revision, status) for item in items if (status := state.cache.read(Status, item.key))]
+    failed = [
+        (status.failed_revision or revision, status.rank, status.failure_class)
+        for revision, status in found
+        if status.outcome == "failed" and status.round == number
+    ]
+    return min(failed)[1:] if failed else (-1, "")
 
 
 def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:
@@ -173,8 +197,9 @@ def _end_round(state: MemberState, leadership: Leadership, decision: EndRound, n
     seal = state.cache.read(Seal, job.round)
     assert seal is not None
     ran_s = _measure_round(state, job, now)
-    stop = Stop(round=seal.round, reason=decision.reason, mode=decision.mode, ran_s=ran_s)
-    writes = (make_put(state, job.stop, stop), *_end_history(state, job, seal.round, decision.reason, now))
+    stop = Stop(round=seal.round, reason=decision.reason, mode=decision.mode, ran_s=ran_s, cause=decision.cause)
+    history = _end_history(state, job, seal.round, decision.reason, decision.cause, now)
+    writes = (make_put(state, job.stop, stop), *history)
     state.requests.log_status(decision.reason, decision.rule)
     write(state, leadership, f"stop round {seal.round}", guard_unchanged(state, job.round, job.stop), writes, now)
 
@@ -224,7 +249,8 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
     """
     if not _has_verdict_lease(state, leadership, now):
         return
-    job, verdict, current_key = leadership.job, decision.verdict, state.setup.current_key
+    job, current_key = leadership.job, state.setup.current_key
+    verdict = replace(decision.verdict, ended_at=state.compute_wall_time(now))
     current = state.cache.keys.get(current_key)
     names = [job.round, job.stop, current_key]
     writes: list[Operation] = [make_put(state, job.verdict, verdict, leadership.verdict_lease)]
@@ -233,7 +259,7 @@ def _end_job(state: MemberState, leadership: Leadership, decision: EndJob, now: 
     if decision.token:
         names.append(job.make_command_key(decision.token))
         writes.append(Delete(names[-1]))
-    writes += _end_history(state, job, verdict.round, verdict.reason, now)
+    writes += _end_history(state, job, verdict.round, verdict.reason, "end", now)
     write(state, leadership, f"end the job: {verdict.kind}", guard_unchanged(state, *names), writes, now)
 
 

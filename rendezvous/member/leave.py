@@ -53,7 +53,7 @@ def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
     is_leading = state.leadership is not None and now < lease.ends_at
     if round_state.alive_round is not None:
         if is_announced:
-            local_round.stop_workers(state, "grace", request.reason, now)
+            local_round.stop_workers(state, "grace", request.reason, "leaving", now)
         else:
             state.requests.wake_by(announce_by)
     elif now >= gone_by or (not is_leading and (round_state.is_status_written or now >= announce_by)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from rendezvous.events import TO_LEADER, TO_ROUND, NoteReceived, SendNote, SendToPeer
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, NoteReceived, NoteSent, SendNote, SendToPeer
 from rendezvous.peers.messages import LINE_MAX, NOTE_MAX, Note, encode_message
 from rendezvous.records import LeaderRecord
 from rendezvous.state.state import MemberState
@@ -18,10 +18,14 @@ from rendezvous.state.state import MemberState
 def send(state: MemberState, note: SendNote) -> None:
     """Send a note; without effect if its recipient is not known, as between two leaders, or if it is too long."""
     message = encode_message(Note(note.text))
-    for member_id in _find_recipients(state, note.to):
+    is_short = len(note.text) <= NOTE_MAX and len(json.dumps(message)) <= LINE_MAX
+    recipients = [one for one in _find_recipients(state, note.to) if is_short or one == state.member_id]
+    if note.token:
+        state.requests.emit(NoteSent(note.token, tuple(recipients)))
+    for member_id in recipients:
         if member_id == state.member_id:
             state.requests.emit(NoteReceived(member_id, note.text))
-        elif len(note.text) <= NOTE_MAX and len(json.dumps(message)) <= LINE_MAX:
+        else:
             state.requests.emit(SendToPeer(member_id, message))
 
 
@@ -29,9 +33,16 @@ def _find_recipients(state: MemberState, to: str) -> list[str]:
     leads = state.leadership is not None
     if to == TO_ROUND:
         return sorted(state.leadership.active) if state.leadership is not None else []
+    if to == TO_ALL:
+        return _list_members(state) if leads else []
     if to == TO_LEADER and leads:
         return [state.member_id]
     if to == TO_LEADER:
         leader = state.cache.read(LeaderRecord, state.job.leader) if state.membership.job is not None else None
         return [leader.member_id] if leader is not None else []
     return [to]
+
+
+def _list_members(state: MemberState) -> list[str]:
+    prefix = state.job.members
+    return sorted(item.key[len(prefix) :] for item in state.cache.keys.list_under(prefix))

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.records import Verdict
+from rendezvous.records import Cause, Verdict
 
 
 class Wait(Struct, frozen=True):
@@ -23,10 +23,11 @@ class Wait(Struct, frozen=True):
 
 
 class EndRound(Struct, frozen=True):
-    """Stop the round on all nodes; `mode` as in the Stop record."""
+    """Stop the round on all nodes; `mode` and `cause` as in the Stop record."""
 
     mode: Literal["kill", "grace"]
     reason: str
+    cause: Cause
     rule: str = ""
 
 

@@ -328,6 +328,11 @@ class MemberState:
         self.leaving = LeavingState()
         self.election = ElectionState()
         self.leadership: Leadership | None = None
+        self.wall_offset_s = 0.0
+
+    def compute_wall_time(self, now: float) -> float:
+        """Return `now` in seconds since 1970, for people; 0 where nobody has said which clock time it is."""
+        return round(now + self.wall_offset_s, 3) if self.wall_offset_s else 0.0
 
     def ask(self, intent: Intent) -> None:
         """Queue an intent, which the machine carries out when the asking part has returned."""

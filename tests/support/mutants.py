@@ -167,13 +167,14 @@ MUTANTS = (
     Mutant(
         "whoever is removed ends its workers in peace",
         "machine",
-        'local_round.stop_workers(self.state, "fence", "no longer a member", now)',
-        'local_round.stop_workers(self.state, "grace", "no longer a member", now)',
+        'local_round.stop_workers(self.state, "fence", "no longer a member", "isolation", now)',
+        'local_round.stop_workers(self.state, "grace", "no longer a member", "isolation", now)',
     ),
     Mutant(
         "a lapse forgets the workers",
         "machine",
-        '        local_round.stop_workers(state, "fence", "the lease has ended", now)\n        since = now',
+        '        local_round.stop_workers(state, "fence", "the lease has ended", "isolation", now)\n'
+        "        since = now",
         "        since = now",
     ),
     Mutant(

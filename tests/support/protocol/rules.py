@@ -111,8 +111,8 @@ def _extend_without_margin(state: MemberState) -> None:
 
 
 def _stop_gently(stop_workers: Any) -> Any:
-    def stop(state: MemberState, mode: str, reason: str, now: float) -> None:
-        stop_workers(state, "kill" if mode == "fence" else mode, reason, now)
+    def stop(state: MemberState, mode: str, *rest: Any) -> None:
+        stop_workers(state, "kill" if mode == "fence" else mode, *rest)
 
     return stop
 

@@ -412,7 +412,7 @@ def test_events_that_come_together_are_compared_once() -> None:
 @pytest.mark.parametrize(("is_final", "outcome"), [(False, ""), (True, "failed")])
 def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final: bool, outcome: str) -> None:
     bench = running()
-    local_round.stop_workers(bench.protocol.state, "kill", "a worker failed elsewhere", bench.now)
+    local_round.stop_workers(bench.protocol.state, "kill", "a worker failed elsewhere", "failure", bench.now)
     bench.tell(RoundFailed(1, 3, False, "late", is_final=is_final))
     assert bench.protocol.state.round.status.outcome == outcome
 

@@ -6,10 +6,12 @@ import pytest
 
 from rendezvous import records
 from rendezvous.events import (
+    TO_ALL,
     TO_LEADER,
     TO_ROUND,
     AnswerCommand,
     NoteReceived,
+    NoteSent,
     PassOn,
     PeerMessage,
     SendNote,
@@ -21,7 +23,7 @@ from tests.support.protocol.follower import Follower
 from tests.support.protocol.member_harness import none, only, running
 
 
-@pytest.mark.parametrize("to", [TO_LEADER, TO_ROUND])
+@pytest.mark.parametrize("to", [TO_LEADER, TO_ROUND, TO_ALL])
 def test_a_note_of_the_leader_to_itself_comes_back_at_once(to: str) -> None:
     bench = running()
     own_id = bench.protocol.member_id
@@ -40,6 +42,27 @@ def test_a_member_reaches_the_leader_and_answers_another_member() -> None:
 def test_a_note_that_no_line_can_hold_is_not_sent(text: str) -> None:
     member = Follower()
     assert none(member.tell(SendNote(TO_LEADER, text)), SendToPeer)
+
+
+def test_who_asks_for_it_is_told_to_whom_a_note_was_sent() -> None:
+    bench = running()
+    own_id = bench.protocol.member_id
+    assert only(bench.tell(SendNote(TO_ALL, "look", "t")), NoteSent) == NoteSent("t", (own_id,))
+    member = Follower()
+    assert only(member.tell(SendNote(TO_LEADER, "look", "t")), NoteSent) == NoteSent("t", ("L",))
+    assert only(member.tell(SendNote(TO_ALL, "look", "t")), NoteSent) == NoteSent("t", ()), "it does not lead"
+    too_long = SendNote(TO_LEADER, "x" * (NOTE_MAX + 1), "t")
+    assert only(member.tell(too_long), NoteSent) == NoteSent("t", ())
+
+
+def test_a_note_to_all_reaches_spares_too() -> None:
+    bench = running()
+    spare = records.Member(member_id="zz", node_name="spare", boot_id="b", description="{}")
+    bench.store.put(bench.job.make_member_key("zz"), records.encode(spare))
+    bench.settle()
+    sent = bench.tell(SendNote(TO_ALL, "look"))
+    assert only(sent, SendToPeer) == SendToPeer("zz", encode_message(Note("look")))
+    assert none(bench.tell(SendNote(TO_ROUND, "look")), SendToPeer), "it has no ranks"
 
 
 def test_a_request_is_passed_on_once_and_its_answer_written() -> None:

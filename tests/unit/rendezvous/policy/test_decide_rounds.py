@@ -133,18 +133,18 @@ ROWS = [
         130.0,
         Wait(math.inf, "round 4 runs 2 ranks"),
     ),
-    Row("a loss stops the round", running("a"), 130.0, EndRound("kill", "node nb lost in round 4")),
+    Row("a loss stops the round", running("a"), 130.0, EndRound("kill", "node nb lost in round 4", "loss")),
     Row(
         "a failure stops the round",
         running(b=status("failed", at=130.0)),
         130.0,
-        EndRound("kill", "a worker failed on node nb in round 4"),
+        EndRound("kill", "a worker failed on node nb in round 4", "failure"),
     ),
     Row(
         "a loss is the reason when it comes with a failure",
         running("a", a=status("failed", at=130.0)),
         130.0,
-        EndRound("kill", "node nb lost in round 4"),
+        EndRound("kill", "node nb lost in round 4", "loss"),
     ),
     Row(
         "departures are gathered for a moment",
@@ -156,13 +156,13 @@ ROWS = [
         "then the round is stopped with its grace",
         running("abc", b=status(leaving_at=130.0)),
         130.2,
-        EndRound("grace", "node nb leaving in round 4"),
+        EndRound("grace", "node nb leaving in round 4", "leaving"),
     ),
     Row(
         "there is nothing to gather when all leave",
         running(a=status(leaving_at=130.0), b=status(leaving_at=130.1)),
         130.1,
-        EndRound("grace", "nodes na, nb leaving in round 4"),
+        EndRound("grace", "nodes na, nb leaving in round 4", "leaving"),
     ),
     Row(
         "a member that said it leaves is not lost when it has gone",
@@ -180,7 +180,7 @@ ROWS = [
         "and ends the round before it lets another one lead",
         running("abc", a=status(stopped=True, leaving_at=130.0)),
         130.2,
-        EndRound("grace", "node na leaving in round 4"),
+        EndRound("grace", "node na leaving in round 4", "leaving"),
     ),
     Row(
         "a leader that has succeeded and leaves has nothing to end",
@@ -198,7 +198,7 @@ ROWS = [
         "who leaves is named beside the failures that this causes",
         running(a=failed(130.1), b=status(leaving_at=130.0)),
         130.1,
-        EndRound("kill", "node nb leaving, and a worker failed on node na in round 4"),
+        EndRound("kill", "node nb leaving, and a worker failed on node na in round 4", "failure"),
     ),
     # --- growth
     Row(
@@ -211,7 +211,7 @@ ROWS = [
         "and is used after it",
         running("abc", seen={"c": 150.0}),
         450.0,
-        EndRound("grace", "growing after round 4: 3 here"),
+        EndRound("grace", "growing after round 4: 3 here", "growth"),
     ),
     Row(
         "no round grows soon after its seal",
@@ -251,14 +251,14 @@ ROWS = [
         "one after it will",
         see(running("abc", seen={"c": 150.0}), saved_at=151.0),
         152.0,
-        EndRound("grace", "growing after round 4: 3 here"),
+        EndRound("grace", "growing after round 4: 3 here", "growth"),
         {"grow": "checkpoint"},
     ),
     Row(
         "that an active member registered again is no arrival",
         running("abc", seen={"a": 9000.0, "c": 150.0}),
         450.0,
-        EndRound("grace", "growing after round 4: 3 here"),
+        EndRound("grace", "growing after round 4: 3 here", "growth"),
     ),
     Row(
         "a node on the bench is no arrival before its bench is over",
@@ -293,4 +293,6 @@ def test_many_nodes_are_named_by_four_and_a_number() -> None:
         names=names,
         budget=RestartBudget(),
     )
-    assert decide(view, 130.0, Settings(), sizer) == EndRound("kill", "nodes n0, n1, n2, n3 and 3 more lost in round 4")
+    assert decide(view, 130.0, Settings(), sizer) == EndRound(
+        "kill", "nodes n0, n1, n2, n3 and 3 more lost in round 4", "loss"
+    )

@@ -91,7 +91,12 @@ ROWS = [
         "who could be reached, renews and cannot for two leases stops the round",
         reach(running("abc"), 1, 2, b=120.0),
         130.0,
-        EndRound("kill", "node nb cut off: the store is reached, but no peer for 10 s in round 4", "isolated member"),
+        EndRound(
+            "kill",
+            "node nb cut off: the store is reached, but no peer for 10 s in round 4",
+            "isolation",
+            "isolated member",
+        ),
     ),
     Row(
         "such a spare is removed without that",
@@ -121,7 +126,7 @@ ROWS = [
         "a leader that has lost most of the others is the one that is cut off",
         reach(running("abc"), 0, 2, b=120.0, c=121.0),
         130.0,
-        EndRound("kill", "na leads, but reaches only 0 of 2 other nodes in round 4", "isolated leader"),
+        EndRound("kill", "na leads, but reaches only 0 of 2 other nodes in round 4", "isolation", "isolated leader"),
     ),
     Row(
         "it goes when its own round is gone",
@@ -150,13 +155,13 @@ ROWS = [
         "it is one when nobody can run there any more",
         see(running("a"), no_omission_before=140.0),
         140.0,
-        EndRound("kill", "node nb lost in round 4"),
+        EndRound("kill", "node nb lost in round 4", "loss"),
     ),
     Row(
         "or when presence has proven it",
         see(running("a"), no_omission_before=140.0, confirmed_gone=frozenset("b")),
         130.0,
-        EndRound("kill", "node nb lost in round 4"),
+        EndRound("kill", "node nb lost in round 4", "loss"),
     ),
     Row(
         "no seal leaves out who may still run",
@@ -191,7 +196,7 @@ ROWS = [
         "a round is stopped at once when a connected member loses its key",
         see(running("a"), unaware_until={"b": 140.0}),
         130.0,
-        EndRound("kill", "node nb lost in round 4"),
+        EndRound("kill", "node nb lost in round 4", "loss"),
     ),
     Row(
         "but no seal leaves out who may not know of it",
