@@ -313,13 +313,14 @@ class StartRound(Action, frozen=True):
 class StopRound(Action, frozen=True):
     """End this node's workers of the round; answer with RoundStopped.
 
-    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once. `cause`: what ends the round.
+    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once. `cause` and `nodes`: as there.
     """
 
     round: int
     mode: str
     reason: str
     cause: Cause = ""
+    nodes: tuple[str, ...] = ()
 
 
 class ExtendWatchdog(Action, frozen=True):

@@ -33,6 +33,7 @@ Cause = Literal["failure", "loss", "isolation", "leaving", "growth", "end", ""]
 """What ended a round: a worker's failure, the loss of a node, one that was cut off, a departure, more nodes, or the
 end of the job; "" if it is not known.
 """
+CAUSE_NODES_MAX = 16
 FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]
 
 
@@ -117,6 +118,7 @@ class RoundHistory(Record, frozen=True, kw_only=True):
 
     `began_at` and `ended_at`, seconds since 1970 by the leader's clock, are for people alone: nothing is decided by
     them; 0 if unknown. `cause`: what ended it. `failed_rank` and `failure_class`: of the first failure, if one did.
+    `nodes`: the names of those that were lost, failed or left, `CAUSE_NODES_MAX` at most.
     """
 
     round: Count
@@ -131,6 +133,7 @@ class RoundHistory(Record, frozen=True, kw_only=True):
     cause: Cause = ""
     failed_rank: Rank = -1
     failure_class: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 class Seal(Record, frozen=True, kw_only=True):
@@ -171,7 +174,8 @@ class Seal(Record, frozen=True, kw_only=True):
 class Stop(Record, frozen=True, kw_only=True):
     """The end of a round for all nodes. `mode`: "kill" after a failure or loss, "grace" when there is time to save.
 
-    `ran_s`: how long the round had run, for a later leader that did not see it begin. `cause`: what ended it.
+    `ran_s`: how long the round had run, for a later leader that did not see it begin. `cause`: what ended it, and
+    `nodes` the names of the nodes that were lost, failed or left, `CAUSE_NODES_MAX` at most.
     """
 
     round: Count
@@ -179,6 +183,7 @@ class Stop(Record, frozen=True, kw_only=True):
     mode: Literal["kill", "grace"]
     ran_s: Seconds = 0.0
     cause: Cause = ""
+    nodes: tuple[str, ...] = ()
 
 
 class Assignment(Record, frozen=True, kw_only=True):

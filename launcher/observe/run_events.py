@@ -109,11 +109,15 @@ class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
-    """The round is being ended on all nodes. `mode`: "kill", "grace", or "fence" after a lost membership."""
+    """The round is being ended on all nodes. `mode`: "kill", "grace", or "fence" after a lost membership.
+
+    `nodes`: the names of those that were lost, failed or left.
+    """
 
     cause: Cause
     reason: str
     mode: str
+    nodes: tuple[str, ...] = ()
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):

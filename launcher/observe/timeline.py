@@ -21,6 +21,7 @@ class RoundSummary(Struct, kw_only=True):
 
     `cause` and `reason`: what ended it. `failed_rank`, `failure_class`, `error`: of the failure on this node, if the
     round ended by one; -1 and "" otherwise. `saved_at`: the last checkpoint that was reported. `step`: the highest.
+    `nodes`: those that were lost, failed or left, if that ended it.
     """
 
     round: int
@@ -34,6 +35,7 @@ class RoundSummary(Struct, kw_only=True):
     ended_at: float = 0.0
     cause: Cause = ""
     reason: str = ""
+    nodes: tuple[str, ...] = ()
     failed_rank: int = -1
     failure_class: str = ""
     error: str = ""
@@ -110,7 +112,7 @@ class RunTimeline:
                 current.saved_at = event.at
                 self.checkpoint_count += 1
             case run_events.RoundStopping():
-                current.cause, current.reason = event.cause, event.reason
+                current.cause, current.reason, current.nodes = event.cause, event.reason, event.nodes
             case run_events.RoundEnded():
                 current.ended_at, current.step = event.at, max(current.step, event.step)
                 current.cause, current.reason = event.cause or current.cause, event.reason or current.reason

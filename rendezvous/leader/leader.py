@@ -154,7 +154,13 @@ def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
 
 
 def _end_history(
-    state: MemberState, job: records.Keys, number: int, reason: str, cause: Cause, now: float
+    state: MemberState,
+    job: records.Keys,
+    number: int,
+    reason: str,
+    cause: Cause,
+    now: float,
+    nodes: tuple[str, ...] = (),
 ) -> list[Operation]:
     """Return the write that completes the history of a round that has ended."""
     key = job.make_history_key(number)
@@ -171,6 +177,7 @@ def _end_history(
         cause=cause,
         failed_rank=rank,
         failure_class=failure_class,
+        nodes=nodes,
     )
     return [make_put(state, key, ended)]
 
@@ -197,8 +204,15 @@ def _end_round(state: MemberState, leadership: Leadership, decision: EndRound, n
     seal = state.cache.read(Seal, job.round)
     assert seal is not None
     ran_s = _measure_round(state, job, now)
-    stop = Stop(round=seal.round, reason=decision.reason, mode=decision.mode, ran_s=ran_s, cause=decision.cause)
-    history = _end_history(state, job, seal.round, decision.reason, decision.cause, now)
+    stop = Stop(
+        round=seal.round,
+        reason=decision.reason,
+        mode=decision.mode,
+        ran_s=ran_s,
+        cause=decision.cause,
+        nodes=decision.nodes,
+    )
+    history = _end_history(state, job, seal.round, decision.reason, decision.cause, now, decision.nodes)
     writes = (make_put(state, job.stop, stop), *history)
     state.requests.log_status(decision.reason, decision.rule)
     write(state, leadership, f"stop round {seal.round}", guard_unchanged(state, job.round, job.stop), writes, now)

@@ -79,7 +79,7 @@ def advance(state: MemberState, now: float) -> None:
         if seal.round > round_state.alive_round:
             state.ask(SuspectRemoval())  # the others went on without this node
         elif is_stopped and stop is not None:
-            stop_workers(state, stop.mode, stop.reason, stop.cause, now)
+            stop_workers(state, stop.mode, stop.reason, stop.cause, now, stop.nodes)
     elif is_stopped:
         if round_state.status.plan_token != seal.plan_token:
             begin_status(round_state, seal, is_stopped=True)
@@ -132,12 +132,14 @@ def begin_status(round_state: RoundState, seal: Seal, is_stopped: bool) -> None:
     )
 
 
-def stop_workers(state: MemberState, mode: str, reason: str, cause: Cause, now: float) -> None:
+def stop_workers(
+    state: MemberState, mode: str, reason: str, cause: Cause, now: float, nodes: tuple[str, ...] = ()
+) -> None:
     """Send the agent one stop; only "fence" overrides a stop in progress."""
     round_state = state.round
     if round_state.alive_round is not None and round_state.move("fence" if mode == "fence" else "stop"):
         round_state.gone_by = now + state.settings.compute_gone_within_s(mode)
-        state.requests.emit(StopRound(round_state.alive_round, mode, reason, cause))
+        state.requests.emit(StopRound(round_state.alive_round, mode, reason, cause, nodes))
 
 
 # --- reports to the others ---

@@ -201,26 +201,44 @@ def _decide_running(
     doubtful = set(view.list_doubtful(now))
     lost = [m for m in view.list_lost() if m not in doubtful]
     if lost:
-        return EndRound("kill", f"{view.describe(lost)} lost in round {seal.round}", "loss")
+        return EndRound(
+            "kill", f"{view.describe(lost)} lost in round {seal.round}", "loss", nodes=view.list_names(lost)
+        )
     if isolated and _is_leader_isolated(view) and view.is_pending(view.own_id):
         return EndRound(
-            "kill", f"{_describe_isolated_leader(view)} in round {seal.round}", "isolation", "isolated leader"
+            "kill",
+            f"{_describe_isolated_leader(view)} in round {seal.round}",
+            "isolation",
+            "isolated leader",
+            view.list_names([view.own_id]),
         )
     unreachable = [m for m in isolated if view.is_pending(m)]
     if unreachable and not _is_leader_isolated(view):
         detail = _describe_isolated(view, unreachable, settings)
-        return EndRound("kill", f"{detail} in round {seal.round}", "isolation", "isolated member")
+        return EndRound(
+            "kill", f"{detail} in round {seal.round}", "isolation", "isolated member", view.list_names(unreachable)
+        )
     leaving = [m for m in view.active if view.is_leaving(m) and view.is_pending(m)]
     failed = view.list_failed()
     if failed:
         # A worker inside a collective with a worker of a leaving node fails; people look for the cause.
         cause = f"{view.describe(leaving)} leaving, and " if leaving else ""
-        return EndRound("kill", f"{cause}a worker failed on {view.describe(failed)} in round {seal.round}", "failure")
+        return EndRound(
+            "kill",
+            f"{cause}a worker failed on {view.describe(failed)} in round {seal.round}",
+            "failure",
+            nodes=view.list_names(failed),
+        )
     if leaving:
         until = min(view.get_leaving_at(m) for m in leaving) + settings.leave_settle_s
         everybody_leaves = all(view.is_leaving(m) for m in view.members)
         if now >= until or everybody_leaves:
-            return EndRound("grace", f"{view.describe(leaving)} leaving in round {seal.round}", "leaving")
+            return EndRound(
+                "grace",
+                f"{view.describe(leaving)} leaving in round {seal.round}",
+                "leaving",
+                nodes=view.list_names(leaving),
+            )
         return Wait(until, f"gathering departures of round {seal.round}")
     if doubtful:
         return Wait(

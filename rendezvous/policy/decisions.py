@@ -23,12 +23,13 @@ class Wait(Struct, frozen=True):
 
 
 class EndRound(Struct, frozen=True):
-    """Stop the round on all nodes; `mode` and `cause` as in the Stop record."""
+    """Stop the round on all nodes; `mode`, `cause` and `nodes` as in the Stop record."""
 
     mode: Literal["kill", "grace"]
     reason: str
     cause: Cause
     rule: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 class SealRound(Struct, frozen=True):

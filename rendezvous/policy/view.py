@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from rendezvous.policy.budget import RestartBudget
-from rendezvous.records import Command, Member, Seal, Status, Stop
+from rendezvous.records import CAUSE_NODES_MAX, Command, Member, Seal, Status, Stop
 
 
 class Size(Struct, frozen=True):
@@ -177,6 +177,10 @@ class View(Struct, frozen=True, kw_only=True):
     def get_name(self, member_id: str) -> str:
         """Return the name of the member's node, or its member id if the name is unknown."""
         return self.names.get(member_id, member_id)
+
+    def list_names(self, member_ids: Iterable[str]) -> tuple[str, ...]:
+        """List the names of some members' nodes, as a stop of a round keeps them."""
+        return tuple(sorted(self.get_name(member_id) for member_id in member_ids)[:CAUSE_NODES_MAX])
 
     def describe(self, member_ids: Iterable[str]) -> str:
         """Describe the nodes of these members: "node a", "nodes a, b", at most four of them by name."""

@@ -210,7 +210,7 @@ ROWS = [
         "a drained node leaves with grace",
         see(running("abc"), drained={"nb": 130.0}),
         130.2,
-        EndRound("grace", "node nb leaving in round 4", "leaving"),
+        EndRound("grace", "node nb leaving in round 4", "leaving", nodes=("nb",)),
     ),
     Row(
         "when all nodes are drained the job ends",

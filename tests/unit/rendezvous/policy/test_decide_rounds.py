@@ -133,18 +133,23 @@ ROWS = [
         130.0,
         Wait(math.inf, "round 4 runs 2 ranks"),
     ),
-    Row("a loss stops the round", running("a"), 130.0, EndRound("kill", "node nb lost in round 4", "loss")),
+    Row(
+        "a loss stops the round",
+        running("a"),
+        130.0,
+        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
+    ),
     Row(
         "a failure stops the round",
         running(b=status("failed", at=130.0)),
         130.0,
-        EndRound("kill", "a worker failed on node nb in round 4", "failure"),
+        EndRound("kill", "a worker failed on node nb in round 4", "failure", nodes=("nb",)),
     ),
     Row(
         "a loss is the reason when it comes with a failure",
         running("a", a=status("failed", at=130.0)),
         130.0,
-        EndRound("kill", "node nb lost in round 4", "loss"),
+        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
     ),
     Row(
         "departures are gathered for a moment",
@@ -156,13 +161,13 @@ ROWS = [
         "then the round is stopped with its grace",
         running("abc", b=status(leaving_at=130.0)),
         130.2,
-        EndRound("grace", "node nb leaving in round 4", "leaving"),
+        EndRound("grace", "node nb leaving in round 4", "leaving", nodes=("nb",)),
     ),
     Row(
         "there is nothing to gather when all leave",
         running(a=status(leaving_at=130.0), b=status(leaving_at=130.1)),
         130.1,
-        EndRound("grace", "nodes na, nb leaving in round 4", "leaving"),
+        EndRound("grace", "nodes na, nb leaving in round 4", "leaving", nodes=("na", "nb")),
     ),
     Row(
         "a member that said it leaves is not lost when it has gone",
@@ -180,7 +185,7 @@ ROWS = [
         "and ends the round before it lets another one lead",
         running("abc", a=status(stopped=True, leaving_at=130.0)),
         130.2,
-        EndRound("grace", "node na leaving in round 4", "leaving"),
+        EndRound("grace", "node na leaving in round 4", "leaving", nodes=("na",)),
     ),
     Row(
         "a leader that has succeeded and leaves has nothing to end",
@@ -198,7 +203,7 @@ ROWS = [
         "who leaves is named beside the failures that this causes",
         running(a=failed(130.1), b=status(leaving_at=130.0)),
         130.1,
-        EndRound("kill", "node nb leaving, and a worker failed on node na in round 4", "failure"),
+        EndRound("kill", "node nb leaving, and a worker failed on node na in round 4", "failure", nodes=("na",)),
     ),
     # --- growth
     Row(
@@ -294,5 +299,8 @@ def test_many_nodes_are_named_by_four_and_a_number() -> None:
         budget=RestartBudget(),
     )
     assert decide(view, 130.0, Settings(), sizer) == EndRound(
-        "kill", "nodes n0, n1, n2, n3 and 3 more lost in round 4", "loss"
+        "kill",
+        "nodes n0, n1, n2, n3 and 3 more lost in round 4",
+        "loss",
+        nodes=tuple(f"n{index}" for index in range(7)),
     )

@@ -96,6 +96,7 @@ ROWS = [
             "node nb cut off: the store is reached, but no peer for 10 s in round 4",
             "isolation",
             "isolated member",
+            ("nb",),
         ),
     ),
     Row(
@@ -126,7 +127,13 @@ ROWS = [
         "a leader that has lost most of the others is the one that is cut off",
         reach(running("abc"), 0, 2, b=120.0, c=121.0),
         130.0,
-        EndRound("kill", "na leads, but reaches only 0 of 2 other nodes in round 4", "isolation", "isolated leader"),
+        EndRound(
+            "kill",
+            "na leads, but reaches only 0 of 2 other nodes in round 4",
+            "isolation",
+            "isolated leader",
+            nodes=("na",),
+        ),
     ),
     Row(
         "it goes when its own round is gone",
@@ -155,13 +162,13 @@ ROWS = [
         "it is one when nobody can run there any more",
         see(running("a"), no_omission_before=140.0),
         140.0,
-        EndRound("kill", "node nb lost in round 4", "loss"),
+        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
     ),
     Row(
         "or when presence has proven it",
         see(running("a"), no_omission_before=140.0, confirmed_gone=frozenset("b")),
         130.0,
-        EndRound("kill", "node nb lost in round 4", "loss"),
+        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
     ),
     Row(
         "no seal leaves out who may still run",
@@ -196,7 +203,7 @@ ROWS = [
         "a round is stopped at once when a connected member loses its key",
         see(running("a"), unaware_until={"b": 140.0}),
         130.0,
-        EndRound("kill", "node nb lost in round 4", "loss"),
+        EndRound("kill", "node nb lost in round 4", "loss", nodes=("nb",)),
     ),
     Row(
         "but no seal leaves out who may not know of it",
