@@ -225,14 +225,10 @@ TO_ALL = "all"
 
 
 class SendNote(Event, frozen=True):
-    """The program above has a text for other members: `to` is a member id or one of the words above. It may be lost.
-
-    With a `token`, NoteSent says to how many members it was sent.
-    """
+    """The program above has a text for other members: `to` is a member id or one of the words above. It may be lost."""
 
     to: str
     text: str
-    token: str = ""
 
 
 class AnswerCommand(Event, frozen=True):
@@ -358,13 +354,6 @@ class NoteReceived(Action, frozen=True):
 
     member_id: str
     text: str
-
-
-class NoteSent(Action, frozen=True):
-    """The note SendNote `token` is on its way to these members: 0 if none is known, as between two leaders."""
-
-    token: str
-    member_ids: tuple[str, ...]
 
 
 class PassOn(Action, frozen=True):

@@ -28,7 +28,7 @@ from rendezvous.member import join, lease, leave, local_round, outage, stale_wat
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
-from rendezvous.records import Member, Spec
+from rendezvous.records import Member, Seal, Spec, Stop
 from rendezvous.settings import Settings
 from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
@@ -94,6 +94,22 @@ class MemberMachine:
     def is_leader(self) -> bool:
         """Return whether this member leads, as far as it knows."""
         return self.state.leadership is not None
+
+    @property
+    def is_spare(self) -> bool:
+        """Return whether a round runs without this member, as far as it knows."""
+        state = self.state
+        if not state.is_member or state.membership.job is None or state.round.alive_round is not None:
+            return False
+        seal, stop = state.cache.read(Seal, state.job.round), state.cache.read(Stop, state.job.stop)
+        runs = seal is not None and (stop is None or stop.round < seal.round)
+        return seal is not None and runs and state.round.answered_token == seal.plan_token
+
+    def list_members(self) -> dict[str, str]:
+        """Return the names of the nodes of all members by member id, if this member leads; else nothing."""
+        from rendezvous.member import notes
+
+        return notes.list_members(self.state)
 
     @property
     def wake_at(self) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 
-from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, NoteReceived, NoteSent, SendNote, SendToPeer
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, NoteReceived, SendNote, SendToPeer
 from rendezvous.peers.messages import LINE_MAX, NOTE_MAX, Note, encode_message
-from rendezvous.records import LeaderRecord
+from rendezvous.records import LeaderRecord, Member
 from rendezvous.state.state import MemberState
 
 
@@ -19,13 +19,10 @@ def send(state: MemberState, note: SendNote) -> None:
     """Send a note; without effect if its recipient is not known, as between two leaders, or if it is too long."""
     message = encode_message(Note(note.text))
     is_short = len(note.text) <= NOTE_MAX and len(json.dumps(message)) <= LINE_MAX
-    recipients = [one for one in _find_recipients(state, note.to) if is_short or one == state.member_id]
-    if note.token:
-        state.requests.emit(NoteSent(note.token, tuple(recipients)))
-    for member_id in recipients:
+    for member_id in _find_recipients(state, note.to):
         if member_id == state.member_id:
             state.requests.emit(NoteReceived(member_id, note.text))
-        else:
+        elif is_short:
             state.requests.emit(SendToPeer(member_id, message))
 
 
@@ -34,7 +31,7 @@ def _find_recipients(state: MemberState, to: str) -> list[str]:
     if to == TO_ROUND:
         return sorted(state.leadership.active) if state.leadership is not None else []
     if to == TO_ALL:
-        return _list_members(state) if leads else []
+        return sorted(list_members(state)) if leads else []
     if to == TO_LEADER and leads:
         return [state.member_id]
     if to == TO_LEADER:
@@ -43,6 +40,12 @@ def _find_recipients(state: MemberState, to: str) -> list[str]:
     return [to]
 
 
-def _list_members(state: MemberState) -> list[str]:
+def list_members(state: MemberState) -> dict[str, str]:
+    """Return the names of the nodes of all members that the leader knows, by member id; empty on any other."""
+    if state.leadership is None or state.membership.job is None:
+        return {}
     prefix = state.job.members
-    return sorted(item.key[len(prefix) :] for item in state.cache.keys.list_under(prefix))
+    found = {
+        item.key[len(prefix) :]: state.cache.read(Member, item.key) for item in state.cache.keys.list_under(prefix)
+    }
+    return {member_id: member.node_name for member_id, member in found.items() if member is not None}

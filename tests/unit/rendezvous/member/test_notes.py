@@ -11,7 +11,6 @@ from rendezvous.events import (
     TO_ROUND,
     AnswerCommand,
     NoteReceived,
-    NoteSent,
     PassOn,
     PeerMessage,
     SendNote,
@@ -44,17 +43,6 @@ def test_a_note_that_no_line_can_hold_is_not_sent(text: str) -> None:
     assert none(member.tell(SendNote(TO_LEADER, text)), SendToPeer)
 
 
-def test_who_asks_for_it_is_told_to_whom_a_note_was_sent() -> None:
-    bench = running()
-    own_id = bench.protocol.member_id
-    assert only(bench.tell(SendNote(TO_ALL, "look", "t")), NoteSent) == NoteSent("t", (own_id,))
-    member = Follower()
-    assert only(member.tell(SendNote(TO_LEADER, "look", "t")), NoteSent) == NoteSent("t", ("L",))
-    assert only(member.tell(SendNote(TO_ALL, "look", "t")), NoteSent) == NoteSent("t", ()), "it does not lead"
-    too_long = SendNote(TO_LEADER, "x" * (NOTE_MAX + 1), "t")
-    assert only(member.tell(too_long), NoteSent) == NoteSent("t", ())
-
-
 def test_a_note_to_all_reaches_spares_too() -> None:
     bench = running()
     spare = records.Member(member_id="zz", node_name="spare", boot_id="b", description="{}")
@@ -63,6 +51,8 @@ def test_a_note_to_all_reaches_spares_too() -> None:
     sent = bench.tell(SendNote(TO_ALL, "look"))
     assert only(sent, SendToPeer) == SendToPeer("zz", encode_message(Note("look")))
     assert none(bench.tell(SendNote(TO_ROUND, "look")), SendToPeer), "it has no ranks"
+    assert bench.protocol.list_members() == {bench.protocol.member_id: "node", "zz": "spare"}
+    assert Follower().protocol.list_members() == {}, "the leader alone knows all"
 
 
 def test_a_request_is_passed_on_once_and_its_answer_written() -> None:
