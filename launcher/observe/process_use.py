@@ -1,0 +1,83 @@
+"""What workers use of the machine: CPU time, memory, bytes read and written, of each and of all that it has started.
+
+A worker may be a shell script around the program, or have processes that load its data, so a worker is the tree below
+its process. One pass over the machine's processes finds the children of all workers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+
+import psutil
+from msgspec import Struct
+
+
+class ProcessUse(Struct, frozen=True, kw_only=True):
+    """Of a tree of processes. `cpu_s`: user and system time; `rss_bytes`: memory in use, shared pages counted in each.
+
+    `read_bytes` and `written_bytes`: what went to and from storage; `output_bytes`: all that was written, also to pipes
+    and terminals; 0 where the kernel does not say. `state`: of the first process, "stopped" or "blocked", else "".
+    """
+
+    cpu_s: float
+    rss_bytes: int
+    read_bytes: int = 0
+    written_bytes: int = 0
+    output_bytes: int = 0
+    state: str = ""
+
+
+_STATES = {psutil.STATUS_STOPPED: "stopped", psutil.STATUS_TRACING_STOP: "stopped", psutil.STATUS_DISK_SLEEP: "blocked"}
+
+
+def measure_use(pids: Collection[int]) -> dict[int, ProcessUse]:
+    """Return what each of these processes uses with all below it; without those that have ended."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for process in psutil.process_iter(["ppid"]):
+        children[process.info["ppid"] or 0].append(process.pid)
+    found = {}
+    for pid in pids:
+        parts = [use for one in _list_tree(pid, children) if (use := measure_process(one)) is not None]
+        if parts:
+            found[pid] = ProcessUse(
+                cpu_s=sum(part.cpu_s for part in parts),
+                rss_bytes=sum(part.rss_bytes for part in parts),
+                read_bytes=sum(part.read_bytes for part in parts),
+                written_bytes=sum(part.written_bytes for part in parts),
+                output_bytes=sum(part.output_bytes for part in parts),
+                state=parts[0].state,
+            )
+    return found
+
+
+def _list_tree(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
+    stack, seen = [pid], {pid}
+    while stack:
+        one = stack.pop()
+        yield one
+        fresh = [child for child in children.get(one, ()) if child not in seen]
+        seen.update(fresh)
+        stack += fresh
+
+
+def measure_process(pid: int) -> ProcessUse | None:
+    """Return what this process uses, without what it has started; None if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times, memory, status = process.cpu_times(), process.memory_info(), process.status()
+            try:
+                counts = process.io_counters()
+            except (psutil.AccessDenied, NotImplementedError, OSError):
+                counts = None
+    except (psutil.Error, OSError):
+        return None
+    return ProcessUse(
+        cpu_s=times.user + times.system,
+        rss_bytes=memory.rss,
+        read_bytes=counts.read_bytes if counts is not None else 0,
+        written_bytes=counts.write_bytes if counts is not None else 0,
+        output_bytes=counts.write_chars if counts is not None else 0,
+        state=_STATES.get(status, ""),
+    )
