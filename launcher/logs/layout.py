@@ -6,7 +6,8 @@
 is torchrun's layout, on which scripts that collect logs rely. A round that follows another with the same restart
 count (a node came or went, which costs no restart) gets `attempt_<count>.round_<n>`. The random part belongs to
 this job alone, so existing files are never deleted, truncated or appended to. Beside the attempts there are the
-folders of incidents, `incident_<round>_<number>`, which what looks at the workers creates.
+folders of incidents, `incident_<round>_<number>`, which what looks at the workers creates, and what is known of each
+round, `round_<n>.json`.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class OutputPump:
         """Bytes that workers have written, of all streams since `reset_counts`."""
         self.match_count = 0
         """How many chunks have completed a line that matches `expected`, since `reset_counts`."""
+        self._output_at: dict[int, float] = {}
         self._expected: re.Pattern[bytes] | None = None
         if expected is not None:
             import re  # 5 ms, and rarely needed
@@ -92,6 +93,11 @@ class OutputPump:
     def reset_counts(self) -> None:
         """Begin to count anew."""
         self.moved_size = self.match_count = 0
+        self._output_at.clear()
+
+    def list_output_times(self) -> dict[int, float]:
+        """Return when each worker has last written, on time.monotonic(), by local rank, since `reset_counts`."""
+        return self._output_at.copy()
 
     def open_filter(self, path: str, texts: Sequence[str]) -> LineFilter:
         """Open a file for lines that contain one of `texts`, for `open_stream` of each stream to search."""
@@ -119,6 +125,7 @@ class OutputPump:
         os.set_blocking(read_fd, False)
         capture = _Capture(
             fd=read_fd,
+            local_rank=local_rank,
             label=f"rank {rank} on {stream}",
             capacity=enlarge_pipe(read_fd),
             file=None if path is None else LogFile(path, self._warn),
@@ -217,6 +224,7 @@ class OutputPump:
             capture.is_moving = False
         if size:
             self.moved_size += size
+            self._output_at[capture.local_rank] = time.monotonic()
             if capture.search:
                 self.match_count += capture.search.feed(bytes(chunk))
             if capture.file:
@@ -297,6 +305,7 @@ class _Capture(Struct, eq=False, kw_only=True):
     """One stream of one worker: the read end of its pipe and where it goes."""
 
     fd: int
+    local_rank: int
     label: str
     capacity: int
     file: LogFile | None

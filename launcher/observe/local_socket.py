@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -27,11 +28,12 @@ from msgspec import Struct
 
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
-from launcher.observe.node_report import EventPage, LogPage, NodeReport, NodeRequest, ReadEvents, ReadLogs, RunReport
+from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
 
 SOCKET_NAME = "meshrun.{uid}.{pid}"
 CONNECT_LIMIT_S = 2.0
 INSPECT_LIMIT_S = 5.0
+WHY_LIMIT_S = 15.0
 ANSWER_MAX = 64 << 20
 """Bytes of an answer: a report on a thousand nodes with eight ranks each has about 5 MB."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -79,41 +81,53 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
     return next((agent for agent in agents if run_id in (None, agent.run_id, agent.pid)), None)
 
 
-def ask_run(agent: LocalAgent, limit_s: float = INSPECT_LIMIT_S) -> RunReport:
-    """Ask what all nodes of the run say of themselves. Raises TemporaryError if there is no answer."""
-    return ask(agent, Question(kind="inspect"), RunReport, limit_s)
+class QuestionSource:
+    """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
 
+    def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
+        self._exchange = exchange
+        self._run_id = run_id
 
-def ask_node(agent: LocalAgent, node: str, request: NodeRequest, limit_s: float = INSPECT_LIMIT_S) -> NodeReport:
-    """Ask for the state of one node, "" for the agent's own. Raises TemporaryError."""
-    return ask(agent, Question(kind="inspect_node", node=node, request=request), NodeReport, limit_s)
+    def read_run(self) -> RunReport:
+        return self._ask(Question(kind="inspect"), RunReport)
 
+    def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        return self._ask(Question(kind="inspect_node", node=node, request=request), REPLY_KINDS[type(request)])
 
-def read_events(agent: LocalAgent, node: str, request: ReadEvents, limit_s: float = INSPECT_LIMIT_S) -> EventPage:
-    """Read a page of a node's events. Raises TemporaryError."""
-    return ask(agent, Question(kind="inspect_node", node=node, request=request), EventPage, limit_s)
+    def ask_why(self) -> bytes:
+        return self._ask_line(Question(kind="why"), WHY_LIMIT_S)
 
+    def _ask(self, question: Question, kind: type[Answer]) -> Answer:
+        line = self._ask_line(question, INSPECT_LIMIT_S)
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.MsgspecError as error:
+            raise TemporaryError(
+                f"the agent of run {self._run_id} answers in words of another version: {error}",
+                "ask it with the version that it was started with",
+            ) from None
 
-def read_logs(agent: LocalAgent, node: str, request: ReadLogs, limit_s: float = INSPECT_LIMIT_S) -> LogPage:
-    """Read a page of the output of a node's workers. Raises TemporaryError."""
-    return ask(agent, Question(kind="inspect_node", node=node, request=request), LogPage, limit_s)
-
-
-def ask(agent: LocalAgent, question: Question, kind: type[Answer], limit_s: float) -> Answer:
-    """Ask a question; return the answer. Raises TemporaryError with the agent's own sentence, or what is wrong."""
-    try:
-        line = exchange(agent.name, question, limit_s)
+    def _ask_line(self, question: Question, limit_s: float) -> bytes:
+        """Return the answer as it came. Raises TemporaryError with the agent's own sentence, or what is wrong."""
+        try:
+            line = self._exchange(question, limit_s)
+        except OSError as error:
+            why = (
+                "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
+            )
+            raise TemporaryError(f"the agent of run {self._run_id} on this machine {why}") from None
+        if not line.endswith(b"\n"):
+            raise TemporaryError(f"the agent of run {self._run_id} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
-            raise TemporaryError(f"run {agent.run_id}: {msgspec.json.decode(line, type=_Problem).error}")
-        return msgspec.json.decode(line, type=kind)
-    except OSError as error:
-        why = "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
-        raise TemporaryError(f"the agent of run {agent.run_id} on this machine {why}") from None
-    except msgspec.MsgspecError as error:
-        raise TemporaryError(
-            f"the agent of run {agent.run_id} on this machine answers in words of another version: {error}",
-            "ask it with the version that it was started with",
-        ) from None
+            raise TemporaryError(f"run {self._run_id}: {msgspec.json.decode(line, type=_Problem).error}")
+        return line
+
+
+class SocketSource(QuestionSource):
+    """The RunSource of another process than the agent's."""
+
+    def __init__(self, agent: LocalAgent) -> None:
+        super().__init__(partial(exchange, agent.name), agent.run_id)
 
 
 def exchange(name: str, question: Question, limit_s: float) -> bytes:

@@ -181,3 +181,8 @@ class LogPage(Struct, frozen=True, kw_only=True):
 
 
 NodeReply = NodeReport | EventPage | LogPage
+REPLY_KINDS: dict[type, type[NodeReport] | type[EventPage] | type[LogPage]] = {
+    ReadState: NodeReport,
+    ReadEvents: EventPage,
+    ReadLogs: LogPage,
+}

@@ -65,12 +65,19 @@ class Driver:
             self._closing_pool = WorkerPool("farewell", 1)
         self._store_health = StoreHealthLog(machine.settings)
         self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, with their duration
+        self.store_latency_s = -1.0
+        """Of the last request that a store in the network has answered; -1 before any."""
         self._failure: Exception | None = None  # a bug that showed in another thread, for the caller's to raise
 
     @property
     def wake_at(self) -> float:
         """When `run` must be called at the latest, on `clock`."""
         return self._machine.wake_at
+
+    @property
+    def machine(self) -> MemberMachine:
+        """The member, for whoever looks at its state; it is changed by `run` alone."""
+        return self._machine
 
     def submit(self, event: Event) -> None:
         """Add an event to the inbox, from any thread."""
@@ -120,6 +127,8 @@ class Driver:
 
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
+        if outcomes and not self._is_local:
+            self.store_latency_s = outcomes[-1][2]
         sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
         return [events.Log(sentence, is_remark=True) for sentence in sentences if sentence]
 

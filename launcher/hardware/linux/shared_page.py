@@ -107,6 +107,10 @@ class SharedPage:
         """Return the highest training step that a worker has reported; -1 for none."""
         return max(self._read_column(REACHED_STEP), default=0) - 1
 
+    def read_steps(self) -> list[int]:
+        """Return the training step that each worker has reported last; -1 for none."""
+        return [step - 1 for step in self._read_column(REACHED_STEP)]
+
     # docs/internals/decisions/0047-claims-of-workers-in-the-shared-page.md
     def list_claims(self) -> dict[int, tuple[int, str]]:
         """Return what workers claim about their failures, by local rank: a kind and a reason."""

@@ -1,0 +1,120 @@
+"""Where events go on this node's disk: the file or stream of --events, and a file for each round beside its logs.
+
+Neither may hold the agent, nor end it: a pipe without a reader, a full disk or a removed directory costs lines, which
+is said once. A line is written whole or not at all, so that several agents may append to one file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from launcher.model.errors import UsageError, sanitize
+from launcher.observe.run_events import RunEvent, encode_event, format_time
+from launcher.observe.timeline import RoundSummary, WorkerRecord
+
+STDOUT = "-"
+_ROUND_TIMES = ("began_at", "ended_at", "saved_at")
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    def write(self, event: RunEvent) -> None:
+        """Take an event; never wait for its reader."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it, after a moment at most."""
+        ...
+
+
+class EventFile:
+    """The lines of --events. `warn` gets a sentence when lines are lost. Raises UsageError if it cannot be written."""
+
+    def __init__(self, path: str, origin: str, warn: Callable[[str], None]) -> None:
+        self._label = f"{origin} {sanitize(path)}"
+        self._warn = warn
+        self._has_warned = False
+        self._pending = b""  # of a line of which a part has been written
+        try:
+            self._descriptor = _open_stdout() if path == STDOUT else _open_append(path)
+        except OSError as error:
+            hint = "a pipe needs a reader before the start" if error.errno == 6 else ""
+            raise UsageError(f"{self._label} cannot be written: {error.strerror}", hint) from None
+
+    def write(self, event: RunEvent) -> None:
+        """Write a line, or drop it if there is no room for it."""
+        data = self._pending + encode_event(event) + b"\n"
+        try:
+            self._pending = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            self._report(error)
+            return
+        if self._has_warned:
+            self._has_warned = False
+            self._warn(f"{self._label} is written again")
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+    def _report(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            why = "its reader is too slow" if isinstance(error, BlockingIOError) else error.strerror
+            self._warn(f"{self._label}: events are lost: {why}")
+
+
+def make_round_writer(
+    folder: str, warn: Callable[[str], None]
+) -> Callable[[RoundSummary, Sequence[WorkerRecord]], None]:
+    """Return what writes `round_<number>.json` into a folder: the round as this node saw it, and its workers."""
+    has_warned = False
+
+    def write(summary: RoundSummary, workers: Sequence[WorkerRecord]) -> None:
+        nonlocal has_warned
+        path = os.path.join(folder, f"round_{summary.round}.json")
+        fields = msgspec.to_builtins(summary)
+        for name in _ROUND_TIMES:
+            fields[name] = format_time(fields[name]) if fields[name] else None
+        records = [msgspec.to_builtins(worker) for worker in workers]
+        for record in records:
+            for name in ("started_at", "ended_at"):
+                record[name] = format_time(record[name]) if record[name] else None
+        text = msgspec.json.format(msgspec.json.encode({"schema": 1, **fields, "workers": records}), indent=2)
+        try:
+            with open(f"{path}.part", "wb") as file:
+                file.write(text + b"\n")
+            os.replace(f"{path}.part", path)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(f"{path}.part")
+            if not has_warned:
+                has_warned = True
+                warn(f"{path} cannot be written: {error.strerror}")
+
+    return write
+
+
+def _open_append(path: str) -> int:
+    """Open a file to append to, or a pipe without waiting for it. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags | os.O_APPEND | os.O_CREAT, 0o666)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError(21, "it is a directory")
+    return descriptor
+
+
+def _open_stdout() -> int:
+    """Open this process's stdout once more, non-blocking; the same descriptor where that cannot be. Raises OSError."""
+    try:
+        return os.open("/proc/self/fd/1", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # a socket, or another user's
+        return os.dup(1)

@@ -1,0 +1,201 @@
+"""The agent's messages as events of the run: what the agreement orders, what the supervisor reports, how it ended.
+
+One journal feeds all that looks at a run's past: the timeline, the buffer that others read, the file of --events and
+the files of rounds. It is told what happened and when, and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from launcher.logs.reports.report import parse_failure
+from launcher.model.version import __version__
+from launcher.observe.event_buffer import EventBuffer
+from launcher.observe.run_events import (
+    AgentEnded,
+    AgentStarted,
+    CheckpointReported,
+    FailureFound,
+    HangReported,
+    RemarkMade,
+    RoundEnded,
+    RoundStarted,
+    RoundStopping,
+    RunEvent,
+    WaitChanged,
+    WorkerEnded,
+    WorkerStarted,
+)
+from launcher.observe.timeline import RoundSummary, RunTimeline, WorkerRecord
+from launcher.placement.adapter.description import NodeAssignment, decode_assignment
+from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
+from rendezvous import events
+from rendezvous.errors import RecordError
+from rendezvous.records import Cause
+
+NOT_STARTED = 127
+"""The exit code of a worker that could not be started, as a shell has it."""
+
+
+class JournalHeader(Struct, frozen=True, kw_only=True):
+    """What is known before anything happens. `started_at`: of the agent, seconds since 1970."""
+
+    run_id: str
+    node: str
+    pid: int
+    started_at: float
+    worker_count: int
+    reason: str
+    max_restarts: int
+    mesh_axes: tuple[str, ...]
+
+
+class Journal:
+    """`write_events` get each event; `write_round` a round that has ended here, with its workers."""
+
+    def __init__(
+        self,
+        header: JournalHeader,
+        write_events: Sequence[Callable[[RunEvent], None]] = (),
+        write_round: Callable[[RoundSummary, Sequence[WorkerRecord]], None] | None = None,
+    ) -> None:
+        self.timeline = RunTimeline()
+        self.buffer = EventBuffer()
+        self._header = header
+        self._write_events = write_events
+        self._write_round = write_round
+        self._round = 0
+        self.assignment: NodeAssignment | None = None
+        """Of the round that runs here."""
+        self._idle_since = header.started_at
+        self._round_at = 0.0
+        self.is_stopping = self.is_leaving = False
+        self._stop_mode = ""
+        self._add(
+            AgentStarted(
+                **self._common(header.started_at),
+                pid=header.pid,
+                version=__version__,
+                worker_count=header.worker_count,
+                reason=header.reason,
+            )
+        )
+
+    def take(self, message: object, at: float) -> None:
+        """Take a message of the agent, of `at` seconds since 1970; most kinds say nothing about the run."""
+        match message:
+            case events.StartRound():
+                self._start(message, at)
+            case Spawned(round=number, local_rank=local_rank, pid=pid) if number == self._round:
+                rank = self._find_rank(local_rank)
+                self._add(WorkerStarted(**self._common(at), rank=rank, local_rank=local_rank, pid=pid))
+            case SpawnFailed(round=number, local_rank=local_rank, sentence=sentence) if number == self._round:
+                self._end_worker(local_rank, 0, NOT_STARTED, at, sentence)
+            case Exited(round=number, local_rank=local_rank, pid=pid, exit_code=exit_code) if number == self._round:
+                self._end_worker(local_rank, pid, exit_code, message.at)
+            case events.LeaveRequest():
+                self.is_leaving = True
+            case events.CheckpointSaved():
+                self._add(CheckpointReported(**self._common(at)))
+            case events.RoundFailed():
+                self._add_failure(message, at)
+            case events.StopRound(number, mode, reason, cause, nodes) if (
+                number == self._round and mode != self._stop_mode
+            ):
+                self.is_stopping, self._stop_mode = True, mode  # the agent may be told again after a pause
+                stopping = RoundStopping(**self._common(at), cause=cause, reason=reason, mode=mode, nodes=nodes)
+                self._add(stopping)
+            case events.RoundStopped(number, _, step) if number == self._round and self.assignment is not None:
+                self._end(step, at)
+            case events.Log(sentence, True, rule):
+                self._add(RemarkMade(**self._common(at), sentence=sentence, rule=rule))
+            case events.Log(sentence) if self.assignment is None:
+                self._add(WaitChanged(**self._common(at), sentence=sentence))
+            case events.Exit(exit_code, reason, verdict):
+                kind = verdict.kind if verdict is not None else ""
+                self._add(AgentEnded(**self._common(at), exit_code=exit_code, verdict=kind, reason=reason))
+
+    def add_hang(self, kind: str, ranks: tuple[int, ...], sentence: str, folders: tuple[str, ...], at: float) -> None:
+        """Add what the leader concludes of workers that make no progress."""
+        self._add(HangReported(**self._common(at), kind=kind, ranks=ranks, sentence=sentence, folders=folders))
+
+    def _common(self, at: float) -> dict[str, Any]:
+        return {"at": at, "run_id": self._header.run_id, "node": self._header.node, "round": self._round}
+
+    def _add(self, event: RunEvent) -> None:
+        self.timeline.take(event)
+        self.buffer.take(event)
+        for write in self._write_events:
+            write(event)
+
+    def _find_rank(self, local_rank: int) -> int:
+        ranks = self.assignment.ranks if self.assignment is not None else ()
+        return ranks[local_rank] if local_rank < len(ranks) else -1
+
+    def _start(self, start: events.StartRound, at: float) -> None:
+        assignment = None
+        with suppress(RecordError):  # the agent refuses the round, and says why
+            assignment = decode_assignment(start.assignment)
+        self._round, self.assignment, self._round_at = start.round, assignment, at
+        self.is_stopping, self._stop_mode = False, ""
+        if assignment is None:
+            return
+        sizes = zip(self._header.mesh_axes, assignment.shape, strict=False)
+        self._add(
+            RoundStarted(
+                **self._common(at),
+                world_size=assignment.world_size,
+                node_count=assignment.group_world_size,
+                ranks=assignment.ranks,
+                mesh=",".join(f"{axis}={size}" for axis, size in sizes),
+                restart_count=start.restart_count,
+                max_restarts=self._header.max_restarts,
+                waited_s=round(max(0.0, at - self._idle_since), 3),
+                summary=assignment.summary,
+            )
+        )
+
+    def _end_worker(self, local_rank: int, pid: int, exit_code: int, at: float, sentence: str = "") -> None:
+        outcome: Literal["succeeded", "failed", "terminated"] = "succeeded"
+        if exit_code:
+            outcome = "terminated" if self.is_stopping else "failed"
+        self._add(
+            WorkerEnded(
+                **self._common(at),
+                rank=self._find_rank(local_rank),
+                local_rank=local_rank,
+                pid=pid,
+                outcome=outcome,
+                exit_code=exit_code,
+                sentence=sentence,
+            )
+        )
+
+    def _add_failure(self, failed: events.RoundFailed, at: float) -> None:
+        failure = parse_failure(failed.failure) if failed.failure else None
+        self._add(
+            FailureFound(
+                **self._common(at),
+                rank=failed.rank,
+                exit_code=failed.exit_code,
+                failure_class=failed.failure_class,
+                error=(failure.exception or failure.sentence or "") if failure is not None else "",
+                log_file=failure.log_file if failure is not None else "",
+            )
+        )
+
+    def _end(self, step: int, at: float) -> None:
+        cause: Cause = ""
+        reason, current = "", self.timeline.current
+        if current is not None:
+            cause, reason = current.cause, current.reason
+        ran_s = round(max(0.0, at - self._round_at), 3)
+        self._add(RoundEnded(**self._common(at), cause=cause, reason=reason, ran_s=ran_s, step=step))
+        self.assignment, self._idle_since = None, at
+        if self._write_round is not None and self.timeline.rounds:
+            workers = [self.timeline.workers[index] for index in sorted(self.timeline.workers)]
+            self._write_round(self.timeline.rounds[-1], workers)
