@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from launcher.agent.inspection.composition import make_observer, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
     PREFIX,
@@ -44,8 +45,9 @@ from rendezvous.stores.memory.store import MemoryStore
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.examination import Examination
     from launcher.agent.diagnosis.inquiries import Inquiries
+    from launcher.agent.diagnosis.progress import NodeProgress
+    from launcher.agent.inspection.observer import Observer
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.progress import NodeProgress
     from launcher.agent.startup.startup import Startup
     from launcher.config.options.readers import HangLimits
     from launcher.logs.pump import OutputPump
@@ -88,19 +90,9 @@ def build_agent(
         spec_builder.add_variables(timers.start_listening(supervisor.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
     record = make_recorder(config, host, layout.run_id, spec_builder.find_error_file)
     settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
-    checkpoint_socket = None
-    if startup is not None and settings.grow == "checkpoint":  # only a job that may grow
-        from launcher.ranks.checkpoint_socket import CheckpointSocket
-
-        checkpoint_socket = CheckpointSocket()
-        spec_builder.add_variables(checkpoint_socket.environment)
-    worker_channel = WorkerChannel(
-        shared_page,
-        supervisor,
-        config.heartbeat_timeout_s,
-        checkpoint_socket=checkpoint_socket,
-        watches_progress=config.hang_limits is not None,
-    )
+    may_grow_at_save = startup is not None and settings.grow == "checkpoint"
+    worker_channel = _make_worker_channel(config, spec_builder, shared_page, supervisor, hears_saves=may_grow_at_save)
+    sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
     round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
     if startup is None:
         membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)
@@ -123,6 +115,10 @@ def build_agent(
     if config.hang_limits is not None:
         expects = config.expect is not None
         make_progress = partial(_watch_progress, config.hang_limits, shared_page, pump, spec_builder, expects)
+    observer = make_observer(
+        config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks, wakeup.wake
+    )
+    inquiries = partial(_make_inquiries, supervisor, membership.driver.submit, wakeup.wake, layout, host)
     return Agent(
         script=config.script,
         reason=reason,
@@ -137,6 +133,7 @@ def build_agent(
         worker_channel=worker_channel,
         pump=pump,
         record=record,
+        observer=observer,
         round_log=round_log,
         failures=Failures(
             host,
@@ -145,10 +142,33 @@ def build_agent(
             role=config.role,
             style=config.failure_report,
         ),
-        make_inquiries=partial(_make_inquiries, supervisor, membership.driver.submit, wakeup.wake, layout, host),
+        make_inquiries=partial(inquiries, observer),
         make_progress=make_progress,
         on_hang=config.on_hang,
         progress_file=config.progress_file,
+    )
+
+
+def _make_worker_channel(
+    config: Config,
+    spec_builder: WorkerSpecBuilder,
+    shared_page: SharedPage | None,
+    supervisor: Supervisor,
+    *,
+    hears_saves: bool,
+) -> WorkerChannel:
+    checkpoint_socket = None
+    if hears_saves:
+        from launcher.ranks.checkpoint_socket import CheckpointSocket
+
+        checkpoint_socket = CheckpointSocket()
+        spec_builder.add_variables(checkpoint_socket.environment)
+    return WorkerChannel(
+        shared_page,
+        supervisor,
+        config.heartbeat_timeout_s,
+        checkpoint_socket=checkpoint_socket,
+        watches_progress=config.hang_limits is not None,
     )
 
 
@@ -158,6 +178,7 @@ def _make_inquiries(
     wake: Callable[[], None],
     layout: LogLayout,
     host: str,
+    observer: Observer,
     poll: select.poll,
 ) -> Inquiries:
     """Build what answers for this node's workers, once there are some."""
@@ -176,7 +197,7 @@ def _make_inquiries(
             keeps_failures=not layout.is_temporary,
         )
 
-    return Inquiries(poll, make_examination, submit, layout.run_id, host)
+    return Inquiries(poll, make_examination, submit, layout.run_id, host, observer.answer, observer.bridge)
 
 
 def _watch_progress(
@@ -189,7 +210,7 @@ def _watch_progress(
     now: float,
 ) -> NodeProgress:
     """Make the watch over a round's progress."""
-    from launcher.agent.progress import NodeProgress  # after the workers' start
+    from launcher.agent.diagnosis.progress import NodeProgress  # after the workers' start
 
     unpumped = spec_builder.list_unpumped(len(assignment.ranks))
     return NodeProgress(limits, shared_page, pump, ranks=assignment.ranks, unpumped=unpumped, expects=expects, now=now)

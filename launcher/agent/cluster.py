@@ -143,7 +143,7 @@ class ClusterMembership(NodeMembership):
             is_local=False,
             presence=presence,
         )
-        super().__init__(driver, settings.call_limit_s)
+        super().__init__(driver, settings.call_limit_s, found.path)
 
     def close(self) -> None:
         """Close everything, the store that others may need last."""

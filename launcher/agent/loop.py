@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
+from launcher.agent.inspection.observer import NOTE_START, Observer
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
@@ -47,8 +48,8 @@ from rendezvous.settings import Settings
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.inquiries import Inquiries
     from launcher.agent.diagnosis.messages import Conclusion
+    from launcher.agent.diagnosis.progress import NodeProgress
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.progress import NodeProgress
     from launcher.logs.pump import OutputPump
 
 STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
@@ -76,6 +77,7 @@ class Agent(Struct, kw_only=True, eq=False):
     worker_channel: WorkerChannel
     pump: OutputPump | None
     record: Callable[[object], None]
+    observer: Observer
     round_log: RoundLog
     failures: Failures
     make_inquiries: Callable[[select.poll], Inquiries]
@@ -103,7 +105,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._poll.register(self.wakeup, select.POLLIN)
         self._poll.register(self.supervisor, select.POLLIN)
         self.worker_channel.register(self._poll)
-        self.membership.driver.submit(events.Start())
+        self._submit(events.Start())
         try:
             while self._exit is None:
                 self._run_once()
@@ -132,6 +134,7 @@ class Agent(Struct, kw_only=True, eq=False):
         )
         if self.fork_server is not None:
             wake_at = min(wake_at, self.fork_server.wake_at)
+        wake_at = min(wake_at, self.observer.wake_at)
         if self._inquiries is not None:
             wake_at = min(wake_at, self._inquiries.wake_at)
         self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
@@ -143,7 +146,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if leave := self.termination.check_file(read_clock()):
             self._leave(leave)
         for round in self.worker_channel.take_saved_rounds():
-            self.membership.driver.submit(events.CheckpointSaved(round))
+            self._submit(events.CheckpointSaved(round))
         for report in self.supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
         if self._round is not None:
@@ -161,6 +164,9 @@ class Agent(Struct, kw_only=True, eq=False):
                 f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
                 f"{self.supervisor.describe_remaining()}"
             )
+        if read_clock() >= self.observer.history.wake_at:  # who waits for others may be asked, too
+            self._get_inquiries()
+        self.observer.advance(read_clock())
         if self._inquiries is not None:
             for conclusion in self._inquiries.advance(read_clock()):
                 self._take_conclusion(conclusion)
@@ -178,6 +184,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _carry_out(self, action: events.Action) -> None:
         self.record(action)
+        self.observer.history.take(action)
         match action:
             case events.StartRound():
                 self._start(action)
@@ -186,6 +193,8 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._stop_round(self._round, action)
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
+            case events.NoteReceived(member_id, text) if text.startswith(NOTE_START):
+                self.observer.take_note(member_id, text)
             case events.NoteReceived(member_id, text):
                 self._get_inquiries().examination.take_note(member_id, text, read_clock())
             case events.PassOn(token):
@@ -220,8 +229,13 @@ class Agent(Struct, kw_only=True, eq=False):
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
         self._held_stop = None
+        self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
         targets = self.spec_builder.make_targets(share, specs)
         self._get_inquiries().begin(start.round, self.spec_builder.make_worker_mesh(share), targets)
+
+    def _submit(self, event: events.Event) -> None:
+        self.observer.history.take(event)
+        self.membership.driver.submit(event)
 
     def _get_inquiries(self) -> Inquiries:
         if self._inquiries is None:
@@ -232,7 +246,7 @@ class Agent(Struct, kw_only=True, eq=False):
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
         log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
         self._round, self._assignment = lifecycle.Round(round, 0), None
-        self.membership.driver.submit(events.RoundFailed(round, 1, False, ""))
+        self._submit(events.RoundFailed(round, 1, False, ""))
 
     def _stop_round(self, round: lifecycle.Round, stop: events.StopRound) -> None:
         """End the round; where a worker has failed, once the others have been looked at."""
@@ -259,6 +273,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _take_report(self, report: Report) -> None:
         self.record(report)
+        self.observer.history.take(report)
         if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
             self._take_fork_server_error(refusal)
         round = self._round
@@ -280,7 +295,7 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._carry_out_all(round, round.take_gone())
             case WorkersFenced():
                 log("the watchdog has run out: this node could not renew its membership, so its workers were killed")
-                self.membership.driver.submit(events.WatchdogExpired())
+                self._submit(events.WatchdogExpired())
             case SupervisorLost(sentence, exit_code):
                 self._take_supervisor_loss(sentence, exit_code)
 
@@ -321,7 +336,7 @@ class Agent(Struct, kw_only=True, eq=False):
         left = self.supervisor.kill_orphans(SWEEP_LIMIT_S)
         log(f"{sentence}; its workers were killed" + (f", but {format_pids(left)} would not go" if left else ""))
         self._stuck_at = math.inf
-        self.membership.driver.submit(events.LeaveRequest(sentence, exit_code))
+        self._submit(events.LeaveRequest(sentence, exit_code))
         if self._round is not None:
             self._carry_out_all(self._round, self._round.take_gone())
 
@@ -364,6 +379,10 @@ class Agent(Struct, kw_only=True, eq=False):
         for sentence in (*conclusion.answer.sentences, *conclusion.answer.folders):
             log(sentence)
         log(f"hint: {conclusion.answer.hint}")
+        answer = conclusion.answer
+        self.observer.history.open().add_hang(
+            answer.kind, answer.culprits, answer.sentences[0], answer.folders, time.time()
+        )
         if self.on_hang == "restart" and self._round is not None and self._round.round == conclusion.round:
             self._end_hang(self._round, conclusion)
 
@@ -389,7 +408,7 @@ class Agent(Struct, kw_only=True, eq=False):
                     self.supervisor.sweep(round.round)
                     self._stuck_at = read_clock() + STUCK_LIMIT_S
                 case lifecycle.ReportSucceeded():
-                    self.membership.driver.submit(events.RoundSucceeded(round.round))
+                    self._submit(events.RoundSucceeded(round.round))
                 case lifecycle.ReportFailed(cause):
                     self._report_failed(round, cause)
                 case lifecycle.ReportStopped():
@@ -404,7 +423,7 @@ class Agent(Struct, kw_only=True, eq=False):
             if kind == shared_page.CLAIM_GIVES_UP:
                 final_reason = sanitize(reason) or "a worker gave up"
             is_node_fault |= kind == shared_page.CLAIM_BLAMES_NODE
-        self.membership.driver.submit(
+        self._submit(
             events.RoundFailed(
                 round.round,
                 root.exit_code,
@@ -425,13 +444,13 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._inquiries is not None:
             self._inquiries.end()
         self.port.renew()
-        self.membership.driver.submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
+        self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
 
     def _read_step(self) -> int:
         """Return the highest training step of the round that has ended, -1 if none is known."""
         step = self.worker_channel.read_step()
         if self.progress_file:
-            from launcher.agent.progress import read_progress_file
+            from launcher.agent.diagnosis.progress import read_progress_file
 
             step = max(step, read_progress_file(self.progress_file))
         return step
@@ -465,7 +484,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _leave(self, leave: events.LeaveRequest) -> None:
         self.round_log.set_leaving()
-        self.membership.driver.submit(leave)
+        self._submit(leave)
 
     def _finish(self, end: events.Exit) -> int:
         """Leave nothing behind, then report how it ended."""
@@ -477,4 +496,5 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
             raise self._fork_server_error
         self.failures.report_end(end, self.script, self._loss_reason)
+        self.observer.finish()
         return end.exit_code

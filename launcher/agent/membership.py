@@ -103,10 +103,14 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
 
 
 class NodeMembership:
-    """This node's membership of the job. Close it when the agent has ended."""
+    """This node's membership of the job. Close it when the agent has ended.
 
-    def __init__(self, driver: Driver, call_limit_s: float) -> None:
+    `locality`: the node's place in the network, (level, domain) pairs, outermost first.
+    """
+
+    def __init__(self, driver: Driver, call_limit_s: float, locality: Sequence[tuple[str, str]] = ()) -> None:
         self.driver = driver
+        self.locality = tuple((level, domain) for level, domain in locality)
         self._call_limit_s = call_limit_s
 
     def close(self) -> None:

@@ -87,6 +87,8 @@ class Config(Struct, frozen=True, kw_only=True):
     duplicate_stderr_filters: tuple[str, ...]
     logs_specs: str | None
     event_log_handler: str
+    events: str
+    notify: str
     failure_report: str
     shutdown_timeout_s: float
     signals_to_handle: tuple[str, ...]

@@ -168,6 +168,15 @@ class WorkerSpecBuilder:
             for spec in specs
         ]
 
+    def list_log_files(self, share: NodeAssignment) -> dict[tuple[int, str], str]:
+        """Return the files that keep the output of the round that was made last, by rank and stream."""
+        ways = {
+            (rank, stream): self._routes.find_route(local_rank, stream).path
+            for local_rank, rank in enumerate(share.ranks)
+            for stream in STREAMS
+        }
+        return {key: path for key, path in ways.items() if path}
+
     def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
         return self._routes.find_error_file(round, restart_count, local_rank)
 

@@ -36,7 +36,8 @@ BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
-    "launcher.agent.build": 4, "launcher.agent.cluster": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
+    "launcher.agent.build": 5, "launcher.agent.cluster": 1, "launcher.agent.command": 1, "launcher.agent.node_main": 2,
+    "launcher.agent.inspection.composition": 4, "launcher.agent.inspection.observer": 2,
     "launcher.agent.loop": 2, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
@@ -44,7 +45,7 @@ BORDERS = {
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 4,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
-    "rendezvous.leader.election": 1, "rendezvous.machine": 1, "rendezvous.policy.decide": 1,
+    "rendezvous.leader.election": 1, "rendezvous.machine": 2, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 5,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.

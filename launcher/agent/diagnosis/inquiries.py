@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.question_socket import Connection, QuestionSocket
+from launcher.agent.diagnosis.question_socket import Asker, QuestionSocket
+from launcher.agent.inspection.bridge import Bridge
 from launcher.diagnose.request import Target
+from launcher.observe.local_socket import Question
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import AnswerCommand, Event
 
@@ -30,7 +32,11 @@ ANSWER_MAX = 60_000
 
 
 class Inquiries:
-    """`poll`: the loop's. `run_id` and `node`: what is said to who asks which run this is."""
+    """`poll`: the loop's. `run_id` and `node`: what is said to who asks which run this is.
+
+    `inspect`: answers those who look at the run or a node (launcher/agent/inspection). `bridge`: of this agent's
+    threads, which ask as other processes do.
+    """
 
     def __init__(
         self,
@@ -39,12 +45,16 @@ class Inquiries:
         submit: Callable[[Event], None],
         run_id: str,
         node: str,
+        inspect: Callable[[Asker, Question, float], object],
+        bridge: Bridge,
     ) -> None:
         self._make_examination = make_examination
         self._examination: Examination | None = None
         self._submit = submit
         self._run_id = run_id
         self._node = node
+        self._inspect = inspect
+        self._bridge = bridge
         self._pending: dict[str, Callable[[Conclusion | None], object]] = {}
         self._round: LocalRound | None = None
         self._targets: dict[int, Target] = {}
@@ -110,12 +120,13 @@ class Inquiries:
 
     def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded without a question of this node."""
-        if self._socket is not None:
-            for connection, question in self._socket.take():
-                if question.kind == "why" and self._round is not None:
-                    self.ask(partial(_answer, connection), now)
-                else:
-                    connection.answer(msgspec.json.encode({"run_id": self._run_id, "node": self._node}))
+        for asker, question in self._take_questions():
+            if question.kind == "why" and self._round is not None:
+                self.ask(partial(_answer, asker), now)
+            elif question.kind in ("inspect", "inspect_node"):
+                self._inspect(asker, question, now)
+            else:
+                asker.answer(msgspec.json.encode({"run_id": self._run_id, "node": self._node}))
         if self._examination is None:
             return []
         left = []
@@ -129,6 +140,11 @@ class Inquiries:
             if id in self._pending:
                 self._pending.pop(id)(None)
         return left
+
+    def _take_questions(self) -> Iterator[tuple[Asker, Question]]:
+        if self._socket is not None:
+            yield from self._socket.take()
+        yield from self._bridge.take()
 
     def take_counters(self) -> dict[int, tuple[object, ...]] | None:
         """Return how far each rank's groups have come, once after `examination.count_calls`."""
@@ -152,5 +168,5 @@ def encode_answer(conclusion: Conclusion | None) -> bytes:
     return text if len(text) <= ANSWER_MAX else msgspec.json.encode(msgspec.structs.replace(conclusion, stacks=""))
 
 
-def _answer(connection: Connection, conclusion: Conclusion | None) -> None:
-    connection.answer(encode_answer(conclusion))
+def _answer(asker: Asker, conclusion: Conclusion | None) -> None:
+    asker.answer(encode_answer(conclusion))

@@ -1,6 +1,6 @@
 """The socket on which this agent answers questions of its own user, without a store; `local_socket` is the other end.
 
-What is said here is no secret of the job: where its workers stand.
+Each side checks that the other is this user, or root: what workers print is said here, too.
 """
 
 from __future__ import annotations
@@ -10,18 +10,27 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
 from launcher.observe.local_socket import SOCKET_NAME, Question, read_user
 
-CONNECTIONS_MAX = 8
+CONNECTIONS_MAX = 32
 """Further ones are closed: they may ask again."""
-LINE_MAX = 4096
+LINE_MAX = 1 << 16
+
+
+class Asker(Protocol):
+    """Who asks, and waits for one line."""
+
+    def answer(self, text: bytes) -> None:
+        """Answer; without effect on one that has gone."""
+        ...
 
 
 class Connection:
-    """Someone who asks. Close it when it is answered."""
+    """A process that asks. Close it when it is answered."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end

@@ -257,6 +257,10 @@ TABLE: tuple[Option, ...] = (
            "A plug-in of entry point group torchrun.logs_specs says where output goes."),
     Option("torchrun", "event-log-handler", "logs", "NAME", parse_printable, "null",
            "Where events go: null, console (JSON lines on stderr), or a handler that torch knows."),
+    Option("ours", "events", "logs", "FILE", parse_printable, "",
+           "Append a line of JSON for each event of this node's run to FILE, a pipe, or - for stdout."),
+    Option("ours", "notify", "logs", "COMMAND|URL", parse_printable, "",
+           "Tell a shell command, by its stdin, or an http(s) URL, by POST, of each round and of the job's end."),
     Option("ours", "failure-report", "logs", "short|torchrun", parse_choice, "short",
            "What the report of a failed job looks like: a few lines, or torchrun's box with its labels."),
 

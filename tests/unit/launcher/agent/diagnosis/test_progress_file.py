@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.progress import read_progress_file
+from launcher.agent.diagnosis.progress import read_progress_file
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.agent import progress
-from launcher.agent.progress import NodeProgress
+from launcher.agent.diagnosis import progress
+from launcher.agent.diagnosis.progress import NodeProgress
 from launcher.config.options.readers import HangLimits
 from launcher.diagnose.progress import Silence
 from launcher.hardware.linux.kernel import read_stat

@@ -1,0 +1,111 @@
+"""The composition of what shows a run: journal, files of events, notifier, and the answers to those who look at it.
+
+Nothing of it is needed before the first workers run, so all but the `Observer` is imported and created when it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from launcher.agent.inspection.observer import History, Observer
+from launcher.agent.membership import NodeMembership, read_clock
+from launcher.config.config import Config
+from launcher.hardware.linux.shared_page import SharedPage
+from launcher.logs.layout import LogLayout
+from launcher.model import mesh as meshes
+from launcher.model.console import log
+from launcher.model.node import Slot
+from launcher.ranks.spec_builder import WorkerSpecBuilder
+
+if TYPE_CHECKING:
+    from launcher.agent.inspection.inspection import Inspection
+    from launcher.logs.pump import OutputPump
+    from launcher.observe.event_file import EventSink
+    from launcher.observe.journal import Journal
+
+
+def make_observer(
+    config: Config,
+    layout: LogLayout,
+    spec_builder: WorkerSpecBuilder,
+    membership: NodeMembership,
+    slots: Sequence[Slot],
+    reason: str,
+    shared_page: SharedPage | None,
+    pump: OutputPump | None,
+    host: str,
+    sinks: Sequence[EventSink],
+    wake: Callable[[], None],
+) -> Observer:
+    """Make what notes the run's events, and answers who looks at it."""
+    driver = membership.driver
+    mesh_axes = tuple(axis.name for axis in (config.mesh or meshes.DEFAULT_MESH).axes)
+    log_dir = layout.root if layout.keeps_files else ""
+    started_at = time.time()
+    files: dict[int, dict[tuple[int, str], str]] = {}
+
+    def make_journal() -> Journal:
+        from launcher.observe.journal import Journal, JournalHeader
+
+        write_round = None
+        if log_dir and not layout.is_temporary:
+            from launcher.observe.event_file import make_round_writer
+
+            write_round = make_round_writer(log_dir, log)
+        header = JournalHeader(
+            run_id=layout.run_id,
+            node=host,
+            pid=os.getpid(),
+            started_at=started_at,
+            worker_count=len(slots),
+            reason=reason,
+            max_restarts=config.max_restarts,
+            mesh_axes=mesh_axes,
+        )
+        return Journal(header, [sink.write for sink in sinks], write_round)
+
+    def make_inspection(history: History) -> Inspection:
+        from launcher.agent.inspection.inspection import Inspection
+        from launcher.agent.inspection.local_state import LocalState
+        from launcher.agent.inspection.node_answers import NodeAnswers
+        from launcher.agent.inspection.reporter import Reporter
+        from launcher.agent.inspection.snapshot import SnapshotSource
+
+        source = SnapshotSource(
+            run_id=layout.run_id,
+            node=host,
+            started_at=started_at,
+            max_restarts=config.max_restarts,
+            mesh_axes=mesh_axes,
+            driver=driver,
+            slots=slots,
+            shared_page=shared_page,
+            pump=pump,
+            describe_rank=spec_builder.describe_rank,
+            locality=membership.locality,
+            log_dir=log_dir,
+        )
+        answers = NodeAnswers(history, source, LocalState(), log_dir, files)
+        return Inspection(driver.machine, driver.submit, Reporter(wake), answers.answer)
+
+    is_wanted = bool(sinks) or bool(log_dir and not layout.is_temporary)
+    history = History(make_journal, read_clock, is_wanted=is_wanted)
+    return Observer(history, files, make_inspection, wake, layout.run_id, sinks)
+
+
+def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:
+    """Open what --events and --notify name. Raises UsageError for what cannot be."""
+    if not config.events and not config.notify:
+        return []
+    from launcher.observe.event_file import EventFile
+    from launcher.observe.notifier import Notifier
+
+    sinks: list[EventSink] = []
+    if config.events:
+        sinks.append(EventFile(config.events, config.origins["events"], log))
+    if config.notify:
+        sinks.append(Notifier(config.notify, config.origins["notify"], is_leader, log))
+    return sinks

@@ -1,0 +1,215 @@
+"""Who looks at the run from this node, what this node says when it is looked at, and the leader's part between both.
+
+A question goes to the leader, which sends it on to those it is about and returns their replies one by one, so nothing
+of a run's size is collected on its way. Who asks waits until all have replied, or a limit is over. An agent that
+leads, and the agent of a job of one machine, do the same: their notes come back to them.
+
+Nothing here waits. What takes time is done by the `Reporter`; `advance` hands out what is complete.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from launcher.agent.inspection.messages import (
+    Expect,
+    Inspect,
+    InspectionMessage,
+    PassedRequest,
+    Reply,
+    decode_inspection,
+    encode_inspection,
+)
+from launcher.agent.inspection.reporter import Reporter
+from launcher.model.text import format_list
+from launcher.observe.node_report import (
+    EventPage,
+    LogPage,
+    NodeReply,
+    NodeReport,
+    NodeRequest,
+    ReadState,
+    RunReport,
+)
+from rendezvous.events import TO_LEADER, Event, SendNote
+from rendezvous.peers.messages import NOTE_MAX
+
+LIMIT_S = 3.0
+"""Until who asks gets what has come; less than what `local_socket` waits."""
+PENDING_MAX = 256
+LOST_CAUSES = ("loss", "isolation", "leaving")
+
+
+class LedMembers(Protocol):
+    """What is needed of this agent's membership (rendezvous.machine)."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    def list_members(self) -> dict[str, str]: ...
+
+
+class Inspected(Struct, kw_only=True):
+    """What has come of a question. `members`: the names of those that were asked; None before the leader has said."""
+
+    until: float
+    take: Callable[[Inspected], object]
+    members: dict[str, str] | None = None
+    leader: str = ""
+    replies: dict[str, Reply] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.error) or (self.members is not None and self.members.keys() <= self.replies.keys())
+
+
+class Inspection:
+    """`answer` returns what makes this node's reply to a request: work for the reporter, of a kind."""
+
+    def __init__(
+        self,
+        member: LedMembers,
+        submit: Callable[[Event], None],
+        reporter: Reporter,
+        answer: Callable[[NodeRequest], tuple[str, Callable[[], NodeReply]]],
+    ) -> None:
+        self._member = member
+        self._submit = submit
+        self._reporter = reporter
+        self._answer = answer
+        self._pending: dict[str, Inspected] = {}
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `advance`."""
+        return min((-math.inf if one.is_complete else one.until for one in self._pending.values()), default=math.inf)
+
+    def inspect(self, node: str, request: NodeRequest, take: Callable[[Inspected], object], now: float) -> None:
+        """Ask a node by name or member id, or all with ""; `advance` calls `take` with what has come."""
+        id = os.urandom(8).hex()
+        asked = Inspected(until=now + LIMIT_S, take=take)
+        if len(self._pending) >= PENDING_MAX:
+            asked.error = f"{PENDING_MAX} questions are waiting for answers already"
+            take(asked)
+            return
+        self._pending[id] = asked
+        self._send(TO_LEADER, Inspect(id=id, node=node, request=request))
+
+    def reply_alone(self, request: NodeRequest, take: Callable[[Inspected], object]) -> None:
+        """Answer for this node without any other."""
+        own_id = self._member.member_id
+        asked = Inspected(until=0.0, take=take, members={own_id: ""}, leader="")
+
+        def finish(reply: Reply) -> None:
+            asked.replies[own_id] = reply
+            take(asked)
+
+        self._make_reply("", own_id, request, finish)
+
+    def take_note(self, member_id: str, text: str) -> None:
+        """Handle a note of an agent."""
+        match decode_inspection(text):
+            case Inspect() as question:
+                self._pass_on(member_id, question)
+            case PassedRequest(id=id, asker=asker, request=request):
+                self._make_reply(id, asker, request, lambda reply: self._send(member_id, reply))
+            case Expect(id=id, members=members, leader=leader) if id in self._pending:
+                self._pending[id].members, self._pending[id].leader = members, leader
+            case Reply(id=id, asker=asker) as reply:
+                if asker != self._member.member_id:
+                    self._send(asker, reply)  # this agent leads
+                elif id in self._pending:
+                    self._pending[id].error = reply.error if not reply.member_id else self._pending[id].error
+                    self._pending[id].replies[reply.member_id] = reply
+
+    def advance(self, now: float) -> None:
+        """Send what is done, and give up what has taken too long."""
+        self._reporter.advance()
+        for id, asked in list(self._pending.items()):
+            if asked.is_complete or now >= asked.until:
+                del self._pending[id]
+                asked.take(asked)
+
+    def _pass_on(self, asker: str, question: Inspect) -> None:
+        """The leader's part: find those it is about, tell the asker who they are, and ask them."""
+        members = self._member.list_members()
+        if not members:  # it leads no more
+            return
+        own_id = self._member.member_id
+        chosen = {one: name for one, name in members.items() if question.node in ("", one)}
+        chosen = chosen or {one: name for one, name in members.items() if name == question.node}
+        if not chosen:
+            error = f"no node is called {question.node}; there are {format_list(sorted(members.values()), 8)}"
+            self._send(asker, Reply(id=question.id, asker=asker, member_id="", error=error))
+            return
+        self._send(asker, Expect(id=question.id, members=chosen, leader=own_id))
+        for member_id in chosen:
+            request = question.request
+            if isinstance(request, ReadState) and not question.node:  # the leader knows all rounds
+                request = replace(request, has_rounds=member_id == own_id)
+            self._send(member_id, PassedRequest(id=question.id, asker=asker, request=request))
+
+    def _make_reply(self, id: str, asker: str, request: NodeRequest, finish: Callable[[Reply], object]) -> None:
+        own_id = self._member.member_id
+        kind, work = self._answer(request)
+
+        def take(result: object, problem: str) -> None:
+            reply = Reply(
+                id=id,
+                asker=asker,
+                member_id=own_id,
+                report=result if isinstance(result, NodeReport) else None,
+                events=result if isinstance(result, EventPage) else None,
+                logs=result if isinstance(result, LogPage) else None,
+                error=problem,
+            )
+            finish(reply)
+
+        self._reporter.submit(kind, work, take)
+
+    def _send(self, to: str, message: InspectionMessage) -> None:
+        text = encode_inspection(message)
+        if len(text) > NOTE_MAX and isinstance(message, Reply):
+            text = encode_inspection(shorten_reply(message))
+        self._submit(SendNote(to, text))
+
+
+def shorten_reply(reply: Reply) -> Reply:
+    """Shorten a reply that no note can hold: a node with hundreds of workers, or rounds with long reasons."""
+    if reply.report is None:
+        return replace(reply, events=None, logs=None, error="the answer is too long for a message")
+    rounds = tuple(
+        replace(one, reason=one.reason[:200], error=one.error[:200], ranks=()) for one in reply.report.rounds
+    )
+    short = replace(reply, report=replace(reply.report, rounds=rounds[-20:]))
+    if len(encode_inspection(short)) <= NOTE_MAX:
+        return short
+    return replace(reply, report=replace(reply.report, rounds=(), ranks=reply.report.ranks[:100]))
+
+
+def make_run_report(asked: Inspected, run_id: str, at: float) -> RunReport:
+    """Put the replies of all members together. `at`: seconds since 1970."""
+    reports = [reply.report for reply in asked.replies.values() if reply.report is not None]
+    nodes = sorted(reports, key=lambda one: (one.group_rank < 0, one.group_rank, one.node))
+    leader = next((one for one in nodes if one.member_id == asked.leader), None)
+    members = asked.members or {}
+    rounds = leader.rounds if leader is not None else max((one.rounds for one in nodes), key=len, default=())
+    present = {one.node for one in nodes} | set(members.values())
+    gone = {name for one in rounds if one.cause in LOST_CAUSES for name in one.nodes}
+    return RunReport(
+        run_id=run_id,
+        at=at,
+        leader=members.get(asked.leader, ""),
+        nodes=tuple(replace(one, rounds=one.rounds[-1:]) for one in nodes),
+        missing=tuple(sorted(name for one, name in members.items() if one not in asked.replies)),
+        lost=tuple(sorted(gone - present)),
+        rounds=rounds,
+        goodput=leader.goodput if leader is not None else None,
+    )

@@ -1,0 +1,120 @@
+"""What this node says of itself: from what the agent knows at a moment, and what the kernel says of its workers.
+
+The agent hands over a snapshot, in microseconds; the rest takes milliseconds, more with many workers, and is done in
+another thread (`reporter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import Struct
+
+from launcher.observe.goodput import compute_goodput
+from launcher.observe.node_report import NodeReport, RankReport
+from launcher.observe.process_use import ProcessUse, measure_process, measure_use
+from launcher.observe.timeline import RoundSummary, WorkerRecord
+
+
+class RankSigns(Struct, frozen=True, kw_only=True):
+    """What shows that a worker makes progress. `counts`: numbers that grow; `output_at`: its last output, 0 for none.
+
+    Times are on the agent's clock.
+    """
+
+    counts: tuple[int, ...] = ()
+    output_at: float = 0.0
+    phase: str = ""
+
+
+class NodeSnapshot(Struct, frozen=True, kw_only=True):
+    """What the agent knows of its node. `signs`: by local rank; `places`: coordinates by rank. `now`: on its clock."""
+
+    base: NodeReport
+    workers: tuple[WorkerRecord, ...]
+    signs: Mapping[int, RankSigns]
+    places: Mapping[int, str]
+    devices: Mapping[int, tuple[str, ...]]
+    rounds: tuple[RoundSummary, ...]
+    began_at: float
+    now: float
+
+
+class LocalState:
+    """Makes reports of snapshots, and remembers what it needs for rates and ages between two of them.
+
+    `read_devices` returns (bytes in use, bytes in all) of the devices with these names; (-1, -1) if nobody can say.
+    """
+
+    def __init__(self, read_devices: Callable[[Collection[str]], tuple[int, int]] | None = None) -> None:
+        self._read_devices = read_devices
+        self._cpu: dict[int, tuple[float, float]] = {}  # by pid: CPU seconds, and when
+        self._signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}  # by round and local rank: since when
+
+    def report(self, snapshot: NodeSnapshot, *, has_rounds: bool) -> NodeReport:
+        """Make the report of a snapshot."""
+        base = snapshot.base
+        pids = {worker.pid for worker in snapshot.workers if worker.state == "running" and worker.pid}
+        use = measure_use(pids)
+        ranks = tuple(self._report_rank(snapshot, worker, use) for worker in snapshot.workers)
+        self._cpu = {pid: (use[pid].cpu_s, snapshot.now) for pid in pids if pid in use}
+        live = {(base.round, worker.local_rank) for worker in snapshot.workers}
+        self._signs = {key: value for key, value in self._signs.items() if key in live}
+        own = measure_process(base.agent_pid)
+        return NodeReport(
+            **{
+                **{name: getattr(base, name) for name in base.__struct_fields__},
+                "ranks": ranks,
+                "rounds": snapshot.rounds if has_rounds else snapshot.rounds[-1:],
+                "agent_rss_bytes": own.rss_bytes if own is not None else 0,
+                "agent_cpu_s": own.cpu_s if own is not None else 0.0,
+                "goodput": compute_goodput(snapshot.rounds, snapshot.began_at, base.at),
+            }
+        )
+
+    def _report_rank(self, snapshot: NodeSnapshot, worker: WorkerRecord, use: Mapping[int, ProcessUse]) -> RankReport:
+        own = use.get(worker.pid) if worker.state == "running" else None
+        signs = snapshot.signs.get(worker.local_rank, RankSigns())
+        names = snapshot.devices.get(worker.local_rank, ())
+        is_seen = own is not None and self._read_devices is not None and names
+        used, total = self._read_devices(names) if is_seen and self._read_devices is not None else (-1, -1)
+        is_running = worker.state == "running"
+        return RankReport(
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            pid=worker.pid,
+            state=(own.state or worker.state) if own is not None else worker.state,
+            place=snapshot.places.get(worker.rank, ""),
+            started_at=worker.started_at,
+            exit_code=worker.exit_code,
+            sentence=worker.sentence,
+            cores=self._compute_cores(worker, own, snapshot),
+            cpu_s=own.cpu_s if own is not None else 0.0,
+            rss_bytes=own.rss_bytes if own is not None else 0,
+            read_bytes=own.read_bytes if own is not None else 0,
+            written_bytes=own.written_bytes if own is not None else 0,
+            progress_age_s=self._compute_age(snapshot, worker.local_rank, signs, own) if is_running else -1.0,
+            step=signs.counts[-1] - 1 if signs.counts else -1,
+            phase=signs.phase,
+            device=",".join(names),
+            device_memory_bytes=used,
+            device_memory_total_bytes=total,
+        )
+
+    def _compute_cores(self, worker: WorkerRecord, use: ProcessUse | None, snapshot: NodeSnapshot) -> float:
+        """Return the CPUs used since the last report; since the worker's start in the first one, -1 if unknown."""
+        before, at = self._cpu.get(worker.pid, (0.0, snapshot.now - (snapshot.base.at - worker.started_at)))
+        if use is None or snapshot.now <= at:
+            return -1.0
+        return max(0.0, use.cpu_s - before) / (snapshot.now - at)
+
+    def _compute_age(self, snapshot: NodeSnapshot, local_rank: int, signs: RankSigns, use: ProcessUse | None) -> float:
+        """Return the time since the last sign of progress; -1 as long as none was seen, as in the first report."""
+        key = (snapshot.base.round, local_rank)
+        counts = (*signs.counts, use.output_bytes if use is not None else 0)
+        before, since = self._signs.get(key, (counts, 0.0))
+        if before != counts:
+            since = snapshot.now
+        self._signs[key] = (counts, since)
+        last = max(since, signs.output_at)
+        return max(0.0, snapshot.now - last) if last else -1.0

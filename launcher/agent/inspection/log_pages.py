@@ -1,0 +1,137 @@
+"""Pages of the workers' log files, each line exactly once, however often a request is repeated.
+
+The files are only appended to, and a cursor is a file's name and an offset in it, so the reader of the pages holds all
+state. A page ends with a whole line, if it holds one; of a longer line, or of a worker that has ended without one, it
+takes what there is. The name of a file comes from outside and is only looked up among those that the workers write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec import Struct
+
+from launcher.observe.node_report import PAGE_BYTES_MAX, LogChunk, LogCursor, LogPage, ReadLogs
+
+TAIL_BYTES_MAX = 1 << 20
+"""How far back from a file's end lines are counted."""
+TAIL_LINES_MAX = 10_000
+_BLOCK = 64 * 1024
+_NO_FILES = "the workers' output is not kept here: --log-dir DIRECTORY with --redirects 3 or --tee 3 keeps it"
+
+
+class LogSource(Struct, frozen=True, kw_only=True):
+    """A file that a worker writes. `name`: within the job's log directory."""
+
+    name: str
+    path: str
+    rank: int
+    stream: str
+    round: int
+
+
+def read_page(sources: Sequence[LogSource], request: ReadLogs, live_round: int) -> LogPage:
+    """Read the next page of those files that the request is about. `live_round`: that runs, 0 for none."""
+    chosen = choose_sources(sources, request)
+    if not chosen:
+        kept = any(source.stream in (request.stream, "stdout", "stderr") for source in sources)
+        remark = f"there is no output of rank {request.rank} here" if kept and request.rank >= 0 else _NO_FILES
+        return LogPage(chunks=(), cursors=(), remark="" if kept and request.rank < 0 else remark)
+    offsets = {cursor.file: cursor.offset for cursor in request.cursors}
+    chunks, cursors, is_last = [], [], True
+    share = max(1024, PAGE_BYTES_MAX // len(chosen))
+    left = PAGE_BYTES_MAX
+    for source in chosen:
+        offset = offsets.get(source.name)
+        if offset is None:
+            offset = find_tail(source.path, request.tail_lines)
+        data, has_more = _read_lines(source.path, offset, min(share, left), is_final=source.round != live_round)
+        if data:
+            chunks.append(
+                LogChunk(
+                    file=source.name,
+                    rank=source.rank,
+                    stream=source.stream,
+                    round=source.round,
+                    offset=offset,
+                    next_offset=offset + len(data),
+                    data=data.decode(errors="replace"),
+                )
+            )
+            left = max(1024, left - len(data))
+        is_last = is_last and not has_more
+        cursors.append(LogCursor(source.name, offset + len(data)))
+    return LogPage(chunks=tuple(chunks), cursors=tuple(cursors), is_last=is_last)
+
+
+def choose_sources(sources: Sequence[LogSource], request: ReadLogs) -> list[LogSource]:
+    """Choose the files of the round, rank and streams that are asked for; those of a cursor that were, too."""
+    known = {cursor.file for cursor in request.cursors}
+    newest = max((source.round for source in sources), default=0)
+    wanted = request.round or newest
+    return [
+        source
+        for source in sources
+        if (source.round == wanted or (not request.round and source.name in known))
+        and request.rank in (-1, source.rank)
+        and request.stream in ("both", source.stream)
+    ]
+
+
+def find_tail(path: str, line_count: int) -> int:
+    """Return where the last lines of a file begin; its beginning with a negative number."""
+    if line_count < 0:
+        return 0
+    wanted = min(line_count, TAIL_LINES_MAX)
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start, found = size, b""
+            while start > 0 and size - start < TAIL_BYTES_MAX and found.count(b"\n") <= wanted:
+                step = min(_BLOCK, start)
+                start -= step
+                file.seek(start)
+                found = file.read(step) + found
+    except OSError:
+        return 0
+    body = found[:-1] if found.endswith(b"\n") else found
+    at = len(body)
+    for _ in range(wanted):
+        at = body.rfind(b"\n", 0, at)
+        if at < 0:
+            return start
+    return start + at + 1 if wanted else size
+
+
+def _read_lines(path: str, offset: int, size: int, *, is_final: bool) -> tuple[bytes, bool]:
+    """Read whole lines; whether there is more now. `is_final`: nobody writes to it any more."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, offset))
+            data = file.read(size + 1)
+    except (OSError, ValueError, OverflowError):
+        return b"", False
+    has_more, data = len(data) > size, data[:size]
+    end = data.rfind(b"\n") + 1
+    if end:
+        return data[:end], has_more or (is_final and end < len(data))
+    if not (has_more or is_final):
+        return b"", False  # the line is still being written
+    with suppress(UnicodeDecodeError):
+        data.decode()
+        return data, has_more
+    return _cut_characters(data), has_more
+
+
+def _cut_characters(data: bytes) -> bytes:
+    """Leave out a character at the end of which only the first bytes are there."""
+    for back in range(1, min(4, len(data))):
+        byte = data[-back]
+        if byte >= 0xC0:  # the first byte of a character of 2 to 4 bytes
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if back < length and len(data) > back else data
+        if byte < 0x80:
+            break
+    return data

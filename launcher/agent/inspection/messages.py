@@ -1,0 +1,72 @@
+"""What agents say to each other when somebody looks at the run.
+
+    any agent  -- Inspect -->    the leader      of one member, of a node by name, or of all
+    the leader -- Expect -->     who asks        which members were asked
+               -- PassedRequest --> each of them
+    each       -- Reply -->      the leader      which passes it on to who asks
+
+They are notes of the agreement (rendezvous/member/notes.py): each may be lost, so who waits for one has a limit. A
+reply is one note; what does not fit is cut into pages by the request.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from launcher.observe.node_report import EventPage, LogPage, NodeReport, NodeRequest
+from rendezvous.errors import RecordError
+
+
+class _InspectionMessage(Struct, frozen=True, kw_only=True, tag_field="see"):
+    """`id`: the question's, by which who asks knows it again."""
+
+    id: str
+
+
+class Inspect(_InspectionMessage, frozen=True, kw_only=True, tag="inspect"):
+    """`node`: a member id or a node's name, "" for all members."""
+
+    node: str
+    request: NodeRequest
+
+
+class Expect(_InspectionMessage, frozen=True, kw_only=True, tag="expect"):
+    """`members`: the names of those that were asked, by member id. `leader`: the member id of the leader."""
+
+    members: dict[str, str]
+    leader: str
+
+
+class PassedRequest(_InspectionMessage, frozen=True, kw_only=True, tag="request"):
+    """`asker`: a member id."""
+
+    asker: str
+    request: NodeRequest
+
+
+class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
+    """`error`: why there is no answer."""
+
+    asker: str
+    member_id: str
+    report: NodeReport | None = None
+    events: EventPage | None = None
+    logs: LogPage | None = None
+    error: str = ""
+
+
+InspectionMessage = Inspect | Expect | PassedRequest | Reply
+_decoder: msgspec.json.Decoder[InspectionMessage] = msgspec.json.Decoder(InspectionMessage)
+
+
+def encode_inspection(message: InspectionMessage) -> str:
+    return msgspec.json.encode(message).decode()
+
+
+def decode_inspection(text: str) -> InspectionMessage | None:
+    """Decode a note; None for what this version cannot read."""
+    try:
+        return _decoder.decode(text)
+    except (msgspec.MsgspecError, RecordError, RecursionError):
+        return None

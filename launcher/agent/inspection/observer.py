@@ -1,0 +1,144 @@
+"""What this agent notes of its run, and how it answers those who look at it: one object for the agent's loop.
+
+What makes events of messages takes milliseconds to import, and what answers questions more, which no worker shall wait
+for. So messages are kept as they are until the first workers run, a question comes, or the agent ends; the rest is
+imported and made with the first question.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.agent.diagnosis.question_socket import Asker
+    from launcher.agent.inspection.bridge import Bridge
+    from launcher.agent.inspection.inspection import Inspection
+    from launcher.observe.event_file import EventSink
+    from launcher.observe.journal import Journal
+    from launcher.observe.local_socket import Question
+
+NOTE_START = '{"see":'
+"""How the notes of an inspection begin (`messages`), by which the loop tells them from those of an examination."""
+
+ROUNDS_MAX = 8
+"""Rounds of which the log files are remembered."""
+
+
+DELAY_S = 1.0
+"""From the first message until the journal is made, if nobody asks before."""
+KEPT_MAX = 10_000
+
+
+class History:
+    """`make_journal` is called once. `is_wanted`: whether the journal is written somewhere, so that the end needs one.
+
+    `clock`: of `wake_at`.
+    """
+
+    def __init__(self, make_journal: Callable[[], Journal], clock: Callable[[], float], *, is_wanted: bool) -> None:
+        self._make_journal = make_journal
+        self._clock = clock
+        self._is_wanted = is_wanted
+        self._kept: deque[tuple[object, float]] = deque(maxlen=KEPT_MAX)
+        self._journal: Journal | None = None
+        self.wake_at = math.inf
+        """When to call `open`."""
+
+    def take(self, message: object) -> None:
+        """Take a message of the agent, at this time."""
+        if self._journal is not None:
+            self._journal.take(message, time.time())
+            return
+        self._kept.append((message, time.time()))
+        if self.wake_at == math.inf:
+            self.wake_at = self._clock() + DELAY_S
+
+    def open(self) -> Journal:
+        """Return the journal, with all messages so far."""
+        if self._journal is None:
+            self._journal = self._make_journal()
+            self.wake_at = math.inf
+            while self._kept:
+                self._journal.take(*self._kept.popleft())
+        return self._journal
+
+    def finish(self) -> None:
+        """Write down what is kept, if it is to be written anywhere."""
+        if self._is_wanted:
+            self.open()
+
+
+class Observer:
+    """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
+    `wake`: wakes the loop, from any thread.
+
+    `sinks`: where events go; they are closed at the end.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        files: dict[int, dict[tuple[int, str], str]],
+        make_inspection: Callable[[History], Inspection],
+        wake: Callable[[], None],
+        run_id: str,
+        sinks: Sequence[EventSink] = (),
+    ) -> None:
+        self.history = history
+        self._files = files
+        self._make_inspection = make_inspection
+        self._wake = wake
+        self._run_id = run_id
+        self._sinks = sinks
+        self._inspection: Inspection | None = None
+
+    @cached_property
+    def bridge(self) -> Bridge:
+        """Asks this agent from its other threads."""
+        from launcher.agent.inspection.bridge import Bridge
+
+        return Bridge(self._wake)
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `advance`."""
+        return min(self.history.wake_at, self._inspection.wake_at if self._inspection is not None else math.inf)
+
+    def advance(self, now: float) -> None:
+        """Do what is due."""
+        if now >= self.history.wake_at:
+            self.history.open()
+        if self._inspection is not None:
+            self._inspection.advance(now)
+
+    def begin_round(self, round: int, files: dict[tuple[int, str], str]) -> None:
+        """Note which files keep the output of a round's workers here."""
+        self._files[round] = files
+        for old in sorted(self._files)[:-ROUNDS_MAX]:
+            del self._files[old]
+
+    def take_note(self, member_id: str, text: str) -> None:
+        """Handle a note of another agent, or of this one, that begins with `NOTE_START`."""
+        self._get_inspection().take_note(member_id, text)
+
+    def answer(self, asker: Asker, question: Question, now: float) -> None:
+        """Begin to answer a question of kind "inspect" or "inspect_node"."""
+        from launcher.agent.inspection.local_answers import answer_question
+
+        answer_question(self._get_inspection(), self._run_id, asker, question, now)
+
+    def finish(self) -> None:
+        """Write down what is kept, and let go what was opened."""
+        self.history.finish()
+        for sink in self._sinks:
+            sink.close()
+
+    def _get_inspection(self) -> Inspection:
+        if self._inspection is None:
+            self._inspection = self._make_inspection(self.history)
+        return self._inspection

@@ -1,0 +1,107 @@
+"""What the agent's parts know of this node at a moment, read in microseconds in the agent's own thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from launcher.agent.inspection.local_state import NodeSnapshot, RankSigns
+from launcher.hardware.linux.shared_page import SharedPage
+from launcher.logs.pump import OutputPump
+from launcher.model.node import Slot
+from launcher.model.version import __version__
+from launcher.observe.journal import Journal
+from launcher.observe.node_report import NodeReport
+from launcher.placement.adapter.description import NodeAssignment
+from rendezvous.driver.driver import Driver
+
+
+class SnapshotSource(Struct, kw_only=True, eq=False):
+    """The parts that know something. `describe_rank`: (assignment, rank) -> its coordinates.
+
+    `locality`: (level, domain) pairs. `log_dir`: "" if no files are kept.
+    """
+
+    run_id: str
+    node: str
+    started_at: float
+    max_restarts: int
+    mesh_axes: tuple[str, ...]
+    driver: Driver
+    slots: Sequence[Slot]
+    shared_page: SharedPage | None
+    pump: OutputPump | None
+    describe_rank: Callable[[NodeAssignment, int], str]
+    locality: tuple[tuple[str, str], ...] = ()
+    log_dir: str = ""
+
+    def take(self, journal: Journal, now: float) -> NodeSnapshot:
+        """Take a snapshot. `now`: on the agent's clock."""
+        timeline, machine, assignment = journal.timeline, self.driver.machine, journal.assignment
+        current = timeline.current
+        state = "leaving" if journal.is_leaving else "stopping" if journal.is_stopping else "running"
+        if current is None and not journal.is_leaving:
+            state = "spare" if machine.is_spare else "waiting"
+        last = timeline.rounds[-1] if timeline.rounds else None
+        base = NodeReport(
+            node=self.node,
+            member_id=machine.member_id,
+            run_id=self.run_id,
+            version=__version__,
+            at=time.time(),
+            started_at=self.started_at,
+            agent_pid=os.getpid(),
+            state=state,
+            is_leader=machine.is_leader,
+            waiting=timeline.waiting,
+            round=current.round if current is not None else 0,
+            restart_count=last.restart_count if last is not None else 0,
+            max_restarts=self.max_restarts,
+            world_size=current.world_size if current is not None else 0,
+            node_count=current.node_count if current is not None else 0,
+            group_rank=assignment.group_rank if assignment is not None else -1,
+            mesh_axes=self.mesh_axes,
+            mesh_shape=assignment.shape if assignment is not None else (),
+            step=self.shared_page.read_step() if self.shared_page is not None and current is not None else -1,
+            locality=self.locality,
+            store_latency_s=self.driver.store_latency_s,
+            log_dir=self.log_dir,
+            end_counts=dict(timeline.end_counts),
+            failure_counts=dict(timeline.failure_counts),
+            checkpoint_count=timeline.checkpoint_count,
+            hang_count=timeline.hang_count,
+        )
+        places = {rank: self.describe_rank(assignment, rank) for rank in assignment.ranks} if assignment else {}
+        return NodeSnapshot(
+            base=base,
+            workers=tuple(replace(timeline.workers[index]) for index in sorted(timeline.workers)),
+            signs=self._read_signs(now),
+            places=places,
+            devices={
+                index: tuple(f"{device.kind}{device.index}" for device in slot.devices)
+                for index, slot in enumerate(self.slots)
+            },
+            rounds=tuple(replace(one) for one in timeline.rounds),
+            began_at=timeline.began_at,
+            now=now,
+        )
+
+    def _read_signs(self, now: float) -> Mapping[int, RankSigns]:
+        outputs = self.pump.list_output_times() if self.pump is not None else {}
+        output_at = {index: now - (time.monotonic() - at) for index, at in outputs.items()}
+        if self.shared_page is None:
+            return {index: RankSigns(output_at=at) for index, at in output_at.items()}
+        page = self.shared_page
+        columns = zip(page.read_heartbeats(), page.read_phases(), page.read_steps(), strict=True)
+        return {
+            index: RankSigns(
+                counts=(beats, phase_count, step + 1),
+                output_at=output_at.get(index, 0.0),
+                phase=name if limit_s else "",
+            )
+            for index, (beats, (phase_count, limit_s, name), step) in enumerate(columns)
+        }
