@@ -1,0 +1,128 @@
+"""Commands and addresses that are told of a run: real ones, slow, broken and gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from launcher.model.errors import UsageError
+from launcher.observe import notifier
+from launcher.observe.notifier import Notifier
+from launcher.observe.run_events import AgentEnded, RemarkMade, RoundStopping
+from tests.support.waiting import wait_until
+
+END = AgentEnded(at=1.0, run_id="r", node="n0", exit_code=0, verdict="success", reason="done")
+STOP = RoundStopping(at=1.0, run_id="r", node="n0", round=2, cause="loss", reason="gone", mode="kill")
+
+
+def make(target: str, said: list[str], *, is_leader: bool = True) -> Notifier:
+    return Notifier(target, "--notify", lambda: is_leader, said.append)
+
+
+def test_a_command_gets_each_event_as_a_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    told = make(f"cat >> {tmp_path}/told", said)
+    told.write(RemarkMade(at=1.0, run_id="r", node="n0", sentence="not of interest"))
+    told.write(STOP)
+    told.write(END)
+    told.close()
+    lines = (tmp_path / "told").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["round_stopping", "agent_ended"]
+    assert said == []
+
+
+def test_only_the_leader_tells(tmp_path: Path) -> None:
+    told = make(f"cat >> {tmp_path}/told", [], is_leader=False)
+    told.write(END)
+    told.close()
+    assert not (tmp_path / "told").exists()
+
+
+def test_a_command_that_fails_is_reported_once() -> None:
+    said: list[str] = []
+    told = make("exit 3", said)
+    told.write(STOP)
+    told.write(END)
+    told.close()
+    assert said == ["--notify exit 3: exit code 3"]
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "LIMIT_S", 0.2)
+    said: list[str] = []
+    told = make(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", said)
+    told.write(END)
+    told.close()
+    assert said == [f"--notify sleep 1000 & echo $! > {tmp_path}/pid; wait: it has not ended within 0.2 s"]
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30, "the end of its child")
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[bytes]]]:
+    got: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(500 if self.path == "/bad" else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", got
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_address_gets_a_post(server: tuple[str, list[bytes]]) -> None:
+    address, got = server
+    said: list[str] = []
+    told = make(f"{address}/good", said)
+    told.write(END)
+    told.close()
+    assert json.loads(got[0])["verdict"] == "success"
+    assert said == []
+
+
+def test_an_address_that_refuses_or_is_gone_costs_a_sentence(server: tuple[str, list[bytes]]) -> None:
+    said: list[str] = []
+    bad = make(f"{server[0]}/bad", said)
+    bad.write(END)
+    bad.close()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    gone = make(f"http://127.0.0.1:{port}", said)
+    gone.write(END)
+    gone.close()
+    assert "500" in said[0]
+    assert "refused" in said[1]
+
+
+def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "PENDING_MAX", 3)
+    monkeypatch.setattr(notifier, "END_LIMIT_S", 0.05)
+    monkeypatch.setattr(notifier, "LIMIT_S", 1.0)
+    said: list[str] = []
+    told = make("sleep 1000", said)
+    for _ in range(10):
+        told.write(STOP)
+    told.close()
+    assert said == ["--notify sleep 1000: 3 events are waiting already, and further ones are dropped"]
+
+
+def test_without_the_program_that_bounds_it_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="the program timeout is not on the path"):
+        make("cat", [])

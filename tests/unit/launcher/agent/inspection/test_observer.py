@@ -1,0 +1,92 @@
+"""What an agent keeps for its journal, and how its threads ask it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from launcher.agent.inspection.bridge import PENDING_MAX, Bridge
+from launcher.agent.inspection.observer import DELAY_S, History
+from launcher.model.errors import TemporaryError
+from launcher.observe.local_socket import Question, QuestionSource
+
+
+class FakeJournal:
+    def __init__(self) -> None:
+        self.taken: list[object] = []
+
+    def take(self, message: object, at: float) -> None:
+        self.taken.append(message)
+
+
+def make_history(*, is_wanted: bool) -> tuple[History, list[FakeJournal]]:
+    made: list[FakeJournal] = []
+
+    def make() -> FakeJournal:
+        made.append(FakeJournal())
+        return made[-1]
+
+    return History(make, lambda: 5.0, is_wanted=is_wanted), made  # type: ignore[arg-type]
+
+
+def test_a_journal_is_made_a_moment_after_the_first_message_and_gets_all() -> None:
+    history, made = make_history(is_wanted=False)
+    assert history.wake_at == float("inf")
+    history.take("one")
+    assert history.wake_at == 5.0 + DELAY_S
+    assert made == []
+    history.open()
+    history.take("two")
+    assert made[0].taken == ["one", "two"]
+    assert history.wake_at == float("inf")
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_job_that_ends_at_once_has_a_journal_only_if_it_is_written(is_wanted: bool) -> None:
+    history, made = make_history(is_wanted=is_wanted)
+    history.take("one")
+    history.finish()
+    assert [journal.taken for journal in made] == ([["one"]] if is_wanted else [])
+
+
+def test_a_thread_is_answered_by_the_loop() -> None:
+    woken = threading.Event()
+    bridge = Bridge(woken.set)
+    source = QuestionSource(bridge.exchange, "r")
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(source.ask_why()))
+    thread.start()
+    assert woken.wait(30)
+    ((waiter, question),) = bridge.take()
+    assert question == Question(kind="why")
+    waiter.answer(b'{"kind":"healthy"}')
+    thread.join(30)
+    assert got == [b'{"kind":"healthy"}\n']
+
+
+def test_a_loop_that_does_not_answer_costs_a_sentence() -> None:
+    bridge = Bridge(lambda: None)
+    with pytest.raises(TimeoutError):
+        bridge.exchange(Question(kind="why"), 0.0)
+    source = QuestionSource(lambda question, limit_s: bridge.exchange(question, 0.0), "r")
+    with pytest.raises(TemporaryError, match=r"the agent of run r .* has not answered in time"):
+        source.read_run()
+    for _ in range(PENDING_MAX - 2):
+        with pytest.raises(TimeoutError):
+            bridge.exchange(Question(kind="why"), 0.0)
+    with pytest.raises(BlockingIOError):
+        bridge.exchange(Question(kind="why"), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b"", "has ended while it was asked"),
+        (b'{"error":"no node is called x"}\n', "run r: no node is called x"),
+        (b'{"run_id":3}\n', "words of another version"),
+    ],
+)
+def test_an_answer_that_is_none_becomes_a_sentence(line: bytes, sentence: str) -> None:
+    with pytest.raises(TemporaryError, match=sentence):
+        QuestionSource(lambda question, limit_s: line, "r").read_run()

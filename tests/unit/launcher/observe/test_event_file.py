@@ -1,0 +1,81 @@
+"""The file of --events and the files of rounds: whole lines, and no harm where none can be written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.model.errors import UsageError
+from launcher.observe.event_file import EventFile, make_round_writer
+from launcher.observe.run_events import RemarkMade, RunEvent
+from launcher.observe.timeline import RoundSummary, WorkerRecord
+
+
+def remark(text: str) -> RunEvent:
+    return RemarkMade(at=1.5, run_id="r", node="n0", sentence=text)
+
+
+def test_lines_are_appended_to_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_text("before\n")
+    file = EventFile(str(path), "--events", print)
+    file.write(remark("one\ntwo"))
+    file.close()
+    first, second = path.read_text().splitlines()
+    assert first == "before"
+    assert json.loads(second)["sentence"] == "one\ntwo"
+    assert json.loads(second)["time"] == "1970-01-01T00:00:01.500Z"
+
+
+def test_a_reader_that_does_not_read_costs_lines_and_one_sentence(tmp_path: Path) -> None:
+    path, said = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file = EventFile(str(path), "--events", said.append)
+    for _ in range(200):
+        file.write(remark("x" * 1000))
+    assert said == [f"--events {path}: events are lost: its reader is too slow"]
+    taken = b""
+    for _ in range(2):
+        taken += os.read(reader, 1 << 20)
+        file.write(remark("last"))
+    assert said[1:] == [f"--events {path} is written again"]
+    taken += os.read(reader, 1 << 20)
+    lines = taken.decode().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["remark"] * len(lines), "no line is torn"
+    assert json.loads(lines[-1])["sentence"] == "last"
+    os.close(reader)
+    file.write(remark("to nobody"))
+    assert "Broken pipe" in said[-1]
+    file.close()
+
+
+@pytest.mark.parametrize(("name", "why"), [("no/such/directory", "No such file"), (".", "directory")])
+def test_what_cannot_be_written_is_refused_at_the_start(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"--events .* cannot be written: .*{why}"):
+        EventFile(str(tmp_path / name), "--events", print)
+
+
+def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
+    said: list[str] = []
+    summary = RoundSummary(
+        round=3, began_at=2.0, world_size=2, node_count=1, ranks=(0, 1), restart_count=1, waited_s=0.1, cause="failure"
+    )
+    workers = [WorkerRecord(rank=0, local_rank=0, pid=5, started_at=2.25, state="failed", exit_code=1)]
+    write = make_round_writer(str(tmp_path), said.append)
+    write(summary, workers)
+    found = json.loads((tmp_path / "round_3.json").read_text())
+    assert (found["schema"], found["round"], found["cause"], found["ended_at"]) == (1, 3, "failure", None)
+    assert found["workers"][0] == {
+        "rank": 0, "local_rank": 0, "pid": 5, "started_at": "1970-01-01T00:00:02.250Z", "state": "failed",
+        "ended_at": None, "exit_code": 1, "sentence": "",
+    }  # fmt: skip
+    assert os.listdir(tmp_path) == ["round_3.json"]
+    lost = make_round_writer(str(tmp_path / "gone"), said.append)
+    lost(summary, workers)
+    lost(summary, workers)
+    assert len(said) == 1
+    assert "cannot be written: No such file" in said[0]
