@@ -67,6 +67,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python -m launcher.config.help > docs/reference/options.md
 	.venv/bin/python docs/settings.py > docs/reference/settings.md
 	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
+	.venv/bin/python docs/events.py > docs/reference/events.md
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 

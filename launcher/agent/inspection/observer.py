@@ -73,6 +73,7 @@ class History:
             self.open()
 
 
+# docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Observer:
     """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
     `wake`: wakes the loop, from any thread.

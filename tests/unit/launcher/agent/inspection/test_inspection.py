@@ -122,7 +122,7 @@ def test_a_name_that_no_node_has_is_refused_with_those_that_there_are() -> None:
     assert asked.error == "no node is called x; there are a, b"
 
 
-def test_a_node_that_does_not_answer_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
+def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
     net = Net("a", "b", "c")
     assert net.ask("b", lost="c") is None
     inspection = net.nodes["b"].inspection

@@ -1,0 +1,73 @@
+"""Writes reference/events.md from launcher/observe/run_events.py, whose classes say what each event means.
+
+`python docs/events.py > docs/reference/events.md` after a change (`make docs` does it); a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields
+
+from launcher.observe import run_events
+from launcher.observe.run_events import SCHEMA, AnyRunEvent, RunEvent
+
+HEAD = f"""\
+# Events
+
+<!-- Made from launcher/observe/run_events.py by `python docs/events.py`; a test keeps it in step. -->
+
+`--events FILE` appends a line of JSON to FILE for each event of this node's run; `-` is stdout, and FILE may be a named
+pipe that has a reader. `meshctl events` shows the last events of all nodes. Lines of several agents may go to one file:
+each is written whole. What a slow reader or a full disk does not take is lost, which the agent says; it never waits.
+
+Each line has, in this order:
+
+| field | |
+|---|---|
+| `schema` | {SCHEMA}; raised when a field changes its meaning. Ignore events and fields that you do not know |
+| `event` | which of those below |
+| `time` | RFC 3339, UTC, with milliseconds, by the clock of the node |
+| `run_id`, `node` | the run and the node that saw it |
+| `round` | the number of the current round here, or of the last one; 0 before the first |
+
+Durations are in seconds and end in `_s`. `cause` is why a round ended: `failure` (a worker failed), `loss` (a node was
+lost), `isolation` (a node was cut off), `leaving` (a node was told to go), `growth` (nodes were added), `end` (the job
+is over), or empty where it is not known.
+"""
+
+
+def describe(kind: type[RunEvent]) -> str:
+    """The section of an event: what it means, and its own fields."""
+    own = [field for field in fields(kind) if field.name not in {one.name for one in fields(RunEvent)}]
+    text = " ".join((kind.__doc__ or "").split())
+    rows = "".join(f"| `{field.name}` | {write_type(field)} |\n" for field in own)
+    table = f"\n| field | type |\n|---|---|\n{rows}" if rows else ""
+    return f"\n## `{kind.__struct_config__.tag}`\n\n{text}\n{table}"
+
+
+def write_type(field: FieldInfo) -> str:
+    """The type of a field as JSON has it."""
+    names = {"int": "number", "float": "number", "str": "text", "tuple[int, ...]": "list of numbers",
+             "tuple[str, ...]": "list of texts"}  # fmt: skip
+    text = (
+        field.type.__name__ if isinstance(field.type, type) and not hasattr(field.type, "__args__") else str(field.type)
+    )
+    choices = re.findall(r"'([^']*)'", text)
+    found = ", ".join(f"`{choice}`" for choice in choices if choice) if choices else names[text]
+    return (
+        found if field.default is NODEFAULT else f"{found}; {'-1' if field.default == -1 else 'empty'} if there is none"
+    )
+
+
+def page() -> str:
+    """The whole page."""
+    kinds: tuple[type[RunEvent], ...] = AnyRunEvent.__args__
+    assert {kind.__module__ for kind in kinds} == {run_events.__name__}
+    return HEAD + "".join(describe(kind) for kind in kinds)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
