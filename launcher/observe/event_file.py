@@ -17,6 +17,7 @@ import msgspec
 from launcher.model.errors import UsageError, sanitize
 from launcher.observe.run_events import RunEvent, encode_event, format_time
 from launcher.observe.timeline import RoundSummary, WorkerRecord
+from rendezvous import codec
 
 STDOUT = "-"
 _ROUND_TIMES = ("began_at", "ended_at", "saved_at")
@@ -87,7 +88,7 @@ def make_round_writer(
         for record in records:
             for name in ("started_at", "ended_at"):
                 record[name] = format_time(record[name]) if record[name] else None
-        text = msgspec.json.format(msgspec.json.encode({"schema": 1, **fields, "workers": records}), indent=2)
+        text = msgspec.json.format(codec.encode({"schema": 1, **fields, "workers": records}), indent=2)
         try:
             with open(f"{path}.part", "wb") as file:
                 file.write(text + b"\n")

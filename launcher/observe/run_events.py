@@ -156,7 +156,7 @@ AnyRunEvent = (
 def encode_event(event: RunEvent) -> bytes:
     """Encode an event as a line of JSON, without the newline."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    return msgspec.json.encode(
+    return codec.encode(
         {"schema": SCHEMA, "event": fields.pop("event"), "time": format_time(fields.pop("at")), **fields}
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
@@ -19,6 +20,10 @@ from launcher.observe.local_socket import SOCKET_NAME, Question, read_user
 CONNECTIONS_MAX = 32
 """Further ones are closed: they may ask again."""
 LINE_MAX = 1 << 16
+SHORT_MAX = 64 * 1024
+"""Bytes: a socket's buffer holds so much."""
+SHORT_LIMIT_S = 0.1
+LONG_LIMIT_S = 10.0
 
 
 class Asker(Protocol):
@@ -52,9 +57,15 @@ class Connection:
         return msgspec.json.decode(line, type=Question) if end else None
 
     def answer(self, text: bytes) -> None:
-        """Answer and close; a short time is spent on one that does not read."""
+        """Answer and close, without a wait for one that does not read: a long answer is written by a thread."""
+        if len(text) < SHORT_MAX:
+            self._send(text, SHORT_LIMIT_S)
+        else:
+            threading.Thread(target=self._send, args=(text, LONG_LIMIT_S), name="answer", daemon=True).start()
+
+    def _send(self, text: bytes, limit_s: float) -> None:
         with suppress(OSError), self._end:
-            self._end.settimeout(0.1)
+            self._end.settimeout(limit_s)
             self._end.sendall(text + b"\n")
 
     def close(self) -> None:

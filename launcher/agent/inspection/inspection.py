@@ -124,7 +124,7 @@ class Inspection:
                 self._pending[id].members, self._pending[id].leader = members, leader
             case Reply(id=id, asker=asker) as reply:
                 if asker != self._member.member_id:
-                    self._send(asker, reply)  # this agent leads
+                    self._submit(SendNote(asker, text))  # this agent leads
                 elif id in self._pending:
                     self._pending[id].error = reply.error if not reply.member_id else self._pending[id].error
                     self._pending[id].replies[reply.member_id] = reply

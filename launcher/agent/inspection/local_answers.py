@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from functools import partial
 
-import msgspec
-
 from launcher.agent.diagnosis.question_socket import Asker
 from launcher.agent.inspection.inspection import Inspected, Inspection, make_run_report
 from launcher.observe.local_socket import Question
 from launcher.observe.node_report import ReadState
+from rendezvous import codec
 
 _NO_LEADER = "no agent that leads has answered: the nodes may be choosing one, or be cut off from it"
 
@@ -32,14 +31,14 @@ def _answer_run(asker: Asker, run_id: str, asked: Inspected) -> None:
     if asked.members is None:
         _refuse(asker, asked.error or _NO_LEADER)
         return
-    asker.answer(msgspec.json.encode(make_run_report(asked, run_id, time.time())))
+    asker.answer(codec.encode(make_run_report(asked, run_id, time.time())))
 
 
 def _answer_one(asker: Asker, asked: Inspected) -> None:
     reply = next(iter(asked.replies.values()), None)
     found = None if reply is None else reply.report or reply.events or reply.logs
     if found is not None:
-        asker.answer(msgspec.json.encode(found))
+        asker.answer(codec.encode(found))
     elif reply is not None:
         _refuse(asker, reply.error)
     else:
@@ -48,4 +47,4 @@ def _answer_one(asker: Asker, asked: Inspected) -> None:
 
 
 def _refuse(asker: Asker, sentence: str) -> None:
-    asker.answer(msgspec.json.encode({"error": sentence}))
+    asker.answer(codec.encode({"error": sentence}))

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from launcher.observe.node_report import EventPage, LogPage, NodeReport, NodeRequest
+from rendezvous import codec
 from rendezvous.errors import RecordError
 
 
@@ -61,7 +62,7 @@ _decoder: msgspec.json.Decoder[InspectionMessage] = msgspec.json.Decoder(Inspect
 
 
 def encode_inspection(message: InspectionMessage) -> str:
-    return msgspec.json.encode(message).decode()
+    return codec.encode(message).decode()
 
 
 def decode_inspection(text: str) -> InspectionMessage | None:

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.observe.run_events import (
     EVENT_NAMES,
+    RemarkMade,
     RoundEnded,
     WorkerEnded,
     decode_event,
@@ -59,3 +60,10 @@ def test_times_keep_their_milliseconds() -> None:
 
 def test_names_are_distinct() -> None:
     assert len(set(EVENT_NAMES)) == len(EVENT_NAMES) == 12
+
+
+def test_bytes_that_are_no_text_cost_no_agent() -> None:
+    event = RemarkMade(at=1.0, run_id="r", node="n\udcff", sentence="a \udc80 file")
+    found = decode_event(encode_event(event))
+    assert isinstance(found, RemarkMade)
+    assert (found.node, found.sentence) == ("n?", "a ? file")
