@@ -3,11 +3,13 @@
 A disposition "ignored" is inherited: by nohup, by a shell's background job, by some CI runners. Then a SIGHUP that a
 test sends stops nobody, and with SIGCHLD ignored every exit code reads 0.
 
-And no example of a property has a time limit: a slow machine is no error.
+No example of a property has a time limit: a slow machine is no error. And agents begin their lines without the time,
+which no test could expect; a test of that asks for it.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import suppress
 
@@ -16,6 +18,8 @@ with suppress(ModuleNotFoundError):  # not installed beside the libraries of tes
 
     settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("unhurried")
+
+os.environ["LAUNCHER_LOG_TIMES"] = "off"
 
 for _signum in signal.valid_signals():
     # What Python ignores for itself (SIGPIPE, SIGXFSZ) it sets back in the programs that it starts.

@@ -17,13 +17,14 @@ from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
-from launcher.model.console import log
+from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
 
 
 def run(args: ParsedArgs) -> int:
     """Run the job on this node and return the exit code."""
     config = _resolve(args, os.environ)
+    begin_stamps(config.log_times, config.node_name or os.uname().nodename)
     files.check(config)
     files.require_proc()
     startup = None
@@ -33,6 +34,7 @@ def run(args: ParsedArgs) -> int:
         gc.enable()
         _log_notes(config)  # before a wait, which they may explain
         startup = start_up(config, config.network, os.environ)
+        begin_stamps(config.log_times, startup.name)
     try:
         shared_page = make()
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))

@@ -87,6 +87,7 @@ class Config(Struct, frozen=True, kw_only=True):
     duplicate_stderr_filters: tuple[str, ...]
     logs_specs: str | None
     event_log_handler: str
+    log_times: str
     events: str
     notify: str
     failure_report: str

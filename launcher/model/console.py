@@ -6,6 +6,9 @@ kept, up to a limit, and written before later lines or at the end. A test for ro
 shares the pipe may fill it first: every write is non-blocking, except to a file, and to a terminal of another user.
 
 Names of files and nodes are foreign input: control characters are escaped in both outputs, \\x1b for escape.
+
+Once the options are read, each line of an agent begins with the time and the node's name where stderr is no terminal,
+so that the logs of several nodes can be laid beside each other. On a terminal, what matters has a colour.
 """
 
 from __future__ import annotations
@@ -26,17 +29,28 @@ BUFFER_MAX = 64 * 1024
 _is_unread = False
 _buffer: list[memoryview] = []
 _lock = _thread.allocate_lock()  # threads log, too
+_stamp_node: str | None = None  # the node's name, if lines begin with time and node
+_is_coloured: bool | None = None
+_RED, _CYAN, _BOLD, _PLAIN = "\x1b[1;31m", "\x1b[1;36m", "\x1b[1m", "\x1b[0m"
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
-def write_stderr(text: str, *, patience_s: float = 0.0) -> None:
+def begin_stamps(mode: str, node: str) -> None:
+    """From now on begin each line on stderr with time and node. `mode`: "on", "off", or "auto": not on a terminal."""
+    global _stamp_node
+    is_stamped = mode == "on" or (mode == "auto" and not os.isatty(2))
+    _stamp_node = node if is_stamped else None
+
+
+def write_stderr(text: str, *, patience_s: float = 0.0, is_data: bool = False) -> None:
     """Write `text`, of one line or several, to stderr in one piece if there is room for it, or keep it for later.
 
-    `patience_s`: how long to wait for a reader that has not read before.
+    `patience_s`: how long to wait for a reader that has not read before. `is_data`: for a program, so without stamps.
     """
+    encoded = _encode(f"{text}\n") if is_data else _encode_lines(text)
     with _lock:
         if sum(map(len, _buffer)) < BUFFER_MAX:
-            _buffer.append(memoryview(_encode(f"{text}\n")))
+            _buffer.append(memoryview(encoded))
         _flush(patience_s if _is_unread else max(PATIENCE_S, patience_s))
 
 
@@ -123,6 +137,46 @@ def write_stdout(text: str) -> None:
         return
     except OSError as error:
         raise LauncherError(f"cannot write to stdout: {error.strerror}", find_shortage_hint(error.errno)) from None
+
+
+def format_time(at: float) -> str:
+    """Format seconds since 1970 by RFC 3339, in UTC, with milliseconds: "2026-01-31T08:05:00.250Z"."""
+    milliseconds = round(at * 1000)
+    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
+    return f"{clock}.{milliseconds % 1000:03d}Z"
+
+
+def _encode_lines(text: str) -> bytes:
+    """Encode lines for stderr, with their stamps or colours."""
+    global _is_coloured
+    if _stamp_node is not None:
+        stamp = f"{format_time(time.time())} {_stamp_node} "
+        return _encode("".join(f"{stamp}{line}\n" for line in text.split("\n")))
+    if _is_coloured is None:
+        environ = os.environ
+        may = os.isatty(2) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        _is_coloured = bool(environ.get("FORCE_COLOR")) or may
+    if not _is_coloured:
+        return _encode(f"{text}\n")
+    return "".join(f"{_paint(line)}\n" for line in text.translate(_ESCAPES).split("\n")).encode(
+        errors="backslashreplace"
+    )
+
+
+def _paint(line: str) -> str:
+    """Colour `error:` with the program before it, `hint:`, and absolute paths."""
+    program, error, rest = line.partition(": error: ")
+    start = ""
+    if error and " " not in program:
+        start, line = f"{_RED}{program}: error:{_PLAIN} ", rest
+    elif line.startswith("hint: "):
+        start, line = f"{_CYAN}hint:{_PLAIN} ", line[6:]
+    return start + " ".join(map(_paint_path, line.split(" ")))
+
+
+def _paint_path(word: str) -> str:
+    path = word.rstrip(":,;.)")
+    return f"{_BOLD}{path}{_PLAIN}{word[len(path) :]}" if len(path) > 1 and path[0] == "/" else word
 
 
 def _encode(text: str) -> bytes:

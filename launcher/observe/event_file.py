@@ -14,8 +14,9 @@ from typing import Protocol
 
 import msgspec
 
+from launcher.model.console import format_time
 from launcher.model.errors import UsageError, sanitize
-from launcher.observe.run_events import RunEvent, encode_event, format_time
+from launcher.observe.run_events import RunEvent, encode_event
 from launcher.observe.timeline import RoundSummary, WorkerRecord
 from rendezvous import codec
 

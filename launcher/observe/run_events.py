@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from launcher.model.console import format_time
 from rendezvous import codec
 from rendezvous.records import Cause
 
@@ -171,12 +172,6 @@ def decode_event(line: bytes | str) -> AnyRunEvent | None:
 
 
 EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in AnyRunEvent.__args__)
-
-
-def format_time(at: float) -> str:
-    """Format seconds since 1970 by RFC 3339, in UTC, with milliseconds: "2026-01-31T08:05:00.250Z"."""
-    text = datetime.fromtimestamp(round(at, 3), timezone.utc).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> float:

@@ -38,6 +38,9 @@ _CLUSTER_OPTIONS = (
     "on-finished", "interface", "port-range", "rdzv-prefix", "attempt",
 )  # fmt: skip
 
+UNNAMED_RUN = "none"
+"""What torchrun calls a run without a name."""
+
 
 def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: NodeRange) -> dict[str, Any]:
     """Return the fields of the Config that the rules determine, adding a note for every option without effect.
@@ -67,10 +70,10 @@ def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: Nod
         if (network := resolve_network(values, conf, is_alone=is_alone, notes=notes)) is not None:
             _note_ignored(values, conf, notes)
             _note_unused(notes, unused, "where nodes meet in a store: the round says who is who")
-            found = {**nowhere, "network": network, "node_rank": None, "run_id": name or "none"}
+            found = {**nowhere, "network": network, "node_rank": None, "run_id": name or UNNAMED_RUN}
             return {**found, "rdzv_backend": "etcd"} if network.backend == "etcd" else found
         if _is_static_cluster(values, nodes):
-            found = {"run_id": name or "none", **resolve_static(values, conf, nodes, notes)}
+            found = {"run_id": name or UNNAMED_RUN, **resolve_static(values, conf, nodes, notes)}
             _note_ignored(values, conf, notes)
             if not endpoint.is_default:
                 _note_unused(notes, [values[name] for name in _MASTER_OPTIONS], f"beside {endpoint}")
@@ -80,13 +83,13 @@ def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: Nod
     master_addr, master_port = _resolve_alone(values, conf, rank, notes)
     if master_addr is not None:
         _note_unused(notes, [values["local-addr"]], "on one node when the master's address is given")
-    # torchrun names a run "none" unless it draws a name, as for a purely local rendezvous.
+    # torchrun draws a name for a purely local rendezvous.
     is_local = backend.text == "static" and master_port is None
     _require_one_node(values, notes, nodes)
     return {
         **nowhere,
         "nodes_max": 1,
-        "run_id": name or (None if is_local else "none"),
+        "run_id": name or (None if is_local else UNNAMED_RUN),
         "master_addr": master_addr,
         "master_port": master_port or None,  # 0 means any free port
     }

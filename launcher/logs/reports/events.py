@@ -208,5 +208,5 @@ class TorchHandler:
 def make_writer(name: str, origin: str) -> Callable[[dict[str, Any]], None]:
     """Return the function that receives events, by the name of its handler. Raises UsageError."""
     if name == "console":
-        return lambda event: write_stderr(json.dumps(event))
+        return lambda event: write_stderr(json.dumps(event), is_data=True)
     return TorchHandler(name, origin).write

@@ -188,3 +188,57 @@ def test_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -
         with open("/dev/full", "wb") as full:
             os.dup2(full.fileno(), 2)
         console.log("into the void")
+
+
+# --- times and colours ---
+
+
+@pytest.fixture
+def stderr(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What goes to a file, with none of the state of other tests."""
+    monkeypatch.setattr(console, "_stamp_node", None)
+    monkeypatch.setattr(console, "_is_coloured", None)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(console.time, "time", lambda: 1_767_225_600.0004)
+    return lambda: capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("mode", "is_stamped"), [("auto", True), ("on", True), ("off", False)])
+def test_lines_in_a_log_begin_with_time_and_node(stderr: Callable[[], str], mode: str, is_stamped: bool) -> None:
+    console.begin_stamps(mode, "node3")
+    console.log("one")
+    console.write_stderr("two\n  lines")
+    console.write_stderr('{"event": 1}', is_data=True)
+    stamp = "2026-01-01T00:00:00.000Z node3 " if is_stamped else ""
+    assert stderr() == f'{stamp}meshrun: one\n{stamp}two\n{stamp}  lines\n{{"event": 1}}\n'
+
+
+def test_a_terminal_gets_no_times_of_its_own(stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    console.begin_stamps("auto", "node3")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.log("one")
+    assert stderr() == "meshrun: one\n"
+
+
+def test_what_matters_has_a_colour_on_a_terminal(stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console.write_stderr(
+        "meshrun: error: it failed\nhint: look at /var/log/x, and on\na \x1b[31m file / other: error: here"
+    )
+    assert stderr() == (
+        "\x1b[1;31mmeshrun: error:\x1b[0m it failed\n\x1b[1;36mhint:\x1b[0m look at \x1b[1m/var/log/x\x1b[0m, and on\n"
+        "a \\x1b[31m file / other: error: here\n"
+    )
+
+
+@pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_pipe_a_dumb_terminal_and_who_wants_none_get_no_colour(
+    stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: bool(variables))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    console.write_stderr("meshrun: error: it failed")
+    assert stderr() == "meshrun: error: it failed\n"

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from launcher.model.console import format_time
 from launcher.observe.run_events import (
     EVENT_NAMES,
     RemarkMade,
@@ -13,7 +14,6 @@ from launcher.observe.run_events import (
     WorkerEnded,
     decode_event,
     encode_event,
-    format_time,
     parse_time,
 )
 from rendezvous.errors import RecordError

@@ -74,7 +74,7 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
         "target_nodes": 4,
         "continues_without_store": False,
         "presence_proof": False,
-        "opens_next_job": False,
+        "on_finished": "exit",
         "restart_window_s": 60.0,
         "min_round_time_s": 1.0,
         "rejoin_timeout_s": 5.0,
