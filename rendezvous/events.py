@@ -5,6 +5,7 @@ Events are what happened, actions what to do next; both are small values, so a r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -370,12 +371,15 @@ SAME_FAILURE = "same failure"
 class Log(Action, frozen=True):
     """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
 
-    `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules.
+    `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules. `until`:
+    when what is waited for ends at the latest; `setting`: the field of Settings that says so. Both may be unknown.
     """
 
     sentence: str
     is_remark: bool = False
     rule: str = ""
+    until: float = math.inf
+    setting: str = ""
 
 
 class Exit(Action, frozen=True):

@@ -108,8 +108,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long the agent that serves the store waits for others to read the verdict."""
     keep_finished_s: float = 3600.0
     """How long late agents can read the verdict."""
-    opens_next_job: bool = True
-    """Whether an agent that finds this run id's job failed or stopped opens the next one, or ends as that one did."""
+    on_finished: str = "next"
+    """What an agent does that finds this run id's job ended. `next`: open the next one if it has failed or was stopped;
+    `exit`: end as it did; `rerun`: open the next one in any case."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -93,7 +93,7 @@ def build_agent(
     may_grow_at_save = startup is not None and settings.grow == "checkpoint"
     worker_channel = _make_worker_channel(config, spec_builder, shared_page, supervisor, hears_saves=may_grow_at_save)
     sinks = open_sinks(config, lambda: membership.driver.machine.is_leader)
-    round_log = RoundLog(is_standalone=startup is None, max_restarts=config.max_restarts)
+    round_log = RoundLog(is_standalone=startup is None, settings=settings)
     if startup is None:
         membership = _join_alone(config, settings, mesh, len(slots), layout.run_id, host, port.number, wakeup.wake)
     else:

@@ -128,6 +128,7 @@ class Agent(Struct, kw_only=True, eq=False):
         wake_at = min(
             self.membership.driver.wake_at,
             mind_at,
+            self.round_log.unfinished_at,
             self._stuck_at,
             self.termination.wake_at,
             self.supervisor.reports_due_at,
@@ -156,6 +157,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._check_progress()
         if self._round is not None and read_clock() >= self._round.wake_at:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
+        self.round_log.log_unfinished(read_clock())
         if self.fork_server is not None and read_clock() >= self.fork_server.wake_at:
             self.fork_server.report_delay(read_clock())
         if read_clock() >= self._stuck_at:
@@ -199,8 +201,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._get_inquiries().examination.take_note(member_id, text, read_clock())
             case events.PassOn(token):
                 self._get_inquiries().pass_on(token, read_clock())
-            case events.Log(sentence, is_remark, rule):
-                self.round_log.note(sentence, is_remark=is_remark, is_for_all=rule == events.SAME_FAILURE)
+            case events.Log():
+                self.round_log.note(action, read_clock())
             case events.Exit():
                 self._exit = action
 
@@ -267,7 +269,8 @@ class Agent(Struct, kw_only=True, eq=False):
             self.worker_channel.request_stop(round.round)
         self._carry_out_all(round, round.stop(signum, grace_s, read_clock()))
         if mode == "grace" and grace_s > 0 and round.live:
-            log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s")
+            more = "; press Ctrl-C again to kill them now" if signum == signal.SIGINT else ""
+            log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s{more}")
 
     # --- reports of the supervisor ---
 
@@ -326,6 +329,9 @@ class Agent(Struct, kw_only=True, eq=False):
             self._inquiries.end_worker(local_rank, exit_code)
             if has_failed and not round.failures and round.live - {local_rank}:
                 self._inquiries.examination.ask("failure", read_clock())
+        if exit_code == 0 and self._assignment is not None:
+            left = len(round.live - {local_rank})
+            self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
         worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary, is_claimed=claim is not None)
         self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
 

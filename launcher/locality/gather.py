@@ -176,6 +176,6 @@ def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:
 def _describe_unknown(levels: Sequence[Level], found: Sequence[SourceResult]) -> str:
     """Return why nothing is known, or nothing that is nearer than a zone, in one sentence."""
     asked = "; ".join(f"{one.source}: {one.reason}" for one in found if one.source not in INFORMATIONAL)
-    why = asked or "there is no sign here of Kubernetes, Slurm or a cloud that tells; --locality can"
-    what = "which switch this node is on" if levels else "where this node stands"
-    return f"no source says {what}: {why}"
+    why = asked or "no sign of Kubernetes, Slurm or a cloud; --locality sets it"
+    what = "switch" if levels else "place in the network"
+    return f"this node's {what} is unknown: {why}"

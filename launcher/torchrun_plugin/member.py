@@ -38,7 +38,7 @@ class TorchrunMember:
         config = options.config
         self._settings = adjust_settings(make_settings(config))
         self._knows_workers = options.knows_workers
-        self._round_log = RoundLog(is_standalone=False, max_restarts=0)
+        self._round_log = RoundLog(is_standalone=False, settings=self._settings)
         self.port = OfferedPort(startup.address, config.worker_port_range)
         self._wakeup = threading.Event()
         self._changed = threading.Condition()  # signalled to torchrun's thread; its lock guards the other fields
@@ -224,8 +224,8 @@ class TorchrunMember:
                 self._end_round(round, reason)
             case events.ExtendWatchdog(until):
                 self._watchdog_at = until
-            case events.Log(sentence, is_remark):
-                self._round_log.note(sentence, is_remark=is_remark)
+            case events.Log():
+                self._round_log.note(action, read_clock())
             case Exit():
                 with self._changed:
                     self.end = action

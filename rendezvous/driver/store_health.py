@@ -48,7 +48,7 @@ class StoreHealthLog:
     def _note_answer(self, purpose: str) -> str:
         self._since.pop(purpose, None)
         was_logged = self._logged.pop(purpose, "")
-        return "the store does what it is asked again" if was_logged and not self._logged else ""
+        return "the store answers again" if was_logged and not self._logged else ""
 
     def _note_pace(self, took_s: float) -> str:
         """Return a sentence when writes become slow, when they become twice as slow, and when that is over."""

@@ -98,8 +98,9 @@ def _may_join(state: MemberState, now: float) -> bool:
         state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
-    has_failed = verdict is not None and verdict.kind != "success"
-    if is_earlier or (has_failed and state.settings.opens_next_job and not was_member):
+    reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
+    begins_anew = verdict is not None and verdict.kind in reopened.get(state.settings.on_finished, ())
+    if is_earlier or (begins_anew and not was_member):
         reason = f"attempt {their_attempt}" if is_earlier or verdict is None else verdict.reason
         _follow_finished_job(state, reason, now)
         return False
@@ -115,7 +116,7 @@ def _may_join(state: MemberState, now: float) -> bool:
     elif verdict is not None:
         prefix = "" if was_member else f"run {setup.run_id} has already ended: "
         if prefix and verdict.kind == "success":  # which an agent does not report otherwise
-            state.requests.log(prefix + verdict.reason)
+            state.requests.log(prefix + verdict.reason, setting="on_finished")
         state.ask(Finish(verdict.exit_code, prefix + verdict.reason, verdict))
     elif is_drained(state):
         reason = f"node {setup.node.node_name} is drained from run {setup.run_id}"

@@ -113,7 +113,8 @@ def take_up(state: MemberState, sealed: Seal, answer: TxnResult, now: float) -> 
     round_state.answered_token = seal.plan_token
     found = answer.found[0].first
     if found is None:
-        requests.log_status(f"round {seal.round} runs without this node, which stands by as a spare")
+        sentence = f"round {seal.round} runs without this node, which stands by as a spare"
+        requests.log_status(sentence, setting="spare")
         return
     round_state.move("ranks assigned")
     round_state.alive_round, round_state.ranked_token = seal.round, seal.plan_token

@@ -133,7 +133,8 @@ def _notice(state: MemberState, seal: Seal) -> None:
     if not state.outage.has_noticed:
         state.outage.has_noticed = True
         condition = f"as long as all nodes of round {seal.round} find the same"
-        state.requests.log(f"the store does not answer; waiting for it {condition}")
+        until = state.lease.renewed_at + state.settings.outage_limit_s
+        state.requests.log(f"the store does not answer; waiting for it {condition}", until=until, setting="outage")
 
 
 def _note_acknowledgement(state: MemberState, probe_number: int, now: float) -> None:

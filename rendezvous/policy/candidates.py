@@ -75,8 +75,9 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     if settings.grow == "checkpoint":
         if view.saved_at > arrived_at:
             return EndRound("grace", growing, "growth")
-        return Wait(free_at, f"{reason}; could grow at the next checkpoint: {chosen.size.reason}")
+        sentence = f"{reason}; could grow at the next checkpoint: {chosen.size.reason}"
+        return Wait(free_at, sentence, setting="grow")
     until = max(view.sealed_at, arrived_at) + settings.grow_delay_s
     if now >= until:
         return EndRound("grace", growing, "growth")
-    return Wait(min(until, free_at), f"{reason}; could grow: {chosen.size.reason}")
+    return Wait(min(until, free_at), f"{reason}; could grow: {chosen.size.reason}", setting="grow_delay_s")

@@ -178,18 +178,20 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
         if now >= give_up_at:
             reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
             return EndJob(_make_failure(0, reason))
-        return Wait(give_up_at, f"waiting for nodes: {size.reason}")
+        return Wait(give_up_at, f"waiting for nodes: {size.reason}", setting="start_timeout_s")
     if settings.target_nodes:
         note = f"{len(candidates)} of the {settings.target_nodes} nodes asked for are here"
         if len(candidates) >= settings.target_nodes:
             return SealRound(chosen.roster, view.budget, f"{size.reason}; {note}")
         if now >= give_up_at:
             return SealRound(chosen.roster, view.budget, f"{size.reason}; after {settings.start_timeout_s:g} s {note}")
-        return Wait(give_up_at, f"waiting for more nodes: {note}")
+        return Wait(give_up_at, f"waiting for more nodes: {note}", setting="start_timeout_s")
     until = max(candidate.seen_at for candidate in candidates) + settings.join_grace_s
     if now >= until:
-        return SealRound(chosen.roster, view.budget, f"{size.reason}; nobody came for {settings.join_grace_s:g} s")
-    return Wait(until, f"waiting for more nodes: {size.reason}")
+        return SealRound(
+            chosen.roster, view.budget, f"{size.reason}; no node has joined for {settings.join_grace_s:g} s"
+        )
+    return Wait(until, f"waiting for more nodes: {size.reason}", setting="join_grace_s")
 
 
 # --- a round runs ---
@@ -297,11 +299,11 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         if now >= until:
             reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {detail}"
             return EndJob(_make_failure(seal.round, reason))
-        return Wait(until, f"waiting for nodes to come back: {detail}", is_limit=True)
+        return Wait(until, f"waiting for nodes to come back: {detail}", is_limit=True, setting="rejoin_timeout_s")
     until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds)
     if now < until:
         detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"
-        return Wait(until, detail, rule="backoff")
+        return Wait(until, detail, rule="backoff", setting="backoff")
     quarantined = [f"; {view.get_name(m)}: {quarantine.reason}" for m, quarantine in sorted(chosen.quarantined.items())]
     remark = describe_repetition(budget) if budget.same_failures > view.budget.same_failures else ""
     return SealRound(chosen.roster, budget, chosen.size.reason + "".join(quarantined[:4]), remark)

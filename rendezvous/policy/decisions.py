@@ -14,12 +14,16 @@ from rendezvous.records import Cause, Verdict
 
 
 class Wait(Struct, frozen=True):
-    """Do nothing before `until`, unless something changes. `is_limit`: the leader gives up waiting then."""
+    """Do nothing before `until`, unless something changes. `is_limit`: the leader gives up waiting then.
+
+    `setting`: the field of Settings that says how long, if a user may set it.
+    """
 
     until: float
     reason: str
     is_limit: bool = False
     rule: str = ""
+    setting: str = ""
 
 
 class EndRound(Struct, frozen=True):

@@ -138,15 +138,15 @@ class RequestQueue:
     def emit(self, action: Action) -> None:
         self.actions.append(action)
 
-    def log_status(self, sentence: str, rule: str = "") -> None:
+    def log_status(self, sentence: str, rule: str = "", until: float = math.inf, setting: str = "") -> None:
         """Log the current state for people; an unchanged sentence is logged once."""
         if sentence != self._last_status:
             self._last_status = sentence
-            self.actions.append(Log(sentence, rule=rule))
+            self.actions.append(Log(sentence, rule=rule, until=until, setting=setting))
 
-    def log(self, sentence: str, rule: str = "") -> None:
+    def log(self, sentence: str, rule: str = "", until: float = math.inf, setting: str = "") -> None:
         """Log something that happened, which leaves the current state of `log_status` unchanged."""
-        self.actions.append(Log(sentence, True, rule))
+        self.actions.append(Log(sentence, True, rule, until, setting))
 
     def wake_by(self, at: float) -> None:
         """Request a Tick at `at` at the latest."""

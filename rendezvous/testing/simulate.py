@@ -111,7 +111,7 @@ def _draw_settings(random: Random) -> Settings:
         presence_proof=random.random() < 0.85,
         continues_without_store=random.random() < 0.85,
         outage_limit_s=random.choice([10.0, 40.0, 100.0]),
-        opens_next_job=False,
+        on_finished="exit",
     )
 
 

@@ -200,7 +200,7 @@ def test_a_store_that_is_away_stops_nobody_and_meshctl_s_requests_are_met(etcd: 
             agent.says("did not answer within")
         etcd.cont()
         for agent in agents:
-            agent.says("the store does what it is asked again")
+            agent.says("the store answers again")
         assert len(job.seen()) == 2
         meshctl = (sys.executable, "-m", "launcher.meshctl.main")
         for name, words in (("n2", ("drain", job.run_id, "n2")), ("n1", ("stop", job.run_id))):

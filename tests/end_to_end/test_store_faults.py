@@ -136,7 +136,7 @@ def test_a_job_reports_lost_rights_and_continues_once_they_are_back(tmp_path: Pa
             job[N1].says(f"the store at {server.endpoint} denies this user ")
             server.ctl("role", "grant-permission", "trainer", "--prefix=true", "readwrite", "/meshrun/")
             job.wait_for_round(2, 3)
-            job[N1].says("the store does what it is asked again")
+            job[N1].says("the store answers again")
             finish(job)
 
 
@@ -180,7 +180,7 @@ def test_a_job_reports_a_full_server_and_continues_once_it_has_space(tmp_path: P
         server.ctl("defrag")
         server.ctl("alarm", "disarm")
         job.wait_for_round(2, 3)
-        job[N1].says("the store does what it is asked again")
+        job[N1].says("the store answers again")
         finish(job)
 
 

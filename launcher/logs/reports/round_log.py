@@ -10,20 +10,30 @@ import math
 from collections.abc import Callable, Sequence
 
 from launcher.config.config import Config
+from launcher.config.options.table import TABLE
 from launcher.model.console import log
 from launcher.placement.adapter.description import NodeAssignment
-from rendezvous.events import StartRound
+from rendezvous.events import SAME_FAILURE, Log, StartRound
+from rendezvous.settings import Settings
 
 STABLE_S = 0.5  # a reason to wait is logged once it has not changed for this long
 SILENCE_MAX_S = 2.0  # by then something is logged in any case, also by a node without the leader's knowledge
+UNFINISHED_S = 60.0
+"""How long after a worker's success the ones that still run are mentioned."""
 
 
 class RoundLog:
-    """`is_standalone`: the job has one machine only."""
+    """`is_standalone`: the job has one machine only. `settings`: how long the agreement waits for what.
 
-    def __init__(self, *, is_standalone: bool, max_restarts: int) -> None:
+    `unfinished_at`: when to call `log_unfinished`.
+    """
+
+    def __init__(self, *, is_standalone: bool, settings: Settings) -> None:
         self._is_standalone = is_standalone
-        self._max_restarts = max_restarts
+        self._settings = settings
+        self._max_restarts = settings.max_restarts
+        self.unfinished_at = math.inf
+        self._unfinished = ""  # said then
         self._sentence = ""  # the agreement's last sentence, until it is logged
         self._awaited = "first"  # the awaited round, "" once its condition was logged
         self._noted_at: float | None = None  # when `log_waiting` first saw that sentence
@@ -40,15 +50,58 @@ class RoundLog:
         has_no_deadline = self._is_standalone or self._is_leaving or not self._awaited
         return math.inf if has_no_deadline else self._waiting_since + SILENCE_MAX_S
 
-    def note(self, sentence: str, *, is_remark: bool = False, is_for_all: bool = False) -> None:
+    def note(self, entry: Log, now: float) -> None:
         """Log an event of the agreement at once, and its state when nothing runs here for long.
 
-        `is_for_all`: an event that matters on one machine too.
+        That a running round could grow is said at once, too. On one machine few events matter.
         """
-        if is_remark and (is_for_all or not self._is_standalone):
+        sentence = entry.sentence + self._describe_limit(entry, now)
+        if entry.is_remark:
+            if entry.rule == SAME_FAILURE or not self._is_standalone:
+                log(sentence)
+        elif entry.setting in ("grow", "grow_delay_s"):
             log(sentence)
-        elif not is_remark:
+        else:
             self._sentence, self._noted_at = sentence, None
+
+    def _describe_limit(self, entry: Log, now: float) -> str:
+        """Return how long that may take, and by which option, as the end of a sentence; "" if nobody knows."""
+        setting, left_s = entry.setting, entry.until - now
+        match setting:
+            case "spare":
+                if self._settings.grow != "delay":
+                    return f" ({_find_flag('grow')} {self._settings.grow})"
+                delay = f"{self._settings.grow_delay_s:g} s after the last node has joined"
+                return f"; if a larger world is possible, it starts {delay} ({_find_flag('grow_delay_s')})"
+            case "grow":
+                return f"; the job restarts with it then ({_find_flag('grow')} {self._settings.grow})"
+            case "grow_delay_s":
+                return f"; the job restarts with it in {max(0.0, left_s):.0f} s ({_find_flag(setting)})"
+            case "on_finished":
+                return f"; nothing is run ({_find_flag(setting)} {self._settings.on_finished}; rerun begins anew)"
+            case "rejoin_timeout_s":  # the sentence has the time
+                return f" ({_find_flag(setting)})"
+        if left_s == math.inf or not setting:
+            return ""
+        flag = _find_flag(setting)
+        return f"; up to {max(0.0, left_s):.0f} s more" + (f" ({flag})" if flag else "")
+
+    def note_success(self, ranks: Sequence[int], local_rank: int, left_count: int, now: float) -> None:
+        """Note that a worker has succeeded while `left_count` workers of this node still run."""
+        if not left_count or local_rank >= len(ranks):
+            self.unfinished_at = math.inf
+            return
+        are = "runs" if left_count == 1 else "run"
+        self._unfinished = (
+            f"rank {ranks[local_rank]} ended {UNFINISHED_S:g} s ago, {left_count} of {len(ranks)} still {are} here"
+        )
+        self.unfinished_at = now + UNFINISHED_S
+
+    def log_unfinished(self, now: float) -> None:
+        """Say which workers still run, some time after another has succeeded."""
+        if now >= self.unfinished_at:
+            log(self._unfinished)
+            self.unfinished_at = math.inf
 
     def set_leaving(self) -> None:
         """Note that this node is leaving, and waits for no round any more."""
@@ -69,6 +122,7 @@ class RoundLog:
     def end_waiting(self) -> None:
         """Note that a round begins here, so that nothing is awaited."""
         self._sentence, self._awaited, self._waiting_since = "", "next", None
+        self.unfinished_at = math.inf
 
     def log_start(self, start: StartRound, assignment: NodeAssignment) -> None:
         """Log that the workers of a round are about to be started."""
@@ -83,6 +137,7 @@ class RoundLog:
 
     def log_end(self, round: int, reason: str) -> None:
         """Log that the workers of a round are about to be stopped, on all nodes."""
+        self.unfinished_at = math.inf
         if not self._is_standalone:
             log(f"round {round} ends: {reason}")
 
@@ -99,6 +154,11 @@ def make_recorder(
         return lambda message: None
     write = events.make_writer(config.event_log_handler, config.origins["event_log_handler"])
     return events.EventRecorder(config, host, run_id, find_error_file, write).take
+
+
+def _find_flag(setting: str) -> str:
+    """Return the option that sets a field of Settings; "" if none does."""
+    return next((option.flag for option in TABLE if option.field_name == setting), "")
 
 
 def format_workers(count: int) -> str:

@@ -51,7 +51,7 @@ SETTINGS = Settings(
     stop_limit_s=2.0,
     max_restarts=1,
     min_round_time_s=0.0,
-    opens_next_job=False,
+    on_finished="exit",
     observe_pause_s=0.0,
 )
 

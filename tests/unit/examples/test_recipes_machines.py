@@ -44,7 +44,7 @@ def test_the_unit_gives_the_agent_its_grace_and_restarts_it_where_it_helps() -> 
     assert settings["SuccessExitStatus"] == ["143"]
     assert settings["OOMPolicy"] == ["continue"]
     assert float(settings["RestartSec"][0]) * int(settings["StartLimitBurst"][0]) < 3600
-    assert config.settings["opens_next_job"] is False
+    assert config.settings["on_finished"] == "exit"
 
 
 def unit_command() -> tuple[list[str], dict[str, str]]:

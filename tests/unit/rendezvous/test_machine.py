@@ -93,19 +93,19 @@ def finished(kind: str, exit_code: int) -> Bench:
 
 
 @pytest.mark.parametrize(
-    ("kind", "digest", "opens_next_job", "exit_code", "reason"),
+    ("kind", "digest", "on_finished", "exit_code", "reason"),
     [
-        ("success", "train.py", True, 0, "run r has already ended: it is over"),
-        ("failure", "train.py", False, 9, "run r has already ended: it is over"),
-        ("success", "other.py", True, 2, "run r was started with command 'train.py', this agent has 'other.py'"),
-        ("failure", "other.py", False, 2, "run r was started with command 'train.py', this agent has 'other.py'"),
+        ("success", "train.py", "next", 0, "run r has already ended: it is over"),
+        ("failure", "train.py", "exit", 9, "run r has already ended: it is over"),
+        ("success", "other.py", "next", 2, "run r was started with command 'train.py', this agent has 'other.py'"),
+        ("failure", "other.py", "exit", 2, "run r was started with command 'train.py', this agent has 'other.py'"),
     ],
 )
 def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
-    kind: str, digest: str, opens_next_job: bool, exit_code: int, reason: str
+    kind: str, digest: str, on_finished: str, exit_code: int, reason: str
 ) -> None:
     before = finished(kind, 0 if kind == "success" else 9)
-    late = Bench(before.store, digest=digest, opens_next_job=opens_next_job)
+    late = Bench(before.store, digest=digest, on_finished=on_finished)
     actions = late.tell(Start())
     end = only(actions, Exit)
     assert (end.exit_code, end.reason) == (exit_code, reason)
@@ -117,6 +117,12 @@ def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
 def test_a_failed_run_s_name_is_free_for_another_command() -> None:
     late = Bench(finished("failure", 9).store, digest="other.py")
     assert only(late.tell(Start()), StartRound).round == 1
+
+
+def test_a_run_that_has_succeeded_is_begun_anew_only_where_that_is_asked_for() -> None:
+    late = Bench(finished("success", 0).store, digest="other.py", on_finished="rerun")
+    assert only(late.tell(Start()), StartRound).round == 1
+    assert none(Bench(finished("success", 0).store).tell(Start()), StartRound)
 
 
 def test_who_is_told_to_leave_before_it_has_joined_leaves_at_once() -> None:

@@ -254,17 +254,15 @@ def test_nobody_waits_for_the_threads_of_sources() -> None:
 
 def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Says]) -> None:
     assert resolve_locality(config(), {}, names=NAMES).remarks == (
-        "no source says where this node stands: there is no sign here of Kubernetes, Slurm or a cloud that tells; "
-        "--locality can",
+        "this node's place in the network is unknown: no sign of Kubernetes, Slurm or a cloud; --locality sets it",
     )
     sources["gce"] = Says("gce", Hints((), "the metadata server does not answer"))
     assert resolve_locality(config(), {}, names=NAMES).remarks == (
-        "no source says where this node stands: gce: the metadata server does not answer",
+        "this node's place in the network is unknown: gce: the metadata server does not answer",
     )
     sources["aws"] = Says("aws", Hints(hints(region="r", zone="z").levels, "it knows no switches"))
     assert resolve_locality(config("--locality", "zone=z"), {}, names=NAMES).remarks == (
-        "no source says which switch this node is on: gce: the metadata server does not answer; aws: it knows no "
-        "switches",
+        "this node's switch is unknown: gce: the metadata server does not answer; aws: it knows no switches",
     )
     assert resolve_locality(config("--locality", "leaf=l"), {}, names=NAMES).remarks == ()
     assert resolve_locality(config("--locality", "zone=z", "--locality-sources", "none"), {}, names=NAMES).remarks == ()

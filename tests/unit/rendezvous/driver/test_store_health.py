@@ -8,7 +8,7 @@ from rendezvous.settings import Settings
 
 AWAY = StoreError("the store at h:1 cannot be reached: connection refused")
 FULL = StoreError("the store at h:1 has no space left in its database", "disarm it")
-OVER = "the store does what it is asked again"
+OVER = "the store answers again"
 
 
 def told(*taken: tuple[float, str, StoreError | None]) -> list[str]:

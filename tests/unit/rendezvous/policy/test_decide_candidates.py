@@ -36,13 +36,20 @@ ROWS = [
         "too few are waited for, and the sentence says who is missing",
         stopping("a"),
         121.0,
-        Wait(1920.0, "waiting for nodes to come back: 1 here; lost: node nb", is_limit=True),
+        Wait(
+            1920.0, "waiting for nodes to come back: 1 here; lost: node nb", is_limit=True, setting="rejoin_timeout_s"
+        ),
     ),
     Row(
         "who left is told apart from who was lost",
         stopping("ab", active="abc", b=status(stopped=True, leaving_at=119.0)),
         121.0,
-        Wait(1920.0, "waiting for nodes to come back: 1 here; lost: node nc; left: node nb", is_limit=True),
+        Wait(
+            1920.0,
+            "waiting for nodes to come back: 1 here; lost: node nc; left: node nb",
+            is_limit=True,
+            setting="rejoin_timeout_s",
+        ),
     ),
     Row(
         "but not for ever",

@@ -44,15 +44,20 @@ ROWS = [
         "a world that could grow waits for more after the last arrival",
         first_round("ab", b=5.0),
         6.0,
-        Wait(35.0, "waiting for more nodes: 2 here"),
+        Wait(35.0, "waiting for more nodes: 2 here", setting="join_grace_s"),
     ),
     Row(
         "and starts when nobody has come",
         first_round("ab", b=5.0),
         35.0,
-        SealRound(("a", "b"), RestartBudget(), "2 here; nobody came for 30 s"),
+        SealRound(("a", "b"), RestartBudget(), "2 here; no node has joined for 30 s"),
     ),
-    Row("no world is waited for", first_round("a"), 1.0, Wait(600.0, "waiting for nodes: 1 here")),
+    Row(
+        "no world is waited for",
+        first_round("a"),
+        1.0,
+        Wait(600.0, "waiting for nodes: 1 here", setting="start_timeout_s"),
+    ),
     Row(
         "but not for ever",
         first_round("a"),
@@ -71,7 +76,7 @@ ROWS = [
         "who is leaving is not counted",
         first_round("abc", {"c": status(leaving_at=1.0)}),
         1.0,
-        Wait(30.0, "waiting for more nodes: 2 here"),
+        Wait(30.0, "waiting for more nodes: 2 here", setting="join_grace_s"),
     ),
     Row(
         "a leader that leaves lets another one lead",
@@ -90,7 +95,7 @@ ROWS = [
         "a target is waited for though fewer would do",
         first_round("ab"),
         100.0,
-        Wait(600.0, "waiting for more nodes: 2 of the 3 nodes asked for are here"),
+        Wait(600.0, "waiting for more nodes: 2 of the 3 nodes asked for are here", setting="start_timeout_s"),
         {"target_nodes": 3},
     ),
     Row(
@@ -111,7 +116,7 @@ ROWS = [
         "a drained node is not counted",
         see(first_round("abc"), drained={"nc": 0.0}),
         1.0,
-        Wait(30.0, "waiting for more nodes: 2 here"),
+        Wait(30.0, "waiting for more nodes: 2 here", setting="join_grace_s"),
     ),
     # --- a round runs
     Row("a round runs", running(), 130.0, Wait(math.inf, "round 4 runs 2 ranks")),
@@ -210,7 +215,7 @@ ROWS = [
         "an arrival that makes the world larger waits for quiet",
         running("abc", seen={"c": 150.0}),
         160.0,
-        Wait(450.0, "round 4 runs 2 ranks; could grow: 3 here"),
+        Wait(450.0, "round 4 runs 2 ranks; could grow: 3 here", setting="grow_delay_s"),
     ),
     Row(
         "and is used after it",
@@ -222,7 +227,7 @@ ROWS = [
         "no round grows soon after its seal",
         running("abc"),
         130.0,
-        Wait(400.0, "round 4 runs 2 ranks; could grow: 3 here"),
+        Wait(400.0, "round 4 runs 2 ranks; could grow: 3 here", setting="grow_delay_s"),
     ),
     Row(
         "nor when one of its members has finished",
@@ -242,14 +247,14 @@ ROWS = [
         "growth at a checkpoint waits for one",
         running("abc", seen={"c": 150.0}),
         5000.0,
-        Wait(math.inf, f"{RUNS}; could grow at the next checkpoint: 3 here"),
+        Wait(math.inf, f"{RUNS}; could grow at the next checkpoint: 3 here", setting="grow"),
         {"grow": "checkpoint"},
     ),
     Row(
         "one from before the arrival will not do",
         see(running("abc", seen={"c": 150.0}), saved_at=149.0),
         5000.0,
-        Wait(math.inf, f"{RUNS}; could grow at the next checkpoint: 3 here"),
+        Wait(math.inf, f"{RUNS}; could grow at the next checkpoint: 3 here", setting="grow"),
         {"grow": "checkpoint"},
     ),
     Row(
@@ -275,7 +280,7 @@ ROWS = [
         "and then one of that time",
         see(running("abc"), budget=losses(*THREE_LOSSES, node="nc boot")),
         171.0,
-        Wait(470.0, f"{RUNS}; could grow: 3 here"),
+        Wait(470.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s"),
     ),
 ]
 

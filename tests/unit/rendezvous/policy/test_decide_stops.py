@@ -85,7 +85,7 @@ ROWS = [
         "who cannot be reached for a while is only looked at again",
         reach(running("abc"), 1, 2, b=121.0),
         130.0,
-        Wait(131.0, f"{RUNS}; could grow: 3 here"),
+        Wait(131.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s"),
     ),
     Row(
         "who could be reached, renews and cannot for two leases stops the round",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from launcher.logs.reports.round_log import STABLE_S, RoundLog
 from launcher.placement.adapter.description import NodeAssignment
-from rendezvous.events import StartRound
+from rendezvous.events import SAME_FAILURE, Log, StartRound
+from rendezvous.settings import Settings
 
 SHARE = NodeAssignment(
     ranks=(8, 9, 10, 11), world_size=224, shape=(4, 7, 8), group_rank=1, group_world_size=28, role_ranks=(8, 9, 10, 11),
@@ -16,12 +18,16 @@ SHARE = NodeAssignment(
 )  # fmt: skip
 
 
+def make_log(*, is_alone: bool = False, max_restarts: int = 0, **settings: Any) -> RoundLog:
+    return RoundLog(is_standalone=is_alone, settings=Settings(max_restarts=max_restarts, **settings))
+
+
 def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
 
 def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = RoundLog(is_standalone=False, max_restarts=3)
+    narrator = make_log(is_alone=False, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
     narrator.log_end(1, "node h17 lost in round 1")
     narrator.log_start(StartRound(2, 1, 224, "h:1", ""), SHARE)
@@ -33,7 +39,7 @@ def test_every_round_of_several_nodes_is_told_by_each_of_them(capfd: pytest.Capt
 
 
 def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = RoundLog(is_standalone=True, max_restarts=3)
+    narrator = make_log(is_alone=True, max_restarts=3)
     narrator.log_start(StartRound(1, 0, 4, "h:1", ""), SHARE)
     narrator.log_end(1, "a worker failed")
     narrator.log_start(StartRound(2, 1, 4, "h:1", ""), SHARE)
@@ -41,8 +47,8 @@ def test_on_one_machine_only_restarts_are_told(capfd: pytest.CaptureFixture[str]
 
 
 def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = RoundLog(is_standalone=False, max_restarts=0)
-    narrator.note("waiting for nodes: 2 are present")
+    narrator = make_log(is_alone=False, max_restarts=0)
+    narrator.note(Log("waiting for nodes: 2 are present"), 10.0)
     narrator.log_waiting(10.0)
     assert told(capfd) == []
     assert narrator.wake_at == 10.0 + STABLE_S
@@ -55,9 +61,9 @@ def test_what_is_waited_for_is_told_once_and_only_when_it_lasts(capfd: pytest.Ca
 def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    narrator = RoundLog(is_standalone=False, max_restarts=0)
+    narrator = make_log(is_alone=False, max_restarts=0)
     for count in range(21):  # an eighth of a second from one to the next
-        narrator.note(f"{count} nodes are present")
+        narrator.note(Log(f"{count} nodes are present"), 10.0)
         narrator.log_waiting(10.0 + count / 8)
     assert told(capfd) == ["meshrun: 16 nodes are present"]
     narrator.log_waiting(narrator.wake_at)
@@ -66,9 +72,9 @@ def test_quick_changes_are_logged_now_and_then_and_the_last_one_always(
 
 def test_what_happens_is_told_at_once_where_there_are_other_nodes(capfd: pytest.CaptureFixture[str]) -> None:
     for is_alone in (True, False):
-        narrator = RoundLog(is_standalone=is_alone, max_restarts=0)
-        narrator.note("round 1 runs 4 ranks")
-        narrator.note("the store is back", is_remark=True)
+        narrator = make_log(is_alone=is_alone, max_restarts=0)
+        narrator.note(Log("round 1 runs 4 ranks"), 10.0)
+        narrator.note(Log("the store is back", True), 10.0)
         assert told(capfd) == ([] if is_alone else ["meshrun: the store is back"])
         narrator.log_waiting(10.0)
         narrator.log_waiting(11.0)
@@ -76,7 +82,7 @@ def test_what_happens_is_told_at_once_where_there_are_other_nodes(capfd: pytest.
 
 
 def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = RoundLog(is_standalone=False, max_restarts=0)
+    narrator = make_log(is_alone=False, max_restarts=0)
     for at in (10.0, 11.0, 12.5, 13.0):
         narrator.log_waiting(at)
     assert told(capfd) == ["meshrun: waiting for the first round: the agent that leads says what it waits for"]
@@ -88,15 +94,83 @@ def test_a_node_that_does_not_lead_says_after_a_while_that_it_waits(capfd: pytes
 
 
 def test_what_comes_from_elsewhere_makes_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = RoundLog(is_standalone=False, max_restarts=0)
+    narrator = make_log(is_alone=False, max_restarts=0)
     narrator.log_end(1, "lost\nmeshrun: all is well\x1b[2J")
     assert told(capfd) == ["meshrun: round 1 ends: lost\\nmeshrun: all is well\\x1b[2J"]
 
 
 def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]) -> None:
-    narrator = RoundLog(is_standalone=False, max_restarts=0)
+    narrator = make_log(is_alone=False, max_restarts=0)
     narrator.set_leaving()
     narrator.log_waiting(10.0)
     assert narrator.wake_at == math.inf
     narrator.log_waiting(20.0)
     assert told(capfd) == []
+
+
+def test_a_wait_says_how_long_it_may_take_and_by_which_option(capfd: pytest.CaptureFixture[str]) -> None:
+    narrator = make_log()
+    narrator.note(Log("waiting for more nodes: 1 is here", until=40.0, setting="join_grace_s"), 13.0)
+    narrator.log_waiting(13.0)
+    narrator.log_waiting(14.0)
+    narrator.note(Log("round 2 was short, as 1 before it: pausing", until=24.0, setting="backoff"), 14.0)
+    narrator.log_waiting(14.0)
+    narrator.log_waiting(20.0)
+    assert told(capfd) == [
+        "meshrun: waiting for more nodes: 1 is here; up to 27 s more (--join-grace)",
+        "meshrun: round 2 was short, as 1 before it: pausing; up to 10 s more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "settings", "end"),
+    [
+        (Log("could", until=308.0, setting="grow_delay_s"), {}, "; the job restarts with it in 298 s (--grow-delay)"),
+        (Log("could", setting="grow"), {"grow": "checkpoint"}, "; the job restarts with it then (--grow checkpoint)"),
+        (Log("over", True, setting="on_finished"), {}, "; nothing is run (--on-finished next; rerun begins anew)"),
+        (Log("the store is away", True, until=610.0, setting="outage"), {}, "; up to 600 s more"),
+    ],
+)  # fmt: skip
+def test_growth_and_ends_are_announced_at_once(
+    entry: Log, settings: dict[str, Any], end: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_log(**settings).note(entry, 10.0)
+    assert told(capfd) == [f"meshrun: {entry.sentence}{end}"]
+
+
+@pytest.mark.parametrize(
+    ("grow", "end"),
+    [
+        ("delay", "; if a larger world is possible, it starts 300 s after the last node has joined (--grow-delay)"),
+        ("never", " (--grow never)"),
+    ],
+)
+def test_a_spare_knows_when_it_may_be_used(grow: str, end: str, capfd: pytest.CaptureFixture[str]) -> None:
+    narrator = make_log(grow=grow)
+    narrator.note(Log("this node stands by", setting="spare"), 10.0)
+    narrator.log_waiting(10.0)
+    narrator.log_waiting(11.0)
+    assert told(capfd) == [f"meshrun: this node stands by{end}"]
+
+
+def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    narrator = make_log()
+    narrator.note_success((4, 5, 6), 0, 2, 100.0)
+    narrator.log_unfinished(120.0)
+    assert told(capfd) == []
+    narrator.log_unfinished(narrator.unfinished_at)
+    narrator.log_unfinished(1000.0)
+    assert told(capfd) == ["meshrun: rank 4 ended 60 s ago, 2 of 3 still run here"]
+    narrator.note_success((4, 5, 6), 1, 1, 100.0)
+    narrator.note_success((4, 5, 6), 2, 0, 110.0)
+    assert narrator.unfinished_at == math.inf, "all have ended"
+    narrator.note_success((4, 5, 6), 1, 1, 100.0)
+    narrator.log_end(1, "a worker failed")
+    assert narrator.unfinished_at == math.inf
+
+
+def test_a_repeated_failure_is_told_on_one_machine_too(capfd: pytest.CaptureFixture[str]) -> None:
+    make_log(is_alone=True).note(Log("rank 1 failed 3 times", True, SAME_FAILURE), 10.0)
+    assert told(capfd) == ["meshrun: rank 1 failed 3 times"]
