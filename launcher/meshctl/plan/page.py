@@ -13,10 +13,12 @@ from string import Template
 
 from msgspec.structs import replace
 
-from launcher.meshctl.plan import picture
+from launcher.meshctl.plan import picture, svg
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
-from launcher.meshctl.plan.picture import SvgBlock, build_map, draw_arcs, draw_map, escape_text
+from launcher.meshctl.plan.node_map import build_map, draw_map
+from launcher.meshctl.plan.picture import draw_arcs
 from launcher.meshctl.plan.render import describe_time, format_json, format_number, list_time_rows
+from launcher.meshctl.plan.svg import SvgBlock, escape_text
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
@@ -37,9 +39,9 @@ def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, c
         arcs = [[draw_arcs(flow, traffic, width - 2 * MARGIN, plan.cost)] for _, width, _ in WIDTHS]
         figures.append((f"traffic of {flow.communicator.name}", arcs))
     return Template(files(__package__).joinpath("page.html").read_text("utf-8")).substitute(
-        style=picture.STYLE,
+        style=svg.STYLE,
         width=picture.WIDTH,
-        colour=picture.TEXT_COLOUR,
+        colour=svg.TEXT_COLOUR,
         title=escape_text(picture.format_title(plan, mesh, len(nodes))),
         facts=escape_text(picture.format_facts(plan)),
         figures="\n".join(_render_figure(index, name, drawn) for index, (name, drawn) in enumerate(figures)),
@@ -52,7 +54,7 @@ def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, c
 
 def _render_figure(index: int, name: str, drawn: Iterable[Sequence[SvgBlock]]) -> str:
     sheets = (
-        picture.render_sheet(blocks, width, name, MARGIN, kind)
+        svg.render_sheet(blocks, width, name, MARGIN, kind)
         for (kind, width, _), blocks in zip(WIDTHS, drawn, strict=True)
     )
     return f'<figure id="view-{index}" aria-label="{escape_text(name)}">{"".join(sheets)}</figure>'

@@ -8,7 +8,7 @@ import re
 from msgspec.structs import replace
 
 from launcher.meshctl.plan import render
-from launcher.meshctl.plan.picture import choose_colour
+from launcher.meshctl.plan.svg import choose_colour
 from launcher.model.traffic import Communicator
 from launcher.placement.limits import PartTime, StepTime
 from tests.support.placement import samples

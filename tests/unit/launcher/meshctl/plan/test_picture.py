@@ -13,14 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.plan.flows import summarize_traffic
-from launcher.meshctl.plan.picture import (
+from launcher.meshctl.plan.node_map import build_map, choose_axes, draw_map
+from launcher.meshctl.plan.svg import (
     HUES,
     STYLE,
     TEXT_COLOUR,
-    build_map,
-    choose_axes,
     choose_colour,
-    draw_map,
     escape_text,
     format_ranges,
     measure_width,
