@@ -8,25 +8,32 @@ at every level.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from launcher.meshctl.plan.svg import (
     HUES,
     SvgBlock,
     choose_colour,
+    escape_text,
+    format_length,
     format_ranges,
     measure_width,
+    render_element,
     render_group,
     render_rect,
+    render_sheet,
     render_text,
     shorten,
 )
-from launcher.model.mesh import Mesh
+from launcher.model.mesh import Axis, Mesh
 from launcher.model.node import Node
 from launcher.model.text import format_count
 from launcher.model.topology import Tree, build_tree
@@ -34,6 +41,16 @@ from launcher.model.traffic import DEFAULTS
 from launcher.placement.limits import Plan
 
 TILES_MAX, FRAMES_MAX = 1024, 300
+CORNER_MAX = 11  # of the triangle on a tile whose ranks came from elsewhere
+MARKS = {
+    "lost": "lost",
+    "moved": "took over ranks of another node",
+    "new": "new",
+    "failed": "failed",
+    "missing": "does not answer",
+}
+"""Kind of a mark -> its meaning in the legend. The picture's style has a class is-KIND for each."""
+_CROSSED, _CORNERED = ("lost", "failed"), ("moved", "new")  # colour is never the only sign
 FRAME_GAP, BAND_MIN, SWATCH_SIZE, HUES_LISTED = 8, 4, 14, 16
 STAGE_AXES = frozenset(name for name, usual in DEFAULTS.items() if usual == DEFAULTS["pp"])
 GROUP_AXES = frozenset(name for name, usual in DEFAULTS.items() if usual == DEFAULTS["dp"])
@@ -59,18 +76,43 @@ class ColouredAxis(NamedTuple):
     coordinates: Sequence[int]
 
 
+class NodeMark(NamedTuple):
+    """What is special about a node. `kind`: of MARKS, or another word, which only becomes a class of the tile.
+
+    `text`: for the tooltip, "8 ranks from h3". `line`: on a large tile in place of the ranks, if it fits.
+    """
+
+    kind: str
+    text: str = ""
+    line: str = ""
+
+
 class Map(Struct, frozen=True, kw_only=True):
-    """`axes`: at most two, the first is the hue, the other the shade. `notes`: what was left out, to be readable."""
+    """`axes`: at most two, the first is the hue, the other the shade. `notes`: what was left out, to be readable.
+
+    `marks`: node id -> what is special about it.
+    """
 
     root: Box
     depth: int
     ranks: Mapping[str, tuple[int, ...]]
     axes: tuple[ColouredAxis, ...]
     notes: tuple[str, ...]
+    marks: Mapping[str, NodeMark] = field(default_factory=dict)
 
 
-def build_map(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[str]) -> Map:
-    """Build the map of a plan; the same for every order of the nodes."""
+def build_map(
+    plan: Plan,
+    nodes: Sequence[Node],
+    mesh: Mesh,
+    levels: Sequence[str],
+    marks: Mapping[str, NodeMark] = MappingProxyType({}),
+    like: Plan | None = None,
+) -> Map:
+    """Build the map of a plan; the same for every order of the nodes.
+
+    `like`: a plan of the same mesh with whose map this one is to be compared: equal coordinates have equal colours.
+    """
     tree = build_tree(nodes, levels)
     useful = [level for level, names in enumerate(tree.names) if len(names) < len(nodes)]  # puts some together
     every = range(len(nodes))
@@ -97,11 +139,14 @@ def build_map(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence[st
         inside = [node for child in children for node in child.nodes]
         return Box(level=level, name=name, nodes=inside, children=children)
 
-    places = np.unravel_index(np.arange(plan.world_size), plan.shape)
-    axes = (
-        ColouredAxis(mesh.axes[axis].name, plan.shape[axis], places[axis].tolist()) for axis in choose_axes(plan, mesh)
+    places = np.unravel_index(np.arange(math.prod(plan.shape)), plan.shape) if plan.shape else ()
+    axes = []
+    for axis in choose_axes(like or plan, mesh) if plan.shape else ():
+        size = max(plan.shape[axis], like.shape[axis] if like else 1)
+        axes.append(ColouredAxis(mesh.axes[axis].name, size, places[axis].tolist()))
+    return Map(
+        root=build(every, 0), depth=len(shown), ranks=plan.ranks, axes=tuple(axes), notes=tuple(notes), marks=marks
     )
-    return Map(root=build(every, 0), depth=len(shown), ranks=plan.ranks, axes=tuple(axes), notes=tuple(notes))
 
 
 def choose_axes(plan: Plan, mesh: Mesh) -> list[int]:
@@ -110,7 +155,7 @@ def choose_axes(plan: Plan, mesh: Mesh) -> list[int]:
     An axis of which every node has all coordinates would carry no information.
     """
     names, sizes = [axis.name.lower() for axis in mesh.axes], plan.shape
-    places = np.unravel_index(np.arange(plan.world_size), sizes)
+    places = np.unravel_index(np.arange(math.prod(sizes)), sizes)
     wide = [axis for axis, size in enumerate(sizes) if size > 1]
 
     def is_spread(axis: int) -> bool:
@@ -221,8 +266,8 @@ def _measure_height(grids: Sequence[LevelGrid], counts: Sequence[int]) -> int:
     return rows * (grids[0].height + grids[0].gap) - grids[0].gap
 
 
-def draw_map(shown: Map, room: int, height: int) -> list[SvgBlock]:
-    """Draw the legend, and the map below it, `room` wide and at most about `height` high."""
+def draw_map(shown: Map, room: int, height: int) -> SvgBlock:
+    """Draw the map, `room` wide and at most about `height` high."""
     counts, boxes = [], [shown.root]
     for _ in range(shown.depth + 1):
         counts.append(max(len(box.children) for box in boxes))
@@ -230,7 +275,7 @@ def draw_map(shown: Map, room: int, height: int) -> list[SvgBlock]:
     size, grids = arrange(counts, room, height)
     painter = _MapPainter(shown, size, grids, boxes)
     painter.draw_children(shown.root, 0, 0, 0)
-    return [_draw_legend(shown, room), SvgBlock(painter.markup, _measure_height(grids, counts))]
+    return SvgBlock(painter.markup, _measure_height(grids, counts))
 
 
 Span = tuple[tuple[int, ...], int]
@@ -267,7 +312,8 @@ class _MapPainter:
         border = render_rect(kind, x, y, grid.width, grid.height, rx=4)
         self.markup.append(render_group(f"{label}: {format_count(len(box.nodes), 'node')}", border))
         room, font = grid.width - self.size.pad - 2, self.size.header_font
-        if shown := shorten(label, room, font) or shorten(box.name or "unknown", room, font):
+        whole = label if measure_width(label, font) <= room else box.name or "unknown"
+        if shown := shorten(whole, room, font):
             baseline = y + self.size.header_height / 2 + font * 0.36
             self.markup.append(render_text("name muted", x + self.size.pad, baseline, shown, font))
 
@@ -275,17 +321,25 @@ class _MapPainter:
         spans, ids = self._split_ranks(tile), [node.id for node in tile.nodes]
         held = [rank for id in ids for rank in self.map.ranks.get(id, ())]
         name = ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
-        spare_count = sum(not self.map.ranks.get(id) for id in ids)
+        empty = [id for id in ids if not self.map.ranks.get(id)]
+        spare_count = sum(id not in self.map.marks or self.map.marks[id].kind not in MARKS for id in empty)
         said = [name, format_count(len(ids), "node") if len(ids) > 1 else "", place]
         ranks = f"rank{'s' * (len(held) > 1)} {format_ranges(held)}" if held else ""
         if held:
             said += [ranks, ", ".join(f"{axis} {here}" for axis, here in self._format_coordinates(spans))]
         if spare_count:
             said.append("spare" if len(ids) == 1 else format_count(spare_count, "spare"))
-        used = self.tile_width * (len(ids) - spare_count) / len(ids)
+        marks = [self.map.marks[id] for id in ids if id in self.map.marks]
+        said += [": ".join(filter(None, (MARKS.get(mark.kind, mark.kind), mark.text))) for mark in marks[:4]]
+        used = self.tile_width * (len(ids) - len(empty)) / len(ids)
+        mark = next((mark for kind in MARKS for mark in marks if mark.kind == kind), (*marks, None)[0])
         border = render_rect("tile" if spans else "tile spare", x, y, self.tile_width, self.size.height, rx=2)
-        parts = (*self._draw_bands(spans, x, y, used), border, *self._draw_words(name, ranks, spans, x, y))
-        self.markup.append(render_group("; ".join(filter(None, said)), *parts))
+        parts = [*self._draw_bands(spans, x, y, used), border]
+        parts += _draw_mark(mark.kind if mark else "", x, y, self.tile_width, self.size.height)
+        parts += self._draw_words(name, ranks, spans, x, y, mark)
+        kind = f"node is-{mark.kind}" if mark and mark.kind else "node"
+        data = {"data_node": escape_text(name)} if len(ids) == 1 else {"data_nodes": escape_text(json.dumps(ids))}
+        self.markup.append(render_group("; ".join(filter(None, said)), *parts, class_=kind, **data))
 
     def _split_ranks(self, tile: Box) -> list[Span]:
         ranks = (rank for node in tile.nodes for rank in self.map.ranks.get(node.id, ()))
@@ -325,27 +379,51 @@ class _MapPainter:
     def _can_fit(self, caption: str) -> bool:
         return measure_width(caption, self.size.caption_font) <= self.tile_width - 4
 
-    def _draw_words(self, name: str, ranks: str, spans: list[Span], x: int, y: int) -> list[str]:
+    def _draw_words(self, name: str, ranks: str, spans: list[Span], x: int, y: int, mark: NodeMark | None) -> list[str]:
         """Draw the lines of a tile, as many as its size has and as fit, centred one below the other."""
         size, room = self.size, self.tile_width - 8
         forms = range(self._form, max(2, self._form + 1) if self._form < 3 else 3)
         captions = [self._format_caption(spans, form) for form in forms]  # several spans may only fit as numbers
+        if mark and not spans and mark.kind in MARKS:
+            captions = [MARKS[mark.kind]]
+        ink = "alarm" if mark and mark.kind in _CROSSED and not spans else ""
+        last = (mark.line if mark else "", ranks)
         lines = [
             (shorten(name, room, size.name_font, is_bold=True) if size.name_font else "", size.name_font, "bold"),
             (next(filter(self._can_fit, captions), ""), size.caption_font, "" if spans else "muted"),
-            (shorten(ranks, room, size.ranks_font) if size.ranks_font else "", size.ranks_font, ""),
-        ]
+            (next((line for line in last if line and measure_width(line, size.ranks_font) <= room), "")
+             or shorten(ranks, room, size.ranks_font) if size.ranks_font else "", size.ranks_font, ""),
+        ]  # fmt: skip
         lines = [line for line in lines if line[0]]
         cursor, found = y + size.height / 2 - sum(font for _, font, _ in lines) * 1.32 / 2, []
         for words, font, kind in lines:
             cursor += font * 1.32
             middle = x + self.tile_width / 2
-            found.append(render_text(f"label middle {kind}".rstrip(), middle, cursor - font * 0.3, words, font))
+            classes = " ".join(filter(None, ("label middle", kind, "on" if spans else ink)))
+            found.append(render_text(classes, middle, cursor - font * 0.3, words, font))
         return found
 
 
-def _draw_legend(shown: Map, room: int) -> SvgBlock:
-    """Draw the meaning of the colours, in as many lines as necessary."""
+def _draw_mark(kind: str, x: float, y: float, width: float, height: float, place: str = "") -> list[str]:
+    """Draw what tells a marked tile apart without colour: a cross over it or in its corner, or a triangle there."""
+    side = min(CORNER_MAX, width / 2, height / 2)
+    right, low = x + width, y + height
+    ends: tuple[float, ...]
+    if kind == "lost":
+        name, form, ends = "cross", "M{} {}L{} {}M{} {}L{} {}", (x, y, right, low, x, low, right, y)
+    elif kind == "failed":
+        ends = (right - side, y + 2, right - 2, y + side, right - side, y + side, right - 2, y + 2)
+        name, form = f"slash {place}", "M{} {}L{} {}M{} {}L{} {}"
+    elif kind in _CORNERED:
+        at, to = (x, x + side) if kind == "new" else (right, right - side)
+        name, form, ends = f"corner {place}", "M{} {}L{} {}L{} {}Z", (at, y, to, y, at, y + side)
+    else:
+        return []
+    return [render_element("path", class_=name.rstrip(), d=form.format(*map(format_length, ends)))]
+
+
+def draw_legend(shown: Map, room: int) -> SvgBlock:
+    """Draw the meaning of the colours and marks, in as many lines as necessary."""
     items: list[tuple[Sequence[str], str]] = []
     for hue in shown.axes[:1]:
         count = hue.size if hue.size <= HUES_LISTED else len(HUES)
@@ -358,8 +436,11 @@ def _draw_legend(shown: Map, room: int) -> SvgBlock:
         steps = min(shade.size, 7)
         ramp = [choose_colour(0, index, steps) for index in range(steps)]
         items.append((ramp, f"{shade.name} 0 to {shade.size - 1}, strong to pale"))
-    if any(node.id not in shown.ranks for node in shown.root.nodes):
+    kinds = {mark.kind for mark in shown.marks.values()}
+    told = {id for id, mark in shown.marks.items() if mark.kind in MARKS}
+    if any(node.id not in shown.ranks and node.id not in told for node in shown.root.nodes):
         items.append(([""], "spare"))
+    items += [([kind], text) for kind, text in MARKS.items() if kind in kinds]
     items += [([], note) for note in shown.notes]
     x, y, found = 0.0, 0.0, []
     for swatches, words in items:
@@ -369,8 +450,70 @@ def _draw_legend(shown: Map, room: int) -> SvgBlock:
         if x and x + width > room:
             x, y = 0.0, y + 22
         for index, fill in enumerate(swatches):
-            kind, attributes = ("swatch", {"fill": fill}) if fill else ("spare", {})
-            found.append(render_rect(kind, x + index * SWATCH_SIZE, y + 2, SWATCH_SIZE, SWATCH_SIZE, **attributes))
+            left, side = x + index * SWATCH_SIZE, SWATCH_SIZE
+            kind, attributes = f"mark {fill}" if fill else "spare", {}
+            if fill[:1] == "#":
+                kind, attributes = "swatch", {"fill": fill}
+            found.append(render_rect(kind, left, y + 2, side, side, **attributes))
+            found += _draw_mark(fill, left, y + 2, side, side, "listed")
         found.append(render_text("key", x + lead, y + 13.5, words, 12))
         x += width + 14
     return SvgBlock(found, y + 18)
+
+
+# The map of a job that runs.
+
+
+class ShownNode(Struct, frozen=True, kw_only=True):
+    """A node of a job that runs, or ran there. `path`: its domains, outermost first, as in `Node`.
+
+    `ranks`: that it holds now. `state`: "" for a node that runs, else a word in small letters: those of MARKS have a
+    look of their own, of all others the page's style can make something. `note`: for the tooltip. `line`: a few words
+    on a large tile in place of the ranks, "step 1,204".
+    """
+
+    id: str
+    path: tuple[str | None, ...] = ()
+    ranks: tuple[int, ...] = ()
+    state: str = ""
+    note: str = ""
+    line: str = ""
+
+
+def render_node_map(
+    nodes: Sequence[ShownNode],
+    *,
+    levels: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    shape: Sequence[int] = (),
+    title: str = "",
+    width: int = 1120,
+    height: int = 940,
+) -> str:
+    """Render the map of a job's nodes as an <svg> of the class node-map, for a page that has `svg.STYLE`.
+
+    `axes`, `shape`: of the mesh now; without them tiles have no colours. Each tile is a
+    `<g class="node is-STATE" data-node="ID">`; above TILES_MAX nodes some share one, whose `data-nodes` lists them as
+    JSON. A page that only changes the class of such a group changes its border; crosses and corners come with the next
+    map. Without nodes the map is empty.
+    """
+    world_size = math.prod(shape) if axes and len(axes) == len(shape) else 0
+    plan = Plan(
+        shape=tuple(shape) if world_size else (),
+        ranks={node.id: held for node in nodes if (held := tuple(rank for rank in node.ranks if rank < world_size))},
+        spares=(),
+        moved=0,
+        reasons=(),
+    )
+    mesh = Mesh(axes=tuple(Axis(name=name, size=size) for name, size in zip(axes, shape, strict=False)))
+    stand = [Node(id=node.id, slot_count=max(1, len(node.ranks)), path=node.path) for node in nodes]
+    marks = {
+        node.id: NodeMark(node.state if node.state.isalpha() and node.state.isascii() else "", node.note, node.line)
+        for node in nodes
+        if node.state or node.note or node.line
+    }
+    blocks = []
+    if nodes:
+        shown = build_map(plan, stand, mesh, levels, marks)
+        blocks = [draw_legend(shown, width - 2), draw_map(shown, width - 2, height)]
+    return render_sheet(blocks, width, title, 1, "node-map")

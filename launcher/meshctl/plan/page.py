@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.plan import picture, svg
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
-from launcher.meshctl.plan.node_map import build_map, draw_map
+from launcher.meshctl.plan.node_map import build_map, draw_legend, draw_map
 from launcher.meshctl.plan.picture import draw_arcs
 from launcher.meshctl.plan.render import describe_time, format_json, format_number, list_time_rows
 from launcher.meshctl.plan.svg import SvgBlock, escape_text
@@ -34,7 +34,8 @@ def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, c
     figures = []
     for axes in (shown.axes, shown.axes[::-1])[: max(1, len(shown.axes))]:
         turned, name = replace(shown, axes=axes), f"by {axes[0].name}" if axes else "nodes"
-        figures.append((name, [draw_map(turned, width - 2 * MARGIN, height) for _, width, height in WIDTHS]))
+        sizes = [(width - 2 * MARGIN, height) for _, width, height in WIDTHS]
+        figures.append((name, [[draw_legend(turned, room), draw_map(turned, room, height)] for room, height in sizes]))
     for flow in traffic.crossing_flows:
         arcs = [[draw_arcs(flow, traffic, width - 2 * MARGIN, plan.cost)] for _, width, _ in WIDTHS]
         figures.append((f"traffic of {flow.communicator.name}", arcs))

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import groupby, pairwise
 
 from launcher.meshctl.plan.flows import Flow, TrafficSummary, summarize_traffic
-from launcher.meshctl.plan.node_map import build_map, draw_map
+from launcher.meshctl.plan.node_map import build_map, draw_legend, draw_map
 from launcher.meshctl.plan.render import format_number
 from launcher.meshctl.plan.svg import (
     SvgBlock,
@@ -41,7 +41,8 @@ def render_svg(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, co
     traffic = summarize_traffic(plan, nodes, mesh, limits, costs)
     title = format_title(plan, mesh, len(nodes))
     heading, y = draw_lines([(title, 18, 24, "bold"), (format_facts(plan), 13, 19, "muted")], room)
-    blocks = [SvgBlock(heading, y), *draw_map(build_map(plan, nodes, mesh, limits.levels), room, MAP_HEIGHT)]
+    shown = build_map(plan, nodes, mesh, limits.levels)
+    blocks = [SvgBlock(heading, y), draw_legend(shown, room), draw_map(shown, room, MAP_HEIGHT)]
     blocks += [_draw_section_heading(traffic, room)]
     blocks += [draw_arcs(flow, traffic, room, plan.cost) for flow in traffic.crossing_flows[:FLOWS_MAX]]
     return render_sheet(blocks, WIDTH, title, MARGIN) + "\n"

@@ -18,22 +18,52 @@ BLOCK_GAP = 14
 # are distinguishable with any colour blindness; later coordinates repeat them. A test checks contrast and distances.
 HUES = ("#62b1e6", "#eba23c", "#35ab84", "#f2e26b", "#d48fbb", "#e5734d", "#b7d989", "#c2c8ce")
 PALEST = 55  # per cent of white in the palest shade
-TEXT_COLOUR = "#1c2733"
+TEXT_COLOUR = "#1c2733"  # of words, and of all that stands on a coloured tile, in the dark as well
+DARK_TEXT_COLOUR, DARK_PAPER = "#e6edf3", "#11161c"
+
+
+def _make_colours(text: str, muted: str, paper: str, card: str, line: str, arc: str, lost: str, new: str) -> str:
+    """Make the rules that differ between a light and a dark page. Colours stand in them as they are, not as variables,
+    which some viewers of SVG do not know."""
+    return f"""
+text {{ fill: {text}; }}
+.muted {{ fill: {muted}; }}
+.sheet, .outer {{ fill: {paper}; }}
+.frame, .domain {{ fill: {card}; stroke: {line}; }}
+.spare {{ fill: {paper}; stroke: {muted}; }}
+.arc {{ stroke: {arc}; }}
+.amount, .alarm {{ stroke: {paper}; }}
+.corner.listed {{ fill: {text}; }}
+.slash.listed {{ stroke: {text}; }}
+.is-moved > .tile, .moved {{ stroke: {text}; }}
+.is-new > .tile, .new {{ stroke: {new}; }}
+.is-lost > .tile, .is-failed > .tile, .is-missing > .tile, .lost, .failed, .missing, .cross {{ stroke: {lost}; }}
+.alarm {{ fill: {lost}; }}
+.on {{ fill: {TEXT_COLOUR}; }}
+"""
+
+
 STYLE = f"""
 svg, body {{ font-family: system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif; }}
-text {{ fill: {TEXT_COLOUR}; }}
-.muted {{ fill: #4a5866; }}
 .bold {{ font-weight: 600; }}
 .middle {{ text-anchor: middle; }}
-.sheet {{ fill: #fff; }}
-.frame, .domain {{ fill: #f4f6f8; stroke: #8b97a3; }}
-.outer {{ fill: #fff; }}
-.unknown {{ stroke-dasharray: 4 3; }}
 .tile {{ fill: none; }}
 .tile, .swatch {{ stroke: {TEXT_COLOUR}; stroke-width: 0.6; }}
-.spare {{ fill: #fff; stroke: #4a5866; stroke-width: 1; stroke-dasharray: 3 2; }}
-.arc {{ fill: none; stroke: #2b6cb0; stroke-opacity: 0.55; }}
-.amount {{ paint-order: stroke; stroke: #fff; stroke-width: 3; }}
+.spare {{ stroke-width: 1; stroke-dasharray: 3 2; }}
+.unknown {{ stroke-dasharray: 4 3; }}
+.corner {{ fill: {TEXT_COLOUR}; }}
+.slash {{ fill: none; stroke: {TEXT_COLOUR}; stroke-width: 2; }}
+.cross {{ fill: none; stroke-width: 1.5; stroke-opacity: 0.45; }}
+.mark {{ fill: none; }}
+.mark, .is-moved > .tile, .is-new > .tile, .is-lost > .tile, .is-failed > .tile, .is-missing > .tile {{
+  stroke-width: 2.5; stroke-dasharray: none; }}
+.missing, .is-missing > .tile {{ stroke-dasharray: 4 2; }}
+.arc {{ fill: none; stroke-opacity: 0.55; }}
+.amount, .alarm {{ paint-order: stroke; stroke-width: 3; }}
+{_make_colours(TEXT_COLOUR, "#4a5866", "#fff", "#f4f6f8", "#8b97a3", "#2b6cb0", "#b3261e", "#1f5fbf")}
+@media (prefers-color-scheme: dark) {{
+{_make_colours(DARK_TEXT_COLOUR, "#a9b4c0", DARK_PAPER, "#1b232c", "#5b6875", "#6ea8e0", "#ff8a80", "#7db7ff")}
+}}
 """
 
 
@@ -154,9 +184,9 @@ def format_length(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".") if number % 1 else str(int(number))
 
 
-def render_group(text: str, *inner: str) -> str:
+def render_group(text: str, *inner: str, **attributes: str) -> str:
     """Group elements with the text that a browser shows when the pointer rests on them."""
-    return render_element("g", render_element("title", escape_text(text)), *inner)
+    return render_element("g", render_element("title", escape_text(text)), *inner, **attributes)
 
 
 def render_text(kind: str, x: float, y: float, text: str, font: float) -> str:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from launcher.meshctl.plan.flows import summarize_traffic
 from launcher.meshctl.plan.node_map import build_map, choose_axes, draw_map
 from launcher.meshctl.plan.svg import (
+    DARK_PAPER,
     HUES,
     STYLE,
     TEXT_COLOUR,
@@ -71,7 +72,8 @@ def test_spares_are_hollow() -> None:
     text = samples.lost_one().svg()
     spares = [rect for rect in xml.fromstring(text).iter(f"{SVG}rect") if rect.get("class") == "tile spare"]
     assert len(spares) == 3
-    assert re.search(r"\.spare { fill: #fff; .*stroke-dasharray", STYLE)
+    assert re.search(r"\.spare { .*stroke-dasharray", STYLE)
+    assert re.findall(r"\.spare { fill: (#\w+)", STYLE) == ["#fff", DARK_PAPER]
 
 
 @pytest.mark.parametrize("case", [samples.lost_one, samples.hostile])
@@ -164,8 +166,8 @@ def test_tiles_stand_apart_and_inside_the_sheet_and_their_frame(
     case: Callable[[], samples.Case], sheet: tuple[int, int]
 ) -> None:
     one = case()
-    blocks = draw_map(build_map(one.plan, one.nodes, one.mesh, one.limits.levels), *sheet)
-    boxes = list_boxes(render_sheet(blocks, sheet[0], "", 0))
+    block = draw_map(build_map(one.plan, one.nodes, one.mesh, one.limits.levels), *sheet)
+    boxes = list_boxes(render_sheet([block], sheet[0], "", 0))
     tiles = [place for _, kind, place in boxes if kind.startswith("tile")]
     assert len({(place.width, place.height) for place in tiles}) == 1
     assert all(is_apart(a, b) for a, b in itertools.combinations(tiles, 2))
