@@ -95,10 +95,10 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
     found = _find_world(supply)
     if isinstance(found, LargestWorld):
         return found
-    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), found)
+    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), *found)
 
 
-def _find_world(supply: Supply) -> LargestWorld | str:
+def _find_world(supply: Supply) -> LargestWorld | shortage.Shortage:
     """Return the largest world, or why there is none."""
     mesh, limits = supply.mesh, supply.limits
     if 0 < len(supply.items) * supply.hosts < limits.nodes_min:
@@ -109,16 +109,14 @@ def _find_world(supply: Supply) -> LargestWorld | str:
     most = ranks_max // mesh.replica_size
     high = most if high is None else min(high, most)
     if high < low:
-        return shortage.describe_too_few_slots(supply)
+        return shortage.describe_shortage(supply, low, high)
     best: tuple[int, _Granularity, _Filling] | None = None
     for cut in _list_granularities(supply):
         sizes = list_elastic_sizes(mesh, cut.block_size, supply.item_ranks, low if best is None else best[0] + 1, high)
         found = _find_last_fit(supply, cut, sizes) if sizes else None
         best = (found[0], cut, found[1]) if found else best
     if best is None:
-        if not list_elastic_sizes(mesh, supply.block_size, supply.item_ranks, low, high):
-            return shortage.describe_no_even_size(supply, low, high)
-        return shortage.describe_no_room(supply, low)
+        return shortage.describe_shortage(supply, low, high)
     size, cut, filling = best
     # Rooms in larger units than the limits require may leave a small node without any.
     kept = [index for index, room in enumerate(cut.rooms) if room]
@@ -133,9 +131,10 @@ def _find_world(supply: Supply) -> LargestWorld | str:
         shortage.explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
     )
     if world.node_count < limits.nodes_min:
-        return (
+        return shortage.Shortage(
             f"mesh {shortage.format_mesh(mesh, size)} makes a world of {world.size:,} ranks on "
-            f"{shortage.format_node_count(world.node_count)}, but at least {limits.nodes_min} must be active"
+            f"{shortage.format_node_count(world.node_count)}, but at least {limits.nodes_min} must be active",
+            "lower --nnodes, or ask for a larger mesh",
         )
     return world
 

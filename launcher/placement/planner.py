@@ -42,7 +42,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     tree = build_tree(nodes, limits.levels)
     world = find_largest_world(tree.nodes, mesh, limits, tree)
     if not world.size:
-        raise UsageError(world.reason, world.hint or "add nodes, or ask for fewer nodes or a smaller mesh")
+        raise UsageError(world.reason, world.hint or shortage.ADD_NODES)
     shape = mesh.resolve_shape(world.size)
     owners = find_owners(previous, mesh, shape)
     answer = _choose_by_number(world) or _choose_without_search(world, tree, mesh, limits, costs, owners)

@@ -263,7 +263,7 @@ ODD_LEAF = leaves(8, 8, 7, 1)
         (slices(4), "dp=*", limits(all_or_nothing=AllOrNothing(level="slice", hosts=4)),
          "whole slice: there is no such level of domains; the levels are pod, leaf"),
         (ODD_LEAF, "dp=*,tp=16", limits(within={"tp": "host"}),
-         "16 ranks of tp must sit in one host for mesh dp=1,tp=16, the largest host has room for 8"),
+         "16 ranks of tp must sit on one host for mesh dp=1,tp=16, the largest host has room for 8"),
         (ODD_LEAF, "pp=9,dp=*,tp=8", limits(within={"pp": "leaf"}),
          "72 ranks of pp must sit in one leaf for mesh pp=9,dp=1,tp=8, the largest leaf has room for 64"),
         (ODD_LEAF, "pp=2,dp=*,cp=5,tp=8", limits(within={"cp": "leaf"}, elastic_min=2),
