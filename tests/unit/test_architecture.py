@@ -43,7 +43,7 @@ BORDERS = {
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
-    "launcher.placement.adapter.planner_adapter": 4,
+    "launcher.placement.adapter.planner_adapter": 5,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.machine": 2, "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.

@@ -122,7 +122,8 @@ class PlannerAdapter:
             spare_reasons={**{members[name]: broken.get(name, why) for name in planned.spares}, **sifted.refused},
             successors=tuple(members[name] for name in _choose_successors(sifted.nodes, sifted.descriptions)),
             remarks=(*remarks, *sifted.refused.values(), *_list_duplicate_names(sifted),
-                     *self._list_new_remarks((*sifted.remarks, *broken.values()), order.round)),
+                     *self._list_new_remarks((*sifted.remarks, *broken.values()), order.round),
+                     *self._describe_split_groups(planned, sifted, order.round)),
         )  # fmt: skip
 
     def _format_summary(self, planned: Plan, node_count: int) -> str:
@@ -212,6 +213,18 @@ class PlannerAdapter:
     def _list_new_remarks(self, remarks: Iterable[str], round: int) -> list[str]:
         """Return the remarks that no earlier round has made: localities rarely change."""
         return [remark for remark in dict.fromkeys(remarks) if self._logged_remarks.setdefault(remark, round) == round]
+
+    def _describe_split_groups(self, planned: Plan, node_set: _NodeSet, round: int) -> tuple[str, ...]:
+        """Describe the groups that would fit a node and are split; once in a job, as nothing changes it but options."""
+        if len(planned.ranks) < 2:
+            return ()
+        from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
+
+        split = find_split_groups(planned, node_set.nodes, self._mesh, node_set.limits)
+        if split is None or self._logged_remarks.setdefault(split.axes, round) != round:
+            return ()
+        unsplit = find_unsplit_world(split, node_set.nodes, self._mesh, node_set.limits)
+        return (describe_split_groups(split, planned, unsplit),)
 
     def _describe_locality(self, planned: Plan, node_set: _NodeSet) -> tuple[str, ...]:
         """Describe how the levels of the network have affected the plan, in a sentence, if at all."""

@@ -62,6 +62,22 @@ def test_where_a_node_stands_reaches_the_planner() -> None:
     assert found == {"b": (0, 1), "a": (2, 3)}
 
 
+def test_groups_that_fit_a_node_and_are_split_are_remarked_upon_once() -> None:
+    roster = [candidate(name, order, slots=8) for order, name in enumerate("abcd", 1)]
+    adapter = planner("dp=*,tp=3")
+    rounds = [adapter.plan(MakePlan(1, round, tuple(roster[:count]), {})) for round, count in ((1, 4), (1, 4), (2, 2))]
+    remarks = [planned.remarks for planned in rounds if isinstance(planned, PlanReady)]
+    sentence = (
+        "tp=3 does not divide the 8 devices of a node, so 2 of 10 groups of 3 ranks are split over nodes; --unit 3 "
+        "keeps each on one: 24 ranks on 4 nodes instead of 30 on 4"
+    )
+    assert remarks == [(sentence,), (sentence,), ()]
+    for mesh, limits in (("dp=*,tp=2", Limits()), ("dp=*,tp=3", Limits(block_size=3))):
+        quiet = PlannerAdapter(meshes.parse(mesh), limits, Costs()).plan(MakePlan(1, 1, tuple(roster), {}))
+        assert isinstance(quiet, PlanReady)
+        assert quiet.remarks == ()
+
+
 def test_what_was_asked_last_is_answered_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 

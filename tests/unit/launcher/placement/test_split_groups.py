@@ -1,0 +1,70 @@
+"""Groups that fit a node and are split because their size does not divide it: when they are found, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.model.mesh import parse
+from launcher.model.node import Node
+from launcher.placement.limits import Costs, Limits
+from launcher.placement.planner import plan
+from launcher.placement.split_groups import (
+    SplitGroups,
+    describe_split_groups,
+    find_split_groups,
+    find_unsplit_world,
+)
+
+
+def nodes(count: int, slot_count: int = 8) -> list[Node]:
+    return [Node(id=f"h{index}", slot_count=slot_count) for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes"),
+    [
+        ("dp=*,tp=7", "tp=7"),
+        ("dp=*,tp=6", "tp=6"),  # units of 2
+        ("dp=*,cp=3,tp=2", "cp=3,tp=2"),
+        ("dp=21,tp=3", "tp=3"),
+        ("dp=*,tp=8", ""),
+        ("dp=*,tp=4", ""),
+        ("dp=*,tp=16", ""),  # fits no node
+        ("dp=*,pp=3,tp=8", ""),  # so does a pipeline
+        ("dp=*", ""),
+    ],
+)
+def test_groups_that_would_fit_are_found(mesh: str, axes: str) -> None:
+    grid, present = parse(mesh), nodes(8)
+    found = find_split_groups(plan(present, grid, Limits(), Costs(), None), present, grid, Limits())
+    assert (found.axes if found else "") == axes
+
+
+def test_groups_that_stay_on_a_node_all_the_same_are_not_split() -> None:
+    grid = parse("dp=2,tp=3")  # one node has room for all
+    for present, limits in ((nodes(1), Limits()), (nodes(3), Limits(within={"tp": "host"}))):
+        assert find_split_groups(plan(present, grid, limits, Costs(), None), present, grid, limits) is None
+
+
+def test_a_unit_of_the_users_is_no_surprise() -> None:
+    grid, limits = parse("dp=*,tp=4"), Limits(block_size=2)
+    present = nodes(3, 6)
+    assert find_split_groups(plan(present, grid, limits, Costs(), None), present, grid, limits) is None
+    assert find_split_groups(plan(present, grid, Limits(), Costs(), None), present, grid, Limits()) is not None
+
+
+def test_the_other_choice_is_told_with_its_price_or_why_it_is_none() -> None:
+    grid, present = parse("pp=3,dp=*,tp=7"), nodes(32)
+    found = plan(present, grid, Limits(), Costs(), None)
+    split = find_split_groups(found, present, grid, Limits())
+    assert split is not None
+    said = describe_split_groups(split, found, find_unsplit_world(split, present, grid, Limits()), "J 1 instead of 2")
+    assert said.startswith("tp=7 does not divide the 8 devices of a node, so ")
+    assert said.endswith("--unit 7 keeps each on one: 210 ranks on 30 nodes instead of 252 on 32, J 1 instead of 2")
+    fixed, few = parse("dp=9,tp=7"), nodes(8)
+    found = plan(few, fixed, Limits(), Costs(), None)
+    split = SplitGroups(axes="tp=7", group_size=7, slot_count=8, split_count=7, group_count=9)
+    said = describe_split_groups(split, found, find_unsplit_world(split, few, fixed, Limits()))
+    assert said.endswith(
+        "but then there is no world: mesh dp=9,tp=7 needs at least 9 nodes with 8 devices; 8 are present"
+    )
