@@ -13,7 +13,7 @@ break a rule that the plan keeps; its cost is reported in any case, with the rul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -73,6 +73,20 @@ class Baseline(NamedTuple):
     step_time: StepTime | None
 
 
+class ComparedOrder(Struct, frozen=True, kw_only=True):
+    """Another order of the nodes in full: node id -> its ranks, and what of J is whose; else as `Baseline`."""
+
+    name: str
+    ranks: Mapping[str, tuple[int, ...]]
+    levels: tuple[LevelTraffic, ...]
+    faults: tuple[str, ...]
+    step_time: StepTime | None
+
+    @property
+    def cost(self) -> Fraction:
+        return sum((level.cost for level in self.levels), Fraction(0))
+
+
 class Explanation(Struct, frozen=True, kw_only=True):
     """`levels` from the outermost to the host; `baselines` without those for which the nodes lack data.
 
@@ -101,6 +115,53 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
         baselines=tuple(_compute_baselines(view, problem.traffic.block_size, limits)),
         step_time=view.explain_time(problem, layout),
     )
+
+
+def compare_orders(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> list[ComparedOrder]:
+    """Return the baselines of `explain` in full, in the same order. `nodes`: as there."""
+    tree = build_tree(nodes, limits.levels)
+    view = _ExplainContext(plan.shape, mesh, tree, costs)
+    block_size = view.make_problem(_find_holders(plan, tree))[0].traffic.block_size
+    found = []
+    for name, order in _list_orders(tree.nodes).items():
+        problem, layout = view.make_problem(_fill_in_order(view, order, block_size))
+        ranks: dict[str, list[int]] = {}
+        for rank, position in enumerate(np.repeat(layout, problem.traffic.block_size).tolist()):
+            ranks.setdefault(tree.nodes[position].id, []).append(rank)
+        found.append(
+            ComparedOrder(
+                name=name,
+                ranks={node: tuple(held) for node, held in ranks.items()},
+                levels=tuple(_explain_levels(view, problem, layout)),
+                faults=tuple(_find_faults(view, problem, layout, limits)),
+                step_time=view.explain_time(problem, layout),
+            )
+        )
+    return found
+
+
+COST_PARTS_MAX = 3
+
+
+def describe_cost(explanation: Explanation) -> str:
+    """Describe what J is, and its largest parts; "" if it is 0.
+
+    "traffic times the cost of the levels that it leaves: 60 % dp leaving a host; tp leaves no host"
+    """
+    total = explanation.cost
+    if not total:
+        return ""
+    parts = [
+        (level.level_cost * level.leaving[index], f"{communicator.name} leaving a {level.name}")
+        for level in reversed(explanation.levels)
+        for index, communicator in enumerate(explanation.communicators)
+    ]
+    parts.sort(key=lambda part: -part[0])
+    shares = [f"{round(100 * cost / total)} % {what}" for cost, what in parts[:COST_PARTS_MAX] if 100 * cost >= total]
+    named = zip(explanation.communicators, explanation.levels[-1].leaving, strict=True)
+    inside = [communicator.name for communicator, leaving in named if not leaving]
+    quiet = f"; {' and '.join(inside)} {'leave' if len(inside) > 1 else 'leaves'} no host" if inside else ""
+    return f"traffic times the cost of the levels that it leaves: {', '.join(shares)}{quiet}"
 
 
 def compute_step_time(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> StepTime | None:
@@ -229,8 +290,8 @@ def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDA
     return ends
 
 
-def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -> Iterator[Baseline]:
-    nodes = view.tree.nodes
+def _list_orders(nodes: Sequence[Node]) -> dict[str, list[int]]:
+    """Return the orders of a job without a planner, as positions. `nodes`: along the tree."""
     orders = {"join order": sorted(range(len(nodes)), key=lambda at: (nodes[at].order, nodes[at].id))}
     if any(node.address for node in nodes):
         # Nodes without an address come last, in the order of joining.
@@ -240,10 +301,17 @@ def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -
         orders["address order, as text"] = sorted(joined, key=texts.__getitem__)
         orders["address order, as numbers"] = sorted(joined, key=numbers.__getitem__)
     orders["path order"] = list(range(len(nodes)))
-    for name, order in orders.items():
-        room = [nodes[at].slot_count // block_size * block_size for at in order]
-        holders = np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
-        problem, layout = view.make_problem(holders)
+    return orders
+
+
+def _fill_in_order(view: _ExplainContext, order: Sequence[int], block_size: int) -> Holders:
+    room = [view.tree.nodes[at].slot_count // block_size * block_size for at in order]
+    return np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
+
+
+def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -> Iterator[Baseline]:
+    for name, order in _list_orders(view.tree.nodes).items():
+        problem, layout = view.make_problem(_fill_in_order(view, order, block_size))
         cost = Fraction(problem.compute_cost(layout), problem.traffic.scale)
         faults = tuple(_find_faults(view, problem, layout, limits))
         yield Baseline(name, cost, faults, view.explain_time(problem, layout))
