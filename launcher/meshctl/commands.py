@@ -96,9 +96,12 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[_Function], _Fu
 )
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
 @click.option("--previous", metavar="FILE", help="The plan before: an answer of --json.")
-@click.option("--lose", metavar="NODE,...", default="", help="Nodes that are lost.")
-@click.option("--join", metavar="NODE[=PATH],...", default="", help="Nodes that come, e.g. h40=p0/l3.")
-@click.option("--ranks", "with_ranks", is_flag=True, help="Also the ranks of every node.")
+@click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")
+@click.option("--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that come, e.g. h40=p0/l3; likewise.")
+@click.option(
+    "--ranks/--no-ranks", "with_ranks", default=None, help="A line for every node. Default: in columns below 64 nodes."
+)
+@click.option("--compare", is_flag=True, help="Other orders of the nodes beside the plan, also in pictures.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.option("--svg", metavar="FILE", help="Draw the plan into a file.")
 @click.option("--html", metavar="FILE", help="The plan as a page for a browser.")

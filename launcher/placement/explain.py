@@ -140,13 +140,13 @@ def compare_orders(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits
     return found
 
 
-COST_PARTS_MAX = 3
+COST_PARTS_MAX = 2
 
 
 def describe_cost(explanation: Explanation) -> str:
     """Describe what J is, and its largest parts; "" if it is 0.
 
-    "traffic times the cost of the levels that it leaves: 60 % dp leaving a host; tp leaves no host"
+    "J is traffic times level costs: 60 % dp leaving a host; tp leaves no host"
     """
     total = explanation.cost
     if not total:
@@ -161,7 +161,7 @@ def describe_cost(explanation: Explanation) -> str:
     named = zip(explanation.communicators, explanation.levels[-1].leaving, strict=True)
     inside = [communicator.name for communicator, leaving in named if not leaving]
     quiet = f"; {' and '.join(inside)} {'leave' if len(inside) > 1 else 'leaves'} no host" if inside else ""
-    return f"traffic times the cost of the levels that it leaves: {', '.join(shares)}{quiet}"
+    return f"J is traffic times level costs: {', '.join(shares)}{quiet}"
 
 
 def compute_step_time(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> StepTime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -33,6 +34,8 @@ spares   h..., h..., h...; every leaf keeps 7 active
 moved    8 of 224 ranks: 8 from h17 to h...
 
 cost     J 3,752; the lower bound is 3,752
+         J is traffic times level costs: 60 % dp leaving a host, 27 % pp leaving
+           a leaf; tp leaves no host
          join order                 ... more
          address order, as text     ... more
          address order, as numbers  ... more
@@ -49,6 +52,13 @@ widest group touches
   pp                       4      4
   dp                       1      7
   tp                       1      1
+
+  node  leaf  ranks  ...
+...
+  h1    l0    8-15  ...  h17   l2    lost
+...
+...from h17
+...
 """
 
 
@@ -70,7 +80,8 @@ def answer_of(*words: str, code: int = 0) -> dict[str, Any]:
         assert set(answer) == {"plan", "error"}
         assert answer["plan"] == {}
         return answer
-    assert set(answer) == {"dims", "plan", "spares", "J", "moved", "lower_bound", "reasons"}
+    expected = {"dims", "plan", "spares", "J", "moved", "lower_bound", "reasons"}
+    assert set(answer) - {"warnings", "orders"} == expected
     ranks = sorted(rank for ranks in answer["plan"].values() for rank in ranks)
     assert ranks == list(range(math.prod(answer["dims"])))
     assert not set(answer["plan"]) & set(answer["spares"])
@@ -154,6 +165,67 @@ def test_ranks_of_every_node_are_listed_when_asked_for() -> None:
     ]
 
 
+def test_small_clusters_are_listed_in_columns_unless_told_otherwise() -> None:
+    text = run("meshctl", "plan", "dgx:7x9x8").out
+    assert text.count("  node  leaf  ranks") == 3
+    assert re.search(r"^  h0    l0    0-7 .* h21   l2    168-175 .* h42   l4    336-343$", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "node  leaf" not in run("meshctl", "plan", "dgx:8x8x8").out
+    assert "node  leaf" not in run("meshctl", "plan", "dgx:2x2x8", "--no-ranks").out
+
+
+def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given() -> None:
+    words = ("dgx:2x2x8", "--mesh", "dp=*,tp=8", "--lose", "h0", "--lose", "h1", "--join", "h8", "--join", "h9=l1")
+    outcome = run("meshctl", "plan", *words)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "\nlost     h0, h1\njoins    h8, h9=l1\n" in outcome.out
+    assert set(answer_of(*words)["plan"]) == {"h2", "h3", "h8", "h9"}
+    outcome = run("meshctl", "plan", "dgx:2x2x8", "--lose", "h0", "--lose", "h7")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "meshctl: error: --lose: dgx:2x2x8 has no node 'h7'\nhint: its nodes are h0-h3\n"
+
+
+def test_groups_that_fit_a_node_and_are_split_are_warned_of_with_the_other_choice() -> None:
+    words = ("dgx:4x8x8", "--mesh", "pp=3,dp=*,tp=7")
+    (warning,) = answer_of(*words)["warnings"]
+    assert warning == (
+        "tp=7 does not divide the 8 devices of a node, so 24 of 36 groups of 7 ranks are split over nodes; --unit 7 "
+        "keeps each on one: 210 ranks on 30 nodes instead of 252 on 32, J 3,920 instead of 9,328"
+    )
+    other = answer_of(*words, "--unit", "7")
+    assert (math.prod(other["dims"]), len(other["plan"]), other["J"]) == (210, 30, 3920)
+    assert "warnings" not in other
+    assert "\nwarning  tp=7 does not divide the 8 devices of a node" in run("meshctl", "plan", *words).out
+
+
+def test_no_nodes_are_suggested_where_none_would_help() -> None:
+    words = ("--mesh", "pp=4,dp=*,tp=16", "--within", "tp=host")
+    for cluster in ("dgx:2x2x8", "dgx:4x2x8"):
+        outcome = run("meshctl", "plan", cluster, *words)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err == (
+            "meshctl: error: 16 ranks of tp must sit on one host for mesh pp=4,dp=1,tp=16, the largest host has room "
+            "for 8\nhint: no number of such nodes helps: make tp smaller, or leave out --within tp=host\n"
+        )
+
+
+def test_other_orders_stand_beside_the_plan() -> None:
+    words = ("dgx:4x8x8", *MESH, "--lose", "h17", "--compare")
+    outcome = run("meshctl", "plan", *words, "--no-ranks")
+    table = outcome.out[outcome.out.index("other orders") :].splitlines()
+    assert table[0].split() == ["other", "orders", "this", "join", "address", "address", "path"]
+    rows = {line[:16].strip(): line[16:].split() for line in table[2:]}
+    answer = answer_of(*words)
+    costs = [answer["J"], *(order["J"] for order in answer["orders"].values())]
+    assert rows["J"] == [f"{cost:,}" for cost in costs]
+    for row in ("leaving a leaf", "of dp"):
+        assert rows[row][0] == {"leaving a leaf": "1,008", "of dp": "2,240"}[row]
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    world = math.prod(answer["dims"])
+    for order in answer["orders"].values():
+        assert sorted(rank for ranks in order["plan"].values() for rank in ranks) == list(range(world))
+
+
 def test_the_text_stays_short_for_16384_nodes() -> None:
     outcome = run("meshctl", "plan", "dgx:32x32x16x8", "--mesh", "pp=16,dp=*,tp=8", "--lose", "h2,h4000")
     assert (outcome.code, outcome.err) == (0, "")
@@ -232,16 +304,34 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         assert rest[0].startswith(f"hint: {hint}")
 
 
-def test_a_picture_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
-    outcome = run(
-        *("meshctl", "plan", "dgx:2x2x8", "--svg", "nowhere/plan.svg", "--html", "plan.html", "--json"), cwd=tmp_path
-    )
-    assert outcome.code == 2
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nowhere/plan.svg", "cannot write 'nowhere/plan.svg': No such file or directory"),
+        (".", "cannot write '.': Is a directory"),
+        ("plan.html/x", "cannot write 'plan.html/x': Not a directory"),
+        ("-", "'-' is no name of a file"),
+        ("x" * 300, f"cannot write '{'x' * 300}': File name too long"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_answer(path: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.html").write_text("old")
+    outcome = run("meshctl", "plan", "dgx:2x2x8", "--svg", path, "--html", "plan.html", cwd=tmp_path)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[0] == f"meshctl: error: {why}"
+    assert (tmp_path / "plan.html").read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.html"]
+
+
+def test_what_was_written_is_said_beside_the_answer(tmp_path: Path) -> None:
+    words = ("meshctl", "plan", "dgx:2x2x8", "--svg", "plan.svg", "--html", "plan.html", "--json")
+    outcome = run(*words, cwd=tmp_path)
+    assert outcome.code == 0
     assert json.loads(outcome.out)["dims"] == [32]
-    assert outcome.err == "meshctl: error: cannot write 'nowhere/plan.svg': No such file or directory\n"
+    assert outcome.err == "meshctl: the picture is in plan.svg\nmeshctl: the page is in plan.html\n"
     assert "</html>" in (tmp_path / "plan.html").read_text()
-    run("meshctl", "plan", "dgx:2x2x8", "--svg", "plan.svg", cwd=tmp_path)
     assert (tmp_path / "plan.svg").read_text().rstrip().endswith("</svg>")
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_picture_about_placement_is_what_its_page_s_command_draws(tmp_path: Path) -> None:

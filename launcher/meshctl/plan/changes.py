@@ -14,37 +14,49 @@ caches where it was, even if its rank has changed. Coordinates that are new do n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from launcher.meshctl.plan.cluster import ClusterSpec, require_size
 from launcher.meshctl.plan.generate import make_address
+from launcher.meshctl.plan.node_map import NodeMark
+from launcher.meshctl.plan.svg import format_ranges
 from launcher.model.errors import UsageError, suggest
 from launcher.model.locality_path import is_text
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.ranges import merge_names
+from launcher.model.text import format_count, format_list
+from launcher.model.topology import sort_nodes
 from launcher.placement.limits import Plan
 
 
-def apply_changes(cluster: ClusterSpec, lost: str, joined: str) -> ClusterSpec:
-    """Return the cluster after these changes, each a list with commas. Raises UsageError."""
-    gone = _find_lost(cluster, _parse_list(lost, "lose"))
+def apply_changes(cluster: ClusterSpec, lost: Sequence[str], joined: Sequence[str]) -> ClusterSpec:
+    """Return the cluster after these changes, each from `parse_list`. Raises UsageError."""
+    gone = _find_lost(cluster, lost)
     gone_ids = {node.id for node in gone}
     stays = [node for node in cluster.nodes if node.id not in gone_ids]
-    nodes = (*stays, *_make_newcomers(cluster, gone, _parse_list(joined, "join")))
+    nodes = (*stays, *_make_newcomers(cluster, gone, joined))
     require_size(len(nodes), sum(node.slot_count for node in nodes), f"{cluster.name} with --join")
     return replace(cluster, nodes=nodes)
 
 
-def _parse_list(text: str, flag: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")] if text else []
-    for word in words:
+def parse_list(texts: Sequence[str], flag: str) -> list[str]:
+    """Return the entries of a flag that may be repeated, each with a list. Raises UsageError."""
+    words = [(word.strip(), text) for text in texts if text for word in text.split(",")]
+    for word, text in words:
         if not word:
             raise UsageError(f"--{flag} {text!r} has an empty entry", f"write it like --{flag} h17,h23")
+    return _require_once([word for word, _ in words], flag)
+
+
+def _require_once(words: list[str], flag: str) -> list[str]:
+    for word in words:
         if words.count(word) > 1:
             raise UsageError(f"--{flag} names {word} twice")
     return words
@@ -60,8 +72,8 @@ def _find_lost(cluster: ClusterSpec, ids: Sequence[str]) -> list[Node]:
 
 
 def _describe_nodes(cluster: ClusterSpec) -> str:
-    ids = [node.id for node in cluster.nodes[:4]]
-    return f"its nodes are {', '.join(ids)}" + (", ..." if len(cluster.nodes) > 4 else "")
+    names = [node.id for node in sort_nodes(cluster.nodes)]
+    return f"its nodes are {format_list(merge_names(names), 8)}"
 
 
 def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequence[str]) -> list[Node]:
@@ -121,3 +133,79 @@ def _find_holders(plan: Plan, ids: dict[str, int]) -> NDArray[np.int32]:
     for node, ranks in plan.ranks.items():
         holders[list(ranks)] = ids.setdefault(node, len(ids))
     return holders
+
+
+LOST = "lost"
+"""The remark on a node that is lost."""
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What a change of the cluster does to a plan. `nodes`: all of before and after.
+
+    `marks_before`, `marks_after`: what to mark in a picture of either plan. `remarks`: node id -> LOST, "(new)" or
+    where its ranks come from. `sentence`: "h3 is lost; 8 of 224 ranks move: 8 from h3 to h7".
+    """
+
+    before: Plan
+    nodes: tuple[Node, ...]
+    marks_before: Mapping[str, NodeMark]
+    marks_after: Mapping[str, NodeMark]
+    remarks: Mapping[str, str]
+    sentence: str
+
+
+def describe_change(cluster: ClusterSpec, after: ClusterSpec, before: Plan, plan: Plan, mesh: Mesh) -> Change | None:
+    """Describe what differs between the plan before, of `cluster`, and the plan after; None if nothing does."""
+    stays = {node.id for node in after.nodes}
+    known = {node.id for node in cluster.nodes}
+    lost = [node for node in cluster.nodes if node.id not in stays]
+    # A plan from elsewhere may name nodes of which the cluster knows nothing.
+    unknown = (None,) * len(cluster.levels)
+    lost += [
+        Node(id=id, slot_count=len(ranks), path=unknown)
+        for id, ranks in before.ranks.items()
+        if id not in stays and id not in known
+    ]
+    joined = [node.id for node in after.nodes if node.id not in known]
+    if not lost and not joined and before.ranks == plan.ranks:
+        return None
+    moves = list_moves(before, plan, mesh)
+    marks: dict[str, NodeMark] = {
+        id: NodeMark("", f"had ranks {format_ranges(ranks)}")
+        for id, ranks in before.ranks.items()
+        if id in stays and id not in plan.ranks
+    }
+    for node in lost:
+        ranks = format_ranges(before.ranks.get(node.id, ()))
+        marks[node.id] = NodeMark("lost", f"had ranks {ranks}" if ranks else "had no ranks", ranks and f"had {ranks}")
+    remarks = dict.fromkeys((node.id for node in lost), LOST)
+    sources: dict[str, list[Move]] = {}
+    for move in moves:
+        sources.setdefault(move.target, []).append(move)
+    for id in (*joined, *(id for id in sources if id in known)):
+        own = sources.get(id, [])
+        said = ", ".join(f"{format_count(move.rank_count, 'rank')} from {move.source}" for move in own)
+        line = "" if id in plan.ranks else "spare"
+        if len(own) == 1:  # all of its ranks, or some
+            whole = own[0].rank_count == len(plan.ranks[id])
+            line = f"{format_ranges(plan.ranks[id]) if whole else own[0].rank_count} from {own[0].source}"
+        marks[id] = NodeMark("moved" if id in known else "new", said, line)
+        remarks[id] = f"from {own[0].source if len(own) == 1 else f'{len(own)} nodes'}" if id in known else "(new)"
+    gone = {node.id: NodeMark("lost") for node in lost}
+    coming = {id: NodeMark("new", "not there yet", "not there yet") for id in joined}
+    nodes = (*after.nodes, *lost)
+    return Change(
+        before=before, nodes=nodes, marks_before={**gone, **coming}, marks_after=marks,
+        remarks=remarks, sentence=_describe_change([node.id for node in lost], joined, plan, moves),
+    )  # fmt: skip
+
+
+def _describe_change(lost: Sequence[str], joined: Sequence[str], plan: Plan, moves: Sequence[Move]) -> str:
+    said = []
+    for ids, verbs in ((lost, ("is lost", "are lost")), (joined, ("joins", "join"))):
+        if ids:
+            said.append(f"{format_list(merge_names(ids), 4)} {verbs[len(ids) > 1]}")
+    moved = f"{plan.moved:,} of {format_count(plan.world_size, 'rank')} move"
+    if moves:
+        moved += ": " + format_list([f"{move.rank_count} from {move.source} to {move.target}" for move in moves], 4)
+    return "; ".join((*said, moved))

@@ -2,12 +2,14 @@
 
 The cluster comes from a file or a generator, options from the file and from flags, which override them. With nodes
 to lose or to join there are two plans: of the cluster as it is, unless the previous plan is given, and of the changed
-cluster. The answer is printed first; pictures follow, so that one which cannot be written affects nothing else.
+cluster. A picture that cannot be written is refused before the search. The answer is printed first and pictures follow,
+so that a disk which is full by then affects nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -18,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from launcher.meshctl.plan import render
-from launcher.meshctl.plan.changes import apply_changes, list_moves
+from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
 from launcher.meshctl.plan.cluster import (
     ClusterSpec,
     parse_cluster,
@@ -37,11 +39,14 @@ from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
-from launcher.placement.explain import explain
+from launcher.placement.explain import ComparedOrder, compare_orders, explain
 from launcher.placement.limits import Costs, Limits, Plan
+from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
 
 PROGRAM = "meshctl"
+RANKS_NODES = 64
+"""Clusters of fewer nodes are listed node by node unless told otherwise."""
 
 
 class PlanRequest(Struct, frozen=True, kw_only=True):
@@ -52,10 +57,11 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     levels: str | None = None
     is_contiguous: bool | None = None
     previous: str | None = None
-    lose: str = ""
-    join: str = ""
+    lose: tuple[str, ...] = ()
+    join: tuple[str, ...] = ()
     as_json: bool = False
-    with_ranks: bool = False
+    with_ranks: bool | None = None
+    compare: bool = False
     svg: str | None = None
     html: str | None = None
 
@@ -71,12 +77,14 @@ class _Task(NamedTuple):
 
 def run(request: PlanRequest) -> int:
     """Plan and print. Raises UsageError for bad input."""
+    for path in filter(None, (request.svg, request.html)):
+        require_writable(path)
     cluster = _load_cluster(request)
     task = _make_task(request, cluster)
-    after = apply_changes(cluster, request.lose, request.join)
+    lost, joined = parse_list(request.lose, "lose"), parse_list(request.join, "join")
+    after = apply_changes(cluster, lost, joined)
     before = _read_previous(request, cluster, task.mesh)
-    is_changed = bool(request.lose or request.join)
-    if is_changed and before is None:
+    if (lost or joined) and before is None:
         try:
             before = task.plan(cluster, None)
         except UsageError as error:
@@ -90,9 +98,42 @@ def run(request: PlanRequest) -> int:
         else:
             _report(error)
         return EXIT_FAILURE
-    text = render.format_json(plan) if request.as_json else _format_text(request, cluster, after, task, before, plan)
+    answer = Answer(
+        plan=plan,
+        before=before,
+        change=describe_change(cluster, after, before, plan, task.mesh) if before is not None else None,
+        warnings=_list_warnings(after, task, plan),
+        orders=tuple(compare_orders(plan, after.nodes, *task)) if request.compare else (),
+    )
+    if request.as_json:
+        text = render.format_json(plan, answer.warnings, answer.orders)
+    else:
+        heading = render.format_heading(cluster, task.mesh, before, lost, joined)
+        text = heading + "\n" + _format_text(request, after, task, answer)
     write_stdout(text)
-    return _write_pictures(request, after, task, plan)
+    return _write_pictures(request, after, task, answer)
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """All that is printed and drawn. `change`: None without a plan before, or if nothing differs from it."""
+
+    plan: Plan
+    before: Plan | None
+    change: Change | None
+    warnings: tuple[str, ...]
+    orders: tuple[ComparedOrder, ...]
+
+
+def _list_warnings(cluster: ClusterSpec, task: _Task, plan: Plan) -> tuple[str, ...]:
+    split = find_split_groups(plan, cluster.nodes, task.mesh, task.limits)
+    if split is None:
+        return ()
+    unsplit = find_unsplit_world(split, cluster.nodes, task.mesh, task.limits)
+    costs = ""
+    if unsplit.size:
+        other = task._replace(limits=replace(task.limits, block_size=split.group_size)).plan(cluster, None)
+        costs = f"J {render.format_number(other.cost)} instead of {render.format_number(plan.cost)}"
+    return (describe_split_groups(split, plan, unsplit, costs),)
 
 
 def _load_cluster(request: PlanRequest) -> ClusterSpec:
@@ -162,34 +203,85 @@ def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Pl
     return found
 
 
-def _format_text(
-    request: PlanRequest, cluster: ClusterSpec, after: ClusterSpec, task: _Task, before: Plan | None, plan: Plan
-) -> str:
-    parts = [render.format_heading(cluster, task.mesh, before, request.lose, request.join)]
-    parts += ["\n", render.format_world(plan, after.nodes, task.mesh, after.levels)]
-    if before is not None:
-        parts.append(render.format_moves(plan, list_moves(before, plan, task.mesh)))
-    explanation = explain(plan, after.nodes, *task)
+def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: Answer) -> str:
+    """`cluster`: after the change."""
+    plan, change = answer.plan, answer.change
+    parts = [render.format_world(plan, cluster.nodes, task.mesh, cluster.levels)]
+    if answer.before is not None:
+        parts.append(render.format_moves(plan, list_moves(answer.before, plan, task.mesh)))
+    parts.append(render.format_warnings(answer.warnings))
+    explanation = explain(plan, cluster.nodes, *task)
     parts += ["\n", render.format_cost(plan, explanation)]
     if explanation.step_time is not None:
         parts += ["\n", render.format_time(explanation)]
-    if request.with_ranks:
-        parts += ["\n", render.format_table(plan, after.nodes, after.levels)]
+    if answer.orders:
+        parts += ["\n", render.format_orders(plan, explanation, answer.orders)]
+    if request.with_ranks or (request.with_ranks is None and len(cluster.nodes) < RANKS_NODES):
+        nodes, remarks = (change.nodes, change.remarks) if change else (cluster.nodes, {})
+        parts += ["\n", render.format_table(plan, nodes, cluster.levels, remarks, in_columns=not request.with_ranks)]
     return "".join(parts).removesuffix("\n")
 
 
-def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, plan: Plan) -> int:
-    """Write the requested files; a failure is reported, and does not stop the other."""
+def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: Answer) -> int:
+    """Write the requested files, and say so; a failure is reported, and does not stop the other."""
     code = 0
-    for draw, path in ((render_svg, request.svg), (render_html, request.html)):
+    for what, draw, path in (("picture", render_svg, request.svg), ("page", render_html, request.html)):
         if path is None:
             continue
         try:
-            write_file(path, draw(plan, cluster.nodes, *task))
+            write_file(path, draw(answer.plan, cluster.nodes, *task, answer.change, answer.orders))
         except LauncherError as error:
             _report(error)
             code = EXIT_USAGE
+        else:
+            write_stderr(f"{PROGRAM}: the {what} is in {path}")
     return code
+
+
+def require_writable(path: str) -> None:
+    """Raise UsageError if no file of this name can be written, as far as that is known without writing it."""
+    try:
+        target = _resolve_target(path)
+        if not target.is_replaced:
+            if not os.access(target.path, os.W_OK):
+                raise UsageError(f"cannot write {path!r}: {os.strerror(errno.EACCES)}")
+            return
+        # Permissions alone do not tell: the file system may be read-only, or have a quota.
+        with open(target.temporary, "xb"):
+            pass
+        os.unlink(target.temporary)
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise _make_write_fault(path, error) from None
+
+
+class _Target(NamedTuple):
+    """`is_replaced`: a file, which gets its name only when it is whole; else a device or a pipe."""
+
+    path: str
+    temporary: str
+    is_replaced: bool
+
+
+def _resolve_target(path: str) -> _Target:
+    """Raises UsageError and OSError."""
+    if path in ("", "-"):
+        raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
+    target = os.path.realpath(path)  # a link stays a link
+    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}")
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    # A device or pipe cannot be replaced, and has no old content to lose.
+    return _Target(target, temporary, stat.S_ISREG(mode))
+
+
+def _make_write_fault(path: str, error: OSError | ValueError) -> UsageError:
+    number = error.errno if isinstance(error, OSError) else None
+    why = error.strerror if isinstance(error, OSError) else error
+    return UsageError(f"cannot write {path!r}: {why}", find_shortage_hint(number))
 
 
 def write_file(path: str, text: str) -> None:
@@ -197,25 +289,21 @@ def write_file(path: str, text: str) -> None:
 
     The file gets its name only when all of it is on the disk, so a full disk leaves the old one unchanged.
     """
-    if path in ("", "-"):
-        raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
-    target = os.path.realpath(path)  # a link stays a link
-    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}")
+    temporary = ""
     try:
-        # A device or pipe cannot be replaced, and has no old content to lose.
-        is_replaced = not os.path.lexists(target) or stat.S_ISREG(os.stat(target).st_mode)
-        with open(temporary if is_replaced else target, "xb" if is_replaced else "wb") as file:
+        target = _resolve_target(path)
+        temporary = target.temporary if target.is_replaced else ""
+        with open(temporary or target.path, "xb" if temporary else "wb") as file:
             file.write(text.encode(errors="backslashreplace"))
             file.flush()
-            if is_replaced:
+            if temporary:
                 os.fsync(file.fileno())  # some disks report only now that they are full
-                os.replace(temporary, target)
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        with contextlib.suppress(OSError, ValueError):
-            os.unlink(temporary)
-        number = error.errno if isinstance(error, OSError) else None
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot write {path!r}: {why}", find_shortage_hint(number)) from None
+                os.replace(temporary, target.path)
+    except (OSError, ValueError) as error:
+        if temporary:
+            with contextlib.suppress(OSError, ValueError):
+                os.unlink(temporary)
+        raise _make_write_fault(path, error) from None
 
 
 def _report(error: LauncherError) -> None:

@@ -18,7 +18,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree
 from launcher.model.traffic import Communicator
-from launcher.placement.explain import explain
+from launcher.placement.explain import Explanation, explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.problem.hops import Exchange, Hops, Labels, make_traffic
 
@@ -54,6 +54,7 @@ class TrafficSummary(Struct, frozen=True, kw_only=True):
     `names`: of its domains in use; `outer_names`: the domain around each, empty at the outermost level.
     """
 
+    explanation: Explanation
     levels: tuple[str, ...]
     level_costs: tuple[Fraction, ...]
     level: int | None
@@ -96,6 +97,7 @@ def summarize_traffic(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Lim
         )
     flows.sort(key=lambda flow: (-flow.cost, -flow.communicator.weight, flow.communicator.name))
     return TrafficSummary(
+        explanation=explanation,
         levels=tuple(each.name for each in explanation.levels),
         level_costs=tuple(each.level_cost for each in explanation.levels),
         level=level,

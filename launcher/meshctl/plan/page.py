@@ -8,49 +8,80 @@ twice, for a wide window and for a phone, because a picture that is only scaled 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from importlib.resources import files
 from string import Template
 
 from msgspec.structs import replace
 
 from launcher.meshctl.plan import picture, svg
+from launcher.meshctl.plan.changes import Change
 from launcher.meshctl.plan.flows import TrafficSummary, summarize_traffic
-from launcher.meshctl.plan.node_map import build_map, draw_legend, draw_map
+from launcher.meshctl.plan.node_map import Map, draw_legend, draw_map
 from launcher.meshctl.plan.picture import draw_arcs
-from launcher.meshctl.plan.render import describe_time, format_json, format_number, list_time_rows
+from launcher.meshctl.plan.render import (
+    compare_costs,
+    describe_time,
+    format_json,
+    format_number,
+    list_time_rows,
+)
 from launcher.meshctl.plan.svg import SvgBlock, escape_text
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
 
 WIDTHS = (("wide", picture.WIDTH, picture.MAP_HEIGHT), ("narrow", 380, 1400))
 MARGIN = 2
+SIZES = [(width - 2 * MARGIN, height) for _, width, height in WIDTHS]
+"""What is left of each for a map: its room, and about how high it may be."""
 
 
-def render_html(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> str:
-    """Return the page as the text of an HTML file."""
-    shown = build_map(plan, nodes, mesh, limits.levels)
+def render_html(
+    plan: Plan,
+    nodes: Sequence[Node],
+    mesh: Mesh,
+    limits: Limits,
+    costs: Costs,
+    change: Change | None = None,
+    orders: Sequence[ComparedOrder] = (),
+) -> str:
+    """Return the page as the text of an HTML file. `orders`: each gets a view."""
     traffic = summarize_traffic(plan, nodes, mesh, limits, costs)
     figures = []
+    *maps, (name, shown) = picture.build_maps(plan, nodes, mesh, limits, change)
     for axes in (shown.axes, shown.axes[::-1])[: max(1, len(shown.axes))]:
-        turned, name = replace(shown, axes=axes), f"by {axes[0].name}" if axes else "nodes"
-        sizes = [(width - 2 * MARGIN, height) for _, width, height in WIDTHS]
-        figures.append((name, [[draw_legend(turned, room), draw_map(turned, room, height)] for room, height in sizes]))
+        said = f"by {axes[0].name}" if axes else "nodes"
+        turned = replace(shown, axes=axes)
+        figures.append((f"{name}, {said}" if change else said, [_draw_map(turned, *size) for size in SIZES]))
+    figures += [(name, [_draw_map(other, *size) for size in SIZES]) for name, other in maps]
     for flow in traffic.crossing_flows:
-        arcs = [[draw_arcs(flow, traffic, width - 2 * MARGIN, plan.cost)] for _, width, _ in WIDTHS]
+        arcs = [[draw_arcs(flow, traffic, room, plan.cost)] for room, _ in SIZES]
         figures.append((f"traffic of {flow.communicator.name}", arcs))
+    for order, other in zip(orders, picture.build_order_maps(plan, nodes, mesh, limits, orders), strict=True):
+        drawn = [[picture.draw_order_heading(plan, order, size[0]), *_draw_map(other, *size)] for size in SIZES]
+        figures.append((order.name, drawn))
+    facts = [picture.format_facts(plan, change), describe_cost(traffic.explanation), change.sentence if change else ""]
     return Template(files(__package__).joinpath("page.html").read_text("utf-8")).substitute(
         style=svg.STYLE,
         width=picture.WIDTH,
         colour=svg.TEXT_COLOUR,
+        dark_colour=svg.DARK_TEXT_COLOUR,
+        dark_paper=svg.DARK_PAPER,
         title=escape_text(picture.format_title(plan, mesh, len(nodes))),
-        facts=escape_text(picture.format_facts(plan)),
+        facts="<br>".join(escape_text(fact) for fact in facts if fact),
         figures="\n".join(_render_figure(index, name, drawn) for index, (name, drawn) in enumerate(figures)),
         table="\n".join(_list_rows(traffic)),
+        orders="\n".join(_list_orders(plan, traffic.explanation)),
         time="\n".join(_render_time(plan.step_time)) if plan.step_time else "",
         reasons="".join(f"<li>{escape_text(reason)}</li>" for reason in plan.reasons),
         plan=format_json(plan).replace("<", "\\u003c"),
     )
+
+
+def _draw_map(shown: Map, room: int, height: int) -> list[SvgBlock]:
+    return [draw_legend(shown, room), draw_map(shown, room, height)]
 
 
 def _render_figure(index: int, name: str, drawn: Iterable[Sequence[SvgBlock]]) -> str:
@@ -79,3 +110,15 @@ def _list_rows(traffic: TrafficSummary) -> Iterator[str]:
     yield "<tr>" + "".join(f"<th scope=col>{escape_text(head)}</th>" for head in heads)
     for row in (*rows, ["level cost", *map(format_number, traffic.level_costs), ""]):
         yield "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in row)
+
+
+def _list_orders(plan: Plan, explanation: Explanation) -> Iterator[str]:
+    """List the rows of the table of other orders: their cost beside the plan's."""
+    yield "<tr><th scope=col>order of the nodes<th scope=col>J<th scope=col>beside the plan"
+    rows: list[tuple[str, Fraction, str]] = [("this plan", Fraction(plan.cost), "")]
+    for baseline in explanation.baselines:
+        compared = compare_costs(baseline.cost, Fraction(plan.cost))
+        rows.append((baseline.name, baseline.cost, f"{compared}{', not valid' if baseline.faults else ''}"))
+    for name, cost, compared in rows:
+        cells = (name, format_number(cost), compared)
+        yield "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in cells)

@@ -1,8 +1,9 @@
 """A plan as a picture: the world in the network, and the groups that cross domains.
 
 From top to bottom: the world and its cost in a line, the legend, the map with a frame for each domain and a tile for
-each node, then one row of arcs for every communicator whose groups leave their domain. The same plan gives the same
-bytes, whatever the order of the nodes.
+each node, then one row of arcs for every communicator whose groups leave their domain. After a change of the cluster
+there are two maps, with the same nodes at the same places: before and after. The same plan gives the same bytes,
+whatever the order of the nodes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import groupby, pairwise
 
+from msgspec.structs import replace
+
+from launcher.meshctl.plan.changes import Change
 from launcher.meshctl.plan.flows import Flow, TrafficSummary, summarize_traffic
-from launcher.meshctl.plan.node_map import build_map, draw_legend, draw_map
-from launcher.meshctl.plan.render import format_number
+from launcher.meshctl.plan.node_map import Map, build_map, draw_legend, draw_map
+from launcher.meshctl.plan.render import compare_costs, describe_world, format_number
 from launcher.meshctl.plan.svg import (
     SvgBlock,
     draw_lines,
@@ -25,27 +29,92 @@ from launcher.meshctl.plan.svg import (
     render_sheet,
     render_text,
     shorten,
+    stack_blocks,
 )
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.text import format_count
+from launcher.placement.explain import ComparedOrder, describe_cost
 from launcher.placement.limits import Costs, Limits, Plan
 
-WIDTH, MARGIN, MAP_HEIGHT, FLOWS_MAX = 1120, 20, 940, 4
+WIDTH, MARGIN, MAP_HEIGHT, FLOWS_MAX, HALVES_GAP = 1120, 20, 940, 4, 24
 ARCS_MAX, ARCS_LABELLED, STROKE_MAX, PITCH_MAX, BOX_HEIGHT, OUTER_GAP = 96, 12, 12, 120, 24, 10
 
 
-def render_svg(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> str:
-    """Return the picture as the text of a self-contained SVG file."""
+def render_svg(
+    plan: Plan,
+    nodes: Sequence[Node],
+    mesh: Mesh,
+    limits: Limits,
+    costs: Costs,
+    change: Change | None = None,
+    orders: Sequence[ComparedOrder] = (),
+) -> str:
+    """Return the picture as the text of a self-contained SVG file. `orders`: to be drawn beside the plan."""
     room = WIDTH - 2 * MARGIN
     traffic = summarize_traffic(plan, nodes, mesh, limits, costs)
     title = format_title(plan, mesh, len(nodes))
-    heading, y = draw_lines([(title, 18, 24, "bold"), (format_facts(plan), 13, 19, "muted")], room)
-    shown = build_map(plan, nodes, mesh, limits.levels)
-    blocks = [SvgBlock(heading, y), draw_legend(shown, room), draw_map(shown, room, MAP_HEIGHT)]
+    said = [format_facts(plan, change), describe_cost(traffic.explanation), change.sentence if change else ""]
+    lines = [(title, 18, 24, "bold"), *((line, 13, 19, "muted") for line in said if line)]
+    blocks = [SvgBlock(*draw_lines(lines, room))]
+    maps = build_maps(plan, nodes, mesh, limits, change)
+    blocks.append(draw_legend(maps[-1][1], room))
+    for name, shown in maps:
+        if change:
+            blocks.append(_draw_map_heading(name, change.before if name == "before" else plan, mesh, room))
+        blocks.append(draw_map(shown, room, MAP_HEIGHT // len(maps)))
     blocks += [_draw_section_heading(traffic, room)]
     blocks += [draw_arcs(flow, traffic, room, plan.cost) for flow in traffic.crossing_flows[:FLOWS_MAX]]
+    if orders:
+        blocks.append(SvgBlock(*draw_lines([("Other orders of the nodes", 15, 24, "bold")], room)))
+        half = (room - HALVES_GAP) // 2
+        drawn = [
+            stack_blocks([draw_order_heading(plan, order, half), draw_map(shown, half, MAP_HEIGHT // 2)])
+            for order, shown in zip(orders, build_order_maps(plan, nodes, mesh, limits, orders), strict=True)
+        ]
+        blocks += [_put_beside(drawn[index : index + 2], half + HALVES_GAP) for index in range(0, len(drawn), 2)]
     return render_sheet(blocks, WIDTH, title, MARGIN) + "\n"
+
+
+def build_maps(
+    plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, change: Change | None
+) -> list[tuple[str, Map]]:
+    """Build the map of the plan, and before it that of the plan before; each with its name."""
+    if change is None:
+        return [("the plan", build_map(plan, nodes, mesh, limits.levels))]
+    before = change.before
+    return [
+        ("before", build_map(before, change.nodes, mesh, limits.levels, change.marks_before, like=plan)),
+        ("after", build_map(plan, change.nodes, mesh, limits.levels, change.marks_after, like=before)),
+    ]
+
+
+def _draw_map_heading(name: str, plan: Plan, mesh: Mesh, room: int) -> SvgBlock:
+    said = f"{describe_world(plan, mesh)}{f', J {format_number(plan.cost)}' if plan.cost else ''}"
+    return SvgBlock(*draw_lines([(f"{name.capitalize()}: {said}", 15, 20, "bold")], room))
+
+
+def build_order_maps(
+    plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, orders: Sequence[ComparedOrder]
+) -> list[Map]:
+    """Build a map for every other order, in the colours of the plan's."""
+    plans = (replace(plan, ranks=order.ranks) for order in orders)
+    return [build_map(other, nodes, mesh, limits.levels, like=plan) for other in plans]
+
+
+def draw_order_heading(plan: Plan, order: ComparedOrder, room: int) -> SvgBlock:
+    """Draw the name of another order, and its cost beside the plan's."""
+    said = [f"J {format_number(order.cost)}", compare_costs(order.cost, Fraction(plan.cost))]
+    said += [f"not valid: {', '.join(order.faults)}"] if order.faults else []
+    return SvgBlock(*draw_lines([(order.name, 13, 18, "bold"), (" · ".join(said), 12, 16, "muted")], room))
+
+
+def _put_beside(blocks: Sequence[SvgBlock], step: int) -> SvgBlock:
+    parts = [
+        render_element("g", *block.markup, transform=f"translate({index * step} 0)")
+        for index, block in enumerate(blocks)
+    ]
+    return SvgBlock(parts, max(block.height for block in blocks))
 
 
 def format_title(plan: Plan, mesh: Mesh, node_count: int) -> str:
@@ -55,9 +124,11 @@ def format_title(plan: Plan, mesh: Mesh, node_count: int) -> str:
     return f"mesh {sizes}: {ranks} on {len(plan.ranks):,} of {format_count(node_count, 'node')}"
 
 
-def format_facts(plan: Plan) -> str:
-    """Format the cost of the world, and the spares."""
+def format_facts(plan: Plan, change: Change | None = None) -> str:
+    """Format the cost of the world, that of the world before, and the spares."""
     said = [f"J {format_number(plan.cost)}"]
+    if change and change.before.cost:
+        said.append(f"{format_number(change.before.cost)} before")
     if plan.lower_bound:
         best = ": no plan of this world is cheaper" if plan.cost <= plan.lower_bound else ""
         said.append(f"lower bound {format_number(plan.lower_bound)}{best}")

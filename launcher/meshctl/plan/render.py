@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import zip_longest
+from types import MappingProxyType
 
-from launcher.meshctl.plan.changes import Move
+from launcher.meshctl.plan.changes import LOST, Move
 from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -19,19 +21,30 @@ from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
 from launcher.model.text import format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
-from launcher.placement.explain import Explanation
+from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
 from launcher.placement.limits import Plan, StepTime
 from launcher.placement.shortage import format_seconds
 
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
+_TERMINAL_WIDTH, _GUTTER = 80, 4
 
 
-def format_json(plan: Plan) -> str:
+def format_json(plan: Plan, warnings: Sequence[str] = (), orders: Sequence[ComparedOrder] = ()) -> str:
     """Format the answer for programs."""
     answer = {"dims": plan.shape, "plan": plan.ranks, "spares": plan.spares, "J": plan.cost, "moved": plan.moved}
     time = {"time": _list_time(plan.step_time)} if plan.step_time else {}
-    return json.dumps({**answer, "lower_bound": plan.lower_bound, **time, "reasons": plan.reasons})
+    more: dict[str, object] = {"warnings": warnings} if warnings else {}
+    if orders:
+        more["orders"] = {
+            order.name: {"J": _format_exact(order.cost), "plan": order.ranks, "broken_rules": order.faults}
+            for order in orders
+        }
+    return json.dumps({**answer, "lower_bound": plan.lower_bound, **time, "reasons": plan.reasons, **more})
+
+
+def _format_exact(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
 
 
 def _list_time(time: StepTime) -> dict[str, object]:
@@ -51,13 +64,15 @@ def _list_time(time: StepTime) -> dict[str, object]:
     return {**whole, "parts": parts}
 
 
-def format_heading(cluster: ClusterSpec, mesh: Mesh, before: Plan | None, lose: str, join: str) -> str:
+def format_heading(
+    cluster: ClusterSpec, mesh: Mesh, before: Plan | None, lost: Sequence[str], joined: Sequence[str]
+) -> str:
     """Format the cluster, the mesh of the plan, and with a plan before it that one and the change of the cluster."""
     rows = [("cluster", f"{cluster.name}: {_describe_nodes(cluster.nodes)}"), ("mesh", str(mesh))]
     if before is not None:
         cost = f", J {format_number(before.cost)}" if before.cost else ""
-        rows.append(("before", _describe_world(before, mesh) + cost))
-        rows += [(label, format_list(text.split(","))) for label, text in (("lost", lose), ("joins", join)) if text]
+        rows.append(("before", describe_world(before, mesh) + cost))
+        rows += [(label, format_list(words)) for label, words in (("lost", lost), ("joins", joined)) if words]
     return "".join(_wrap(label, text) for label, text in rows)
 
 
@@ -65,7 +80,7 @@ def format_world(plan: Plan, nodes: Sequence[Node], mesh: Mesh, levels: Sequence
     """Format the world, its reasons, and the nodes that are left out."""
     labels = ("why", *[""] * len(plan.reasons))
     reasons = (_wrap(label, reason, 2) for label, reason in zip(labels, plan.reasons, strict=False))
-    return "".join((_wrap("world", _describe_world(plan, mesh)), *reasons, _format_spares(plan, nodes, levels)))
+    return "".join((_wrap("world", describe_world(plan, mesh)), *reasons, _format_spares(plan, nodes, levels)))
 
 
 def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
@@ -76,15 +91,21 @@ def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
     return _wrap("moved", text)
 
 
+def format_warnings(warnings: Sequence[str]) -> str:
+    return "".join(_wrap("warning", warning, 2) for warning in warnings)
+
+
 def format_cost(plan: Plan, explanation: Explanation) -> str:
     """Format J with its lower bound and other orders, the busiest domains, and a table of J's parts."""
     bound = f"; the lower bound is {format_number(plan.lower_bound)}" if explanation.cost else ""
     found = _wrap("cost", f"J {format_number(explanation.cost)}{bound}")
+    if meaning := describe_cost(explanation):
+        found += _wrap("", meaning, 2)
     names = [baseline.name for baseline in explanation.baselines]
     costs = [format_number(baseline.cost) for baseline in explanation.baselines]
     widths = max(map(len, names)), max(map(len, costs))
     for name, other, baseline in zip(names, costs, explanation.baselines, strict=True):
-        compared = _compare_costs(baseline.cost, explanation.cost)
+        compared = compare_costs(baseline.cost, explanation.cost)
         remark = ", not valid" if baseline.faults else ""
         found += _wrap("", f"{name:<{widths[0]}}  {other:>{widths[1]}}  {compared}{remark}")
     faults = dict.fromkeys(fault for baseline in explanation.baselines for fault in baseline.faults)
@@ -138,15 +159,70 @@ def list_time_rows(time: StepTime) -> list[tuple[str, str, str]]:
     return rows
 
 
-def format_table(plan: Plan, nodes: Iterable[Node], levels: Sequence[str]) -> str:
-    """Format every node with its locality and its ranks, in the order of the tree."""
-    rows = [("node", "/".join(levels), "ranks")]
+def format_table(
+    plan: Plan,
+    nodes: Iterable[Node],
+    levels: Sequence[str],
+    remarks: Mapping[str, str] = MappingProxyType({}),
+    in_columns: bool = False,
+) -> str:
+    """Format every node with its locality and its ranks, and the remark on it, in the order of the tree.
+
+    `in_columns`: as many below each other as beside each other fit a terminal; else a line for every node.
+    """
+    rows = [["node", "/".join(levels), "ranks"]]
     for node in sort_nodes(nodes):
         ranks = plan.ranks.get(node.id)
         place = "/".join(entry or "?" for entry in node.path)
-        rows.append((node.id, place, format_ranges(ranks) if ranks else "spare"))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "".join(f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}".rstrip() + "\n" for row in rows)
+        held = format_ranges(ranks) if ranks else "" if remarks.get(node.id) == LOST else "spare"
+        rows.append([node.id, place, " ".join(filter(None, (held, remarks.get(node.id))))])
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    heading, *lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
+    count = max(1, (_TERMINAL_WIDTH - 2 + _GUTTER) // (len(heading) + _GUTTER)) if in_columns else 1
+    height = -(-len(lines) // count)
+    columns = [lines[start : start + height] for start in range(0, len(lines), height)]
+    found = [[heading] * len(columns), *zip_longest(*columns, fillvalue="")]
+    return "".join("  " + (" " * _GUTTER).join(line).rstrip() + "\n" for line in found)
+
+
+def format_orders(plan: Plan, explanation: Explanation, orders: Sequence[ComparedOrder]) -> str:
+    """Format the plan and other orders of the nodes side by side: J, whose it is, and the time of a step."""
+    heads = {"address order, as text": ("address", "as text"), "address order, as numbers": ("address", "as number")}
+    names = [
+        ("this", "plan"),
+        *(heads.get(order.name, (order.name.removesuffix(" order"), "order")) for order in orders),
+    ]
+    sides = [explanation.levels, *(order.levels for order in orders)]
+    costs = [sum((level.cost for level in levels), Fraction(0)) for levels in sides]
+    rows = [["other orders", *(first for first, _ in names)], ["", *(second for _, second in names)]]
+    rows.append(["J", *map(format_number, costs)])
+    rows.append(["", "", *(_compare_briefly(cost, costs[0]) for cost in costs[1:])])
+    for index, level in enumerate(explanation.levels):
+        rows.append([f"  leaving a {level.name}", *(format_number(levels[index].cost) for levels in sides)])
+    for index, communicator in enumerate(explanation.communicators):
+        shares = [sum((level.level_cost * level.leaving[index] for level in levels), Fraction(0)) for levels in sides]
+        rows.append([f"  of {communicator.name}", *map(format_number, shares)])
+    times = [explanation.step_time, *(order.step_time for order in orders)]
+    if explanation.step_time is not None:
+        first = explanation.step_time.seconds
+        is_absolute = explanation.step_time.is_absolute
+        seconds = [time.seconds if time else 0.0 for time in times]
+        told = [format_seconds(each) if is_absolute else f"x {each / first:.2f}" if first else "" for each in seconds]
+        rows.append(["time of a step", *told])
+    found = _format_columns(rows)
+    for order in orders:
+        if order.faults:
+            found += f"  {order.name} is not valid: {', '.join(order.faults)}\n"
+    return found
+
+
+def _compare_briefly(other: Fraction, cost: Fraction) -> str:
+    """+95.5 %, x 2.3 from twice as much on, or nothing where both are the same."""
+    if other == cost:
+        return "same"
+    if not cost or other >= 2 * cost:
+        return f"x {format_number(round(other / cost, 1))}" if cost else "more"
+    return f"{'+' if other > cost else '-'}{format_percent(abs(other / cost - 1))}"
 
 
 def _describe_nodes(nodes: Sequence[Node]) -> str:
@@ -160,7 +236,7 @@ def _describe_nodes(nodes: Sequence[Node]) -> str:
     return ", ".join(parts) + (" each" if len(kinds) == 1 and len(nodes) > 1 else "")
 
 
-def _describe_world(plan: Plan, mesh: Mesh) -> str:
+def describe_world(plan: Plan, mesh: Mesh) -> str:
     sizes = ", ".join(f"{axis.name}={size}" for axis, size in zip(mesh.axes, plan.shape, strict=True))
     return f"{sizes}: {format_count(plan.world_size, 'rank')} on {format_count(len(plan.ranks), 'node')}"
 
@@ -180,7 +256,7 @@ def _format_spares(plan: Plan, nodes: Sequence[Node], levels: Sequence[str]) -> 
     return _wrap("spares", text)
 
 
-def _compare_costs(other: Fraction, cost: Fraction) -> str:
+def compare_costs(other: Fraction, cost: Fraction) -> str:
     if other == cost:
         return "the same"
     if not cost or other >= 2 * cost:

@@ -74,14 +74,20 @@ class SvgBlock(NamedTuple):
     height: float
 
 
-def render_sheet(blocks: Sequence[SvgBlock], width: int, tooltip: str, margin: int, kind: str = "") -> str:
-    """Render the blocks below each other as an SVG of their own. `kind`: its class in a page, which has STYLE then."""
-    y = float(margin)
+def stack_blocks(blocks: Sequence[SvgBlock], margin: float = 0) -> SvgBlock:
+    """Put the blocks below each other, with `margin` around them."""
+    y = margin
     parts = []
     for block in blocks:
-        parts.append("\n" + render_element("g", *block.markup, transform=f"translate({margin} {format_length(y)})"))
+        place = f"translate({format_length(margin)} {format_length(y)})"
+        parts.append("\n" + render_element("g", *block.markup, transform=place))
         y += block.height + BLOCK_GAP
-    height = y - BLOCK_GAP + margin
+    return SvgBlock(parts, y - BLOCK_GAP + margin)
+
+
+def render_sheet(blocks: Sequence[SvgBlock], width: int, tooltip: str, margin: int, kind: str = "") -> str:
+    """Render the blocks below each other as an SVG of their own. `kind`: its class in a page, which has STYLE then."""
+    parts, height = stack_blocks(blocks, margin)
     return render_element(
         "svg",
         *(render_element("title", escape_text(tooltip)), *([] if kind else [render_element("style", STYLE)])),

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from launcher.meshctl.plan.changes import Change, apply_changes, describe_change
+from launcher.meshctl.plan.generate import generate
 from launcher.meshctl.plan.page import render_html
 from launcher.meshctl.plan.picture import render_svg
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
+from launcher.placement import planner
+from launcher.placement.explain import ComparedOrder, compare_orders
 from launcher.placement.limits import Costs, Limits, Plan
 
 
@@ -21,6 +25,8 @@ class Case(NamedTuple):
     mesh: Mesh
     limits: Limits
     costs: Costs = Costs()
+    change: Change | None = None
+    orders: Sequence[ComparedOrder] = ()
 
     def svg(self) -> str:
         return render_svg(*self)
@@ -110,4 +116,15 @@ def hostile() -> Case:
     return filled(nodes, "pp=2,dp=*,tp=4", (2, 3, 4), ('"><b>', "level 'two'"))
 
 
-ALL = (small, lost_one, two_groups_a_node, racks, many, too_many, lone, hostile)
+def changed() -> Case:
+    """Two of 32 nodes are lost and one joins, which becomes a spare; other orders are beside the plan."""
+    cluster = generate("dgx:4x8x8")
+    after = apply_changes(cluster, ["h3", "h9"], ["h40=l3"])
+    mesh, limits, costs = parse("pp=4,dp=*,tp=8"), Limits(levels=cluster.levels), Costs()
+    before = planner.plan(cluster.nodes, mesh, limits, costs, None)
+    plan = planner.plan(after.nodes, mesh, limits, costs, before)
+    orders = compare_orders(plan, after.nodes, mesh, limits, costs)
+    return Case(plan, after.nodes, mesh, limits, costs, describe_change(cluster, after, before, plan, mesh), orders)
+
+
+ALL = (small, lost_one, two_groups_a_node, racks, many, too_many, lone, hostile, changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.meshctl.plan.changes import Move, apply_changes, list_moves
+from launcher.meshctl.plan.changes import LOST, Move, apply_changes, describe_change, list_moves, parse_list
 from launcher.meshctl.plan.cluster import ClusterSpec
 from launcher.meshctl.plan.generate import generate
 from launcher.model.errors import UsageError
@@ -18,7 +18,7 @@ def ids(cluster: ClusterSpec) -> set[str]:
 
 def test_lost_nodes_are_gone_and_a_newcomer_takes_the_place_of_the_first() -> None:
     before = generate("dgx:2x2x8")
-    after = apply_changes(before, "h3,h0", "h9,h8=l0,h7")
+    after = apply_changes(before, ["h3", "h0"], ["h9", "h8=l0", "h7"])
     assert ids(after) == {"h1", "h2", "h9", "h8", "h7"}
     newcomers = {node.id: node for node in after.nodes[-3:]}
     assert newcomers["h9"].path == ("l1",)  # h3's
@@ -30,7 +30,7 @@ def test_lost_nodes_are_gone_and_a_newcomer_takes_the_place_of_the_first() -> No
 
 
 def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
-    assert apply_changes(generate("dgx:2x2x8"), "", "h9").nodes[-1].path == (None,)
+    assert apply_changes(generate("dgx:2x2x8"), [], ["h9"]).nodes[-1].path == (None,)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,48 @@ def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
 )
 def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        apply_changes(generate("dgx:2x2x8"), lost, joined)
+        apply_changes(generate("dgx:2x2x8"), parse_list([lost], "lose"), parse_list([joined], "join"))
     assert str(caught.value) == sentence
+
+
+def test_a_flag_may_be_repeated_and_each_may_have_a_list() -> None:
+    assert parse_list(["h0, h1", "", "h3"], "lose") == ["h0", "h1", "h3"]
+    with pytest.raises(UsageError, match="--lose names h1 twice"):
+        parse_list(["h0,h1", "h1"], "lose")
+
+
+def test_the_hint_names_the_nodes_in_their_order() -> None:
+    with pytest.raises(UsageError) as caught:
+        apply_changes(generate("dgx:4x8x8"), ["x"], [])
+    assert caught.value.hint == "its nodes are h0-h31"
+
+
+def test_what_a_change_does_to_each_node_is_told() -> None:
+    mesh = parse("dp=*")
+    cluster = generate("dgx:3x2")
+    after = apply_changes(cluster, ["h1"], ["h5"])
+    before = Plan(shape=(6,), ranks={"h0": (0, 1), "h1": (2, 3), "gone": (4, 5)}, spares=(), moved=0, reasons=())
+    plan = Plan(shape=(6,), ranks={"h0": (0, 4), "h2": (2, 3), "h5": (1, 5)}, spares=(), moved=5, reasons=())
+    change = describe_change(cluster, after, before, plan, mesh)
+    assert change is not None
+    assert {node.id for node in change.nodes} == {"h0", "h1", "h2", "h5", "gone"}
+    told = {id: (mark.kind, mark.text, mark.line) for id, mark in change.marks_after.items()}
+    assert told == {
+        "h1": ("lost", "had ranks 2\u20133", "had 2\u20133"),
+        "gone": ("lost", "had ranks 4\u20135", "had 4\u20135"),
+        "h0": ("moved", "1 rank from gone", "1 from gone"),
+        "h2": ("moved", "2 ranks from h1", "2\u20133 from h1"),
+        "h5": ("new", "1 rank from h0, 1 rank from gone", ""),
+    }
+    assert change.remarks == {"h1": LOST, "gone": LOST, "h0": "from gone", "h2": "from h1", "h5": "(new)"}
+    assert {id: mark.kind for id, mark in change.marks_before.items()} == {"h1": "lost", "gone": "lost", "h5": "new"}
+    assert change.sentence == (
+        "gone, h1 are lost; h5 joins; 5 of 6 ranks move: 2 from h1 to h2, 1 from h0 to h5, 1 from gone to h0, "
+        "1 from gone to h5"
+    )
+    assert describe_change(cluster, cluster, plan, plan, mesh) is not None  # h5 is not there
+    same = Plan(shape=(6,), ranks={"h0": (0, 1), "h1": (2, 3), "h2": (4, 5)}, spares=(), moved=0, reasons=())
+    assert describe_change(cluster, cluster, same, same, mesh) is None
 
 
 def test_moves_are_counted_by_coordinates_not_by_rank() -> None:

@@ -60,6 +60,48 @@ def test_the_title_says_world_and_cost_and_bound() -> None:
     assert "J 1,552 · lower bound 1,008.5 · 3 spares · 8 ranks moved" in text
 
 
+def test_a_change_is_drawn_before_and_after_with_every_node_in_its_place() -> None:
+    text = samples.changed().svg()
+    maps = list_boxes(text)
+    tiles = [(tip.partition(";")[0], place) for tip, kind, place in maps if kind.startswith("tile")]
+    before, after = tiles[:33], tiles[33:66]
+    assert before == after  # the same nodes at the same places
+    told = tips(text)
+    assert "h3; leaf l0; ranks 24\u201331; pp 0, dp 3; lost" in told[:33]
+    assert "h40; leaf l3; new: not there yet" in told[:33]
+    (lost,) = [tip for tip in told[33:66] if tip.startswith("h3;")]
+    assert lost == "h3; leaf l0; lost: had ranks 24\u201331"
+    (taken,) = [tip for tip in told[33:66] if tip.startswith("h7;")]
+    assert taken.endswith("took over ranks of another node: 8 ranks from h3")
+    assert {tip for tip in told[33:66] if tip.startswith(("h40;", "h23;"))} == {
+        "h40; leaf l3; new",
+        "h23; leaf l2; spare; had ranks 184\u2013191",
+    }
+
+
+def test_the_legend_tells_the_marks_and_the_heading_what_has_changed() -> None:
+    words = [each.text for each in xml.fromstring(samples.changed().svg()).iter(f"{SVG}text")]
+    for said in ("spare", "lost", "took over ranks of another node", "new"):
+        assert said in words
+    assert "h3, h9 are lost; h40 joins; 16 of 224 ranks move: 8 from h3 to h7, 8 from h9 to h15" in words
+    assert "J is traffic times level costs: 60 % dp leaving a host, 27 % pp leaving a leaf; tp leaves no host" in words
+    assert "Before: pp=4, dp=8, tp=8: 256 ranks on 32 nodes, J 4,288" in words
+
+
+def test_equal_coordinates_have_equal_colours_before_and_after() -> None:
+    fills = re.findall(r'<title>h6; [^<]*dp 6</title><rect [^>]*fill="(#\w+)"', samples.changed().svg())
+    assert len(fills) >= 2
+    assert len(set(fills[:2])) == 1
+
+
+def test_other_orders_are_drawn_beside_each_other() -> None:
+    case = samples.changed()
+    words = [each.text for each in xml.fromstring(case.svg()).iter(f"{SVG}text")]
+    assert [order.name for order in case.orders if order.name not in words] == []
+    assert len(tips(case.svg())) == 2 * 33 + 4 * 31
+    assert case.svg().count('transform="translate(552 0)"') == 2  # two and two
+
+
 def test_a_node_with_two_groups_has_a_band_for_each() -> None:
     text = samples.two_groups_a_node().svg()
     group = next(each for each in xml.fromstring(text).iter(f"{SVG}g") if each.findtext(f"{SVG}title", "")[:3] == "h1;")
@@ -204,7 +246,7 @@ def test_the_axes_that_are_coloured(mesh: str, shape: Sequence[int], hue: int, s
 
 def test_the_amounts_are_those_of_the_exact_cost() -> None:
     case = samples.lost_one()._replace(costs=Costs(level_costs={"leaf": 2, "host": 0}))
-    book = summarize_traffic(*case)
+    book = summarize_traffic(*case[:5])
     assert sum(flow.cost for flow in book.flows) == 1552  # 16 hops of dp and 152 of pp leave a leaf
     dp = next(flow for flow in book.flows if flow.communicator.name == "dp")
     assert (dp.crossing_count, dp.group_count) == (16, 32)
@@ -217,7 +259,7 @@ def test_the_amounts_are_those_of_the_exact_cost() -> None:
 def test_an_exchange_is_drawn_between_all_its_domains() -> None:
     expert = Communicator(axes=("ep",), kind="all", weight=12)
     case = samples.filled(samples.hosts(1, 4, 1, slot_count=1), "ep=4", (4,))._replace(costs=Costs(traffic=(expert,)))
-    (flow,) = summarize_traffic(*case).flows
+    (flow,) = summarize_traffic(*case[:5]).flows
     # Each sends 12 in all, 4 to each other; both directions count.
     assert [arc.amount for arc in flow.arcs] == [8] * 6
     assert flow.leaving == (48, 48)
