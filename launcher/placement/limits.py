@@ -35,7 +35,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     `nodes_min`, `nodes_max`: how many nodes may be active; `elastic_min`, `elastic_max`: sizes of the elastic axis.
     None is unbounded. `levels`: names of the levels of the nodes' paths, outermost first. `block_size`: aligned
-    consecutive ranks that must sit on one node; None: the innermost axes that fit a node. `within`: axis -> level,
+    consecutive ranks that must sit on one node; None: the innermost axes that divide a node. `within`: axis -> level,
     every group of the axis stays inside one domain of the level ("host" is one, too). `is_contiguous`: all of a
     node's ranks are consecutive; else it may hold several runs of `block_size`.
     """

@@ -336,7 +336,7 @@ def test_what_was_written_is_said_beside_the_answer(tmp_path: Path) -> None:
 
 def test_the_picture_about_placement_is_what_its_page_s_command_draws(tmp_path: Path) -> None:
     page, picture = ROOT / "docs/concepts/placement.md", ROOT / "docs/images/placement.svg"
-    (words,) = [shlex.split(block.script) for block in blocks(page) if block.script.startswith("meshctl plan dgx")]
+    words, *_ = [shlex.split(block.script) for block in blocks(page) if block.script.startswith("meshctl plan dgx")]
     outcome = run(*words, "--svg", "plan.svg", cwd=tmp_path)
     assert outcome.code == 0, outcome.err
     assert (tmp_path / "plan.svg").read_text() == picture.read_text(), "make docs draws it anew"

@@ -92,7 +92,7 @@ def test_words_fit_and_nothing_is_cut_off_or_hidden(tmp_path: Path) -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize("case", [samples.lost_one, samples.many, samples.hostile])
+@pytest.mark.parametrize("case", [samples.lost_one, samples.many, samples.hostile, samples.changed])
 def test_the_page_shows_one_view_at_a_time_at_every_width(case: Callable[[], samples.Case], tmp_path: Path) -> None:
     page = case().html().replace("</title>", f"</title>{LISTEN}", 1)
     # The page itself allows no more than this; the listener above is one more script of its kind.

@@ -72,7 +72,8 @@ def examine(
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
-    run = config.resolve(replace(words, script=words.script or NO_SCRIPT), environ, python, hostname)
+    script = words.script or NO_SCRIPT
+    run = config.resolve(replace(words, script=script), environ, python, hostname, node_count or 1)
     gathered = schedulers.resolve(words.values, environ, hostname)
     findings: list[Finding] = []
 

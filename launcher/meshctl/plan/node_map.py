@@ -40,7 +40,7 @@ from launcher.model.topology import Tree, build_tree
 from launcher.model.traffic import DEFAULTS
 from launcher.placement.limits import Plan
 
-TILES_MAX, FRAMES_MAX = 1024, 300
+TILES_MAX, FRAMES_MAX = 1100, 300  # 1,024 nodes, and those that are lost or new beside them
 CORNER_MAX = 11  # of the triangle on a tile whose ranks came from elsewhere
 MARKS = {
     "lost": "lost",

@@ -133,7 +133,7 @@ def format_facts(plan: Plan, change: Change | None = None) -> str:
         best = ": no plan of this world is cheaper" if plan.cost <= plan.lower_bound else ""
         said.append(f"lower bound {format_number(plan.lower_bound)}{best}")
     said.append(format_count(len(plan.spares), "spare") if plan.spares else "no spares")
-    if plan.moved:
+    if plan.moved and not change:  # which says so itself
         said.append(f"{format_count(plan.moved, 'rank')} moved")
     return " · ".join(said)
 

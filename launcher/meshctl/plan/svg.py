@@ -19,13 +19,28 @@ BLOCK_GAP = 14
 HUES = ("#62b1e6", "#eba23c", "#35ab84", "#f2e26b", "#d48fbb", "#e5734d", "#b7d989", "#c2c8ce")
 PALEST = 55  # per cent of white in the palest shade
 TEXT_COLOUR = "#1c2733"  # of words, and of all that stands on a coloured tile, in the dark as well
-DARK_TEXT_COLOUR, DARK_PAPER = "#e6edf3", "#11161c"
 
 
-def _make_colours(text: str, muted: str, paper: str, card: str, line: str, arc: str, lost: str, new: str) -> str:
-    """Make the rules that differ between a light and a dark page. Colours stand in them as they are, not as variables,
-    which some viewers of SVG do not know."""
-    return f"""
+class Palette(NamedTuple):
+    """The colours that differ between a light and a dark page."""
+
+    text: str
+    muted: str
+    paper: str
+    card: str
+    line: str
+    arc: str
+    lost: str
+    new: str
+
+
+LIGHT = Palette(TEXT_COLOUR, "#4a5866", "#fff", "#f4f6f8", "#8b97a3", "#2b6cb0", "#b3261e", "#1f5fbf")
+DARK = Palette("#e6edf3", "#a9b4c0", "#11161c", "#1b232c", "#7d8b99", "#6ea8e0", "#ff8a80", "#7db7ff")
+
+
+def _make_rules(palette: Palette) -> str:
+    """Make the rules that differ. Colours stand in them as they are: some viewers of SVG do not know variables."""
+    return """
 text {{ fill: {text}; }}
 .muted {{ fill: {muted}; }}
 .sheet, .outer {{ fill: {paper}; }}
@@ -39,8 +54,7 @@ text {{ fill: {text}; }}
 .is-new > .tile, .new {{ stroke: {new}; }}
 .is-lost > .tile, .is-failed > .tile, .is-missing > .tile, .lost, .failed, .missing, .cross {{ stroke: {lost}; }}
 .alarm {{ fill: {lost}; }}
-.on {{ fill: {TEXT_COLOUR}; }}
-"""
+""".format(**palette._asdict())
 
 
 STYLE = f"""
@@ -60,10 +74,11 @@ svg, body {{ font-family: system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-
 .missing, .is-missing > .tile {{ stroke-dasharray: 4 2; }}
 .arc {{ fill: none; stroke-opacity: 0.55; }}
 .amount, .alarm {{ paint-order: stroke; stroke-width: 3; }}
-{_make_colours(TEXT_COLOUR, "#4a5866", "#fff", "#f4f6f8", "#8b97a3", "#2b6cb0", "#b3261e", "#1f5fbf")}
+{_make_rules(LIGHT)}
 @media (prefers-color-scheme: dark) {{
-{_make_colours(DARK_TEXT_COLOUR, "#a9b4c0", DARK_PAPER, "#1b232c", "#5b6875", "#6ea8e0", "#ff8a80", "#7db7ff")}
+{_make_rules(DARK)}
 }}
+.on {{ fill: {TEXT_COLOUR}; }}
 """
 
 

@@ -30,6 +30,21 @@ def test_a_page_has_a_view_by_stage_and_one_by_group() -> None:
         assert set(re.findall(r'fill="([^"]*)"', view)) <= {"none", *re.findall(r"#[0-9a-f]{6}\b", view)}
 
 
+def test_a_page_shows_a_change_before_and_after_and_a_view_of_every_order() -> None:
+    case = samples.changed()
+    page = case.html()
+    assert re.findall(r'<figure id="view-\d" aria-label="([^"]*)"', page) == [
+        "after, by pp",
+        "after, by dp",
+        "before",
+        "traffic of pp",
+        *(order.name for order in case.orders),
+    ]
+    assert "h3, h9 are lost; h40 joins; 16 of 224 ranks move" in page
+    assert page.count('class="node is-lost" data-node="h3"') == 6  # before, and after in two colourings, twice each
+    assert "<td>join order</td><td>7,336</td><td>95.5 % more</td>" in page
+
+
 def test_a_page_has_the_time_by_axis_where_rates_are_known() -> None:
     case = samples.lost_one()
     assert "Time by axis" not in case.html()

@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from launcher.meshctl.plan.flows import summarize_traffic
 from launcher.meshctl.plan.node_map import build_map, choose_axes, draw_map
 from launcher.meshctl.plan.svg import (
-    DARK_PAPER,
+    DARK,
     HUES,
+    LIGHT,
     STYLE,
     TEXT_COLOUR,
+    Palette,
     choose_colour,
     escape_text,
     format_ranges,
@@ -115,7 +117,7 @@ def test_spares_are_hollow() -> None:
     spares = [rect for rect in xml.fromstring(text).iter(f"{SVG}rect") if rect.get("class") == "tile spare"]
     assert len(spares) == 3
     assert re.search(r"\.spare { .*stroke-dasharray", STYLE)
-    assert re.findall(r"\.spare { fill: (#\w+)", STYLE) == ["#fff", DARK_PAPER]
+    assert re.findall(r"\.spare { fill: (#\w+)", STYLE) == [LIGHT.paper, DARK.paper]
 
 
 @pytest.mark.parametrize("case", [samples.lost_one, samples.hostile])
@@ -274,10 +276,25 @@ def linear(code: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_words_and_marks_can_be_read_on_a_light_and_on_a_dark_page(palette: Palette) -> None:
+    for ground in (palette.paper.replace("#fff", "#ffffff"), palette.card):
+        for words in (palette.text, palette.muted, palette.lost):
+            assert contrast(words, ground) >= 4.5
+        for mark in (palette.new, palette.arc):
+            assert contrast(mark, ground) >= 3
+    assert f".alarm {{ fill: {palette.lost}; }}" in STYLE
+
+
 @pytest.mark.parametrize("hue", range(len(HUES)))
 @pytest.mark.parametrize("shade", range(3))
 def test_dark_text_can_be_read_on_every_colour(hue: int, shade: int) -> None:
-    assert (luminance(choose_colour(hue, shade, 3)) + 0.05) / (luminance(TEXT_COLOUR) + 0.05) >= 4.5
+    assert contrast(choose_colour(hue, shade, 3), TEXT_COLOUR) >= 4.5
 
 
 # How people see who lack one kind of cones: Machado, Oliveira, Fernandes 2009, severity 1, for linear RGB.
