@@ -185,7 +185,7 @@ def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given() -> None:
     assert outcome.err == "meshctl: error: --lose: dgx:2x2x8 has no node 'h7'\nhint: its nodes are h0-h3\n"
 
 
-def test_groups_that_fit_a_node_and_are_split_are_warned_of_with_the_other_choice() -> None:
+def test_groups_that_are_split_are_warned_of_with_the_other_choice() -> None:
     words = ("dgx:4x8x8", "--mesh", "pp=3,dp=*,tp=7")
     (warning,) = answer_of(*words)["warnings"]
     assert warning == (

@@ -39,7 +39,7 @@ def test_every_node_is_found_by_its_name_with_its_state_as_a_class() -> None:
     assert found["h1"].find(f"{SVG}path[@class='cross']") is not None
 
 
-def test_every_mark_with_a_look_of_its_own_is_in_the_legend_and_in_the_style() -> None:
+def test_every_mark_is_in_the_legend_and_in_the_style() -> None:
     for state, meaning in (("lost", "lost"), ("moved", "took over"), ("new", "new"), ("failed", "failed")):
         text = render_node_map([ShownNode(id="a", state=state)])
         assert re.search(f'class="mark {state}".*>{meaning}', text)
