@@ -106,5 +106,5 @@ def test_workers_must_fill_the_mesh(mesh: str, workers: int, sentence: str | Non
 )
 def test_a_size_that_cannot_be_gets_a_hint(text: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(text)
+        meshes.parse(text)
     assert caught.value.hint == hint
