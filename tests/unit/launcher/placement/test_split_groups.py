@@ -42,7 +42,9 @@ def test_groups_that_would_fit_are_found(mesh: str, axes: str) -> None:
 
 def test_groups_that_stay_on_a_node_all_the_same_are_not_split() -> None:
     grid = parse("dp=2,tp=3")  # one node has room for all
-    for present, limits in ((nodes(1), Limits()), (nodes(3), Limits(within={"tp": "host"}))):
+    assert find_split_groups(plan(nodes(1), grid, Limits(), Costs(), None), nodes(1), grid, Limits()) is None
+    grid = parse("dp=4,tp=3")
+    for present, limits in ((nodes(3), Limits(within={"tp": "host"})), (nodes(2), Limits())):
         assert find_split_groups(plan(present, grid, limits, Costs(), None), present, grid, limits) is None
 
 
