@@ -123,6 +123,8 @@ def _describe_oversized_class(supply: Supply, low: int) -> Shortage | None:
         return None
     mesh, block_size = supply.mesh, supply.block_size
     size, counts = _find_least_grid(supply, low)
+    if counts is None:
+        return None
     class_size, most = rule.compute_class_size(counts), max((item.room for item in supply.items), default=0)
     if class_size <= most:
         return None
@@ -135,12 +137,12 @@ def _describe_oversized_class(supply: Supply, low: int) -> Shortage | None:
     )
 
 
-def _find_least_grid(supply: Supply, low: int) -> tuple[int, tuple[int, ...]]:
-    """Find the least even size of the elastic axis from `low` on, and the units along each axis then."""
+def _find_least_grid(supply: Supply, low: int) -> tuple[int, tuple[int, ...] | None]:
+    """Find the least even size of the elastic axis from `low` on, and the units along each axis then, if it is one."""
     mesh, block_size, block = supply.mesh, supply.block_size, supply.item_ranks
     size = next(iter(list_elastic_sizes(mesh, block_size, block, low, low + block_size * block)), low)
     shape = mesh.resolve_shape(size * mesh.replica_size)
-    return size, compute_grid(shape, block_size) or shape
+    return size, compute_grid(shape, block_size)
 
 
 def describe_too_few_nodes(supply: Supply) -> Shortage:
@@ -227,7 +229,8 @@ def _describe_no_room(supply: Supply, low: int) -> Shortage:
     mesh, tree, limits, block_size = supply.mesh, supply.tree, supply.limits, supply.block_size
     if tree is None or not supply.constraints:
         return Shortage(f"mesh {mesh} fits on no {limits.nodes_max} of the nodes present", ADD_NODES)
-    size, counts = _find_least_grid(supply, low)
+    size, grid = _find_least_grid(supply, low)
+    counts = grid or mesh.resolve_shape(size * mesh.replica_size)
     rooms = [item.room for item in supply.items]
     domains: list[list[int]] = []
     sizes: list[int] = []

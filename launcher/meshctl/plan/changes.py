@@ -52,14 +52,10 @@ def parse_list(texts: Sequence[str], flag: str) -> list[str]:
     for word, text in words:
         if not word:
             raise UsageError(f"--{flag} {text!r} has an empty entry", f"write it like --{flag} h17,h23")
-    return _require_once([word for word, _ in words], flag)
-
-
-def _require_once(words: list[str], flag: str) -> list[str]:
-    for word in words:
-        if words.count(word) > 1:
+    for word, count in Counter(word for word, _ in words).items():
+        if count > 1:
             raise UsageError(f"--{flag} names {word} twice")
-    return words
+    return [word for word, _ in words]
 
 
 def _find_lost(cluster: ClusterSpec, ids: Sequence[str]) -> list[Node]:

@@ -225,11 +225,12 @@ def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer
 def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: Answer) -> int:
     """Write the requested files, and say so; a failure is reported, and does not stop the other."""
     code = 0
+    plan = replace(answer.plan, reasons=(*answer.plan.reasons, *answer.warnings))
     for what, draw, path in (("picture", render_svg, request.svg), ("page", render_html, request.html)):
         if path is None:
             continue
         try:
-            write_file(path, draw(answer.plan, cluster.nodes, *task, answer.change, answer.orders))
+            write_file(path, draw(plan, cluster.nodes, *task, answer.change, answer.orders))
         except LauncherError as error:
             _report(error)
             code = EXIT_USAGE

@@ -41,6 +41,7 @@ from launcher.model.traffic import DEFAULTS
 from launcher.placement.limits import Plan
 
 TILES_MAX, FRAMES_MAX = 1100, 300  # 1,024 nodes, and those that are lost or new beside them
+RANKS_MAX = 1 << 20  # of a job whose mesh is drawn
 CORNER_MAX = 11  # of the triangle on a tile whose ranks came from elsewhere
 MARKS = {
     "lost": "lost",
@@ -497,10 +498,13 @@ def render_node_map(
     JSON. A page that only changes the class of such a group changes its border; crosses and corners come with the next
     map. Without nodes the map is empty.
     """
-    world_size = math.prod(shape) if axes and len(axes) == len(shape) else 0
+    is_mesh = bool(axes) and len(axes) == len(shape) and min(shape) > 0 and math.prod(shape) <= RANKS_MAX
+    world_size = math.prod(shape) if is_mesh else 0
     plan = Plan(
         shape=tuple(shape) if world_size else (),
-        ranks={node.id: held for node in nodes if (held := tuple(rank for rank in node.ranks if rank < world_size))},
+        ranks={
+            node.id: held for node in nodes if (held := tuple(rank for rank in node.ranks if 0 <= rank < world_size))
+        },
         spares=(),
         moved=0,
         reasons=(),

@@ -92,6 +92,7 @@ def format_moves(plan: Plan, moves: Sequence[Move]) -> str:
 
 
 def format_warnings(warnings: Sequence[str]) -> str:
+    """Format what the user should know of the plan before a job uses it."""
     return "".join(_wrap("warning", warning, 2) for warning in warnings)
 
 
@@ -217,7 +218,7 @@ def format_orders(plan: Plan, explanation: Explanation, orders: Sequence[Compare
 
 
 def _compare_briefly(other: Fraction, cost: Fraction) -> str:
-    """+95.5 %, x 2.3 from twice as much on, or nothing where both are the same."""
+    """Format it as "+95.5 %", "x 2.3" from twice as much on, or "same"."""
     if other == cost:
         return "same"
     if not cost or other >= 2 * cost:
@@ -237,6 +238,7 @@ def _describe_nodes(nodes: Sequence[Node]) -> str:
 
 
 def describe_world(plan: Plan, mesh: Mesh) -> str:
+    """Describe its size: "pp=4, dp=7, tp=8: 224 ranks on 28 nodes"."""
     sizes = ", ".join(f"{axis.name}={size}" for axis, size in zip(mesh.axes, plan.shape, strict=True))
     return f"{sizes}: {format_count(plan.world_size, 'rank')} on {format_count(len(plan.ranks), 'node')}"
 
@@ -257,6 +259,7 @@ def _format_spares(plan: Plan, nodes: Sequence[Node], levels: Sequence[str]) -> 
 
 
 def compare_costs(other: Fraction, cost: Fraction) -> str:
+    """Compare another order's cost with the plan's in words: "14.5 % more"."""
     if other == cost:
         return "the same"
     if not cost or other >= 2 * cost:

@@ -282,6 +282,26 @@ def test_what_a_world_lacks_is_named(nodes: list[Node], mesh: str, rules: Limits
     assert world(nodes, mesh, rules) == sentence
 
 
+@pytest.mark.parametrize(
+    ("nodes", "mesh", "rules", "hint"),
+    [
+        (leaves(2), "dp=*,tp=16", limits(within={"tp": "host"}), "no number of such nodes helps: make tp smaller, or"),
+        (leaves(1, 1), "dp=*,tp=16", limits(within={"tp": "leaf"}), "add nodes to one leaf, make tp smaller, or"),
+        (leaves(2), "dp=4,tp=8", limits(), "add nodes, or ask for fewer nodes or a smaller mesh"),
+        (leaves(4), "dp=4,tp=8", limits(nodes_max=2), "raise --nnodes to 4 or more, or ask for a smaller mesh"),
+        (leaves(4), "dp=4,tp=8", limits(nodes_min=5), "add nodes, or lower --nnodes"),
+        (leaves(4), "dp=2,tp=8", limits(nodes_min=3), "lower --nnodes, or ask for a larger mesh"),
+        (leaves(2), "pp=2,dp=*,tp=2", limits(block_size=8, elastic_min=3, elastic_max=3), "no number of nodes helps"),
+        (slices(2, 2), "dp=*,tp=3", limits(all_or_nothing=AllOrNothing(level="leaf", hosts=2)),
+         "add nodes, up to dp=8; or choose other sizes of the mesh"),
+    ],
+)  # fmt: skip
+def test_more_nodes_are_suggested_only_where_they_help(nodes: list[Node], mesh: str, rules: Limits, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(nodes, parse(mesh), rules, Costs(), None)
+    assert (caught.value.hint or "").startswith(hint)
+
+
 def test_more_units_than_a_search_can_take_are_laid_out_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "BLOCKS_MAX", 7)
     with mock.patch.object(choice, "search", side_effect=AssertionError):
@@ -363,3 +383,28 @@ def test_the_order_of_the_nodes_and_of_the_rules_changes_nothing(
         one, two = plan(nodes, mesh, rules, Costs(), None), plan(shuffled, mesh, other, Costs(), None)
         assert (one.ranks, one.spares, one.cost) == (two.ranks, two.spares, two.cost)
         assert list(one.ranks) == list(two.ranks)
+
+
+@settings(max_examples=200)
+@given(questions(), st.sampled_from([2, 3, 16]), st.booleans())
+def test_where_no_number_of_nodes_helps_more_of_them_do_not(
+    question: tuple[list[Node], Mesh, Limits], times: int, is_beside: bool
+) -> None:
+    nodes, mesh, rules = question
+    try:
+        plan(nodes, mesh, rules, Costs(), None)
+    except UsageError as error:
+        if not (error.hint or "").startswith("no number of "):
+            return
+    else:
+        return
+    more = [
+        replace(
+            node,
+            id=f"{node.id}-{copy}",
+            path=node.path if is_beside else tuple(name and f"{name}-{copy}" for name in node.path),
+        )
+        for copy in range(times)
+        for node in nodes
+    ]
+    assert not assess_feasibility(more, mesh, replace(rules, nodes_max=None)).world_size

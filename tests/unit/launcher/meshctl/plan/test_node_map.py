@@ -61,6 +61,8 @@ def test_ranks_of_another_mesh_and_a_job_without_nodes_are_no_error() -> None:
     late = ShownNode(id="h0", ranks=(0, 9))
     assert "rank 0" in (groups(render_node_map([late], **AXES))["h0"].findtext(f"{SVG}title") or "")
     assert groups(render_node_map([late], axes=("dp",), shape=(2, 2)))["h0"].get("class") == "node"
+    for shape in ((2, 0), (2, -2), (1 << 20, 2)):
+        assert groups(render_node_map([late], axes=("pp", "dp"), shape=shape))["h0"].get("class") == "node"
     assert groups(render_node_map([])) == {}
 
 
