@@ -113,7 +113,7 @@ TABLE: tuple[Option, ...] = (
            "Of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit: plan by time.",
            part="placement_options"),
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that divide a node",
-           "Consecutive ranks kept on one node.", part="placement_options"),
+           "Consecutive ranks kept on a node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "", "Every group of the axis stays inside one "
            "domain of the level; one machine knows only host.", part="placement_options"),
     Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
