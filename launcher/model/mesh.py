@@ -70,8 +70,7 @@ def parse(text: str) -> Mesh:
         elif size.isascii() and size.isdigit() and len(size) < 10 and int(size) > 0:
             axes.append(Axis(name=name, size=int(size)))
         else:
-            hint = f"{name}=* is as large as the nodes allow" if size == "-1" else "write it like --mesh pp=4,dp=*,tp=8"
-            raise UsageError(f"mesh {text!r}: the size of {name} is {size!r}, neither a positive number nor *", hint)
+            raise UsageError(f"mesh {text!r}: the size of {name} is {size!r}, neither a positive number nor *")
     stars = [axis.name for axis in axes if axis.size is None]
     if len(stars) > 1:
         raise UsageError(

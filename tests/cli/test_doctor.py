@@ -149,15 +149,6 @@ def test_doctor_runs_neither_the_health_check_nor_an_unused_command(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("count", "code"), [(1, 2), (2, 1), (3, 0), (4, 0)])
-def test_nodes_that_are_assumed_count_for_the_mesh(count: int, code: int) -> None:
-    given = ("--nproc-per-node=4", "--mesh=pp=3,dp=*,tp=3")
-    outcome = run("meshctl", "doctor", "--nodes", str(count), "--", *given, environ=NO_GPU)
-    assert outcome.code == code, outcome.err
-    if count == 2:
-        assert "mesh pp=3,dp=*,tp=3 needs at least 3 nodes with 4 devices" in words(outcome)
-
-
 def test_a_mesh_that_does_not_fit_stops_one_node_and_is_noted_for_several() -> None:
     outcome = run("meshctl", "doctor", "--", "--mesh=dp=*,tp=2", "--nnodes=1", environ=NO_GPU)
     assert "would stop a job: mesh dp=*,tp=2 needs a multiple of 2 workers, not 1" in words(outcome)

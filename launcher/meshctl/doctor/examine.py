@@ -72,8 +72,7 @@ def examine(
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
-    script = words.script or NO_SCRIPT
-    run = config.resolve(replace(words, script=script), environ, python, hostname, node_count or 1)
+    run = config.resolve(replace(words, script=words.script or NO_SCRIPT), environ, python, hostname)
     gathered = schedulers.resolve(words.values, environ, hostname)
     findings: list[Finding] = []
 

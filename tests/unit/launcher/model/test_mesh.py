@@ -98,13 +98,3 @@ def test_workers_must_fill_the_mesh(mesh: str, workers: int, sentence: str | Non
         with pytest.raises(UsageError) as caught:
             meshes.require_fit(meshes.parse(mesh), workers)
         assert str(caught.value) == sentence
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [("dp=-1,tp=2", "dp=* is as large as the nodes allow"), ("dp=*;tp=2", "write it like --mesh pp=4,dp=*,tp=8")],
-)
-def test_a_size_that_cannot_be_gets_a_hint(text: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        meshes.parse(text)
-    assert caught.value.hint == hint
