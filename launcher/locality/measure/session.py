@@ -150,6 +150,7 @@ class Session:
         self._lease = 0
         self._id = ""
         self._members: dict[str, tuple[int, Participant]] = {}  # id -> create revision of its key, what it says
+        self._names: dict[str, None] = {}  # of all that have come, also of those that have left again
         self._values: dict[str, bytes] = {}  # of all other keys
         self._is_over = threading.Event()
         self._serial = 0
@@ -233,6 +234,7 @@ class Session:
                 self._log(f"a node cannot take part in the measurement: {error}")
                 return
             self._members[rest] = (event.item.create_revision, participant)
+            self._names[participant.name] = None
         elif kind == "members":
             self._members.pop(rest, None)
         elif event.kind == "put":
@@ -274,10 +276,12 @@ class Session:
             if not self._wait_for_event(until):
                 if len(self._members) >= terms.node_least:
                     break
-                there = [self._members[one][1].name for one in self._list_members()]
+                there = {member.name for _, member in self._members.values()}
+                left = [name for name in self._names if name not in there]  # as one does whose limit ended earlier
                 raise TemporaryError(
-                    f"{len(there)} of {format_count(terms.node_count, 'node')} have come to the measurement within "
-                    f"{terms.wait_s:g} s: {format_list(there)}",
+                    f"{len(self._names)} of {format_count(terms.node_count, 'node')} have come to the measurement "
+                    f"within {terms.wait_s:g} s: {format_list(list(self._names))}"
+                    f"{f'; left again: {format_list(left)}' if left else ''}",
                     "it runs on all nodes at once, with the same --nnodes",
                 )
 
