@@ -96,6 +96,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _has_asked: bool = False  # SIGQUIT has come once
     _held_stop: events.StopRound | None = None  # put off while the survivors of a failure are looked at
     _progress_at: float = math.inf  # when the round's `progress` is made
+    _untold_silence: str = ""  # of this node; said once all are silent: one that waits for a save of another is well
     _poll: select.poll = field(default_factory=select.poll)
 
     def run(self) -> int:
@@ -224,6 +225,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
         self.worker_channel.begin(len(share.ranks), read_clock())
         self.progress, self._progress_at = None, read_clock() + PROGRESS_DELAY_S
+        self._untold_silence = ""
         if self.pump is not None:
             self.pump.reset_counts()
         specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
@@ -369,10 +371,14 @@ class Agent(Struct, kw_only=True, eq=False):
             return
         now = read_clock()
         news = self.progress.check(self.worker_channel.list_pids(self._round), now)
-        if news is not None:
-            log(str(news))
-            silence = "" if isinstance(news, str) else str(news)
-            self._get_inquiries().examination.report_silence(silence, now)
+        if isinstance(news, str):
+            if not self._untold_silence:
+                log(news)
+            self._untold_silence = ""
+            self._get_inquiries().examination.report_silence("", now)
+        elif news is not None:
+            self._untold_silence = str(news)
+            self._get_inquiries().examination.report_silence(self._untold_silence, now)
         if self.progress.needs_counters:
             self._get_inquiries().examination.count_calls(now)
 
@@ -382,8 +388,10 @@ class Agent(Struct, kw_only=True, eq=False):
             if conclusion.is_news:
                 log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
             return
-        for sentence in (*conclusion.answer.sentences, *conclusion.answer.folders):
-            log(sentence)
+        silence, self._untold_silence = self._untold_silence, ""
+        for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
+            if sentence:
+                log(sentence)
         log(f"hint: {conclusion.answer.hint}")
         answer = conclusion.answer
         self.observer.history.open().add_hang(

@@ -45,6 +45,14 @@ REPEAT_S = 30.0  # silence is reported again, in case another agent leads by now
 _COUNTERS = "counters"
 
 
+class _Asker(NamedTuple):
+    """Whom to tell what is concluded, under which id, and as the answer to what."""
+
+    to: str
+    id: str
+    purpose: Purpose
+
+
 class _Order(NamedTuple):
     """An order of the leader to look at the workers."""
 
@@ -79,8 +87,8 @@ class Examination:
         self._round: LocalRound | None = None
         self._asked: dict[str, float] = {}  # own questions, and when they are given up
         self._collection: Collection | None = None
-        self._askers: list[tuple[str, str]] = []  # member id and question
-        self._concluded: deque[tuple[Conclusion, list[tuple[str, str]]]] = deque()
+        self._askers: list[_Asker] = []
+        self._concluded: deque[tuple[Conclusion, list[_Asker]]] = deque()
         self._news: deque[Conclusion] = deque()
         self._counters: dict[int, tuple[object, ...]] | None = None
         self._silence: NodeSilence | None = None
@@ -212,7 +220,7 @@ class Examination:
             until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
             self._collection = Collection(os.urandom(8).hex(), purpose, until)
             self._send(TO_ROUND, Examine(id=self._collection.id, purpose=purpose, limit_s=limit_s))
-        self._askers.append((member_id if purpose == "question" else TO_ROUND, id))
+        self._askers.append(_Asker(member_id if purpose == "question" else TO_ROUND, id, purpose))
 
     def _take_silence(self, member_id: str, silence: NodeSilence, now: float) -> None:
         """Look at all workers once no node makes progress any more."""
@@ -222,7 +230,7 @@ class Examination:
             self._silent = {}
             self._take_question(member_id, silence.id, "silence", now)
 
-    def _conclude(self, collection: Collection, askers: list[tuple[str, str]]) -> None:
+    def _conclude(self, collection: Collection, askers: list[_Asker]) -> None:
         """Conclude in a thread, since thousands of ranks take a while."""
 
         def work() -> None:
@@ -231,9 +239,9 @@ class Examination:
 
         threading.Thread(target=work, name="diagnosis", daemon=True).start()
 
-    def _send_answer(self, conclusion: Conclusion, askers: list[tuple[str, str]]) -> None:
-        for to, id in dict.fromkeys(askers):
-            self._send(to, replace(conclusion, id=id))
+    def _send_answer(self, conclusion: Conclusion, askers: list[_Asker]) -> None:
+        for to, id, purpose in dict.fromkeys(askers):
+            self._send(to, replace(conclusion, id=id, purpose=purpose))
 
     # --- every agent's part ---
 

@@ -203,6 +203,16 @@ def test_all_are_told_once_no_node_makes_progress() -> None:
     assert len(agents.told["a"]) == 1, "once"
 
 
+def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
+    agents = Agents("a", "b")
+    id = agents.agents["a"].ask("question", AT)
+    for name in ("a", "b"):
+        agents.agents[name].report_silence("no output for 600 s", AT)
+    agents.run()
+    assert [conclusion.purpose for conclusion in agents.told["b"]] == ["silence"]
+    assert {(conclusion.purpose, conclusion.id) for conclusion in agents.told["a"]} == {("question", id), ("silence", "")}
+
+
 def test_a_silence_reaches_a_leader_that_came_later() -> None:
     agents = Agents("a", "b")
     agents.leader = "b"
