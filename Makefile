@@ -105,6 +105,10 @@ FAULTS ?= 20
 slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
 	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
 
+# Five minutes. Debuggers and disks that stand still need gdb and root.
+slow-healthy: .venv/installed ## jobs that pause for three times --hang-timeout and are well: none may be called hung
+	.venv/bin/python -m tests.support.jobs.healthy_runs
+
 # Half an hour for 20 runs of each of eight trees. All hosts share the cores of this machine, which has to be quiet.
 MEASURE_RUNS ?= 20
 slow-measure: .venv/installed servers ## find emulated trees by meshctl measure, MEASURE_RUNS times each
