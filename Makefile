@@ -162,7 +162,9 @@ bench-cluster: .venv/installed servers ## several agents and a real etcd: first 
 	for name in rendezvous failover scale; do \
 		$(BENCH) -m benchmarks.$$name --json benchmarks/records/$$name.jsonl || exit 1; done
 
-bench-hangs: .venv/installed ## find the rank that 999 others wait for, in their dumps
+# Three minutes on a quiet machine.
+bench-hangs: .venv/installed ## find the rank that 999 others wait for, in their dumps; what detection costs a real job
+	$(BENCH) -m benchmarks.detection
 	nice .venv/bin/python -m benchmarks.hangs
 
 bench-placement: .venv/installed ## quality, time and memory of the planner

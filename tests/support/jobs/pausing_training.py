@@ -30,8 +30,8 @@ Step = Callable[[bool], bool]
 """A step of all ranks; whether rank 0 has given True."""
 
 
-def begin_torch() -> tuple[int, Step]:
-    """Return this rank and a step."""
+def begin_torch() -> tuple[int, Step, Callable[[], None]]:
+    """Return this rank, a step, and what to call in the end."""
     import torch
     import torch.distributed as dist
 
@@ -43,10 +43,14 @@ def begin_torch() -> tuple[int, Step]:
         dist.all_reduce(flag)
         return bool(flag.item())
 
-    return rank, step
+    def end() -> None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+    return rank, step, end
 
 
-def begin_jax() -> tuple[int, Step]:
+def begin_jax() -> tuple[int, Step, Callable[[], None]]:
     import jax
     import numpy
     from jax.experimental import multihost_utils
@@ -58,7 +62,7 @@ def begin_jax() -> tuple[int, Step]:
     def step(value: bool) -> bool:
         return bool(multihost_utils.broadcast_one_to_all(numpy.array([value]))[0])
 
-    return jax.process_index(), step
+    return jax.process_index(), step, jax.distributed.shutdown
 
 
 def compile_torch(size: int) -> None:
@@ -119,7 +123,7 @@ def train(step: Step) -> Iterator[None]:
 
 def main(framework: str, how: str, seconds: float) -> None:
     begin, build = (begin_torch, compile_torch) if framework == "torch" else (begin_jax, compile_jax)
-    rank, step = begin()
+    rank, step, end = begin()
     if how == "compile":
         print("compiling", flush=True)
         size, until = 4, time.monotonic() + seconds
@@ -136,6 +140,7 @@ def main(framework: str, how: str, seconds: float) -> None:
                 time.sleep(STEP_S)
         elif rank == 0:  # the other one goes on to the next step, and waits there
             pause(how, seconds)
+    end()
 
 
 if __name__ == "__main__":
