@@ -66,3 +66,21 @@ def test_a_store_that_one_version_serves_is_used_by_the_other(tmp_path: Path, fi
         cluster.start(N2, options=("--rdzv-conf=is_host=0",), env=second)
         cluster.wait_for_round(1, 4)
         cluster.finish()
+
+
+@pytest.mark.parametrize("first", [OLD, {}], ids=["old leads", "new leads"])
+@pytest.mark.parametrize("failing", [0, 2], ids=["of the leader", "of the other"])
+def test_a_failure_is_charged_and_told_by_both(
+    tmp_path: Path, etcd: EtcdServer, first: dict[str, str], failing: int
+) -> None:
+    """The one of today looks at the survivors first, and asks the other one to do so."""
+    second = {} if first else OLD
+    script = f"mark('up')\nif RANK == {failing}: sys.exit(3)\nwait_for('never')"
+    options = ("--nnodes=2", "--max-restarts=1", *TWO)
+    with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
+        cluster.start(N1, env=first)
+        assert cluster.leader() == "n1"
+        cluster.start(N2, env=second)
+        ended = cluster.wait(N1, N2, exit_code=3)
+    told = f"a worker failed on n{2 if failing else 1} in round 2, 1 of 1 restarts used"
+    assert all(told in one.stderr for one in ended)
