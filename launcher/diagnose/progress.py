@@ -9,8 +9,9 @@ changes: a hang of one rank soon stops all, and the question here is whether, no
 
 Each of these has a limit. Nothing outside can tell the load of a checkpoint from a hang, so the limits before the first
 step are long, and a step counts as seen only by what a step alone does: the first heartbeat, the first line that
---expect describes. Without these, once as many looks have found signs as a limit holds: the bar of a load that takes
-five minutes is not taken for training.
+--expect describes. Without these, once signs have been found for ten minutes, and by as many looks as a limit holds:
+the bar of a load that takes five minutes is not taken for training, and neither are imports and compilations, which
+take no less where --hang-timeout is short.
 
 Time does not count as silence while no worker ran freely or while nobody looked: when a worker is stopped or debugged,
 and beyond two intervals between looks, because this machine slept or the agent was stopped.
@@ -33,6 +34,8 @@ OUTPUT = "output"
 EXPECTED = "line that --expect describes"
 PHASE = "change of phase"
 COLLECTIVE = "collective"
+START_UP_S = 600.0
+"""For how long signs have to go on until they count as those of steps, if they are none that a step alone gives."""
 _OF_A_STEP = (HEARTBEAT, EXPECTED)
 _NAMES = (EXPECTED, OUTPUT, HEARTBEAT)  # those that a sentence lists, in its order
 
@@ -79,6 +82,7 @@ class ProgressWatch:
         self._limits = limits
         self._stage = "start"
         self._active_looks = 0
+        self._active_s = 0.0  # since the first sign
         self._signs: Mapping[str, int] = {}
         self._phases: tuple[RankPhase, ...] = ()
         self._looked_at = now
@@ -106,6 +110,7 @@ class ProgressWatch:
         passed_s = min(now - self._looked_at, 2 * self._interval_s)
         if not (found.is_paused or self._was_paused):
             self._silence_s += passed_s
+            self._active_s += passed_s if self._stage != "start" else 0.0
         self._looked_at, self._was_paused = now, found.is_paused
         changed = [kind for kind, value in found.signs.items() if value != self._signs.get(kind, 0)]
         self._signs, self._phases = found.signs, found.phases
@@ -156,7 +161,7 @@ class ProgressWatch:
         if self._is_reported:
             self._resumption = f"progress again after {self._silence_s:.0f} s: {kind}"
         self._active_looks += 1
-        if has_stepped or self._active_looks > CHECKS_PER_TIMEOUT:
+        if has_stepped or (self._active_looks > CHECKS_PER_TIMEOUT and self._active_s >= START_UP_S):
             self._stage = "step"
         elif self._stage == "start":
             self._stage = "first step"

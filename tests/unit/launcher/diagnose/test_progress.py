@@ -80,8 +80,10 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
         (lambda _: see(), 800, "no output or heartbeat on this node since the start, 800 s of 800 s"),
         # A few lines, then a long compilation: it has not made a step yet.
         (lambda now: see(output=min(int(now), 45)), 1650, "on this node in the first step, 1600 s of 1600 s"),
-        # Output in more looks than a limit holds: it makes steps.
-        (lambda now: see(output=min(int(now), 205)), 290, "no output or heartbeat on this node"),
+        # Output in more looks than a limit holds, for less than ten minutes: it may compile.
+        (lambda now: see(output=min(int(now), 595)), 2200, "on this node in the first step, 1600 s of 1600 s"),
+        # For longer: it makes steps.
+        (lambda now: see(output=min(int(now), 605)), 690, "no output or heartbeat on this node"),
         # One heartbeat: a step is over.
         (lambda now: see(heartbeat=int(now > 95)), 180, "no output or heartbeat on this node"),
         # With --expect the sensors do not give output at all.
@@ -96,7 +98,7 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
             "no output or heartbeat on this node; rank 3 is in phase eval, 240 s of 240 s",
         ),
     ],
-    ids=["start", "first step", "output", "heartbeat", "expected line", "phase"],
+    ids=["start", "first step", "little output", "output", "heartbeat", "expected line", "phase"],
 )
 def test_each_stage_and_phase_has_its_own_limit(find: Find, said_at: float, words: str) -> None:
     ((at, silence),) = Node().live(5000, find).said

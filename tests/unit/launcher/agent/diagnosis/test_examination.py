@@ -210,7 +210,10 @@ def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
         agents.agents[name].report_silence("no output for 600 s", AT)
     agents.run()
     assert [conclusion.purpose for conclusion in agents.told["b"]] == ["silence"]
-    assert {(conclusion.purpose, conclusion.id) for conclusion in agents.told["a"]} == {("question", id), ("silence", "")}
+    assert {(conclusion.purpose, conclusion.id) for conclusion in agents.told["a"]} == {
+        ("question", id),
+        ("silence", ""),
+    }
 
 
 def test_a_silence_reaches_a_leader_that_came_later() -> None:
