@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,18 +24,19 @@ GROUPS_MAX = 8
 CALLS_MAX = 3
 """The last of a group: another member may have stayed in an earlier one."""
 TIMES_MAX = 20
+_Number = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]  # JSON has no limit, but the way through a float has
 
 
 class _Entry(msgspec.Struct):
     process_group: tuple[str, str]
-    collective_seq_id: int
+    collective_seq_id: _Number
     pg_id: int
     profiling_name: str
     retired: bool
-    time_created_ns: int
-    time_discovered_started_ns: int = 0
-    time_discovered_completed_ns: int = 0
-    duration_ms: float | None = None
+    time_created_ns: _Number
+    time_discovered_started_ns: _Number = 0
+    time_discovered_completed_ns: _Number = 0
+    duration_ms: Annotated[float, msgspec.Meta(lt=2**62)] | None = None
     is_p2p: bool = False
     input_sizes: Any = ()
     input_dtypes: Any = ()
@@ -55,7 +56,7 @@ def read_dump(dump: bytes, now_ns: int) -> tuple[tuple[GroupCalls, ...], bool]:
         raise ValueError(f"the flight recorder's dump has {len(dump):,} bytes, {DUMP_MAX:,} are the most")
     try:
         found = msgspec.json.decode(dump, type=_Dump)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"the flight recorder's dump cannot be read: {error}") from None
     groups: dict[tuple[str, str], list[_Entry]] = {}
     for entry in found.entries:

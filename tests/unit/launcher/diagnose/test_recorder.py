@@ -68,8 +68,32 @@ def test_when_the_last_calls_began_and_how_long_they_took_is_read() -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"", b"[]", b'{"entries": [1]}', dump(entry(1))[:-40], b'{"entries": 3}', b" " * (DUMP_MAX + 1), b"\xff" * 50],
-    ids=["empty", "list", "number", "half", "no list", "huge", "bytes"],
+    [
+        b"",
+        b"[]",
+        b'{"entries": [1]}',
+        dump(entry(1))[:-40],
+        b'{"entries": 3}',
+        b" " * (DUMP_MAX + 1),
+        b"\xff" * 50,
+        b'{"entries": ' + b"[" * 99_999,
+        b'{"entries": [{"unknown": ' + b"[" * 99_999,
+        dump(entry(1, time_created_ns=-(10**400))),
+        dump(entry(1, duration_ms=1e300)),
+    ],
+    ids=[
+        "empty",
+        "list",
+        "number",
+        "half",
+        "no list",
+        "huge",
+        "bytes",
+        "deep",
+        "deep inside",
+        "beyond a float",
+        "long",
+    ],
 )
 def test_what_is_no_dump_is_refused_in_a_sentence(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"^the flight recorder's dump "):
