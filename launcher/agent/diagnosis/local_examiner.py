@@ -16,16 +16,21 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.diagnose.request import ExamineReport, ExamineRequest, Levels, Target
 from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import WorkerSpec
 
 MARGIN_S = 1.0  # beyond the examiner's own limit: its start, and what a busy machine needs
+REQUEST_MAX = 120_000
+"""Bytes of a request; a longer one, of many workers with long paths, goes without their log files. The kernel takes
+131,072 as one argument."""
 _OUTPUT_MAX = 4 << 20
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+# Without the current directory on the path, where a script may have modules that are named like Python's own.
 _PROGRAM = (
-    "import os, sys; os.dup2(1, 2); sys.path.insert(0, sys.argv.pop(1)); "
+    "import os, sys; os.dup2(1, 2); sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
     "from launcher.diagnose.examiner import main; sys.exit(main(sys.argv[1:]))"
 )
 
@@ -59,7 +64,11 @@ class LocalExaminer:
                 one.waiting.append(key)
                 return
         request = ExamineRequest(targets=tuple(targets), folder=folder, limit_s=limit_s, levels=levels)
-        argv = (sys.executable, "-c", _PROGRAM, _ROOT, msgspec.json.encode(request).decode())
+        text = msgspec.json.encode(request)
+        if len(text) > REQUEST_MAX:
+            short = tuple(replace(one, outputs=()) for one in targets)
+            text = msgspec.json.encode(replace(request, targets=short))
+        argv = (sys.executable, "-c", _PROGRAM, _ROOT, text.decode())
         try:
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
         except OSError as error:

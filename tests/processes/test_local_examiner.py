@@ -1,0 +1,112 @@
+"""How an agent starts its examiner and takes what it says: its place, its output, and its end at the wrong moment."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
+from launcher.diagnose.request import ExamineReport, Target
+from launcher.supervisor.messages import WorkerSpec
+from tests.support.waiting import wait_until
+
+NOW = 100.0
+LATE = NOW + 60.0
+
+
+class FakeSupervisor:
+    """Runs what it is told to in a directory; with `instead`, that Python text in its place."""
+
+    def __init__(self, place: Path, instead: str = "") -> None:
+        self.place = place
+        self.instead = instead
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def examine(self, spec: WorkerSpec) -> None:
+        argv = [sys.executable, "-c", self.instead] if self.instead else list(spec.argv)
+        assert spec.stdout is not None
+        with contextlib.suppress(OSError):
+            self.started.append(subprocess.Popen(argv, stdout=spec.stdout, cwd=self.place))
+        os.close(spec.stdout)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[FakeSupervisor]:
+    fake = FakeSupervisor(tmp_path)
+    yield fake
+    for one in fake.started:
+        one.kill()
+        one.wait()
+
+
+def examine(supervisor: FakeSupervisor, *targets: Target, now: float = NOW, limit_s: float = 20.0) -> ExamineReport:
+    examiner = LocalExaminer(supervisor, select.poll())  # type: ignore[arg-type]
+    examiner.begin("key", targets, "recorder", "", limit_s, NOW)
+    found: list[tuple[Any, ExamineReport]] = []
+    wait_until(lambda: found.extend(examiner.take(now)) or found, 60, "the report")
+    assert examiner.wake_at == math.inf
+    ((key, report),) = found
+    assert key == "key"
+    return report
+
+
+def test_modules_of_the_script_do_not_take_the_place_of_pythons_own(supervisor: FakeSupervisor, tmp_path: Path) -> None:
+    for name in ("select", "socket", "subprocess", "msgspec", "launcher", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the script')")
+    report = examine(supervisor, Target(rank=3, pid=os.getpid()))
+    assert [one.rank for one in report.ranks] == [3], report.remarks
+
+
+def test_of_workers_with_very_long_paths_the_log_files_are_left_out(supervisor: FakeSupervisor) -> None:
+    targets = [Target(rank=rank, pid=os.getpid(), outputs=("/x" * 1000, "/y" * 1000)) for rank in range(64)]
+    assert len(examine(supervisor, *targets).ranks) == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ("", "it was ended, or has not answered in time"),
+        ("print('{\"ranks\": [')", '{"ranks": ['),
+        ("print('Traceback'); print('OSError: no room')", "OSError: no room"),
+        ("import sys; sys.stdout.buffer.write(b'x' * 9_000_000)", "x" * 200),
+    ],
+    ids=["nothing", "half", "an exception", "huge"],
+)
+def test_what_is_no_report_is_a_remark(supervisor: FakeSupervisor, text: str, remark: str) -> None:
+    supervisor.instead = text or "pass"
+    report = examine(supervisor, Target(rank=3, pid=1))
+    assert (report.ranks, report.remarks) == ((), (f"the workers could not be looked at: {remark}",))
+
+
+def test_an_examiner_that_does_not_end_is_given_up_at_its_limit(supervisor: FakeSupervisor) -> None:
+    supervisor.instead = "import time; time.sleep(600)"
+    examiner = LocalExaminer(supervisor, select.poll())  # type: ignore[arg-type]
+    examiner.begin("one", (), "all", "", 5.0, NOW)
+    examiner.begin("two", (), "all", "", 5.0, NOW + 1)
+    examiner.begin("three", (), "recorder", "", 5.0, NOW + 1)
+    assert len(supervisor.started) == 2, "a look that is under way serves a second question"
+    assert examiner.wake_at == NOW + 5 + MARGIN_S
+    assert examiner.take(examiner.wake_at - 0.1) == []
+    assert [key for key, _ in examiner.take(examiner.wake_at)] == ["one", "two"]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    examiner.close()
+    assert len(os.listdir("/proc/self/fd")) == descriptors - 1
+    assert examiner.wake_at == math.inf
+
+
+def test_without_a_descriptor_the_report_says_so(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(flags: int) -> tuple[int, int]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe2", refuse)
+    report = examine(supervisor, Target(rank=3, pid=1))
+    assert report.remarks == ("the workers could not be looked at: Too many open files",)
