@@ -69,8 +69,8 @@ class RankEvidence(Record, frozen=True, kw_only=True):
     """`wait`: the kernel's function in which it waits, if any. `cpu`: cores that it used while it was looked at.
 
     `stack`: of the main thread, the innermost frame first; None if it could not be read. `groups`: None without a
-    recorder. `is_truncated`: the recorder has forgotten groups that it had. `silent_s`: since its last output.
-    `tracer`: the process that traces it, a debugger: "gdb".
+    recorder. `is_truncated`: the recorder has forgotten groups that it had. `tracer`: the process that traces it, a
+    debugger: "gdb". `silent_s`: since its last output; in the incident folder alone, since that output's disk may hang.
     """
 
     rank: int

@@ -33,6 +33,7 @@ ANSWER_LIMIT_S = 1.0
 """For a worker's server: its answers take 0.5 to 6 ms."""
 STACK_LIMIT_S = 3.0
 """For py-spy, which takes 10 ms."""
+KILL_LIMIT_S = 0.02
 _STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "stopped"}
 _PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PIECE = 1 << 20
@@ -57,7 +58,7 @@ def gather(targets: Sequence[Target], limit_s: float = LIMIT_S, levels: Levels =
     spies = [_Spy(command, one.target.pid, until) for one in alive] if command else []
     _wait_for([*questions, *spies])
     for one, question in zip((one for one in alive if one.can_answer), questions, strict=True):
-        one.take_dump(question)
+        one.take_dump(question, until)
     if levels == "all":
         _take_stacks(alive, spies, until)
     return [one.conclude() for one in subjects]
@@ -132,9 +133,11 @@ class _Subject:
         self._groups: tuple[GroupCalls, ...] | None = None
         self._is_truncated = False
 
-    def take_dump(self, question: _Question) -> None:
+    def take_dump(self, question: _Question, until: float) -> None:
         try:
             self.dump = question.take()
+            if time.monotonic() > until:  # large dumps of those before it have used the time
+                raise ValueError("the flight recorder's dump came too late to be read")
             self._groups, self._is_truncated = recorder.read_dump(self.dump, time.time_ns())
         except ValueError as error:
             self.missing.append(str(error))
@@ -171,22 +174,12 @@ class _Subject:
             wait=last.wait,
             tracer=tracer.name if tracer else "",
             cpu=(last.cpu_s - self.first.cpu_s) / passed_s if last.state != "ended" and passed_s > 0 else 0.0,
-            silent_s=_find_silence(self.target.outputs),
             stack=self.stack,
             groups=self._groups,
             is_truncated=self._is_truncated,
             missing=tuple(self.missing),
         )
         return Examined(evidence=evidence, dump=self.dump, stack_text=self.stack_text)
-
-
-def _find_silence(outputs: Sequence[str]) -> float | None:
-    """Return the seconds since the newest of these files was written; None if there is none."""
-    times = []
-    for path in outputs:
-        with contextlib.suppress(OSError):
-            times.append(os.stat(path).st_mtime)
-    return max(0.0, time.time() - max(times)) if times else None
 
 
 class _Answer:
@@ -288,13 +281,17 @@ class _Spy(_Answer):
         if self._problem:
             raise ValueError(self._problem)
         is_late = not self.is_complete
-        with self._process as process:
+        process = self._process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
             try:
                 process.wait(0 if is_late else max(0.1, self.until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 is_late = True
                 process.kill()
-            assert process.stderr is not None
+                with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel, with the worker that it reads
+                    process.wait(KILL_LIMIT_S)
             text = b"" if is_late else process.stderr.read1()  # type: ignore[attr-defined]
         if is_late:
             raise ValueError("no stacks: py-spy has not answered in time")

@@ -12,11 +12,14 @@ user's alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
 
 from launcher.diagnose.gather import Examined
 from launcher.diagnose.request import Target
@@ -63,8 +66,10 @@ def write_incident(
 
 def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents."""
+    outputs = {target.rank: target.outputs for target in targets}
     for one in examined:
-        yield f"rank_{one.evidence.rank}.json", codec.encode(one.evidence)
+        silent_s = _find_silence(outputs.get(one.evidence.rank, ()))
+        yield f"rank_{one.evidence.rank}.json", codec.encode(replace(one.evidence, silent_s=silent_s))
     for one in examined:
         if one.stack_text:
             yield f"rank_{one.evidence.rank}.stacks.json", one.stack_text
@@ -77,6 +82,15 @@ def _list_files(targets: Sequence[Target], examined: Sequence[Examined]) -> Iter
             yield f"rank_{one.evidence.rank}.recorder.json.gz", packer.compress(one.dump) + packer.flush()
         elif one.dump:
             yield f"rank_{one.evidence.rank}.recorder.json", one.dump
+
+
+def _find_silence(outputs: Sequence[str]) -> float | None:
+    """Return the seconds since the newest of these files was written; None if there is none."""
+    times = []
+    for path in outputs:
+        with contextlib.suppress(OSError):
+            times.append(os.stat(path).st_mtime)
+    return max(0.0, time.time() - max(times)) if times else None
 
 
 def _write_file(path: str, content: bytes) -> None:

@@ -156,3 +156,50 @@ def test_sixty_four_workers_are_looked_at_within_the_limit() -> None:
         assert time.monotonic() - began < 30  # a generous limit: what is late is missing, not waited for
         assert [one.evidence.rank for one in found] == list(range(64))
         assert {one.evidence.state for one in found} == {"sleeps"}
+
+
+def test_a_py_spy_that_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = tmp_path / "py-spy"
+    spy.write_text("#!/bin/sh\nexec sleep 600\n")
+    spy.chmod(0o755)
+    spared: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr("launcher.diagnose.stacks.find_command", lambda: str(spy))
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: spared.append(self))
+    with run(SLEEP) as child:
+        began = time.monotonic()
+        found = examine(child.pid, limit_s=0.2).evidence
+        took_s = time.monotonic() - began
+    monkeypatch.undo()
+    for one in spared:
+        one.kill()
+        one.wait()
+    assert "no stacks: py-spy has not answered in time" in found.missing
+    assert took_s < 60, "it would have slept for 600 s"
+
+
+def test_dumps_that_come_too_late_to_be_read_cost_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(dump: bytes, now_ns: int) -> tuple[tuple[()], bool]:
+        while time.monotonic() < until:
+            pass
+        return (), False
+
+    path = str(tmp_path / "recorder")
+    monkeypatch.setattr("launcher.diagnose.recorder.read_dump", read)
+    with socket.socket(socket.AF_UNIX) as listener, run(SLEEP) as child:
+        listener.bind(path)
+        listener.listen()
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+        threading.Thread(target=serve, daemon=True).start()
+        until = time.monotonic() + 2.0
+        targets = [Target(rank=rank, pid=child.pid, socket_path=path) for rank in range(2)]
+        first, second = (one.evidence for one in gather(targets, 1.9, "recorder"))
+    assert (first.groups, first.missing) == ((), ())
+    assert (second.groups, second.missing) == (None, ("the flight recorder's dump came too late to be read",))
+    assert second.state == "sleeps"
