@@ -36,7 +36,6 @@ from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
 from rendezvous.driver.driver import Driver
-from rendezvous.events import Event
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
 from rendezvous.settings import Settings
@@ -118,7 +117,7 @@ def build_agent(
     observer = make_observer(
         config, layout, spec_builder, membership, slots, reason, shared_page, pump, host, sinks, wakeup.wake
     )
-    inquiries = partial(_make_inquiries, supervisor, membership.driver.submit, wakeup.wake, layout, host)
+    inquiries = partial(_make_inquiries, supervisor, membership.driver, wakeup.wake, layout, host)
     return Agent(
         script=config.script,
         reason=reason,
@@ -174,7 +173,7 @@ def _make_worker_channel(
 
 def _make_inquiries(
     supervisor: Supervisor,
-    submit: Callable[[Event], None],
+    driver: Driver,
     wake: Callable[[], None],
     layout: LogLayout,
     host: str,
@@ -190,14 +189,15 @@ def _make_inquiries(
 
         return Examination(
             LocalExaminer(supervisor, poll),
-            submit,
+            driver.submit,
             wake,
             host,
             layout.make_incident_path,
+            lambda: len(driver.machine.list_members()),
             keeps_failures=not layout.is_temporary,
         )
 
-    return Inquiries(poll, make_examination, submit, layout.run_id, host, observer.answer, observer.bridge)
+    return Inquiries(poll, make_examination, driver.submit, layout.run_id, host, observer.answer, observer.bridge)
 
 
 def _watch_progress(

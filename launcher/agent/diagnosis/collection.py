@@ -6,51 +6,58 @@ once. Ranks that are missing by then are told as unknown: their agent may be los
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from launcher.agent.diagnosis.messages import Conclusion, Evidence, Purpose
-from launcher.diagnose.answer import Gap, make_answer
+from launcher.agent.diagnosis.messages import Conclusion, Evidence, Purpose, encode_message
+from launcher.diagnose.answer import Gap, HangAnswer, make_answer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.stack_groups import render_stacks
 from launcher.diagnose.stragglers import describe_straggler, find_stragglers
 from launcher.diagnose.verdict import Diagnosis, diagnose
 from launcher.worker.grid import WorkerMesh
+from rendezvous.peers.messages import LINE_MAX, NOTE_MAX
 
 PAGE_RANKS = 16
 """Ranks in one message: some two kilobytes each, with room for what JSON within JSON adds."""
 WORLD_MAX = 1 << 20
 STACKS_MAX = 30_000
 """Characters of all stacks in an answer; the folders have the rest."""
-_NO_MESH = WorkerMesh(axes=("dp",), shape=(1,), rank=0, group_names=("dp",))
-_NO_ANSWER = make_answer(
-    Diagnosis(
-        kind="unclear",
-        culprits=(),
-        sentences=("no agent has answered that runs workers: the job may be between two rounds",),
-    ),
-    (),
-    _NO_MESH,
-)
+GAPS_MAX = 32
+"""Reasons in an answer that would be too long for a note with all of them."""
+_LINE_SHARE = 0.9  # of what a connection takes, the rest of the message's own words
+NO_MESH = WorkerMesh(axes=("dp",), shape=(1,), rank=0, group_names=("dp",))
+_NO_ROUND = "no round runs now, so there is no worker to look at"
+_NO_ANSWER = "no agent has answered that runs workers: the job may be between two rounds"
+_SEE_LEADER = "see what the agent that leads says it waits for, in its output or by meshctl status"
 
 
 class Collection:
-    """One examination of all workers of a round. `until`: when it concludes with what it has."""
+    """One examination of all workers of a round. `until`: when it concludes with what it has.
 
-    def __init__(self, id: str, purpose: Purpose, until: float) -> None:
+    `member_count`: the agents that were asked, if that is known.
+    """
+
+    def __init__(self, id: str, purpose: Purpose, until: float, member_count: int = 0) -> None:
         self.id = id
         self.purpose = purpose
         self.until = until
+        self._member_count = member_count
+        self._idle: set[str] = set()  # members on which no round runs
         self._round = 0
-        self._mesh = _NO_MESH
+        self._mesh = NO_MESH
         self._ranks: dict[int, RankEvidence] = {}
         self._nodes: dict[int, str] = {}
         self._folders: dict[str, str] = {}
         self._remarks: dict[str, str] = {}
 
-    def add(self, evidence: Evidence) -> None:
+    def add(self, member_id: str, evidence: Evidence) -> None:
         """Add what a node has seen. The first one says which round it is; what does not belong to it is left out."""
+        if evidence.round == 0:
+            self._idle.add(member_id)
+            return
         if not self._round and _is_sound(evidence):
             self._round, self._mesh = evidence.round, evidence.mesh
         if evidence.round != self._round:
@@ -64,27 +71,46 @@ class Collection:
 
     @property
     def is_complete(self) -> bool:
-        return self._round > 0 and len(self._ranks) == self._mesh.world_size
+        return self._is_idle or (self._round > 0 and len(self._ranks) == self._mesh.world_size)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no agent runs a round."""
+        return 0 < self._member_count <= len(self._idle)
 
     def conclude(self) -> Conclusion:
         """Name the ranks that the others wait for."""
         if not self._round:
-            return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=_NO_ANSWER)
+            sentence = _NO_ROUND if self._is_idle else _NO_ANSWER
+            answer = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=(sentence,)), (), NO_MESH)
+            return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=replace(answer, hint=_SEE_LEADER))
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
         late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
         answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders, stragglers=late)
+        answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps))
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:
             stacks = f"{stacks[:STACKS_MAX].rpartition(chr(10))[0]}\n... the rest is in the folders\n"
-        return Conclusion(
+        conclusion = Conclusion(
             id=self.id,
             round=self._round,
             purpose=self.purpose,
-            answer=replace(answer, gaps=(*self._list_gaps(), *answer.gaps)),
+            answer=answer,
             stacks=stacks,
             is_news=any(self._ranks[rank].state != "ended" for rank in answer.culprits if rank in self._ranks),
+            to_end=self._choose_to_end(answer),
         )
+        return _shorten_conclusion(conclusion)
+
+    def _choose_to_end(self, answer: HangAnswer) -> tuple[int, ...]:
+        """Return the ranks whose end makes all restart: those that the others wait for, or else the first that lives.
+
+        A rank that has ended cannot be ended: one that has left with exit code 0 is why the others hang.
+        """
+        live = [rank for rank in sorted(self._ranks) if self._ranks[rank].state not in ("ended", "unknown")]
+        is_sure = answer.kind not in ("unknown", "unclear")
+        return tuple(rank for rank in answer.culprits if rank in live and is_sure) or tuple(live[:1])
 
     def _list_gaps(self) -> Iterator[Gap]:
         missing = tuple(rank for rank in range(self._mesh.world_size) if rank not in self._ranks)
@@ -99,6 +125,18 @@ def _is_sound(evidence: Evidence) -> bool:
     """Whether its mesh can be one: it comes from another agent."""
     axes, shape = evidence.mesh.axes, evidence.mesh.shape
     return len(axes) == len(shape) > 0 and min(shape) > 0 and evidence.mesh.world_size <= WORLD_MAX
+
+
+def _shorten_conclusion(conclusion: Conclusion) -> Conclusion:
+    """Shorten what no note can hold: each of many ranks may have a reason of its own for what is not known of it."""
+    answer = conclusion.answer
+    found = conclusion
+    for gap_count in (GAPS_MAX, 0):
+        text = encode_message(found)
+        if len(text) <= NOTE_MAX and len(json.dumps(text)) <= LINE_MAX * _LINE_SHARE:
+            break
+        found = replace(conclusion, stacks="", answer=replace(answer, gaps=answer.gaps[:gap_count]))
+    return found
 
 
 def split_pages(evidence: Evidence) -> Iterator[Evidence]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from launcher.agent.diagnosis.collection import Collection, split_pages
+from launcher.agent.diagnosis.collection import NO_MESH, Collection, split_pages
 from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
 from launcher.agent.diagnosis.local_round import LocalRound
 from launcher.agent.diagnosis.messages import (
@@ -35,7 +35,7 @@ from launcher.agent.diagnosis.messages import (
 )
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.request import ExamineReport
-from rendezvous.events import TO_LEADER, TO_ROUND, Event, SendNote
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 
 LIMIT_S = 5.0
 FAILURE_LIMIT_S = 1.0
@@ -45,25 +45,27 @@ REPEAT_S = 30.0  # silence is reported again, in case another agent leads by now
 _COUNTERS = "counters"
 
 
+class _Order(NamedTuple):
+    """An order of the leader to look at the workers, and the round that it met here."""
+
+    member_id: str
+    order: Examine
+    round: int
+
+
 class _Asker(NamedTuple):
-    """Whom to tell what is concluded, under which id, and as the answer to what."""
+    """Whom to tell what is concluded, and under which question of its own; "" for all, who have not asked."""
 
     to: str
     id: str
     purpose: Purpose
 
 
-class _Order(NamedTuple):
-    """An order of the leader to look at the workers."""
-
-    member_id: str
-    order: Examine
-
-
 # docs/internals/decisions/0048-an-examiner-process-and-one-who-concludes.md
 class Examination:
     """`submit` hands an event to the agreement. `find_folder` returns a new incident folder of a round, or "".
     `keeps_failures`: whether a failure leaves one, too; not where nobody has named a directory for logs.
+    `count_members`: of the job, as far as this agent knows; 0 if it does not lead.
 
     `wake` may be called from any thread.
     """
@@ -75,6 +77,7 @@ class Examination:
         wake: Callable[[], None],
         node: str,
         find_folder: Callable[[int], str],
+        count_members: Callable[[], int],
         *,
         keeps_failures: bool = True,
     ) -> None:
@@ -83,6 +86,7 @@ class Examination:
         self._wake = wake
         self._node = node
         self._find_folder = find_folder
+        self._count_members = count_members
         self._keeps_failures = keeps_failures
         self._round: LocalRound | None = None
         self._asked: dict[str, float] = {}  # own questions, and when they are given up
@@ -95,6 +99,7 @@ class Examination:
         self._repeat_at = math.inf
         self._silent: dict[str, NodeSilence] = {}  # by member, as the leader has heard
         self._hold_until = -math.inf
+        self._has_held = False  # in this round
 
     # --- this node's round ---
 
@@ -102,7 +107,7 @@ class Examination:
         """Examine this round from now on."""
         self._round = local_round
         self._silence, self._silent, self._repeat_at, self._counters = None, {}, math.inf, None
-        self._hold_until = -math.inf
+        self._hold_until, self._has_held = -math.inf, False
 
     def update(self, local_round: LocalRound) -> None:
         """The same round, of which more runs by now."""
@@ -133,10 +138,17 @@ class Examination:
         id = os.urandom(8).hex()
         if purpose == "question":
             self._asked[id] = now + LIMIT_S + 2 * NOTES_LIMIT_S + MARGIN_S
-        elif purpose == "failure":  # the order to stop may be under way already
-            self._hold_until = now + FAILURE_LIMIT_S
+        elif purpose == "failure":
+            if self._has_held:  # the survivors are being looked at, or have been
+                return id
+            self._hold(now)  # the order to stop may be under way already
         self._send(TO_LEADER, Ask(id=id, purpose=purpose))
         return id
+
+    def _hold(self, now: float) -> None:
+        """Hold this round's workers, for one second of its life at most, however many nodes ask for it."""
+        if not self._has_held:
+            self._has_held, self._hold_until = True, now + FAILURE_LIMIT_S
 
     def report_silence(self, sentence: str, now: float) -> None:
         """Tell the leader that no worker here makes progress; "" that one does again."""
@@ -171,7 +183,7 @@ class Examination:
                 self._examine(member_id, order, now)
             case Evidence() as evidence:
                 if self._collection is not None and evidence.id == self._collection.id:
-                    self._collection.add(evidence)
+                    self._collection.add(member_id, evidence)
             case Conclusion() as conclusion:
                 if conclusion.purpose == "silence":
                     self._repeat_at = math.inf
@@ -218,9 +230,10 @@ class Examination:
         if self._collection is None:
             limit_s = FAILURE_LIMIT_S if purpose == "failure" else LIMIT_S
             until = now + limit_s + MARGIN_S + NOTES_LIMIT_S
-            self._collection = Collection(os.urandom(8).hex(), purpose, until)
-            self._send(TO_ROUND, Examine(id=self._collection.id, purpose=purpose, limit_s=limit_s))
-        self._askers.append(_Asker(member_id if purpose == "question" else TO_ROUND, id, purpose))
+            self._collection = Collection(os.urandom(8).hex(), purpose, until, self._count_members())
+            self._send(TO_ALL, Examine(id=self._collection.id, purpose=purpose, limit_s=limit_s))
+        is_question = purpose == "question"
+        self._askers.append(_Asker(member_id if is_question else TO_ROUND, id if is_question else "", purpose))
 
     def _take_silence(self, member_id: str, silence: NodeSilence, now: float) -> None:
         """Look at all workers once no node makes progress any more."""
@@ -240,25 +253,27 @@ class Examination:
         threading.Thread(target=work, name="diagnosis", daemon=True).start()
 
     def _send_answer(self, conclusion: Conclusion, askers: list[_Asker]) -> None:
-        for to, id, purpose in dict.fromkeys(askers):
-            self._send(to, replace(conclusion, id=id, purpose=purpose))
+        for one in dict.fromkeys(askers):
+            self._send(one.to, replace(conclusion, id=one.id, purpose=one.purpose))
 
     # --- every agent's part ---
 
     def _examine(self, member_id: str, order: Examine, now: float) -> None:
         if self._round is None:
+            self._send_idle(member_id, order)
             return
-        if order.purpose == "failure" and self._hold_until == -math.inf:
-            self._hold_until = now + order.limit_s
+        if order.purpose == "failure":
+            self._hold(now)
         folder = self._find_folder(self._round.number) if order.purpose != "failure" or self._keeps_failures else ""
-        key = _Order(member_id, order)
+        key = _Order(member_id, order, self._round.number)
         self._examiner.begin(key, self._round.targets, "all", folder, order.limit_s, now)
 
     def _send_evidence(self, by: _Order, report: ExamineReport) -> None:
+        if self._round is None or self._round.number != by.round:  # it has ended meanwhile
+            self._send_idle(by.member_id, by.order)
+            return
         if by.order.purpose == "failure":
             self._hold_until = -math.inf
-        if self._round is None:
-            return
         ranks = tuple(self._add_exit_code(one) for one in report.ranks)
         evidence = Evidence(
             id=by.order.id,
@@ -271,6 +286,9 @@ class Examination:
         )
         for page in split_pages(evidence):
             self._send(by.member_id, page)
+
+    def _send_idle(self, to: str, order: Examine) -> None:
+        self._send(to, Evidence(id=order.id, node=self._node, round=0, mesh=NO_MESH, ranks=()))
 
     def _add_exit_code(self, one: RankEvidence) -> RankEvidence:
         assert self._round is not None

@@ -121,7 +121,7 @@ class Inquiries:
     def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded without a question of this node."""
         for asker, question in self._take_questions():
-            if question.kind == "why" and self._round is not None:
+            if question.kind == "why":
                 self.ask(partial(_answer, asker), now)
             elif question.kind in ("inspect", "inspect_node"):
                 self._inspect(asker, question, now)

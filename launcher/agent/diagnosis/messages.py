@@ -49,7 +49,10 @@ class Examine(_Message, frozen=True, kw_only=True, tag="examine"):
 
 
 class Evidence(_Message, frozen=True, kw_only=True, tag="evidence"):
-    """`mesh`: of any of its ranks. `folder`: where the node keeps the whole of it; "" if it does not."""
+    """`mesh`: of any of its ranks. `folder`: where the node keeps the whole of it; "" if it does not.
+
+    `round`: 0 if no round runs on the node, so that nobody waits for it.
+    """
 
     node: str
     round: int
@@ -62,7 +65,7 @@ class Evidence(_Message, frozen=True, kw_only=True, tag="evidence"):
 class Conclusion(_Message, frozen=True, kw_only=True, tag="conclusion"):
     """What the leader concludes. `stacks`: of all ranks, for people. `round`: 0 if no agent has answered.
 
-    `is_news`: whether it names more than a worker that has failed.
+    `is_news`: whether it names more than a worker that has failed. `to_end`: the ranks to end for a restart of all.
     """
 
     round: int
@@ -70,6 +73,7 @@ class Conclusion(_Message, frozen=True, kw_only=True, tag="conclusion"):
     answer: HangAnswer
     stacks: str = ""
     is_news: bool = True
+    to_end: tuple[int, ...] = ()
 
 
 Message = Ask | NodeSilence | Examine | Evidence | Conclusion

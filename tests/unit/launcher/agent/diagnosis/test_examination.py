@@ -10,11 +10,11 @@ import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.messages import Conclusion
+from launcher.agent.diagnosis.messages import Ask, Conclusion, encode_message
 from launcher.diagnose.evidence import Frame, RankEvidence
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
-from rendezvous.events import TO_LEADER, TO_ROUND, SendNote
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
 
 AT = 100.0
 LOADER = (Frame(function="read", file="/home/me/loader.py", line=31),)
@@ -79,10 +79,13 @@ class Agents:
     def _make(self, name: str) -> Examination:
         def submit(event: Any) -> None:
             assert isinstance(event, SendNote)
-            to = {TO_LEADER: [self.leader], TO_ROUND: self.round}.get(event.to, [event.to])
+            to = {TO_LEADER: [self.leader], TO_ROUND: self.round, TO_ALL: list(self.agents)}.get(event.to, [event.to])
             self.notes += [(name, one, event.text) for one in to]
 
-        return Examination(self.examiners[name], submit, self.woken.set, name, lambda round: f"/log/{round}")  # type: ignore[arg-type]
+        examiner: Any = self.examiners[name]
+        return Examination(
+            examiner, submit, self.woken.set, name, lambda round: f"/log/{round}", lambda: len(self.agents)
+        )
 
     def run(self, until: float = AT) -> None:
         """Deliver every note, and let all do what is due, until nothing happens any more."""
@@ -159,8 +162,22 @@ def test_between_two_rounds_the_answer_says_so() -> None:
         agent.end()
     agents.agents["b"].ask("question", AT)
     agents.run()
-    agents.run(agents.agents["a"].wake_at)
     assert agents.told["b"][0].round == 0
+    assert agents.told["b"][0].answer.sentences == ("no round runs now, so there is no worker to look at",)
+
+
+def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
+    agents = Agents("a", "b")
+    agents.agents["a"].ask("question", AT)
+    for examiner in agents.examiners.values():
+        examiner.is_stuck = True
+    agents.run()
+    for name, agent in agents.agents.items():
+        agent.end()
+        agents.examiners[name].is_stuck = False
+    agents.agents["b"].begin(LocalRound(2, MESH, [Target(rank=0, pid=1)], {}))  # what it has seen is of round 1
+    agents.run()
+    assert agents.told["a"][0].round == 0
 
 
 def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> None:
@@ -175,6 +192,33 @@ def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> Non
     assert agents.agents["b"].hold_until == float("-inf")
     assert [conclusion.purpose for found in agents.told.values() for conclusion in found] == ["failure", "failure"], (
         "all are told"
+    )
+
+
+def test_a_failure_on_many_nodes_holds_their_workers_once_and_is_told_once() -> None:
+    agents = Agents("a", "b")
+    for name in ("a", "b"):
+        agents.agents[name].ask("failure", AT)
+    agents.run()
+    assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
+    agents.agents["b"].ask("failure", AT + 2)  # a survivor has failed, too
+    agents.agents["a"].take_note("b", encode_message(Ask(id="x", purpose="failure")), AT + 2)  # of a late asker
+    agents.run(AT + 2)
+    assert {agent.hold_until for agent in agents.agents.values()} == {float("-inf")}
+    agents.agents["b"].begin(LocalRound(2, MESH, [Target(rank=2, pid=1)], {}))
+    agents.agents["b"].ask("failure", AT + 3)
+    assert agents.agents["b"].hold_until == AT + 3 + FAILURE_LIMIT_S, "another round"
+
+
+def test_what_joins_a_question_of_another_purpose_is_told_as_its_own() -> None:
+    agents = Agents("a", "b")
+    id = agents.agents["b"].ask("question", AT)
+    agents.agents["a"].ask("failure", AT)
+    agents.run()
+    assert [one.purpose for one in agents.told["a"]] == ["failure"]
+    assert [(one.purpose, one.id) for one in agents.told["b"]] in (
+        [("question", id), ("failure", "")],
+        [("failure", ""), ("question", id)],
     )
 
 
