@@ -176,8 +176,8 @@ class Agent(Struct, kw_only=True, eq=False):
             counters = self._inquiries.take_counters()
             if counters is not None and self.progress is not None:
                 self.progress.take_counters(counters)
-            if self._held_stop is not None and not self._inquiries.is_holding:
-                self._carry_out(self._held_stop)
+            if self._held_stop is not None and self._round is not None:
+                self._stop_round(self._round, self._held_stop)
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
@@ -253,11 +253,15 @@ class Agent(Struct, kw_only=True, eq=False):
         self._submit(events.RoundFailed(round, 1, False, ""))
 
     def _stop_round(self, round: lifecycle.Round, stop: events.StopRound) -> None:
-        """End the round; where a worker has failed, once the others have been looked at."""
+        """End the round; where a worker has failed, once the others have been looked at.
+
+        Not where a node is lost or isolated: nothing that runs here may still run when the others go on.
+        """
         if self._held_stop is None:
             self.round_log.log_end(stop.round, stop.reason)
-        is_held = self._inquiries is not None and self._inquiries.is_holding
-        self._held_stop = stop if stop.mode == "kill" and is_held and round.live else None
+        may_wait = stop.mode == "kill" and stop.cause in ("", "failure") and bool(round.live)
+        is_held = may_wait and self._inquiries is not None and self._inquiries.is_holding
+        self._held_stop = stop if is_held else None
         if self._held_stop is None:
             self._stop(round, stop.mode)
 
@@ -329,13 +333,18 @@ class Agent(Struct, kw_only=True, eq=False):
         )
         if self._inquiries is not None:
             self._inquiries.end_worker(local_rank, exit_code)
-            if has_failed and not round.failures and round.live - {local_rank}:
+            if has_failed and not round.failures and self._has_survivors(round, local_rank):
                 self._inquiries.examination.ask("failure", read_clock())
         if exit_code == 0 and self._assignment is not None:
             left = len(round.live - {local_rank})
             self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
         worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary, is_claimed=claim is not None)
         self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
+
+    def _has_survivors(self, round: lifecycle.Round, local_rank: int) -> bool:
+        """Whether other workers may live than this one that has failed, here or on another node."""
+        has_other_nodes = self._assignment is not None and self._assignment.group_world_size > 1
+        return has_other_nodes or bool(round.live - {local_rank})
 
     def _take_supervisor_loss(self, sentence: str, exit_code: int) -> None:
         """Handle the supervisor's loss: the kernel kills its workers. Check that all are dead, then leave the job."""
@@ -356,9 +365,14 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- progress ---
 
     def _find_progress_wake(self) -> float:
-        """Return when to call `_check_progress`: only while workers run that are not stopping."""
-        round = self._round
-        if self.make_progress is None or round is None or round.is_stopping or not round.live:
+        """Return when to call `_check_progress`: only while workers run that are not stopping.
+
+        A node whose workers have all ended makes no progress either: others may wait for them.
+        """
+        round, share = self._round, self._assignment
+        if self.make_progress is None or round is None or round.is_stopping or share is None:
+            return math.inf
+        if not round.live and share.group_world_size == 1:
             return math.inf
         return self._progress_at if self.progress is None else self.progress.wake_at
 
@@ -377,8 +391,9 @@ class Agent(Struct, kw_only=True, eq=False):
             self._untold_silence = ""
             self._get_inquiries().examination.report_silence("", now)
         elif news is not None:
-            self._untold_silence = str(news)
-            self._get_inquiries().examination.report_silence(self._untold_silence, now)
+            where = "" if self._round.live else "; the workers here have ended, others of the round have not"
+            self._untold_silence = f"{news}{where}"
+            self._get_inquiries().examination.report_silence(str(news), now)
         if self.progress.needs_counters:
             self._get_inquiries().examination.count_calls(now)
 
@@ -401,13 +416,12 @@ class Agent(Struct, kw_only=True, eq=False):
             self._end_hang(self._round, conclusion)
 
     def _end_hang(self, round: lifecycle.Round, conclusion: Conclusion) -> None:
-        """End those of this node's workers that the job waits for, so that all restart; rank 0 if none is known."""
+        """End the workers of this node whose end makes all restart."""
         assert self._assignment is not None
         if conclusion.answer.kind == "healthy":
             log("nothing is restarted: the workers are busy, and none waits for another")
             return
-        is_sure = conclusion.answer.kind not in ("unknown", "unclear") and conclusion.answer.culprits
-        ranks = conclusion.answer.culprits if is_sure else (0,)
+        ranks = conclusion.to_end or (0,)
         own = [local for local, rank in enumerate(self._assignment.ranks) if rank in ranks and local in round.live]
         self.worker_channel.abort(round, own, "no sign of progress", read_clock())
 

@@ -130,3 +130,52 @@ def test_a_hang_of_all_nodes_is_reported_on_each_and_restarted_if_asked(
         assert all(ODD in ask(job.pid) for job in jobs)
         assert ODD in meshctl("why", cluster.run_id, endpoint=etcd.endpoint).stdout
         assert all(job.exit_code is None for job in jobs)
+
+
+LEFT = """
+from launcher.worker import heartbeat
+heartbeat()
+mark("up")
+def wait_for_rank_0():
+    signal.pause()
+if ROUND == 1 and RANK == 1:
+    wait_for_rank_0()
+"""
+
+
+def test_a_rank_that_has_left_its_node_to_wait_is_found_and_all_restart(tmp_path: Path, etcd: EtcdServer) -> None:
+    options = ("--nnodes=2", "--nproc-per-node=1", "--max-restarts=1", "--hang-timeout=2", "--on-hang=restart")
+    with Cluster(tmp_path, *options, etcd=etcd, script=LEFT) as cluster:
+        cluster.begin(N1, N2, workers=2)
+        jobs = [cluster[host] for host in (N1, N2)]
+        assert [job.wait().exit_code for job in jobs] == [0, 0]
+        assert all("rank 0 (dp=0) has ended with exit code 0" in job.stderr for job in jobs)
+
+
+def test_survivors_on_other_nodes_are_looked_at_too(tmp_path: Path, etcd: EtcdServer) -> None:
+    script = """
+mark("up")
+if RANK == 0:
+    wait_for(f"../finish-{ROUND}")
+    sys.exit(3)
+def survive():
+    signal.pause()
+survive()
+"""
+    # In a round whose stop overtakes the order to look, or on a busy machine, there may be nothing: so four of them.
+    options = ("--nnodes=2", "--nproc-per-node=1", "--log-dir=logs", "--max-restarts=3")
+    with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
+        for round in range(1, 5):
+            (tmp_path / f"finish-{round}").touch()
+        cluster.start(N1, N2)
+        assert [cluster[host].wait().exit_code for host in (N1, N2)] == [3, 3]
+    assert any("survive" in path.read_text() for path in tmp_path.glob("*/logs/*/incident_*/rank_1.stacks.json"))
+
+
+def test_while_no_round_runs_the_answer_says_so_at_once(tmp_path: Path, etcd: EtcdServer) -> None:
+    with Cluster(tmp_path, "--nnodes=2", etcd=etcd, script="") as cluster:
+        cluster.start(N1)
+        job = cluster[N1]
+        job.says("waiting for")
+        assert "no round runs now" in meshctl("why", cluster.run_id, "--timeout=6", endpoint=etcd.endpoint).stdout
+        assert "no round runs now" in ask(job.pid, "--timeout=6")
