@@ -14,7 +14,8 @@ the bar of a load that takes five minutes is not taken for training, and neither
 take no less where --hang-timeout is short.
 
 Time does not count as silence while no worker ran freely or while nobody looked: when a worker is stopped or debugged,
-and beyond two intervals between looks, because this machine slept or the agent was stopped.
+and beyond two intervals between looks, because this machine slept or the agent was stopped. Since a stopped worker may
+be why all others wait, it is said once it has been stopped for as long as a step may take.
 
 The flight recorder's counters are a sign, too, but to read them asks something of the workers. They are asked for
 (`needs_counters`) only after half a limit of silence, and again at the limit: in a job whose other signs go on, never.
@@ -37,6 +38,8 @@ COLLECTIVE = "collective"
 START_UP_S = 600.0
 """For how long signs have to go on until they count as those of steps, if they are none that a step alone gives."""
 _OF_A_STEP = (HEARTBEAT, EXPECTED)
+INTERVAL_MIN_S = 0.05
+"""Between two looks, however short the limit of a phase is: a look costs some 50 microseconds a worker."""
 _NAMES = (EXPECTED, OUTPUT, HEARTBEAT)  # those that a sentence lists, in its order
 
 
@@ -49,11 +52,15 @@ class RankPhase(Struct, frozen=True, kw_only=True):
 
 
 class ProgressSigns(Struct, frozen=True, kw_only=True):
-    """What a look has found. `signs`: kind -> value, 0 when the round began. `is_paused`: time does not count."""
+    """What a look has found. `signs`: kind -> value, 0 when the round began. `is_paused`: time does not count.
+
+    `halted`: the ranks that are stopped or traced.
+    """
 
     signs: Mapping[str, int]
     phases: tuple[RankPhase, ...] = ()
     is_paused: bool = False
+    halted: tuple[int, ...] = ()
 
 
 class Silence(Struct, frozen=True, kw_only=True):
@@ -75,6 +82,20 @@ class Silence(Struct, frozen=True, kw_only=True):
         return f"{sentence} {since}, {self.silence_s:.0f} s of {self.limit_s:g} s" if since else sentence
 
 
+class Halt(Struct, frozen=True, kw_only=True):
+    """Some ranks have been stopped or traced for a long time, so nothing can be said of progress."""
+
+    halted_s: float
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        who = f"rank {self.ranks[0]} is" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks are"
+        return (
+            f"{who} stopped, by a signal or a debugger, for {self.halted_s:.0f} s now: meanwhile nothing counts as a "
+            "hang; kill -CONT continues it"
+        )
+
+
 class ProgressWatch:
     """One node in one round, which begins at `now`."""
 
@@ -88,6 +109,8 @@ class ProgressWatch:
         self._looked_at = now
         self._was_paused = False
         self._silence_s = 0.0
+        self._halted_s = 0.0
+        self._is_halt_told = False
         self._asks_at_s = 0.0  # after how much silence to ask for counters next
         self._counters: Mapping[int, object] = {}
         self._is_compared = False  # in this silence, and the counters were equal
@@ -105,8 +128,8 @@ class ProgressWatch:
             return self._looked_at
         return self._looked_at + self._interval_s
 
-    def check(self, now: float, found: ProgressSigns) -> Silence | str | None:
-        """Take a look's results. Return what is news: a silence, once, or a sentence that it is over."""
+    def check(self, now: float, found: ProgressSigns) -> Silence | Halt | str | None:
+        """Take a look's results. Return what is news: a silence or halt, once, or a sentence that a silence is over."""
         passed_s = min(now - self._looked_at, 2 * self._interval_s)
         if not (found.is_paused or self._was_paused):
             self._silence_s += passed_s
@@ -120,6 +143,8 @@ class ProgressWatch:
         if self._resumption:
             sentence, self._resumption = self._resumption, ""
             return sentence
+        if halt := self._note_halt(found.halted, passed_s):
+            return halt
         if self._silence_s >= self._asks_at_s:
             self.needs_counters = True
             self._asks_at_s = self._silence_s + self._limit_s / 2 - self._interval_s / 2  # looks come a little late
@@ -145,7 +170,7 @@ class ProgressWatch:
 
     @property
     def _interval_s(self) -> float:
-        return min(self._limit_s, self._limits.step_s) / CHECKS_PER_TIMEOUT
+        return max(INTERVAL_MIN_S, min(self._limit_s, self._limits.step_s) / CHECKS_PER_TIMEOUT)
 
     @property
     def _is_due(self) -> bool:
@@ -166,6 +191,14 @@ class ProgressWatch:
         elif self._stage == "start":
             self._stage = "first step"
         self._restart()
+
+    def _note_halt(self, halted: tuple[int, ...], passed_s: float) -> Halt | None:
+        self._halted_s = self._halted_s + passed_s if halted else 0.0
+        self._is_halt_told &= bool(halted)
+        if self._halted_s < self._limits.step_s or self._is_halt_told:
+            return None
+        self._is_halt_told = True
+        return Halt(halted_s=self._halted_s, ranks=halted)
 
     def _restart(self) -> None:
         self._silence_s, self._asks_at_s = 0.0, self._limit_s / 2

@@ -30,6 +30,7 @@ from launcher.diagnose.progress import (
     HEARTBEAT,
     OUTPUT,
     PHASE,
+    Halt,
     ProgressSigns,
     ProgressWatch,
     RankPhase,
@@ -92,9 +93,15 @@ class NodeProgress:
     def check(self, pids: Mapping[int, int], now: float) -> Silence | str | None:
         """Look at the workers that live, local rank -> pid, if it is time.
 
-        Returns a silence, once, or a sentence that it is over.
+        Returns a silence, once, or a sentence that it is over. That a worker stays stopped is logged.
         """
-        return self._watch.check(now, self._observe(pids)) if now >= self._watch.wake_at else None
+        if now < self._watch.wake_at:
+            return None
+        news = self._watch.check(now, self._observe(pids))
+        if isinstance(news, Halt):
+            log(str(news))
+            return None
+        return news
 
     def _observe(self, pids: Mapping[int, int]) -> ProgressSigns:
         signs: dict[str, int] = {}
@@ -108,24 +115,27 @@ class NodeProgress:
                 for index, (_, limit_s, name) in enumerate(page)
                 if limit_s and index in pids
             ]
-        is_paused = False
+        is_paused, halted = False, []
         for local_rank, pid in pids.items():
             reads_output = local_rank in self._unpumped
             looks = list(_look_at(pid, reads_output=reads_output))
-            is_paused |= any(look.is_paused for look in looks)
+            is_paused |= any(look.is_halted or look.is_hidden for look in looks)
+            if any(look.is_halted for look in looks):
+                halted.append(self._ranks[local_rank])
             if looks and reads_output:
                 self._written[local_rank] = sum(look.written for look in looks)
         if self._expects and self._pump is not None:
             signs[EXPECTED] = self._pump.match_count
         else:
             signs[OUTPUT] = sum(self._written.values()) + (self._pump.moved_size if self._pump is not None else 0)
-        return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused)
+        return ProgressSigns(signs=signs, phases=tuple(phases), is_paused=is_paused, halted=tuple(halted))
 
 
 class _ProcessLook(Struct):
-    """`is_paused`: stopped or traced, or not to be judged. `written`: bytes."""
+    """`is_halted`: stopped or traced. `is_hidden`: its output cannot be seen. `written`: bytes."""
 
-    is_paused: bool
+    is_halted: bool
+    is_hidden: bool
     written: int
 
 
@@ -138,7 +148,7 @@ def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:
         written = _read_fields(pid, "io").get("wchar") if reads_output else "0"
         is_halted = status["State"][:1] in ("T", "t") or status.get("TracerPid", "0") != "0"
         # A process whose output cannot be seen, such as another user's, cannot be called silent.
-        yield _ProcessLook(is_halted or written is None, int(written or 0))
+        yield _ProcessLook(is_halted, written is None, int(written or 0))
         children = list_children(pid) if status.get("Threads") == "1" else []
         if len(children) != 1:
             return

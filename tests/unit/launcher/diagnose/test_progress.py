@@ -12,8 +12,10 @@ from launcher.config.options.readers import HangLimits
 from launcher.diagnose.progress import (
     EXPECTED,
     HEARTBEAT,
+    INTERVAL_MIN_S,
     OUTPUT,
     PHASE,
+    Halt,
     ProgressSigns,
     ProgressWatch,
     RankPhase,
@@ -35,7 +37,7 @@ class Node:
     def __init__(self, limits: HangLimits = LIMITS, counters: Callable[[float], Mapping[int, object]] | None = None):
         self.watch = ProgressWatch(limits, 0.0)
         self.now = 0.0
-        self.said: list[tuple[float, Silence | str]] = []
+        self.said: list[tuple[float, Silence | Halt | str]] = []
         self.asked: list[float] = []
         self._counters = counters
 
@@ -143,6 +145,28 @@ def test_time_asleep_or_stopped_does_not_count(pause: str) -> None:
         node.live(5000, lambda _: see(heartbeat=370, is_paused=True))
     assert node.live(5010, hang_at(470)).said == []
     assert len(node.live(5060, hang_at(470)).said) == 1
+
+
+def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> None:
+    def stop(now: float) -> ProgressSigns:
+        return ProgressSigns(signs={HEARTBEAT: 370}, is_paused=True, halted=(3,))
+
+    node = Node().live(500, hang_at(470)).live(5000, stop)
+    ((at, halt),) = node.said
+    assert str(halt) == (
+        "rank 3 is stopped, by a signal or a debugger, for 80 s now: meanwhile nothing counts as a hang; "
+        "kill -CONT continues it"
+    )
+    assert 560 < at < 600
+    node.live(5100, lambda now: see(heartbeat=int(now))).live(6000, stop)
+    assert [isinstance(news, Halt) for _, news in node.said] == [True, True]
+
+
+def test_a_phase_of_a_millisecond_costs_few_looks() -> None:
+    watch = ProgressWatch(LIMITS, 0.0)
+    watch.check(0.0, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
+    assert watch.wake_at == pytest.approx(INTERVAL_MIN_S)
+    assert watch.check(watch.wake_at, see(heartbeat=1, phases=(RankPhase(rank=0, name="save", limit_s=0.001),)))
 
 
 def test_a_debugger_that_comes_while_counters_are_awaited_is_in_time() -> None:

@@ -69,17 +69,20 @@ def test_what_a_worker_writes_is_progress(command: tuple[str, ...], start: Start
     assert live(node, worker.pid, 3700.0) is not None
 
 
-def test_nothing_is_said_of_a_worker_that_is_stopped(start: Start) -> None:
+def test_a_worker_that_is_stopped_is_said_to_be_and_not_to_hang(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
     worker, node = start("cat"), watch()
     os.kill(worker.pid, signal.SIGSTOP)
     wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state == "T")
     assert live(node, worker.pid, 10_000.0) is None
+    assert capfd.readouterr().err.count("rank 0 is stopped") == 1
     os.kill(worker.pid, signal.SIGCONT)
     wait_until(lambda: (stat := read_stat(worker.pid)) is not None and stat.state != "T")
     assert live(node, worker.pid, 10_020.0) is not None
 
 
-def test_nothing_is_said_of_a_worker_that_is_traced(start: Start) -> None:
+def test_no_hang_is_said_of_a_worker_that_is_traced(start: Start) -> None:
     worker = start(sys.executable, "-c", TRACED)
     assert worker.stdout is not None
     if worker.stdout.read(2) != b"0\n":
@@ -87,10 +90,13 @@ def test_nothing_is_said_of_a_worker_that_is_traced(start: Start) -> None:
     assert live(watch(), worker.pid, 10_000.0) is None
 
 
-def test_nothing_is_said_of_a_worker_that_cannot_be_seen(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_said_of_a_worker_that_cannot_be_seen(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     read = progress._read_fields
     monkeypatch.setattr(progress, "_read_fields", lambda pid, name: {} if name == "io" else read(pid, name))
     assert live(watch(), start("cat").pid, 10_000.0) is None
+    assert capfd.readouterr().err == ""
 
 
 def test_the_counters_of_a_node_reach_its_watch(start: Start) -> None:
