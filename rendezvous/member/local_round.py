@@ -35,7 +35,8 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
             if not round_state.status.outcome and round_state.move("succeeded"):
                 round_state.status = replace(round_state.status, outcome="succeeded")
         case RoundFailed(is_final=is_final):
-            if not round_state.status.outcome and round_state.move("failed for good" if is_final else "failed"):
+            is_told = is_final or event.is_node_fault
+            if not round_state.status.outcome and round_state.move("failed for good" if is_told else "failed"):
                 round_state.status = replace(
                     round_state.status,
                     outcome="failed",

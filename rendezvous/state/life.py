@@ -54,4 +54,4 @@ ROUND: Life = {
     ("fencing", "failed for good"): Transition("fencing", "report the failure, which nobody is to wait for"),
     ("fencing", "workers gone"): Transition("idle", "report that the round is stopped here"),
 }
-"""A worker's exit after the stop is not a failure of the round, unless the failure is final."""
+"""A worker's exit after the stop is not a failure of the round, unless it is final or the worker blames its node."""

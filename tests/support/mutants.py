@@ -243,7 +243,7 @@ MUTANTS = (
     Mutant(
         "an exit after the stop is a failure",
         "member/local_round",
-        'round_state.move("failed for good" if is_final else "failed"):',
+        'round_state.move("failed for good" if is_told else "failed"):',
         'round_state.move("failed for good"):',
     ),
     Mutant(

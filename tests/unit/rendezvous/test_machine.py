@@ -262,13 +262,24 @@ def test_a_round_is_started_with_what_was_sealed() -> None:
     assert start == StartRound(1, 0, 1, "node:4000", "ranks")
 
 
-def test_a_failure_after_the_order_to_stop_is_no_failure() -> None:
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [
+        (RoundFailed(1, 1, False, "killed by SIGTERM"), ""),
+        (RoundFailed(1, 75, False, "blamed its node", is_node_fault=True), "failed"),
+        (RoundFailed(1, 76, False, "gave up", is_final=True), "failed"),
+    ],
+    ids=["killed", "blames its node", "gives up"],
+)
+def test_a_failure_after_the_order_to_stop_is_one_only_if_the_worker_says_so(
+    failure: RoundFailed, outcome: str
+) -> None:
     bench = running()
     assert only(bench.tell(LeaveRequest("SIGTERM", 143)), StopRound).mode == "grace"
-    bench.tell(RoundFailed(1, 1, False, "killed by SIGTERM"))
+    bench.tell(failure)
     stored = bench.store.get(bench.job.make_status_key(bench.protocol.member_id)).first
     assert stored is not None
-    assert records.decode(Status, stored.value, stored.key).outcome == ""
+    assert records.decode(Status, stored.value, stored.key).outcome == outcome
     assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == 143
 
 
