@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rendezvous.policy import budget
 from rendezvous.policy.budget import RestartBudget
@@ -29,6 +30,11 @@ def test_a_charge_counts_once_and_stays_provisional_from_the_failure_on() -> Non
 
 def test_a_refund_takes_back_the_provisional_charge_and_nothing_else() -> None:
     assert CHARGED.refund() == RestartBudget(restart_count=1, charged_at=(10.0,))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 1)], ids=["it made progress", "it made none"])
+def test_a_round_that_a_loss_explains_does_not_count_as_one_without_progress(before: int, after: int) -> None:
+    assert replace(CHARGED, best_step=7, stuck_rounds=before).refund().stuck_rounds == after
 
 
 @pytest.mark.parametrize(("now", "is_provisional"), [(99.5, True), (101.0, True), (101.1, False)])
