@@ -17,7 +17,6 @@ from launcher.hardware.linux import shared_page
 from launcher.worker import recorder
 
 SOCKET_VARIABLE = "LAUNCHER_AGENT_SOCKET"
-_STEP_MAX = 1 << 52
 
 
 class WorkerPage:
@@ -100,8 +99,8 @@ def progress(step: int) -> bool:
     microsecond. Raises ValueError for a negative step, TypeError for what is no integer.
     """
     page = _page if _is_resolved else _resolve_page()
-    if not 0 <= step < _STEP_MAX:
-        raise ValueError(f"step {step} is not between 0 and {_STEP_MAX}")
+    if not 0 <= step < shared_page.STEPS_MAX:
+        raise ValueError(f"step {step} is not between 0 and {shared_page.STEPS_MAX}")
     if page is None:
         return False
     if step >= page.numbers[page.step_index]:

@@ -33,7 +33,7 @@ class Phase:
             _show(page)
 
     def __exit__(self, *_: object) -> None:
-        _entered.remove(self)
+        del _entered[len(_entered) - 1 - _entered[::-1].index(self)]  # its last entry: it may be within itself
         if (page := find_page()) is not None:
             _show(page)
 

@@ -47,6 +47,8 @@ CLAIM = 6 * NUMBER_SIZE
 REACHED_STEP = 7 * NUMBER_SIZE
 CLAIM_GIVES_UP = 1
 CLAIM_BLAMES_NODE = 2
+STEPS_MAX = 1 << 52
+"""A larger number was not written by `progress`, and no record could hold it."""
 REASON_SIZE = 512
 _REASONS_START = 1 << 20  # beyond the lines of any number of workers that a machine has
 _DESCRIPTOR = 111
@@ -105,11 +107,11 @@ class SharedPage:
 
     def read_step(self) -> int:
         """Return the highest training step that a worker has reported; -1 for none."""
-        return max(self._read_column(REACHED_STEP), default=0) - 1
+        return max(self.read_steps(), default=-1)
 
     def read_steps(self) -> list[int]:
-        """Return the training step that each worker has reported last; -1 for none."""
-        return [step - 1 for step in self._read_column(REACHED_STEP)]
+        """Return the training step that each worker has reported last; -1 for none, or for what cannot be one."""
+        return [step - 1 if step <= STEPS_MAX else -1 for step in self._read_column(REACHED_STEP)]
 
     # docs/internals/decisions/0047-claims-of-workers-in-the-shared-page.md
     def list_claims(self) -> dict[int, tuple[int, str]]:

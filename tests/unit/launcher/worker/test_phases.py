@@ -40,6 +40,14 @@ def test_of_nested_phases_the_innermost_counts(page: SharedPage) -> None:
     assert find(page)[:2] == (4, 0.0)
 
 
+def test_a_phase_within_itself_leaves_the_innermost_first(page: SharedPage) -> None:
+    evaluate, save = phase("eval", limit_s=900), phase("save", limit_s=60)
+    with evaluate, save:
+        with evaluate:
+            assert find(page)[1:] == (900.0, "eval")
+        assert find(page)[1:] == (60.0, "save")
+
+
 def test_an_exception_leaves_its_phases(page: SharedPage) -> None:
     with pytest.raises(KeyError), phase("eval", limit_s=900), phase("save", limit_s=60):
         raise KeyError

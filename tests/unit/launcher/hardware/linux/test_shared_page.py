@@ -6,6 +6,7 @@ import faulthandler
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,15 @@ from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
 from launcher.cli import parse
 from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
-from launcher.hardware.linux.shared_page import CLAIM_GIVES_UP, VARIABLE, SharedPage, make
+from launcher.hardware.linux.shared_page import (
+    CLAIM_GIVES_UP,
+    LINE_SIZE,
+    REACHED_STEP,
+    STEPS_MAX,
+    VARIABLE,
+    SharedPage,
+    make,
+)
 from launcher.model.errors import UsageError
 from launcher.worker import blame_node, client, give_up, heartbeat, progress, stop_requested
 
@@ -272,6 +281,16 @@ def test_the_highest_step_of_any_worker_reaches_the_agent(board: SharedPage, be:
     assert board.read_step() == -1
     be(None)
     assert not progress(3)
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, 2**53, STEPS_MAX + 1])
+def test_what_cannot_be_a_step_is_none(board: SharedPage, be: Any, number: int) -> None:
+    board.begin(2, None)
+    be(board, 0)
+    progress(STEPS_MAX - 1)
+    os.pwrite(board.descriptor, number.to_bytes(8, sys.byteorder), 2 * LINE_SIZE + REACHED_STEP)
+    assert board.read_steps() == [STEPS_MAX - 1, -1]
+    assert board.read_step() == STEPS_MAX - 1
 
 
 @pytest.mark.parametrize(("reason", "read"), [("no data", "no data"), ("", ""), ("ä" * 400, "ä" * 256)])
