@@ -85,6 +85,8 @@ def _make_quietly(make: "Any") -> "Any":
 def _has_room() -> bool:
     """Whether the server's threads of all workers fit: where it cannot start them, torch ends the process."""
     count = max(_THREADS_MIN, os.cpu_count() or 0) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if not _has_user_room(2 * count):
+        return False
     with open("/proc/self/cgroup") as file:
         names = [line.rstrip("\n").split(":", 2) for line in file]
     for _, controllers, name in names:
@@ -103,3 +105,27 @@ def _has_room() -> bool:
                 break
             name = os.path.dirname(name)
     return True
+
+
+def _has_user_room(count: int) -> bool:
+    """Whether the user's limit of processes, `ulimit -u`, leaves room for so many threads."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if limit == resource.RLIM_INFINITY:
+        return True
+    with open("/proc/loadavg") as file:
+        of_all_users = int(file.read().split()[3].partition("/")[2])
+    # The user's own are counted only if those of all users do not fit: that takes milliseconds.
+    return limit - of_all_users >= count or limit - _count_own_threads() >= count
+
+
+def _count_own_threads() -> int:
+    count = 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
+                count += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:  # noqa: PERF203 - it has just ended
+            pass
+    return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_without_room_for_its_threads_it_is_not_opened(
         (folder / "pids.max").write_text(f"{limit}\n")
         (folder / "pids.current").write_text("100\n")
     assert recorder._has_room() is has_room
+
+
+@pytest.mark.parametrize(("left", "has_room"), [(None, True), (1_000_000, True), (60, True), (50, False)])
+def test_without_room_among_the_users_processes_it_is_not_opened(
+    left: int | None, has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_CGROUPS", str(tmp_path))
+    monkeypatch.setattr(recorder, "_count_own_threads", lambda: 100)
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")  # 30 threads, and as much for what the script starts
+    limit = resource.RLIM_INFINITY if left is None else 100 + left
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    assert recorder._has_room() is has_room
+
+
+def test_the_users_threads_are_counted() -> None:
+    assert recorder._count_own_threads() >= len(os.listdir("/proc/self/task"))
 
 
 def test_the_hook_opens_it_after_the_import_and_leaves_no_trace(tmp_path: Path) -> None:
