@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from launcher.model.console import log
 from launcher.model.errors import UsageError, find_shortage_hint
 
 INCIDENTS_MAX = 16
@@ -62,11 +63,14 @@ class LogLayout:
     def make_incident_path(self, round: int) -> str:
         """Return the folder for the next incident of this job, to be created by its writer.
 
-        Empty when no files are kept, and once there are `INCIDENTS_MAX`.
+        Empty when no files are kept, and once there are `INCIDENTS_MAX`, which is logged.
         """
-        if not self.keeps_files or self._incident_count >= INCIDENTS_MAX:
+        if not self.keeps_files or self._incident_count > INCIDENTS_MAX:
             return ""
         self._incident_count += 1
+        if self._incident_count > INCIDENTS_MAX:
+            log(f"no more incident folders are written: there are {INCIDENTS_MAX} in {self.root}")
+            return ""
         return os.path.join(self.root, f"incident_{round}_{self._incident_count}")
 
     def make_recorder_path(self, round: int, local_rank: int) -> str:

@@ -50,7 +50,7 @@ def supervisor(tmp_path: Path) -> Iterator[FakeSupervisor]:
 
 def examine(supervisor: FakeSupervisor, *targets: Target, now: float = NOW, limit_s: float = 20.0) -> ExamineReport:
     examiner = LocalExaminer(supervisor, select.poll())  # type: ignore[arg-type]
-    examiner.begin("key", targets, "recorder", "", limit_s, NOW)
+    examiner.begin("key", targets, "recorder", lambda: "", limit_s, NOW)
     found: list[tuple[Any, ExamineReport]] = []
     wait_until(lambda: found.extend(examiner.take(now)) or found, 60, "the report")
     assert examiner.wake_at == math.inf
@@ -90,10 +90,16 @@ def test_what_is_no_report_is_a_remark(supervisor: FakeSupervisor, text: str, re
 def test_an_examiner_that_does_not_end_is_given_up_at_its_limit(supervisor: FakeSupervisor) -> None:
     supervisor.instead = "import time; time.sleep(600)"
     examiner = LocalExaminer(supervisor, select.poll())  # type: ignore[arg-type]
-    examiner.begin("one", (), "all", "", 5.0, NOW)
-    examiner.begin("two", (), "all", "", 5.0, NOW + 1)
-    examiner.begin("three", (), "recorder", "", 5.0, NOW + 1)
-    assert len(supervisor.started) == 2, "a look that is under way serves a second question"
+    folders: list[str] = []
+
+    def find_folder() -> str:
+        folders.append("")
+        return ""
+
+    examiner.begin("one", (), "all", find_folder, 5.0, NOW)
+    examiner.begin("two", (), "all", find_folder, 5.0, NOW + 1)
+    examiner.begin("three", (), "recorder", find_folder, 5.0, NOW + 1)
+    assert len(supervisor.started) == len(folders) == 2, "a look that is under way serves a second question"
     assert examiner.wake_at == NOW + 5 + MARGIN_S
     assert examiner.take(examiner.wake_at - 0.1) == []
     assert [key for key, _ in examiner.take(examiner.wake_at)] == ["one", "two"]

@@ -15,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -40,6 +41,8 @@ from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 LIMIT_S = 5.0
 FAILURE_LIMIT_S = 1.0
 """The survivors of a failure are looked at before they are killed, and the job's restart waits for that."""
+FAILURE_FOLDERS_MAX = 8
+"""Folders of failures, of all that a job may have on a node: a job that restarts often may hang at last."""
 NOTES_LIMIT_S = 1.0  # for the way of notes, and the start of the examiners, on top
 REPEAT_S = 30.0  # silence is reported again, in case another agent leads by now
 _COUNTERS = "counters"
@@ -100,6 +103,7 @@ class Examination:
         self._silent: dict[str, NodeSilence] = {}  # by member, as the leader has heard
         self._hold_until = -math.inf
         self._has_held = False  # in this round
+        self._failure_folders = 0
 
     # --- this node's round ---
 
@@ -163,7 +167,7 @@ class Examination:
     def count_calls(self, now: float) -> None:
         """Have the workers' recorders read; `take_counters` returns how far each rank's groups have come."""
         if self._round is not None:
-            self._examiner.begin(_COUNTERS, self._round.targets, "recorder", "", LIMIT_S, now)
+            self._examiner.begin(_COUNTERS, self._round.targets, "recorder", lambda: "", LIMIT_S, now)
 
     def take_counters(self) -> dict[int, tuple[object, ...]] | None:
         """Return what `count_calls` has found, once."""
@@ -264,9 +268,17 @@ class Examination:
             return
         if order.purpose == "failure":
             self._hold(now)
-        folder = self._find_folder(self._round.number) if order.purpose != "failure" or self._keeps_failures else ""
         key = _Order(member_id, order, self._round.number)
-        self._examiner.begin(key, self._round.targets, "all", folder, order.limit_s, now)
+        find_folder = partial(self._choose_folder, self._round.number, order.purpose)
+        self._examiner.begin(key, self._round.targets, "all", find_folder, order.limit_s, now)
+
+    def _choose_folder(self, round: int, purpose: Purpose) -> str:
+        """Return the incident folder of a look, "" for none."""
+        if purpose == "failure":
+            if not self._keeps_failures or self._failure_folders >= FAILURE_FOLDERS_MAX:
+                return ""
+            self._failure_folders += 1
+        return self._find_folder(round)
 
     def _send_evidence(self, by: _Order, report: ExamineReport) -> None:
         if self._round is None or self._round.number != by.round:  # it has ended meanwhile

@@ -11,7 +11,7 @@ import math
 import os
 import select
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -56,14 +56,23 @@ class LocalExaminer:
         return -math.inf if self._failed else min((one.until for one in self._running.values()), default=math.inf)
 
     def begin(
-        self, key: object, targets: Sequence[Target], levels: Levels, folder: str, limit_s: float, now: float
+        self,
+        key: object,
+        targets: Sequence[Target],
+        levels: Levels,
+        find_folder: Callable[[], str],
+        limit_s: float,
+        now: float,
     ) -> None:
-        """Look at these workers; `take` returns the report with this key. A look that is under way serves it, too."""
+        """Look at these workers; `take` returns the report with this key. A look that is under way serves it, too.
+
+        `find_folder` is called for a new look: it returns the incident folder, "" for none.
+        """
         for one in self._running.values():
             if one.levels == levels:
                 one.waiting.append(key)
                 return
-        request = ExamineRequest(targets=tuple(targets), folder=folder, limit_s=limit_s, levels=levels)
+        request = ExamineRequest(targets=tuple(targets), folder=find_folder(), limit_s=limit_s, levels=levels)
         text = msgspec.json.encode(request)
         if len(text) > REQUEST_MAX:
             short = tuple(replace(one, outputs=()) for one in targets)

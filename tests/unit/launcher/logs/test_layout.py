@@ -90,12 +90,16 @@ def test_a_temporary_directory_with_an_incident_stays(tmp_path: Path, monkeypatc
     assert (incident / "rank_0.json").exists()
 
 
-def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(tmp_path: Path) -> None:
+def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
     paths = [layout.make_incident_path(1 + number // 2) for number in range(INCIDENTS_MAX)]
     assert [os.path.basename(path) for path in paths[:3]] == ["incident_1_1", "incident_1_2", "incident_2_3"]
     assert len(set(paths)) == INCIDENTS_MAX
-    assert layout.make_incident_path(9) == ""
+    assert capfd.readouterr().err == ""
+    assert [layout.make_incident_path(9) for _ in range(3)] == [""] * 3
+    assert capfd.readouterr().err.count("no more incident folders are written: there are 16 in") == 1
     assert LogLayout(log_dir=os.devnull, run_id="night").make_incident_path(1) == ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,11 +30,19 @@ class FakeExaminer:
     def __init__(self) -> None:
         self.is_stuck = False
         self.begun: list[tuple[Any, Sequence[Target], str, float]] = []
+        self.folders: list[str] = []
 
     def begin(
-        self, key: object, targets: Sequence[Target], levels: str, folder: str, limit_s: float, now: float
+        self,
+        key: object,
+        targets: Sequence[Target],
+        levels: str,
+        find_folder: Callable[[], str],
+        limit_s: float,
+        now: float,
     ) -> None:
         self.begun.append((key, targets, levels, limit_s))
+        self.folders.append(find_folder())
 
     def take(self, now: float) -> list[tuple[object, ExamineReport]]:
         if self.is_stuck:
@@ -208,6 +216,19 @@ def test_a_failure_on_many_nodes_holds_their_workers_once_and_is_told_once() -> 
     agents.agents["b"].begin(LocalRound(2, MESH, [Target(rank=2, pid=1)], {}))
     agents.agents["b"].ask("failure", AT + 3)
     assert agents.agents["b"].hold_until == AT + 3 + FAILURE_LIMIT_S, "another round"
+
+
+def test_failures_leave_folders_for_what_may_come_later() -> None:
+    agents = Agents("a", "b")
+    for number in range(1, 20):
+        agents.agents["a"].begin(LocalRound(number, MESH, [Target(rank=0, pid=1)], {}))
+        agents.agents["a"].ask("failure", AT)
+        agents.run()
+        agents.run(agents.now + 10)  # the other agent is in another round
+    assert [folder for folder in agents.examiners["a"].folders if folder] == [f"/log/{at}" for at in range(1, 9)]
+    agents.agents["a"].ask("question", agents.now)
+    agents.run()
+    assert agents.examiners["a"].folders[-1] == "/log/19"
 
 
 def test_what_joins_a_question_of_another_purpose_is_told_as_its_own() -> None:
