@@ -28,6 +28,10 @@ from launcher.worker.grid import WorkerMesh
 
 _EQUAL_SIZES = frozenset(("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base"))
 """Operations in which all members have to give as much."""
+_MEETINGS = frozenset((
+    "all_reduce", "barrier", "all_gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base", "all_to_all",
+))  # fmt: skip
+"""Operations out of which nobody comes before all members are in."""
 _COMMUNICATION = ("torch/distributed/", "jax/_src/", "jax/experimental/multihost_utils", "jaxlib/")
 """Parts of file names: who stands there may wait for others."""
 _LIBRARIES = ("site-packages/", "dist-packages/", "lib/python3", "<frozen ", "launcher/ranks/as_main.py")
@@ -122,15 +126,20 @@ def _find_place(rank: int, mesh: WorkerMesh) -> tuple[int, ...]:
 
 
 class _Group(Struct, frozen=True, kw_only=True):
-    """`label`: its name for people. `calls`: rank -> what it has called, without members that have called nothing.
+    """`calls`: rank -> what it has called, without members that have called nothing.
 
     `unseen`: members of whose calls nothing is known.
     """
 
-    label: str
+    description: str
     members: tuple[int, ...]
     calls: Mapping[int, GroupCalls]
     unseen: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return _label_group(self.description, self.members)
 
     def get_last(self, rank: int) -> int:
         return self.calls[rank].last if rank in self.calls else 0
@@ -145,8 +154,7 @@ def _collect_groups(world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> list
     for (_, description), each in calls.items():
         members = _find_members(description, sorted(each), world, mesh)
         unseen = [rank for rank in members if rank not in each and not _is_recorded(world[rank])]
-        label = f"{name_group(description)} {format_members(members)}"
-        found.append(_Group(label=label, members=tuple(members), calls=each, unseen=tuple(unseen)))
+        found.append(_Group(description=description, members=tuple(members), calls=each, unseen=tuple(unseen)))
     return found
 
 
@@ -176,6 +184,10 @@ def _is_waiting(call: Call) -> bool:
 def name_group(description: str) -> str:
     """Name a group for people, as the mesh does where it is one of a mesh."""
     return description.removeprefix(_MESH_PREFIX)
+
+
+def _label_group(description: str, members: Sequence[int]) -> str:
+    return f"{name_group(description)} {format_members(members)}"
 
 
 def format_members(ranks: Sequence[int]) -> str:
@@ -231,16 +243,31 @@ def _list_waits(group: _Group, world: Mapping[int, RankEvidence]) -> Iterator[_W
             inside[call.number].append(rank)
             calls[call.number] = max(call, calls.get(call.number, call), key=lambda one: one.age_s)
     for number, ranks in inside.items():
-        late = [rank for rank in group.members if rank not in group.unseen and group.get_last(rank) < number]
+        strangers = _find_strangers(group, ranks, number)
+        members = [rank for rank in group.members if rank not in strangers]
+        late = [rank for rank in members if rank not in group.unseen and group.get_last(rank) < number]
         maybe = [rank for rank in group.unseen if _is_held(world[rank]) or not is_communicating(world[rank])]
         yield _Wait(
-            label=group.label,
+            label=_label_group(group.description, members),
             call=calls[number],
-            members=group.members,
+            members=tuple(members),
             inside=tuple(ranks),
             late=tuple(late or maybe),
             is_seen=bool(late),
         )
+
+
+def _find_strangers(group: _Group, inside: Collection[int], number: int) -> set[int]:
+    """Return the ranks of another group of this name: those far behind one that has met all members since.
+
+    Replicas of a model that do not talk to each other may each have a default group, all called alike.
+    """
+    has_met = any(
+        call.number == number - 1 and call.operation in _MEETINGS and not call.is_open
+        for rank in inside
+        for call in group.calls[rank].calls
+    )
+    return {rank for rank, calls in group.calls.items() if has_met and calls.last < number - 1}
 
 
 def _find_ends(targets: Mapping[int, Collection[int]]) -> list[tuple[int, ...]]:

@@ -51,6 +51,38 @@ def test_a_rank_that_has_not_entered_what_others_wait_in_is_named() -> None:
     )
 
 
+def follow(last: int, *, is_open: bool, operation: str = "all_reduce") -> GroupCalls:
+    """Two calls of the default group, of which the last may be open."""
+    calls = tuple(
+        Call(number=number, operation=operation, is_open=is_open and number == last, age_s=312.4)
+        for number in (last - 1, last)
+    )
+    return GroupCalls(name="0", description="default_pg", calls=calls)
+
+
+@pytest.mark.parametrize("other", [500, 1500], ids=["behind", "ahead"])
+def test_replicas_whose_groups_are_named_alike_are_not_mixed(other: int) -> None:
+    """Ranks 0 and 1 have a default group, 2 and 3 another. Rank 1 does not come."""
+    ranks = [
+        see(0, follow(1000, is_open=True)),
+        see(1, follow(999, is_open=False), stack=LOAD),
+        *(see(rank, follow(other, is_open=False), stack=LOAD) for rank in (2, 3)),
+    ]
+    found = diagnose(ranks, FOUR)
+    assert (found.kind, found.culprits) == ("late", (1,))
+
+
+def test_a_replica_that_is_stuck_is_told_without_the_others() -> None:
+    ranks = [see(rank, follow(1000 if rank < 2 else 500, is_open=rank < 2), stack=LOAD) for rank in range(4)]
+    found = diagnose(ranks, FOUR)
+    assert found.sentences[0].startswith("all 2 members have entered all_reduce 1000 of default_pg [0, 1]")
+
+
+def test_whoever_only_sends_may_be_far_ahead_of_one_that_is_late() -> None:
+    ranks = [see(0, follow(1000, is_open=True, operation="broadcast")), see(1, follow(500, is_open=False), stack=LOAD)]
+    assert diagnose(ranks, TWO).culprits == (1,)
+
+
 def test_one_that_has_never_used_the_group_is_late_as_well() -> None:
     ranks = [see(0, waits("default_pg", 1)), see(1, stack=LOAD)]
     assert diagnose(ranks, TWO).culprits == (1,)
