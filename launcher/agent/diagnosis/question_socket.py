@@ -94,7 +94,7 @@ class QuestionSocket:
         for descriptor, connection in list(self._connections.items()):
             try:
                 question = connection.read()
-            except (ValueError, OSError):
+            except (ValueError, OSError, RecursionError):
                 self._forget(descriptor)
                 connection.close()
                 continue

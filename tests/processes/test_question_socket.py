@@ -1,0 +1,120 @@
+"""The socket at which an agent answers its own user: who may ask, and what those that ask wrongly may not do."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.agent.diagnosis import question_socket
+from launcher.agent.diagnosis.question_socket import CONNECTIONS_MAX, LINE_MAX, Connection, QuestionSocket
+from launcher.observe.local_socket import SOCKET_NAME, Question
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def server() -> Iterator[QuestionSocket]:
+    opened = QuestionSocket(select.poll())
+    yield opened
+    opened.close()
+
+
+def connect() -> socket.socket:
+    end = socket.socket(socket.AF_UNIX)
+    end.settimeout(60)
+    end.connect("\0" + SOCKET_NAME.format(uid=os.geteuid(), pid=os.getpid()))
+    return end
+
+
+def take_one(server: QuestionSocket) -> tuple[Connection, Question]:
+    found: list[tuple[Connection, Question]] = []
+    wait_until(lambda: found.extend(server.take()) or found, 60, "a question")
+    (one,) = found
+    return one
+
+
+def test_a_question_in_two_parts_is_answered_with_a_line(server: QuestionSocket) -> None:
+    with connect() as end:
+        end.sendall(b'{"kind": ')
+        assert list(server.take()) == []
+        end.sendall(b'"why"}\n')
+        connection, question = take_one(server)
+        assert question.kind == "why"
+        connection.answer(b"{}")
+        assert end.makefile("rb").read() == b"{}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{\n", b"[]\n", b'{"kind": 3}\n', b"\xff\n", b'{"unknown": ' + b"[" * 50_000 + b"\n", b"x" * (LINE_MAX + 1)],
+    ids=["half", "a list", "a number", "bytes", "deep", "endless"],
+)
+def test_what_is_no_question_is_closed_and_costs_nobody_else(server: QuestionSocket, text: bytes) -> None:
+    with connect() as wrong, connect() as right:
+        wrong.sendall(text)
+        right.sendall(b'{"kind": "run"}\n')
+        wrong.setblocking(False)
+        found: list[str] = []
+
+        def is_closed() -> bool:
+            for connection, question in server.take():
+                connection.close()
+                found.append(question.kind)
+            try:
+                return wrong.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                return True
+
+        wait_until(is_closed, 60, "the end of the wrong one")
+        assert found == ["run"]
+
+
+def test_of_too_many_the_last_are_closed_until_others_have_gone(server: QuestionSocket) -> None:
+    ends = []
+    for _ in range(CONNECTIONS_MAX):
+        ends.append(connect())
+        list(server.take())
+    with connect() as late:
+        list(server.take())
+        assert late.recv(1) == b""
+    ends.pop().close()
+    list(server.take())
+    with connect() as end:
+        end.sendall(b'{"kind": "why"}\n')
+        connection, _ = take_one(server)
+        connection.close()
+    for one in ends:
+        one.close()
+
+
+def test_another_user_is_not_heard(server: QuestionSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question_socket, "read_user", lambda end: os.geteuid() + 1)
+    with connect() as end:
+        end.sendall(b'{"kind": "why"}\n')
+        assert list(server.take()) == []
+        with pytest.raises(ConnectionResetError):  # closed with what it has said unread
+            end.recv(1)
+
+
+def test_root_is(server: QuestionSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question_socket, "read_user", lambda end: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect("\0" + SOCKET_NAME.format(uid=os.getuid(), pid=os.getpid()))
+        end.sendall(b'{"kind": "why"}\n')
+        connection, _ = take_one(server)
+        connection.close()
+
+
+def test_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    server = QuestionSocket(select.poll())
+    with connect():
+        list(server.take())
+        server.close()
+    assert len(os.listdir("/proc/self/fd")) == before
