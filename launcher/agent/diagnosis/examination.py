@@ -240,11 +240,13 @@ class Examination:
         self._askers.append(_Asker(member_id if is_question else TO_ROUND, id if is_question else "", purpose))
 
     def _take_silence(self, member_id: str, silence: NodeSilence, now: float) -> None:
-        """Look at all workers once no node makes progress any more."""
+        """Look at all workers once no node makes progress any more.
+
+        A node that stays silent does not say so again: what it has said counts until it makes progress.
+        """
         self._silent[member_id] = silence
         silent = {rank for one in self._silent.values() if one.round == silence.round for rank in one.ranks}
         if silence.ranks and len(silent) >= silence.world_size:
-            self._silent = {}
             self._take_question(member_id, silence.id, "silence", now)
 
     def _conclude(self, collection: Collection, askers: list[_Asker]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent.diagnosis.collection import NO_MESH, Collection, split_pages
+from launcher.agent.diagnosis.collection import NO_MESH, STACKS_MAX, Collection, split_pages
 from launcher.agent.diagnosis.messages import Conclusion, Evidence, decode_message, encode_message
 from launcher.diagnose.evidence import Frame, RankEvidence, State
 from launcher.worker.grid import WorkerMesh
@@ -125,6 +125,16 @@ def test_an_answer_on_very_many_ranks_fits_into_a_note(letter: str) -> None:
     assert len(text) <= NOTE_MAX
     assert decode_message(text) == conclusion
     assert conclusion.answer.sentences
+
+
+def test_of_many_different_stacks_the_first_are_shown() -> None:
+    stacks = [
+        tuple(Frame(function="f" * 28, file=f"/{rank}x{at}.py", line=1) for at in range(12)) for rank in range(99)
+    ]
+    ranks = [RankEvidence(rank=rank, state="sleeps", stack=stack) for rank, stack in enumerate(stacks)]
+    shown = conclude(show(*ranks, size=99)).stacks
+    assert 25_000 < len(shown) <= STACKS_MAX + 100
+    assert shown.endswith("\n... the rest is in the folders\n")
 
 
 def test_pages_are_short_and_hold_every_rank_once() -> None:

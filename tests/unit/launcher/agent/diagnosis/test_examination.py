@@ -10,8 +10,8 @@ import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.messages import Ask, Conclusion, encode_message
-from launcher.diagnose.evidence import Frame, RankEvidence
+from launcher.agent.diagnosis.messages import Ask, Conclusion, Evidence, NodeSilence, encode_message
+from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, SendNote
@@ -29,6 +29,8 @@ class FakeExaminer:
 
     def __init__(self) -> None:
         self.is_stuck = False
+        self.states: dict[int, State] = {}
+        self.groups: tuple[GroupCalls, ...] | None = None
         self.begun: list[tuple[Any, Sequence[Target], str, float]] = []
         self.folders: list[str] = []
 
@@ -53,7 +55,12 @@ class FakeExaminer:
                 key,
                 ExamineReport(
                     ranks=tuple(
-                        RankEvidence(rank=one.rank, state="sleeps", stack=LOADER if one.rank == 3 else WAITING)
+                        RankEvidence(
+                            rank=one.rank,
+                            state=self.states.get(one.rank, "sleeps"),
+                            stack=LOADER if one.rank == 3 else WAITING,
+                            groups=self.groups,
+                        )
                         for one in targets
                     )
                 ),
@@ -73,6 +80,7 @@ class Agents:
         self.told: dict[str, list[Conclusion]] = {name: [] for name in names}
         self.lost: set[str] = set()
         self.notes: list[tuple[str, str, str]] = []
+        self.conclusion_count = 0
         self.woken = threading.Event()
         self.examiners = {name: FakeExaminer() for name in names}
         self.agents = {name: self._make(name) for name in names}
@@ -87,6 +95,7 @@ class Agents:
     def _make(self, name: str) -> Examination:
         def submit(event: Any) -> None:
             assert isinstance(event, SendNote)
+            self.conclusion_count += '"say":"conclusion"' in event.text
             to = {TO_LEADER: [self.leader], TO_ROUND: self.round, TO_ALL: list(self.agents)}.get(event.to, [event.to])
             self.notes += [(name, one, event.text) for one in to]
 
@@ -194,6 +203,7 @@ def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> Non
     agents.agents["b"].ask("failure", AT)
     agents.run()
     assert agents.agents["b"].hold_until == AT + FAILURE_LIMIT_S
+    assert agents.examiners["b"].begun[0][3] == FAILURE_LIMIT_S
     assert agents.agents["a"].hold_until == float("-inf"), "its workers have been looked at"
     agents.examiners["b"].is_stuck = False
     agents.run()
@@ -203,6 +213,54 @@ def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> Non
     )
 
 
+def test_with_its_round_what_is_held_ends() -> None:
+    agents = Agents("a", "b")
+    agents.agents["b"].ask("failure", AT)
+    agents.agents["b"].end()
+    assert agents.agents["b"].hold_until == float("-inf")
+
+
+def test_evidence_of_an_earlier_look_is_not_taken() -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].is_stuck = True
+    agents.agents["a"].ask("question", AT)
+    agents.run()
+    late = Evidence(id="earlier", node="b", round=1, mesh=MESH, ranks=tuple(
+        RankEvidence(rank=rank, state="ended") for rank in (2, 3)
+    ))  # fmt: skip
+    agents.agents["a"].take_note("b", encode_message(late), AT)
+    agents.run()
+    assert not agents.told["a"]
+
+
+def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].is_stuck = True
+    agents.agents["b"].ask("question", AT)
+    agents.run()
+    assert agents.agents["b"].list_given_up(AT + 100)
+    agents.examiners["b"].is_stuck = False
+    agents.run()
+    assert not agents.told["b"]
+
+
+def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].states[3] = "ended"
+    agents.agents["b"].begin(LocalRound(1, MESH, [Target(rank=rank, pid=1) for rank in (2, 3)], {3: 7}))
+    agents.agents["a"].ask("question", AT)
+    agents.run()
+    assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
+
+
+def test_each_question_is_answered_once() -> None:
+    agents = Agents("a", "b")
+    for _ in range(3):
+        agents.agents["b"].ask("question", AT)
+        agents.run()
+    assert agents.conclusion_count == 3
+
+
 def test_a_failure_on_many_nodes_holds_their_workers_once_and_is_told_once() -> None:
     agents = Agents("a", "b")
     for name in ("a", "b"):
@@ -210,6 +268,8 @@ def test_a_failure_on_many_nodes_holds_their_workers_once_and_is_told_once() -> 
     agents.run()
     assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
     agents.agents["b"].ask("failure", AT + 2)  # a survivor has failed, too
+    agents.run(AT + 2)
+    assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
     agents.agents["a"].take_note("b", encode_message(Ask(id="x", purpose="failure")), AT + 2)  # of a late asker
     agents.run(AT + 2)
     assert {agent.hold_until for agent in agents.agents.values()} == {float("-inf")}
@@ -281,6 +341,36 @@ def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
     }
 
 
+def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
+    agents = Agents("a", "b")
+    agents.agents["a"].report_silence("no output for 600 s", AT)
+    old = NodeSilence(id="", round=0, ranks=(2, 3), world_size=4, sentence="no output for 600 s")
+    agents.agents["a"].take_note("b", encode_message(old), AT)
+    agents.run()
+    assert not agents.told["a"]
+
+
+def test_a_node_that_is_silent_again_beside_one_that_stayed_so_is_told() -> None:
+    agents = Agents("a", "b")
+    for sentence in ("no output for 600 s", "", "no output for 600 s"):
+        agents.agents["a"].report_silence(sentence, AT)
+        if not agents.told["b"]:
+            agents.agents["b"].report_silence("no output for 600 s", AT)
+        agents.run()
+    assert len(agents.told["b"]) == 2
+
+
+def test_nothing_is_repeated_after_progress_or_in_another_round() -> None:
+    agents = Agents("a", "b")
+    agents.agents["a"].report_silence("no output for 600 s", AT)
+    assert agents.agents["a"].wake_at == AT + REPEAT_S
+    agents.agents["a"].report_silence("", AT)
+    assert agents.agents["a"].wake_at == float("inf")
+    agents.agents["a"].report_silence("no output for 600 s", AT)
+    agents.agents["a"].begin(LocalRound(2, MESH, [Target(rank=0, pid=1)], {}))
+    assert agents.agents["a"].wake_at == float("inf")
+
+
 def test_a_silence_reaches_a_leader_that_came_later() -> None:
     agents = Agents("a", "b")
     agents.leader = "b"
@@ -298,6 +388,10 @@ def test_how_far_each_group_has_come_is_counted() -> None:
     agents.run()
     assert agents.agents["b"].take_counters() == {}, "no recorder has answered"
     assert agents.agents["b"].take_counters() is None
+    agents.examiners["b"].groups = ()
+    agents.agents["b"].count_calls(AT)
+    agents.run()
+    assert agents.agents["b"].take_counters() == {2: (), 3: ()}, "they have called nothing"
 
 
 @pytest.mark.parametrize(
