@@ -163,6 +163,25 @@ def test_a_row_takes_its_failure_and_not_the_one_that_looks_alike(index: int) ->
     assert other != expected
 
 
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "ValueError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: copy failed: [Errno 28] No space left on device",
+        "KeyError: 'RESOURCE_EXHAUSTED:'",
+        "RuntimeError: ConnectionResetError",
+        "train.CUDA error: hardware error",
+    ],
+)
+def test_what_a_program_says_in_words_decides_nothing(exception: str) -> None:
+    assert classify(FailureEvidence(exit_code=1, exception=exception)).failure_class == "user code"
+
+
+def test_one_that_is_told_to_leave_is_not_restarted_for_a_program_that_is_gone() -> None:
+    gone = FailureEvidence(exit_code=127, spawn_error=errno.ENOENT, is_leaving=True)
+    assert find_consequence(gone, is_alone=True) == Consequence()
+
+
 def test_a_class_says_why() -> None:
     assert classify(FailureEvidence(exit_code=1, exception=OOM)) == ("memory", "OutOfMemoryError")
     assert classify(FailureEvidence(exit_code=-9, is_out_of_memory=True)) == ("memory", "the kernel killed it")

@@ -147,6 +147,14 @@ def test_time_asleep_or_stopped_does_not_count(pause: str) -> None:
     assert len(node.live(5060, hang_at(470)).said) == 1
 
 
+def test_the_time_before_a_look_that_finds_it_running_again_does_not_count() -> None:
+    """It may have run for a moment of it only."""
+    watch = ProgressWatch(LIMITS, 0.0)
+    watch.check(0.0, see(heartbeat=1))
+    for look in range(1, 100):  # it is stopped and runs by turns: seven looks count half of the limit
+        assert watch.check(look * 10.0, see(heartbeat=1, is_paused=bool(look % 2))) is None
+
+
 def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> None:
     def stop(now: float) -> ProgressSigns:
         return ProgressSigns(signs={HEARTBEAT: 370}, is_paused=True, halted=(3,))

@@ -62,6 +62,12 @@ def test_between_nodes_each_ranks_own_waits_are_compared() -> None:
     assert (found.rank, found.last_count, found.wait_ms) == (6, COUNT, 87)
 
 
+def test_a_call_whose_length_is_not_known_is_no_short_one() -> None:
+    lengths = {rank: (90,) * COUNT if rank != 5 else (-1,) * 16 + (90,) * (COUNT - 16) for rank in range(8)}
+    ranks = [see(rank, group("t", 0, lengths_ms=lengths[rank])) for rank in range(8)]
+    assert find_stragglers(ranks, HERE) == []
+
+
 @pytest.mark.parametrize("late_ms", [9, 0, 24], ids=["little", "none", "little of the time"])
 def test_what_is_little_is_not_told(late_ms: int) -> None:
     ranks = [see(rank, group("t", late_ms if rank == 5 else 0)) for rank in range(4, 8)]

@@ -133,6 +133,29 @@ def test_sizes_may_differ_where_the_operation_allows_it() -> None:
     assert diagnose(ranks, TWO).kind == "stuck"
 
 
+def test_different_operations_in_which_nobody_waits_are_no_mismatch() -> None:
+    ranks = [see(rank, group("default_pg", 4, operation=name, age_s=0.5)) for rank, name in enumerate(("x", "y"))]
+    assert diagnose(ranks, TWO).kind == "healthy"
+
+
+def test_one_that_has_ended_waits_for_nobody() -> None:
+    ranks = [see(0, waits("default_pg", 4), state="ended"), see(1, group("default_pg", 3), stack=LOAD)]
+    assert diagnose(ranks, TWO).culprits == (0,)
+
+
+def test_a_group_that_is_named_like_an_axis_and_is_another_has_the_members_that_use_it() -> None:
+    ranks = [see(rank) for rank in range(8)]
+    ranks[0], ranks[2] = see(0, waits("mesh_tp", 5)), see(2, group("mesh_tp", 4), stack=LOAD)
+    found = diagnose(ranks, CUBE)
+    assert found.culprits == (2,)
+    assert "of tp [0, 2]" in found.sentences[0]
+
+
+def test_where_all_are_stopped_nobody_is_accused() -> None:
+    ranks = [see(rank, state="stopped", stack=None) for rank in range(4)]
+    assert (diagnose(ranks, FOUR).kind, diagnose(ranks, FOUR).culprits) == ("unclear", ())
+
+
 def test_two_groups_that_are_entered_in_opposite_order_are_a_deadlock() -> None:
     ranks = [see(0, waits("a", 3), group("b", 6)), see(1, group("a", 2), waits("b", 7))]
     check(

@@ -13,12 +13,20 @@ import pytest
 from launcher.agent.diagnosis import progress
 from launcher.agent.diagnosis.progress import NodeProgress
 from launcher.config.options.readers import HangLimits
-from launcher.diagnose.progress import Silence
-from launcher.hardware.linux.kernel import read_stat
+from launcher.diagnose.progress import HEARTBEAT, PHASE, ProgressSigns, Silence
+from launcher.hardware.linux import shared_page
+from launcher.hardware.linux.kernel import list_children, read_stat
+from launcher.hardware.linux.shared_page import SharedPage
 from tests.support.waiting import wait_until
 
 LIMITS = HangLimits(step_s=8.0, start_s=8.0)
 TRACED = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0), flush=True); sys.stdin.read()"
+THREADED = """
+import subprocess, threading, sys
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+thread.start()
+subprocess.run(["sleep", "600"])
+"""
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -105,3 +113,56 @@ def test_the_counters_of_a_node_reach_its_watch(start: Start) -> None:
     assert node.needs_counters
     node.take_counters({0: 1})
     assert not node.needs_counters
+
+
+@pytest.fixture
+def page() -> Iterator[SharedPage]:
+    made = shared_page.make()
+    assert made is not None
+    made.begin(2, None)
+    yield made
+    os.close(made.descriptor)
+
+
+def write(page: SharedPage, local_rank: int, offset: int, number: int) -> None:
+    os.pwrite(page.descriptor, number.to_bytes(8, sys.byteorder), (1 + local_rank) * shared_page.LINE_SIZE + offset)
+
+
+def observe(page: SharedPage, *local_ranks: int) -> ProgressSigns:
+    node = NodeProgress(LIMITS, page, None, ranks=(4, 5), unpumped=frozenset(), expects=False, now=0.0)
+    return node._observe(dict.fromkeys(local_ranks, os.getpid()))
+
+
+def test_heartbeats_and_steps_of_any_worker_are_signs(page: SharedPage) -> None:
+    assert observe(page, 0, 1).signs[HEARTBEAT] == 0
+    write(page, 1, shared_page.HEARTBEAT_COUNT, 3)
+    assert observe(page, 0, 1).signs[HEARTBEAT] == 3
+    write(page, 0, shared_page.REACHED_STEP, 1)
+    assert observe(page, 0, 1).signs[HEARTBEAT] == 4, "step 0"
+
+
+def test_phases_of_workers_that_live_count(page: SharedPage) -> None:
+    for local_rank in range(2):
+        write(page, local_rank, shared_page.PHASE_COUNT, 1)
+        write(page, local_rank, shared_page.PHASE_LIMIT_MS, 9000)
+    assert observe(page, 0, 1).signs[PHASE] == 2
+    assert [phase.rank for phase in observe(page, 0, 1).phases] == [4, 5]
+    assert [phase.rank for phase in observe(page, 1).phases] == [5], "the other has ended in its phase"
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (("sh", "-c", "cat; exit $?"), 2),
+        (("sh", "-c", "sleep 600 & sleep 600 & wait"), 1),
+        ((sys.executable, "-c", THREADED), 1),
+    ],
+    ids=["a wrapper", "two children", "a program with threads"],
+)
+def test_only_what_a_wrapper_wraps_counts_as_the_worker(command: tuple[str, ...], count: int, start: Start) -> None:
+    worker = start(*command)
+    wait_until(lambda: len(list_children(worker.pid)) == (2 if "&" in command[-1] else 1))
+    children = list_children(worker.pid)
+    assert len(list(progress._look_at(worker.pid, reads_output=True))) == count
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
