@@ -14,9 +14,9 @@ from msgspec import Struct
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
-    """Of a tree of processes. `cpu_s`: user and system time; `rss_bytes`: memory in use, shared pages counted in each.
+    """Of a tree of processes. `cpu_s`: user and system time, also of children that have ended.
 
-    `read_bytes` and `written_bytes`: what went to and from storage; `output_bytes`: all that was written, also to pipes
+    `rss_bytes`: memory in use, shared pages counted in each. `read_bytes` and `written_bytes`: what went to and from storage; `output_bytes`: all that was written, also to pipes
     and terminals; 0 where the kernel does not say. `state`: of the first process, "stopped" or "blocked", else "".
     """
 
@@ -62,7 +62,11 @@ def _list_tree(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
 
 
 def measure_process(pid: int) -> ProcessUse | None:
-    """Return what this process uses, without what it has started; None if it has ended."""
+    """Return what this process uses, without what it has started and still runs; None if it has ended.
+
+    The kernel adds what an ended child has read and written to its parent; its CPU time is added here. Otherwise the
+    sum over a tree would fall with every data loader that ends.
+    """
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -74,7 +78,7 @@ def measure_process(pid: int) -> ProcessUse | None:
     except (psutil.Error, OSError):
         return None
     return ProcessUse(
-        cpu_s=times.user + times.system,
+        cpu_s=times.user + times.system + times.children_user + times.children_system,
         rss_bytes=memory.rss,
         read_bytes=counts.read_bytes if counts is not None else 0,
         written_bytes=counts.write_bytes if counts is not None else 0,
