@@ -111,6 +111,16 @@ class MemberMachine:
 
         return notes.list_members(self.state)
 
+    def count_spares(self) -> int:
+        """Return how many members have no ranks in the round that was sealed last, if this member leads; else -1.
+
+        Before the first round no member is a spare.
+        """
+        leadership = self.state.leadership
+        if leadership is None:
+            return -1
+        return len(self.list_members().keys() - leadership.active) if leadership.active else 0
+
     @property
     def wake_at(self) -> float:
         """When to send Tick if nothing else happens before; infinite if never."""

@@ -53,7 +53,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
 
     `round`: that runs here, 0 for none. `locality`: (level, domain) pairs, outermost first. `store_latency_s`: of the
     last request to the store, -1 if it is in this process. `log_dir`: "" if no files are kept.
-    `mesh_axes` and `mesh_shape`: of the round. `rounds`: as this node saw them, the newest last.
+    `mesh_axes` and `mesh_shape`: of the round. `rounds`: as this node saw them, the newest last. `member_count`: all
+    nodes of the run, and `spare_count`: those without ranks, as the leader knows; -1 by any other.
     """
 
     node: str
@@ -71,6 +72,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     max_restarts: int = 0
     world_size: int = 0
     node_count: int = 0
+    member_count: int = -1
+    spare_count: int = -1
     group_rank: int = -1
     mesh_axes: tuple[str, ...] = ()
     mesh_shape: tuple[int, ...] = ()

@@ -63,6 +63,8 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
             max_restarts=self.max_restarts,
             world_size=current.world_size if current is not None else 0,
             node_count=current.node_count if current is not None else 0,
+            member_count=len(machine.list_members()) if machine.is_leader else -1,
+            spare_count=machine.count_spares(),
             group_rank=assignment.group_rank if assignment is not None else -1,
             mesh_axes=self.mesh_axes,
             mesh_shape=assignment.shape if assignment is not None else (),

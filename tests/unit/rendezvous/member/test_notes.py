@@ -52,7 +52,10 @@ def test_a_note_to_all_reaches_spares_too() -> None:
     assert only(sent, SendToPeer) == SendToPeer("zz", encode_message(Note("look")))
     assert none(bench.tell(SendNote(TO_ROUND, "look")), SendToPeer), "it has no ranks"
     assert bench.protocol.list_members() == {bench.protocol.member_id: "node", "zz": "spare"}
-    assert Follower().protocol.list_members() == {}, "the leader alone knows all"
+    assert bench.protocol.count_spares() == 1
+    follower = Follower().protocol
+    assert follower.list_members() == {}, "the leader alone knows all"
+    assert follower.count_spares() == -1
 
 
 def test_a_request_is_passed_on_once_and_its_answer_written() -> None:
