@@ -16,8 +16,9 @@ from msgspec import Struct
 class ProcessUse(Struct, frozen=True, kw_only=True):
     """Of a tree of processes. `cpu_s`: user and system time, also of children that have ended.
 
-    `rss_bytes`: memory in use, shared pages counted in each. `read_bytes` and `written_bytes`: what went to and from storage; `output_bytes`: all that was written, also to pipes
-    and terminals; 0 where the kernel does not say. `state`: of the first process, "stopped" or "blocked", else "".
+    `rss_bytes`: memory in use, shared pages counted in each. `read_bytes` and `written_bytes`: what went to and from
+    storage; `output_bytes`: all that was written, also to pipes and terminals; 0 where the kernel does not say.
+    `state`: of the first process, "stopped" or "blocked", else "".
     """
 
     cpu_s: float
