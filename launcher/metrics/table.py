@@ -1,0 +1,192 @@
+"""The metrics of a node: each with its name, what it means, its labels, and how it is read from the node's report.
+
+Names end in their unit, and in `_total` if they only grow. Every metric has the labels `run` and `node`; only what is
+different for each rank has `rank`. A set of states or causes is complete from the start, so that an increase from
+nothing is seen. What a report does not know is left out, rather than 0.
+
+An agent knows its own node. How many nodes and spares a run has is known by the leader alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, get_args
+
+from launcher.diagnose.failure_class import FailureClass
+from launcher.observe.goodput import START
+from launcher.observe.node_report import NodeReport
+from rendezvous.records import Cause
+
+Labels = tuple[str, ...]
+UNKNOWN = "unknown"
+NODE_STATES = ("waiting", "running", "stopping", "leaving", "spare")
+LIVE_STATES = ("running", "stopped", "blocked")
+RANK_STATES = (*LIVE_STATES, "succeeded", "failed", "terminated")
+CAUSES = (*(cause for cause in get_args(Cause) if cause), UNKNOWN)
+LOSSES = (START, *(cause for cause in CAUSES if cause != "end"))
+
+
+class Metric(NamedTuple):
+    """A row of the table. `labels`: beside run and node. `read`: the values of those labels, and the sample, of each.
+
+    `name`: without meshrun_ before and _total behind it.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    labels: Labels
+    help: str
+    read: Callable[[NodeReport], Iterator[tuple[Labels, float]]]
+
+    @property
+    def full_name(self) -> str:
+        return f"meshrun_{self.name}" + ("_total" if self.kind == "counter" else "")
+
+
+def _read_value(field: str, least: float = 0.0) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
+    """Return what reads a field; below `least` it is unknown."""
+
+    def read(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+        value = float(getattr(report, field))
+        if value >= least:
+            yield (), value
+
+    return read
+
+
+def _read_ranks(field: str) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
+    """Return what reads a field of every worker that runs; below 0 it is unknown."""
+
+    def read(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+        for rank in report.ranks:
+            value = float(getattr(rank, field))
+            if value >= 0 and rank.state in LIVE_STATES:
+                yield (str(rank.rank),), value
+
+    return read
+
+
+def _read_build(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    yield (report.version,), 1.0
+
+
+def _read_node_states(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    for state in NODE_STATES:
+        yield (state,), float(report.state == state)
+
+
+def _read_rank_states(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    states = [rank.state for rank in report.ranks] if report.round else []
+    for state in RANK_STATES:
+        yield (state,), float(states.count(state))
+
+
+def _read_round_count(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    yield (), float(sum(report.end_counts.values()) + bool(report.round))
+
+
+def _read_ends(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    for cause in CAUSES:
+        yield (cause,), float(report.end_counts.get(cause, 0))
+
+
+def _read_failures(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    for kind in get_args(FailureClass):
+        yield (kind,), float(report.failure_counts.get(kind, 0))
+
+
+def _read_of_round(field: str) -> Callable[[NodeReport], Iterator[tuple[Labels, float]]]:
+    def read(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+        if report.round:
+            yield (), float(getattr(report, field))
+
+    return read
+
+
+def _read_goodput(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    if report.goodput is not None and report.rounds:  # a spare has lost nothing
+        yield (), report.goodput.ratio
+
+
+def _read_trained(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    if report.goodput is not None and report.rounds:
+        yield (), report.goodput.trained_s
+
+
+def _read_lost(report: NodeReport) -> Iterator[tuple[Labels, float]]:
+    if report.goodput is not None and report.rounds:
+        for cause in LOSSES:
+            yield (cause,), report.goodput.lost_s.get(cause, 0.0)
+
+
+# fmt: off
+METRICS: tuple[Metric, ...] = (
+    # The agent.
+    Metric("build_info", "gauge", ("version",), "The version of meshrun, always 1.", _read_build),
+    Metric("agent_start_time_seconds", "gauge", (), "When the agent started, in seconds since 1970.",
+           _read_value("started_at")),
+    Metric("agent_cpu_seconds", "counter", (), "CPU time that the agent's own process has used.",
+           _read_value("agent_cpu_s")),
+    Metric("agent_resident_memory_bytes", "gauge", (), "Memory in use by the agent's own process.",
+           _read_value("agent_rss_bytes")),
+    Metric("store_latency_seconds", "gauge", (),
+           "Duration of the last request to the store; absent where the store is inside the agent.",
+           _read_value("store_latency_s")),
+    Metric("leader", "gauge", (), "1 for the agent that leads the run, 0 for any other.", _read_value("is_leader")),
+
+    # The run.
+    Metric("nodes", "gauge", (), "Nodes of the run, spares among them; only from the agent that leads.",
+           _read_value("member_count")),
+    Metric("spare_nodes", "gauge", (), "Nodes without ranks in the last round; only from the agent that leads.",
+           _read_value("spare_count")),
+    Metric("round", "gauge", (), "Number of the round that runs on this node, 0 for none.", _read_value("round")),
+    Metric("round_ranks", "gauge", (), "Ranks of the round that runs on this node, on all nodes.",
+           _read_of_round("world_size")),
+    Metric("round_nodes", "gauge", (), "Nodes of the round that runs on this node.", _read_of_round("node_count")),
+    Metric("rounds", "counter", (), "Rounds that have started on this node.", _read_round_count),
+    Metric("rounds_ended", "counter", ("cause",), "Rounds that have ended on this node, by what ended them.",
+           _read_ends),
+    Metric("failures", "counter", ("class",), "Failures of workers of this node that ended a round, by class.",
+           _read_failures),
+    Metric("restarts_charged", "counter", (), "Restarts of the run that count against --max-restarts.",
+           _read_value("restart_count")),
+    Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts.",
+           _read_value("max_restarts")),
+    Metric("hangs", "counter", (), "Hangs of the run that were reported; only from an agent that led then.",
+           _read_value("hang_count")),
+    Metric("checkpoints", "counter", (), "Checkpoints that the workers of this node have reported.",
+           _read_value("checkpoint_count")),
+    Metric("step", "gauge", (), "The highest training step that workers of this node have reported.",
+           _read_value("step")),
+    Metric("goodput_ratio", "gauge", (), "Part of the time since the agent's start that was training, 0 to 1.",
+           _read_goodput),
+    Metric("trained_seconds", "gauge", (), "Time of training since the agent's start, without work that was undone.",
+           _read_trained),
+    Metric("lost_seconds", "counter", ("cause",), "Time since the agent's start that was not training, by cause.",
+           _read_lost),
+
+    # The node.
+    Metric("node_state", "gauge", ("state",), "1 for the state that this node is in, 0 for any other.",
+           _read_node_states),
+    Metric("ranks", "gauge", ("state",), "Workers of this node's round, by state.", _read_rank_states),
+
+    # Its workers, each with what it has started.
+    Metric("worker_start_time_seconds", "gauge", ("rank",), "When the worker started, in seconds since 1970.",
+           _read_ranks("started_at")),
+    Metric("worker_progress_age_seconds", "gauge", ("rank",), "Time since the worker's last sign of progress.",
+           _read_ranks("progress_age_s")),
+    Metric("worker_step", "gauge", ("rank",), "The training step that the worker has reported.", _read_ranks("step")),
+    Metric("worker_cpu_seconds", "counter", ("rank",), "CPU time that the worker has used.", _read_ranks("cpu_s")),
+    Metric("worker_resident_memory_bytes", "gauge", ("rank",),
+           "Memory in use by the worker; pages that its processes share are counted in each.",
+           _read_ranks("rss_bytes")),
+    Metric("worker_read_bytes", "counter", ("rank",), "Bytes that the worker has read from storage.",
+           _read_ranks("read_bytes")),
+    Metric("worker_written_bytes", "counter", ("rank",), "Bytes that the worker has written to storage.",
+           _read_ranks("written_bytes")),
+    Metric("worker_device_memory_used_bytes", "gauge", ("rank",),
+           "Memory in use on the worker's devices, by any process; where NVML is.", _read_ranks("device_memory_bytes")),
+    Metric("worker_device_memory_bytes", "gauge", ("rank",), "Memory of the worker's devices; where NVML is.",
+           _read_ranks("device_memory_total_bytes")),
+)
+# fmt: on
