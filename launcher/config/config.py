@@ -121,6 +121,8 @@ class Config(Struct, frozen=True, kw_only=True):
     preemption_signal: str | None
     preemption_file: str | None
     progress_file: str | None
+    metrics_address: tuple[str, int] | None
+    metrics_file: str | None
     lease_ttl_s: float | None
     heartbeat_timeout_s: float | None
     hang_limits: HangLimits | None

@@ -379,6 +379,15 @@ def parse_address(value: Value, text: str | None = None) -> tuple[str, int | Non
     return parse_host(value, name), parse_port(value, number) if number else None
 
 
+def parse_listen_address(value: Value) -> tuple[str, int]:
+    """PORT, which is one of loopback, or HOST:PORT."""
+    text = value.text.strip()
+    host, colon, number = text.rpartition(":")
+    if colon and (not host or (":" in host and not host.startswith("["))):
+        raise UsageError(f"{value} is neither PORT nor HOST:PORT", "0.0.0.0:PORT listens on all addresses")
+    return parse_host(value, host) if colon else "127.0.0.1", parse_port(value, number)
+
+
 def parse_host(value: Value, text: str | None = None) -> str:
     """A name or an address, without the brackets of IPv6. `text`: a part of the value."""
     name = (value.text if text is None else text).strip()

@@ -24,6 +24,7 @@ from launcher.config.options.readers import (
     parse_hang_timeout,
     parse_host,
     parse_lease_ttl,
+    parse_listen_address,
     parse_local_ranks,
     parse_locality,
     parse_locality_sources,
@@ -64,6 +65,7 @@ GROUPS = {
     "leaving": "When a node is told to go, or cannot be reached",
     "output": "Where the output goes",
     "logs": "More about logs, and events",
+    "metrics": "Metrics for Prometheus, and probes",
     "meeting": "How the nodes of a job find each other",
     "waiting": "How long nodes are waited for",
     "static": "Nodes that are numbered beforehand, with --rdzv-backend static",
@@ -266,6 +268,12 @@ TABLE: tuple[Option, ...] = (
            "Tell a shell command, by its stdin, or an http(s) URL, by POST, of each round and of the job's end."),
     Option("ours", "failure-report", "logs", "short|torchrun", parse_choice, "short",
            "What the report of a failed job looks like: a few lines, or torchrun's box with its labels."),
+
+    Option("ours", "metrics-port", "metrics", "[HOST:]PORT", make_optional(parse_listen_address), "",
+           "Serve /metrics, /healthz and /readyz there; on loopback without a HOST, on any free port with 0.",
+           field="metrics_address"),
+    Option("ours", "metrics-file", "metrics", "FILE", make_optional(parse_text), "",
+           "Write the metrics to it every 15 s, for node_exporter's textfile collector."),
 
     Option("torchrun", "start-method", "legacy", "spawn|fork|forkserver", parse_choice, "spawn",
            "No effect: a worker is a program of its own.", field=""),

@@ -38,6 +38,8 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
         "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "lease_ttl_s": None,
         "progress_file": None,
+        "metrics_address": None,
+        "metrics_file": None,
         "python": "/usr/bin/python3", "notes": (), "origins": made.origins,
     }  # fmt: skip
     assert set(made.origins.values()) == {"default"}
