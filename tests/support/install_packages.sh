@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages that tests need: `servers` (etcd, etcdctl, ip, openssl), `browser` (chromium), or both.
+# Installs the Debian packages that tests need: `servers` (etcd, etcdctl, ip, openssl, prometheus), `browser`
+# (chromium), or both.
 #
 #     sh tests/support/install_packages.sh servers browser
 #
@@ -14,10 +15,10 @@ install() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
-# Real etcd servers, and network namespaces for the tests of networks.
+# Real etcd servers, network namespaces for the tests of networks, and Prometheus with promtool.
 install_servers() {
 	missing=""
-	for pair in etcd:etcd-server etcdctl:etcd-client ip:iproute2 openssl:openssl; do
+	for pair in etcd:etcd-server etcdctl:etcd-client ip:iproute2 openssl:openssl prometheus:prometheus; do
 		PATH=/usr/bin:/usr/sbin:/sbin:/bin command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
 	done
 	[ -n "$missing" ] || return 0
@@ -26,10 +27,14 @@ install_servers() {
 		exit 1
 	fi
 	install $missing
-	# Debian also starts etcd as a service of this machine, on the default port: the tests must not leave it running.
-	case "$missing" in *etcd-server*)
-		systemctl disable --now etcd >/dev/null 2>&1 || { service etcd stop; update-rc.d etcd disable; } >/dev/null 2>&1 || true ;;
-	esac
+	# Debian also starts these as services of this machine, on their default ports: the tests must not leave them running.
+	for pair in etcd-server:etcd prometheus:prometheus; do
+		case "$missing" in *" ${pair%%:*}"*) stop_service "${pair##*:}" ;; esac
+	done
+}
+
+stop_service() {
+	systemctl disable --now "$1" >/dev/null 2>&1 || { service "$1" stop; update-rc.d "$1" disable; } >/dev/null 2>&1 || true
 }
 
 install_browser() {
