@@ -107,6 +107,19 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
         return handle if isinstance(handle, str) else self.uuids[handle]
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid not in self.uuids or self.uuids.index(uuid) in self.lost:
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        """10 bytes of 100 for the first device, 20 for the second, ..."""
+
+        class Memory:
+            used, total = 10 * (self.uuids.index(handle) + 1), 100
+
+        return Memory
+
     def nvmlDeviceGetName(self, handle: int) -> str:
         return self.models[handle] if self.models else "Fast One"
 
