@@ -24,7 +24,8 @@ DELAY_S = 1.0
 class MetricsExporter:
     """Listens from the beginning, and answers from a second after `start`.
 
-    `address`: host and port, None for no server; `path`: of the file, None for none. Raises UsageError for an address or a directory that cannot be had.
+    `address`: host and port, None for no server; `path`: of the file, None for none. Raises UsageError for an address
+    or a directory that cannot be had.
     """
 
     def __init__(self, address: tuple[str, int] | None, path: str | None) -> None:

@@ -152,7 +152,7 @@ METRICS: tuple[Metric, ...] = (
            _read_value("restart_count")),
     Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts.",
            _read_value("max_restarts")),
-    Metric("hangs", "counter", (), "Hangs of the run that were reported; only from an agent that led then.",
+    Metric("hangs", "counter", (), "Hangs of the run that were reported to this node.",
            _read_value("hang_count")),
     Metric("checkpoints", "counter", (), "Checkpoints that the workers of this node have reported.",
            _read_value("checkpoint_count")),
