@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.config import files
 from launcher.config.config import Config, resolve
@@ -20,6 +21,9 @@ from launcher.hardware.linux.shared_page import list_inherited_fds, make
 from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
 
+if TYPE_CHECKING:
+    from launcher.metrics.exporter import MetricsExporter
+
 
 def run(args: ParsedArgs) -> int:
     """Run the job on this node and return the exit code."""
@@ -27,6 +31,7 @@ def run(args: ParsedArgs) -> int:
     begin_stamps(config.log_times, config.node_name or os.uname().nodename)
     files.check(config)
     files.require_proc()
+    exporter = _make_exporter(config)
     startup = None
     if config.network is not None:
         from launcher.agent.startup.startup import start_up
@@ -49,10 +54,21 @@ def run(args: ParsedArgs) -> int:
         gc.enable()
         if startup is None:
             _log_notes(config)
-        return node_main.run(config, supervisor, startup, shared_page)
+        return node_main.run(config, supervisor, startup, shared_page, exporter)
     finally:
+        if exporter is not None:
+            exporter.close()
         if startup is not None:
             startup.node_lock.release()
+
+
+def _make_exporter(config: Config) -> MetricsExporter | None:
+    """Bind the port of the metrics. Raises UsageError if it is taken."""
+    if config.metrics_address is None and config.metrics_file is None:
+        return None
+    from launcher.metrics.exporter import MetricsExporter
+
+    return MetricsExporter(config.metrics_address, config.metrics_file)
 
 
 def _log_notes(config: Config) -> None:

@@ -26,15 +26,20 @@ from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.startup import Startup
+    from launcher.metrics.exporter import MetricsExporter
 
 
 def run(
-    config: Config, supervisor: Supervisor, startup: Startup | None = None, shared_page: SharedPage | None = None
+    config: Config,
+    supervisor: Supervisor,
+    startup: Startup | None = None,
+    shared_page: SharedPage | None = None,
+    exporter: MetricsExporter | None = None,
 ) -> int:
     """Run the job on this node and return the exit code. Raises UsageError for a job that cannot start.
 
     `startup`: the preparation, before the supervisor's fork, of a node that is one of several. `shared_page`: created
-    then, too.
+    then, too. `exporter`: of --metrics-port and --metrics-file.
     """
     exit_code = 1
     layout: LogLayout | None = None
@@ -53,7 +58,10 @@ def run(
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
         parts = (slots, reason, termination, wakeup)
-        exit_code = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server).run()
+        agent = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server)
+        if exporter is not None:
+            exporter.start(agent.observer.bridge.exchange, layout.run_id)
+        exit_code = agent.run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.metrics.requirements import format_address, open_listener, require_directory, require_library
@@ -16,7 +17,7 @@ from launcher.model.console import log
 if TYPE_CHECKING:
     from launcher.metrics.server import MetricsServer
     from launcher.metrics.textfile import MetricsFile
-    from launcher.observe.run_source import RunSource
+    from launcher.observe.local_socket import Question
 
 DELAY_S = 1.0
 
@@ -49,9 +50,9 @@ class MetricsExporter:
         """The port of the server; 0 for no server."""
         return int(self._listener.getsockname()[1]) if self._listener is not None else 0
 
-    def start(self, source: RunSource, delay_s: float = DELAY_S) -> None:
-        """Begin to read reports from a source, in `delay_s`."""
-        threading.Thread(target=self._run, args=(source, delay_s), name="metrics", daemon=True).start()
+    def start(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float = DELAY_S) -> None:
+        """Begin in `delay_s`. `exchange`: asks the agent from another thread (launcher.agent.inspection.bridge)."""
+        threading.Thread(target=self._run, args=(exchange, run_id, delay_s), name="metrics", daemon=True).start()
 
     def close(self) -> None:
         """End the server, and remove the file."""
@@ -64,14 +65,15 @@ class MetricsExporter:
             elif self._listener is not None:
                 self._listener.close()
 
-    def _run(self, source: RunSource, delay_s: float) -> None:
+    def _run(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float) -> None:
         if self._closed.wait(delay_s):
             return
         from launcher.metrics.report_cache import ReportCache
         from launcher.metrics.server import MetricsServer
         from launcher.metrics.textfile import MetricsFile
+        from launcher.observe.local_socket import QuestionSource
 
-        cache = ReportCache(source)
+        cache = ReportCache(QuestionSource(exchange, run_id))
         with self._lock:
             if self._closed.is_set():
                 return

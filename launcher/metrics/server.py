@@ -85,7 +85,6 @@ class MetricsServer:
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request. Raises OSError if the peer is gone or too slow."""
 
-    server_version, sys_version = "meshrun", ""
     error_message_format = "%(message)s\n"
     error_content_type = "text/plain; charset=utf-8"
 
@@ -130,6 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "meshrun"
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""

@@ -19,7 +19,7 @@ from launcher.model.errors import TemporaryError, find_shortage_hint, sanitize
 
 PERIOD_S = 15.0
 CLOSE_LIMIT_S = 1.0
-"""For the removal: the file may lie on a file system that has gone."""
+"""For a write that is under way, and for the removal: the file may lie on a file system that has gone."""
 
 
 class MetricsFile:
@@ -35,21 +35,28 @@ class MetricsFile:
         self._thread.start()
 
     def close(self) -> None:
-        """Remove the file, and wait a moment for that."""
+        """Write no more, and remove the file; wait a moment for both."""
         self._closed.set()
         self._thread.join(CLOSE_LIMIT_S)
+        remover = threading.Thread(target=self._remove, name="metrics file", daemon=True)
+        remover.start()
+        remover.join(CLOSE_LIMIT_S)
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._path)
 
     def _write_all(self) -> None:
         while not self._closed.is_set():
             self._write()
             self._closed.wait(self._period_s)
-        with suppress(OSError):
-            os.unlink(self._path)
 
     def _write(self) -> None:
         try:
             registry = make_registry(self._cache.read())
         except TemporaryError:  # the file's time shows that it is old
+            return
+        if self._closed.is_set():
             return
         try:
             write_to_textfile(self._path, registry)

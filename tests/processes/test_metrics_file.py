@@ -109,7 +109,7 @@ def test_an_exporter_serves_and_writes_and_ends_both(tmp_path: Path, capfd: pyte
     exporter = MetricsExporter(("127.0.0.1", 0), str(path))
     address = f"http://127.0.0.1:{exporter.port}"
     assert capfd.readouterr().err == f"meshrun: metrics at {address}/metrics\n"
-    exporter.start(FixedSource(make_report()), delay_s=0.0)
+    exporter.start(FixedSource(make_report()).exchange, "exp-41", delay_s=0.0)
     with urllib.request.urlopen(f"{address}/metrics", timeout=20) as page:
         assert b"meshrun_round{" in page.read()
     wait_until(path.exists)
@@ -122,7 +122,7 @@ def test_an_exporter_serves_and_writes_and_ends_both(tmp_path: Path, capfd: pyte
 def test_an_exporter_that_ends_before_it_begins_frees_its_port() -> None:
     exporter = MetricsExporter(("127.0.0.1", 0), None)
     port = exporter.port
-    exporter.start(FixedSource(make_report()), delay_s=60.0)
+    exporter.start(FixedSource(make_report()).exchange, "exp-41", delay_s=60.0)
     exporter.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 20)

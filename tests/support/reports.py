@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
+
 from launcher.model.errors import TemporaryError
 from launcher.observe.goodput import Goodput
+from launcher.observe.local_socket import Question
 from launcher.observe.node_report import NodeReply, NodeReport, NodeRequest, RankReport, RunReport
 from launcher.observe.timeline import RoundSummary
 
@@ -56,6 +59,15 @@ class FixedSource:
         if isinstance(self.answer, str):
             raise TemporaryError(self.answer)
         return self.answer
+
+    def exchange(self, question: Question, limit_s: float) -> bytes:
+        """Answer as an agent's bridge does."""
+        assert question.kind == "inspect_node"
+        assert question.request is not None
+        try:
+            return msgspec.json.encode(self.read_node(question.node, question.request)) + b"\n"
+        except TemporaryError as error:
+            return msgspec.json.encode({"error": str(error)}) + b"\n"
 
     def read_run(self) -> RunReport:
         raise NotImplementedError

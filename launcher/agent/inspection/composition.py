@@ -73,7 +73,9 @@ def make_observer(
         from launcher.agent.inspection.node_answers import NodeAnswers
         from launcher.agent.inspection.reporter import Reporter
         from launcher.agent.inspection.snapshot import SnapshotSource
+        from launcher.hardware.accelerators.device_memory import make_device_memory
 
+        memory = make_device_memory(slots)
         source = SnapshotSource(
             run_id=layout.run_id,
             node=host,
@@ -88,7 +90,7 @@ def make_observer(
             locality=membership.locality,
             log_dir=log_dir,
         )
-        answers = NodeAnswers(history, source, LocalState(), log_dir, files)
+        answers = NodeAnswers(history, source, LocalState(memory.read if memory else None), log_dir, files)
         return Inspection(driver.machine, driver.submit, Reporter(wake), answers.answer)
 
     is_wanted = bool(sinks) or bool(log_dir and not layout.is_temporary)
