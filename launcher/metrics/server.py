@@ -28,6 +28,7 @@ from launcher.metrics.report_cache import ReportCache
 from launcher.model.errors import TemporaryError
 from launcher.observe.node_report import NodeReport
 
+# docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md
 CONNECTIONS_MAX = 16
 HEAD_MAX = 8192
 """Bytes of a request: Prometheus sends 300, a browser 1,000."""

@@ -18,7 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.pages import COMMANDS, ETCD, LANGUAGES, ROOT, SERVED, Block, blocks, is_shown, pages
+from tests.support.documents.pages import (
+    COMMANDS,
+    ETCD,
+    LANGUAGES,
+    METRICS,
+    ROOT,
+    SERVED,
+    Block,
+    blocks,
+    is_shown,
+    pages,
+)
 from tests.support.network.namespaces import free_port
 from tests.support.stores.etcd import EtcdServer
 
@@ -80,8 +91,9 @@ def reader(page: Path, directory: Path) -> Iterator[Reader]:
         named = "".join(block.text for block in blocks(page) if block.is_run or block.file)
         if ETCD in named:
             addresses[ETCD] = stack.enter_context(EtcdServer("3.4", directory / "etcd")).endpoint
-        if SERVED in named:
-            addresses[SERVED] = f"127.0.0.1:{free_port('127.0.0.1')}"
+        for address in (SERVED, METRICS):
+            if address in named:
+                addresses[address] = f"127.0.0.1:{free_port('127.0.0.1')}"
         found = Reader(directory, addresses)
         stack.callback(found.close)
         yield found

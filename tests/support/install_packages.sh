@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests need: `servers` (etcd, etcdctl, ip, openssl, prometheus), `browser`
+# Installs the Debian packages that tests need: `servers` (etcd, etcdctl, ip, openssl, curl, prometheus), `browser`
 # (chromium), or both.
 #
 #     sh tests/support/install_packages.sh servers browser
@@ -15,10 +15,10 @@ install() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
-# Real etcd servers, network namespaces for the tests of networks, and Prometheus with promtool.
+# Real etcd servers, network namespaces for the tests of networks, Prometheus with promtool, and what pages call.
 install_servers() {
 	missing=""
-	for pair in etcd:etcd-server etcdctl:etcd-client ip:iproute2 openssl:openssl prometheus:prometheus; do
+	for pair in etcd:etcd-server etcdctl:etcd-client ip:iproute2 openssl:openssl curl:curl prometheus:prometheus; do
 		PATH=/usr/bin:/usr/sbin:/sbin:/bin command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
 	done
 	[ -n "$missing" ] || return 0

@@ -8,7 +8,7 @@ line above its fence says why it is not. The marks, invisible on the rendered pa
     <!-- file: train.py -->      the block is a file that the blocks after it use
 
 Pages name stores by the addresses that they usually have. Where a page is run those become others: 127.0.0.1:2379
-an etcd started for this page, 127.0.0.1:29400 a free port.
+an etcd started for this page, 127.0.0.1:29400 and 127.0.0.1:9400 free ports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[3]
 COMMANDS = ("console", "bash")
 LANGUAGES = (*COMMANDS, "python", "text", "yaml", "dockerfile")
-ETCD, SERVED = "127.0.0.1:2379", "127.0.0.1:29400"
+ETCD, SERVED, METRICS = "127.0.0.1:2379", "127.0.0.1:29400", "127.0.0.1:9400"
 _FENCE = re.compile(r"^( *)```(.*)$")
 _MARK = re.compile(r"^ *<!-- (not run|exits|file): (.+) -->$")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")

@@ -75,3 +75,12 @@ def test_every_alert_says_what_and_what_to_do_and_is_tested() -> None:
     for rule in RULES:
         assert rule["annotations"].keys() == {"summary", "action"}
         assert rule["labels"]["severity"] in ("page", "ticket", "info")
+
+
+def test_the_guide_lists_every_metric_as_it_says_of_itself() -> None:
+    guide = (FOLDER.parents[1] / "docs/guides/metrics.md").read_text()
+    rows = [
+        f"| `{metric.full_name}` | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help} |"
+        for metric in METRICS
+    ]
+    assert re.findall(r"^\| `meshrun_.*$", guide, re.MULTILINE) == rows
