@@ -96,11 +96,11 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         self.connection = self.request
         self.rfile = io.BytesIO(read_head(self.connection))
-        self.wfile = io.BytesIO()
+        self.wfile = self._reply = io.BytesIO()
 
     def finish(self) -> None:
         self.connection.settimeout(SEND_LIMIT_S)
-        self.connection.sendall(self.wfile.getvalue())
+        self.connection.sendall(self._reply.getvalue())
         self.connection.shutdown(socket.SHUT_WR)
 
     def do_GET(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -462,3 +464,36 @@ def test_without_detection_its_other_options_have_no_effect() -> None:
         "LAUNCHER_ON_HANG=restart has no effect: --hang-timeout 0 switches the detection off",
         "--expect loss= has no effect: --hang-timeout 0 switches the detection off",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9400", ("127.0.0.1", 9400)),
+        (" 0 ", ("127.0.0.1", 0)),
+        ("0.0.0.0:9400", ("0.0.0.0", 9400)),
+        ("[::]:9400", ("::", 9400)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
+        ("node0:65535", ("node0", 65535)),
+    ],
+)
+def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, address: tuple[str, int]) -> None:
+    assert resolve("--metrics-port", text).metrics_address == address
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x", "a port is a number from 0"),
+        ("65536", "a port is a number from 0"),
+        ("node0", "a port is a number from 0"),
+        ("node0:", "a port is a number from 0"),
+        (":9400", "is neither PORT nor HOST:PORT"),
+        ("::1:9400", "is neither PORT nor HOST:PORT"),
+        ("a b:9400", "is no address and no name of a host"),
+        ("[]:9400", "is no address and no name of a host"),
+    ],
+)
+def test_an_address_of_metrics_that_means_nothing_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        resolve("--metrics-port", text)
