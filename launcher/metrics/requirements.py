@@ -27,9 +27,9 @@ def require_directory(path: str) -> None:
     directory = os.path.dirname(path) or "."
     called = f"--metrics-file {sanitize(path)}"
     if not os.path.isdir(directory):
-        raise UsageError(f"{called}: there is no directory {sanitize(directory)}", "node_exporter and it need the same")
+        raise UsageError(f"{called}: there is no directory {sanitize(directory)}", "make it, and let node_exporter read it")
     if os.path.isdir(path):
-        raise UsageError(f"{called} is a directory", "a file in it, with a name that ends in .prom")
+        raise UsageError(f"{called} is a directory", "name a file in it that ends in .prom")
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"{called}: directory {sanitize(directory)} is not writable")
 
@@ -40,7 +40,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise UsageError(f"--metrics-port {name}: no address of host {host} is known", "an address works too") from None
+        raise UsageError(f"--metrics-port {name}: there is no host of that name", "an address works, too") from None
     family, kind, protocol, _, place = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -55,7 +55,7 @@ def open_listener(host: str, port: int) -> socket.socket:
             errno.EADDRNOTAVAIL: "it has to be an address of this machine; 0.0.0.0 is all of them",
             errno.EACCES: "ports below 1024 need privileges",
         }
-        sentence = f"--metrics-port {name} cannot be listened at: {error.strerror}"
+        sentence = f"--metrics-port cannot listen on {name}: {error.strerror}"
         raise UsageError(sentence, hints.get(error.errno or 0)) from None
     return listener
 

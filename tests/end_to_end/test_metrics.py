@@ -159,7 +159,7 @@ def test_a_port_that_is_taken_ends_the_command_before_anything_starts(tmp_path: 
             ended = job.wait()
     assert ended.exit_code == 2
     assert ended.stderr == (
-        f"meshrun: error: --metrics-port 127.0.0.1:{port} cannot be listened at: Address already in use\n"
+        f"meshrun: error: --metrics-port cannot listen on 127.0.0.1:{port}: Address already in use\n"
         f"hint: ss -ltnp 'sport = :{port}' names its owner; port 0 is any free one\n"
     )
     assert not job.has_mark("began", 0, 1)

@@ -172,11 +172,11 @@ def test_garbage_is_answered_or_cut_off_without_a_word(
 def test_a_port_that_is_taken_is_an_error_of_the_users() -> None:
     with open_listener("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with pytest.raises(UsageError, match=f"--metrics-port 127.0.0.1:{port} cannot be listened at: Address already"):
+        with pytest.raises(UsageError, match=f"--metrics-port cannot listen on 127.0.0.1:{port}: Address already"):
             open_listener("127.0.0.1", port)
     with pytest.raises(UsageError, match="Cannot assign requested address"):
         open_listener("192.0.2.1", 0)
-    with pytest.raises(UsageError, match="no address of host"):
+    with pytest.raises(UsageError, match="there is no host of that name"):
         open_listener("no-such-host.invalid", 0)
 
 
