@@ -8,15 +8,30 @@ counts as training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Protocol
 
-from msgspec import Struct
-
-from launcher.observe.timeline import RoundSummary
+from msgspec import Struct, field
 
 START = "start"
 UNDOING = ("failure", "loss", "isolation")
 """The causes after which the workers begin again at their last checkpoint."""
+
+
+class TimedRound(Protocol):
+    """What counts of a round; see launcher.observe.timeline.RoundSummary."""
+
+    @property
+    def began_at(self) -> float: ...
+
+    @property
+    def ended_at(self) -> float: ...
+
+    @property
+    def saved_at(self) -> float: ...
+
+    @property
+    def cause(self) -> str: ...
 
 
 class Goodput(Struct, frozen=True, kw_only=True):
@@ -32,22 +47,46 @@ class Goodput(Struct, frozen=True, kw_only=True):
         return self.trained_s / self.total_s if self.total_s > 0 else 0.0
 
 
-def compute_goodput(rounds: Sequence[RoundSummary], began_at: float, now: float) -> Goodput:
-    """Compute it for a run that this agent has followed since `began_at`. All times: seconds since 1970."""
-    lost: dict[str, float] = {}
-    trained = 0.0
-    at, cause = began_at, START
-    for one in rounds:
-        lost[cause] = lost.get(cause, 0.0) + max(0.0, one.began_at - at)
-        at = one.ended_at or now
-        kept_until = one.saved_at if one.saved_at and one.cause in UNDOING else at
-        trained += max(0.0, kept_until - one.began_at)
-        cause = one.cause or "unknown"
-        lost[cause] = lost.get(cause, 0.0) + max(0.0, at - kept_until)
-    if not rounds or rounds[-1].ended_at:
-        lost[cause] = lost.get(cause, 0.0) + (max(0.0, now - at) if cause != "end" else 0.0)
+class TimeSpent(Struct, kw_only=True):
+    """What became of the time up to `until`. `cause`: of what ended the last round, to which a pause is lost.
+
+    All times: seconds since 1970.
+    """
+
+    until: float
+    cause: str = START
+    trained_s: float = 0.0
+    lost_s: dict[str, float] = field(default_factory=dict)
+
+    def add(self, one: TimedRound, now: float) -> None:
+        """Add a round, and the pause before it; one that still runs is counted up to `now`."""
+        self._lose(one.began_at)
+        self.until = one.ended_at or now
+        self.cause = one.cause or "unknown"
+        kept_until = one.saved_at if one.saved_at and one.cause in UNDOING else self.until
+        self.trained_s += max(0.0, kept_until - one.began_at)
+        self._lose(self.until, kept_until)
+
+    def add_pause(self, now: float) -> None:
+        """Add what has been lost since the last round, unless that ended the run."""
+        if self.cause != "end":
+            self._lose(now)
+
+    def _lose(self, until: float, since: float | None = None) -> None:
+        lost_s = max(0.0, until - (self.until if since is None else since))
+        self.lost_s[self.cause] = self.lost_s.get(self.cause, 0.0) + lost_s
+
+
+def compute_goodput(rounds: Iterable[TimedRound], before: TimeSpent, now: float) -> Goodput:
+    """Compute it from the rounds that are known one by one, and what became of the time before them."""
+    spent = TimeSpent(until=before.until, cause=before.cause, trained_s=before.trained_s, lost_s=dict(before.lost_s))
+    last = None
+    for last in rounds:
+        spent.add(last, now)
+    if last is None or last.ended_at:
+        spent.add_pause(now)
     return Goodput(
-        total_s=trained + sum(lost.values()),
-        trained_s=trained,
-        lost_s={name: seconds for name, seconds in lost.items() if seconds > 0},
+        total_s=spent.trained_s + sum(spent.lost_s.values()),
+        trained_s=spent.trained_s,
+        lost_s={name: seconds for name, seconds in spent.lost_s.items() if seconds > 0},
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from launcher.observe import run_events
+from launcher.observe.goodput import TimeSpent
 from launcher.observe.run_events import RunEvent
 from rendezvous.records import Cause
 
@@ -57,13 +58,14 @@ class WorkerRecord(Struct, kw_only=True):
 
 
 class RunTimeline:
-    """What has happened so far. `began_at`: when the agent started; `waiting`: what the node waits for, "" in a round.
+    """What has happened so far. `waiting`: what the node waits for, "" in a round.
 
-    `restart_counts`: how many rounds ended, by cause.
+    `before`: what became of the time since the agent's start, up to the first of `rounds`. `end_counts`: how many
+    rounds ended, by cause.
     """
 
     def __init__(self) -> None:
-        self.began_at = 0.0
+        self.before = TimeSpent(until=0.0)
         self.rounds: list[RoundSummary] = []
         self.workers: dict[int, WorkerRecord] = {}
         self.waiting = ""
@@ -79,11 +81,13 @@ class RunTimeline:
 
     def take(self, event: RunEvent) -> None:
         """Take the next event."""
-        self.began_at = self.began_at or event.at
+        self.before.until = self.before.until or event.at
         current = self.current
         match event:
             case run_events.RoundStarted():
                 self.waiting, self.workers = "", {}
+                for old in self.rounds[: 1 - ROUNDS_MAX]:
+                    self.before.add(old, event.at)
                 self.rounds = [*self.rounds[1 - ROUNDS_MAX :], _begin_round(event)]
             case run_events.WorkerStarted():
                 self.workers[event.local_rank] = WorkerRecord(

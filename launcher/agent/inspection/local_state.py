@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
-from launcher.observe.goodput import compute_goodput
+from launcher.observe.goodput import TimeSpent, compute_goodput
 from launcher.observe.node_report import NodeReport, RankReport
 from launcher.observe.process_use import ProcessUse, measure_process, measure_use
 from launcher.observe.timeline import RoundSummary, WorkerRecord
@@ -36,7 +36,7 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     places: Mapping[int, str]
     devices: Mapping[int, tuple[str, ...]]
     rounds: tuple[RoundSummary, ...]
-    began_at: float
+    before: TimeSpent
     now: float
 
 
@@ -68,7 +68,7 @@ class LocalState:
                 "rounds": snapshot.rounds if has_rounds else snapshot.rounds[-1:],
                 "agent_rss_bytes": own.rss_bytes if own is not None else 0,
                 "agent_cpu_s": own.cpu_s if own is not None else 0.0,
-                "goodput": compute_goodput(snapshot.rounds, snapshot.began_at, base.at),
+                "goodput": compute_goodput(snapshot.rounds, snapshot.before, base.at),
             }
         )
 

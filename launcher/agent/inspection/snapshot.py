@@ -88,7 +88,7 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
                 for index, slot in enumerate(self.slots)
             },
             rounds=tuple(replace(one) for one in timeline.rounds),
-            began_at=timeline.began_at,
+            before=replace(timeline.before, lost_s=dict(timeline.before.lost_s)),
             now=now,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.observe import run_events
+from launcher.observe.goodput import compute_goodput
 from launcher.observe.timeline import ROUNDS_MAX, RunTimeline
 from rendezvous.records import Cause
 
@@ -85,3 +86,5 @@ def test_old_rounds_are_forgotten() -> None:
     assert len(timeline.rounds) == ROUNDS_MAX
     assert timeline.rounds[-1].round == 299
     assert timeline.end_counts == {"loss": 299}
+    spent = compute_goodput(timeline.rounds, timeline.before, 299.5)
+    assert (spent.trained_s, spent.lost_s) == (299 * 0.5, {"loss": 298 * 0.5}), "their time stays counted"
