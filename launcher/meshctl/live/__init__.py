@@ -1,0 +1,1 @@
+"""What the agents of a run say now: runs, ranks, logs, events, and a full screen of them."""

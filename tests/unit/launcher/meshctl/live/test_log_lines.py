@@ -1,0 +1,139 @@
+"""Lines of many workers in one stream: each once, equal ones together, in the order of their files."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.meshctl.live.log_lines import HOLD_S, UNFINISHED_MAX, LineMerger, LogFile, MergedLine, format_line
+
+
+def make_file(rank: int, round: int = 1, stream: str = "stdout") -> LogFile:
+    return LogFile(rank=rank, node=f"m{rank}", round=round, stream=stream, file=f"{rank}/{stream}.log")
+
+
+def merge(*texts: str) -> list[str]:
+    """What is shown of the whole outputs of ranks 0, 1, ..."""
+    merger = LineMerger()
+    for rank, text in enumerate(texts):
+        merger.add(make_file(rank), text, 0.0)
+    return [format_line(line) for line in merger.take(0.0, is_final=True)]
+
+
+def test_equal_lines_of_several_ranks_are_one_line() -> None:
+    same = "step 1\nstep 2\n"
+    assert merge(same, same, "step 1\n") == ["[0-2] step 1", "[0-1] step 2"]
+
+
+def test_a_line_of_one_rank_does_not_tear_apart_what_the_others_have_in_common() -> None:
+    assert merge("a\nb\nc\n", "a\nmine\nb\nc\n") == ["[0-1] a", "[1] mine", "[0-1] b", "[0-1] c"]
+    assert merge("hello 0\nend\n", "hello 1\nend\n") == ["[0] hello 0", "[1] hello 1", "[0-1] end"]
+
+
+def test_ranks_that_are_no_range_are_a_list() -> None:
+    assert merge("x\n", "y\n", "x\n", "x\n") == ["[0,2-3] x", "[1] y"]
+
+
+def test_lines_in_another_order_are_all_shown() -> None:
+    assert sorted(merge("a\nb\n", "b\na\n")) in (
+        sorted(["[0] a", "[0-1] b", "[1] a"]),
+        sorted(["[1] b", "[0-1] a", "[0] b"]),
+    )
+
+
+def test_a_line_waits_for_other_ranks_and_no_longer_than_that() -> None:
+    merger = LineMerger()
+    merger.add(make_file(0), "one\n", 0.0)
+    merger.add(make_file(1), "", 0.0)
+    assert list(merger.take(HOLD_S / 2)) == []
+    merger.add(make_file(1), "one\n", HOLD_S / 2)
+    assert [line.ranks for line in merger.take(HOLD_S / 2)] == [(0, 1)]
+    merger.add(make_file(0), "two\n", 10.0)
+    assert list(merger.take(10.0)) == []
+    assert [line.ranks for line in merger.take(10.0 + HOLD_S)] == [(0,)]
+
+
+def test_stdout_and_stderr_of_one_rank_are_two_lines() -> None:
+    merger = LineMerger()
+    for stream in ("stdout", "stderr"):
+        merger.add(make_file(0, stream=stream), "x\n", 0.0)
+    assert len(list(merger.take(0.0))) == 2
+
+
+def test_the_same_line_of_another_round_is_another_line() -> None:
+    merger = LineMerger()
+    merger.add(make_file(0), "x\n", 0.0)
+    merger.add(make_file(1, round=2), "x\n", 0.0)
+    assert {(line.ranks, line.round) for line in merger.take(0.0, is_final=True)} == {((0,), 1), ((1,), 2)}
+
+
+def test_a_line_without_an_end_is_shown_after_a_while_and_in_parts_if_it_is_endless() -> None:
+    merger = LineMerger()
+    merger.add(make_file(0), "half", 0.0)
+    assert list(merger.take(HOLD_S)) == []
+    merger.add(make_file(0), " whole\n", HOLD_S)
+    assert [line.text for line in merger.take(HOLD_S)] == ["half whole"]
+    merger.add(make_file(0), "x" * UNFINISHED_MAX, 1.0)
+    merger.add(make_file(0), "y", 1.0)
+    assert [len(line.text) for line in merger.take(1.0)] == [UNFINISHED_MAX + 1]
+    merger.add(make_file(0), "last words", 2.0)
+    assert [line.text for line in merger.take(100.0)] == ["last words"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;owned\x07\x1b[2J", "\\x1b]0;owned\\x07\\x1b[2J"),
+        ("10 %\r50 %\r100 %", "100 %"),
+        ("dos line\r", "dos line"),
+        ("tab\tstays", "tab\tstays"),
+        ("\u202etxt.exe\u2028", "\\u202etxt.exe\\u2028"),
+        ("\x85\x9b31m", "\\x85\\x9b31m"),
+    ],
+)
+def test_what_controls_a_terminal_is_escaped(text: str, shown: str) -> None:
+    assert format_line(MergedLine(ranks=(0,), round=1, stream="stdout", text=text)) == f"[0] {shown}"
+
+
+def collect(lines: list[MergedLine]) -> dict[int, list[str]]:
+    found = defaultdict(list)
+    for line in lines:
+        for rank in line.ranks:
+            found[rank].append(line.text)
+    return found
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b", "c", "", "own"]), max_size=12), min_size=1, max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_no_line_is_lost_or_doubled_however_the_pieces_arrive(outputs: list[list[str]], rng: random.Random) -> None:
+    merger = LineMerger(lines_max=7)
+    texts = ["".join(f"{line}\n" for line in lines) for lines in outputs]
+    offsets = [0] * len(texts)
+    shown: list[MergedLine] = []
+    now = 0.0
+    while any(offset < len(text) for offset, text in zip(offsets, texts, strict=True)):
+        rank = rng.randrange(len(texts))
+        size = rng.randrange(6)
+        merger.add(make_file(rank), texts[rank][offsets[rank] : offsets[rank] + size], now)
+        offsets[rank] += size
+        now += rng.random() / 20  # a piece in time: no line is taken for one without an end
+        shown += merger.take(now) if rng.random() < 0.5 else []
+        for one in merger._files.values():
+            one.unfinished_at = now
+    shown += merger.take(now, is_final=True)
+    assert merger.line_count == 0
+    assert collect(shown) == {rank: lines for rank, lines in enumerate(outputs) if lines}
+
+
+def test_many_ranks_with_lines_of_their_own_take_no_longer_than_their_number() -> None:
+    merger = LineMerger()
+    for rank in range(2000):
+        merger.add(make_file(rank), f"own {rank}\n" * 5, 0.0)
+    assert len(list(merger.take(0.0, is_final=True))) == 10_000
