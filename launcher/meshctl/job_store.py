@@ -7,6 +7,7 @@ at one revision, without a watch: that costs its agents nothing and the store li
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -15,7 +16,9 @@ from launcher.agent import stores
 from launcher.agent.startup.probe import probe
 from launcher.config import credentials
 from launcher.config.options import command_line, network, rendezvous
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.config.options.table import BY_NAME
+from launcher.meshctl.config_file import apply_config
+from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from rendezvous import records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError
@@ -25,16 +28,21 @@ from rendezvous.stores.contract import Get, KeyValue, Store
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4
 _ANY_RUN = "any"
+_NAME_STORE = "--rdzv-endpoint HOST:PORT, the variable LAUNCHER_RDZV_ENDPOINT, or meshctl config set rdzv-endpoint"
 
 
 class JobSnapshot(NamedTuple):
-    """The data of one job: its keys with their values, and for each lease of a member the seconds left."""
+    """The data of one job: its keys with their values, and for each lease of a member the seconds left.
+
+    `read_at`: seconds since 1970; 0 if unknown.
+    """
 
     run_id: str
     keys: Keys
     items: tuple[KeyValue, ...]
     revision: int
     lease_left_s: Mapping[int, float] = {}
+    read_at: float = 0.0
 
 
 class JobStore(NamedTuple):
@@ -50,14 +58,19 @@ class JobStore(NamedTuple):
         item = self.store.get(records.make_current_key(self.prefix, run_id)).first
         if item is not None:
             return item
-        root = f"/{self.prefix}/"
-        keys = (item.key.removeprefix(root) for item in self.store.get(root, prefix=True).items)
-        there = sorted(key.removesuffix("/current") for key in keys if key.endswith("/current") and key.count("/") == 1)
+        there = self.list_runs()
         if not there:
-            raise UsageError(f"run {run_id} is not there; no run is under {root}", "--rdzv-prefix names another place")
+            where = f"/{self.prefix}/"
+            raise UsageError(f"run {run_id} is not there; no run is under {where}", "--rdzv-prefix names another place")
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
         raise UsageError(f"run {run_id} is not there; {word} {format_list(shown, _SUGGESTED_MAX)}")
+
+    def list_runs(self) -> list[str]:
+        """List the names of the runs that are there. Raises StoreError."""
+        root = f"/{self.prefix}/"
+        keys = (item.key.removeprefix(root) for item in self.store.get(root, prefix=True).items)
+        return sorted(key.removesuffix("/current") for key in keys if key.endswith("/current") and key.count("/") == 1)
 
     def read_job(self, run_id: str) -> JobSnapshot:
         """Read everything about the run's current job. Raises UsageError if there is none, StoreError."""
@@ -75,7 +88,8 @@ class JobStore(NamedTuple):
             seal_now = self._decode_seal(next((item for item in items if item.key == job.round), None))
             token, token_now = (one and one.plan_token for one in (seal, seal_now))
             if now is not None and now.value == current.value and token == token_now:
-                return JobSnapshot(run_id, job, items, answer.revision, self._read_lease_left_s(job, items))
+                left_s = self._read_lease_left_s(job, items)
+                return JobSnapshot(run_id, job, items, answer.revision, left_s, time.time())
             # another job, or another round, since we began
         raise StoreError(f"run {run_id} seals one round after the other: it cannot be read as of one moment")
 
@@ -101,14 +115,32 @@ class JobStore(NamedTuple):
         return found
 
 
+def knows_store(values: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Whether a flag, a variable or the configuration file names a store. Raises UsageError for a file that is wrong."""
+    endpoint = BY_NAME["rdzv-endpoint"]
+    environ, _ = apply_config(values, environ)
+    return bool(values.get(endpoint.name)) or any(environ.get(name) for name in endpoint.all_variables)
+
+
 def open_job_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:
     """Connect as these options say: name of an option -> its text. Raises UsageError and TemporaryError."""
+    environ, path = apply_config(values, environ)
+    try:
+        return _open_store(values, run_id, environ)
+    except (UsageError, TemporaryError) as error:
+        if not path:
+            raise
+        hint = "; ".join(filter(None, (error.hint, f"the store is the one that {sanitize(path)} names")))
+        raise type(error)(str(error), hint) from None
+
+
+def _open_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:
     words = {"rdzv-id": _ANY_RUN if run_id is None else run_id, **values}
     given = command_line.resolve_values(words, environ)
     if given["rdzv-backend"].is_default:
         given = command_line.resolve_values({**words, "rdzv-backend": "etcd"}, environ)
     if given["rdzv-endpoint"].is_default:
-        raise UsageError("no store is named", "--rdzv-endpoint HOST:PORT, or the variable LAUNCHER_RDZV_ENDPOINT")
+        raise UsageError("no store is named", _NAME_STORE)
     given["rdzv-id"].read()
     conf = given["rdzv-conf"].read()
     notes = rendezvous.list_conf_remarks(given["rdzv-conf"], conf, " here", ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from datetime import datetime
 
 WIDTH = 80
 """Of a terminal, in letters."""
@@ -39,6 +40,24 @@ def format_list(names: Sequence[str], most: int = NAMES_MAX) -> str:
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def format_duration(seconds: float) -> str:
+    """0.4 s, 12 s, 3 min 5 s, 2 h 40 min, 3 d 4 h."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def format_clock(at: float, now: float) -> str:
+    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours."""
+    text = datetime.fromtimestamp(at).isoformat(" ", "seconds")
+    return text if abs(now - at) > 12 * 3600 else text.partition(" ")[2]
 
 
 def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:

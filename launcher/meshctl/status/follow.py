@@ -17,9 +17,13 @@ from collections.abc import Callable
 from functools import partial
 
 from launcher.meshctl.job_store import JobSnapshot, JobStore
+from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe, describe_changes, encode_overview
 from launcher.meshctl.status.state import Overview, build_overview, read_overview
 from launcher.model.console import write_stderr, write_stdout
+from launcher.model.errors import TemporaryError
+from launcher.observe.run_events import format_time
+from launcher.observe.run_source import RunSource
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Store
 
@@ -29,13 +33,39 @@ DEBOUNCE_S = 0.1  # changes this close together are shown as one
 
 def show_status(jobs: JobStore, run_id: str, *, watch: bool, as_json: bool, all_nodes: bool) -> None:
     """Show the run, once or until it ends. Raises UsageError for an unknown run."""
-    if watch and os.isatty(1) and not as_json:
-        follow(jobs, run_id, partial(draw_screen, all_nodes=all_nodes))
-    elif watch:
-        follow(jobs, run_id, JsonLinesPrinter() if as_json else ChangePrinter())
+    if watch:
+        follow(jobs, run_id, choose_display(as_json=as_json, all_nodes=all_nodes))
     else:
-        seen = read_overview(jobs, run_id)
-        write_stdout(json.dumps(encode_overview(seen), indent=2) if as_json else describe(seen, all_nodes=all_nodes))
+        show_overview(read_overview(jobs, run_id), as_json=as_json, all_nodes=all_nodes)
+
+
+def show_agents_status(source: RunSource, *, watch: bool, as_json: bool, all_nodes: bool) -> None:
+    """Show a run by what its agents say, once or until none of them answers here. Raises TemporaryError."""
+    report = source.read_run()
+    if not watch:
+        show_overview(derive_overview(report), as_json=as_json, all_nodes=all_nodes)
+        return
+    display = choose_display(as_json=as_json, all_nodes=all_nodes)
+    try:
+        while True:
+            display(derive_overview(report))
+            time.sleep(REFRESH_S)
+            report = source.read_run()
+    except TemporaryError as error:
+        write_stderr(f"meshctl: {error}")
+
+
+def choose_display(*, as_json: bool, all_nodes: bool) -> Callable[[Overview], None]:
+    """Choose how to show what changes: in a terminal, or line by line."""
+    if as_json:
+        return JsonLinesPrinter()
+    return partial(draw_screen, all_nodes=all_nodes) if os.isatty(1) else ChangePrinter()
+
+
+def show_overview(overview: Overview, *, as_json: bool, all_nodes: bool) -> None:
+    """Print it once."""
+    as_text = json.dumps(encode_overview(overview), indent=2) if as_json else describe(overview, all_nodes=all_nodes)
+    write_stdout(as_text)
 
 
 def follow(jobs: JobStore, run_id: str, display: Callable[[Overview], None]) -> Overview:
@@ -100,7 +130,7 @@ class ChangePrinter:
 
     def __call__(self, overview: Overview) -> None:
         for sentence in describe_changes(self._before, overview):
-            write_stdout(sentence)
+            write_stdout(f"{format_time(overview.at)} {sentence}")
         self._before = overview
 
 
@@ -113,12 +143,13 @@ class JsonLinesPrinter:
     def __call__(self, overview: Overview) -> None:
         content = encode_overview(overview)
         ages = [node.pop("silent_s") for node in content["nodes"]]
+        at = content.pop("at")
         text = json.dumps(content)
         if text != self._before:
             self._before = text
             for node, age in zip(content["nodes"], ages, strict=True):
                 node["silent_s"] = age
-            write_stdout(json.dumps(content))
+            write_stdout(json.dumps({"schema": content.pop("schema"), "at": at, **content}))
 
 
 def draw_screen(overview: Overview, *, all_nodes: bool) -> None:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 
 from launcher.locality.merge import order_levels
-from launcher.logs.reports.report import WorkerFailure
+from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.model import ranges
-from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
+from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
+from launcher.observe.run_events import format_time
 from rendezvous.records import RoundHistory
 
 NODES_MAX = 24
@@ -33,19 +34,27 @@ _DOMAIN_MAX = 8
 _LEVEL_NAMES_MAX = 100  # names are foreign input
 _LEVELS_MAX = 6  # the innermost ones; --json has all
 _HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that need no attention
-_EXPLAINED_ABOVE = ("spare", "quarantined")  # with their reasons, once for all who have the same
+_EXPLAINED_ABOVE = ("spare", "quarantined", "waiting")  # with their reasons, once for all who have the same
 _TOLD_STATES = ("failed", "leaving", "quarantined", "succeeded")  # states that are a change worth a line
+STATUS_SCHEMA = 1
+"""Of `--json`: raised when a field gets another meaning; fields are added without."""
+_TIMES = frozenset({"at", "began_at", "ended_at"})
 _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
 
 
 def encode_overview(overview: Overview) -> dict[str, Any]:
-    """Return the overview as values for JSON. Fields are added over time, never renamed; times are in seconds."""
+    """Return the overview as values for JSON, by `STATUS_SCHEMA`; a time is a text in RFC 3339, null if unknown."""
     content = to_builtins(overview)
     for record in (*content["history"], *filter(None, [content["verdict"]])):
         del record["unknown"]
+    for record in (content, *content["history"]):
+        for name in _TIMES.intersection(record):
+            record[name] = format_time(record[name]) if record[name] else None
+    if overview.verdict is not None:
+        content["verdict"]["failure"] = to_builtins(parse_failure(overview.verdict.failure))
     for node in content["nodes"]:
         node["locality"] = dict(node["locality"])
-    return {"now": format_headline(overview), **content}
+    return {"schema": STATUS_SCHEMA, "now": format_headline(overview), **content}
 
 
 def describe(overview: Overview, *, all_nodes: bool = False) -> str:
@@ -54,7 +63,7 @@ def describe(overview: Overview, *, all_nodes: bool = False) -> str:
     parts = (
         _format_job(overview, locality.common),
         _format_nodes(overview.nodes, all_nodes, locality),
-        _format_history(overview.history),
+        _format_history(overview),
         _format_faults(overview.faults),
     )
     return "\n".join(filter(None, parts)).removesuffix("\n")
@@ -93,18 +102,6 @@ def format_mesh(overview: Overview) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in zip(axes, overview.shape, strict=True))
 
 
-def format_duration(seconds: float) -> str:
-    """0.4 s, 12 s, 3 min 5 s, 2 h 40 min, 3 d 4 h."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
-    return f"{whole} s"
-
-
 def _format_world(rank_count: int, node_count: int) -> str:
     return f"{format_count(rank_count, 'rank')} on {format_count(node_count, 'node')}"
 
@@ -112,24 +109,56 @@ def _format_world(rank_count: int, node_count: int) -> str:
 def _format_job(overview: Overview, common: str) -> str:
     spares = [node for node in overview.nodes if node.state in ("spare", "waiting") and not node.ranks]
     quarantined = [node for node in overview.nodes if node.state == "quarantined"]
-    restarts = [f"{format_count(overview.restart_count, 'restart')} charged"] if overview.restart_count else []
-    restarts += [f"{overview.short_rounds} short rounds in a row"] if overview.short_rounds > 1 else []
+    job = f", job {overview.job_key}" if overview.job_key else ""
     rows = (
-        ("run", f"{overview.run_id}, job {overview.job_key}"),
-        ("now", format_headline(overview)),
+        ("run", f"{overview.run_id}{job}"),
+        _format_now(overview),
         ("why", overview.reason if overview.phase not in (ENDED, FORMING) else ""),
         ("failure", format_failure(overview.failure)),
         ("mesh", format_mesh(overview)),
         ("leader", overview.leader or ("none" if overview.phase != ENDED else "")),
         ("workers", f"meet at {overview.coordinator}" if overview.coordinator and overview.phase == RUNNING else ""),
         ("place", f"all nodes are on {common}" if common else ""),
-        ("restarts", ", ".join(restarts)),
+        ("restarts", _format_restarts(overview)),
+        ("lost", _format_lost(overview)),
+        ("silent", f"{_format_names(overview.silent)}: no answer" if overview.silent else ""),
         ("spares", _format_reasons(spares) if overview.round else ""),
         ("quarantined", _format_reasons(quarantined)),
         ("drained", _format_names(overview.drained)),
         ("asked", format_list(overview.requests, 4)),
     )
     return "".join(_wrap(label, text) for label, text in rows if text)
+
+
+def _format_now(overview: Overview) -> tuple[str, str]:
+    """Format the headline with its clock time and age."""
+    last = overview.history[-1] if overview.history else None
+    headline = format_headline(overview)
+    if overview.verdict is not None:
+        ended_at = last.ended_at if last is not None else 0.0
+        return "ended", headline.removeprefix("was ") + _format_age(overview, "at", ended_at, " ago")
+    began_at = last.began_at if last is not None and last.round == overview.round else 0.0
+    return "now", headline + (_format_age(overview, "since", began_at) if overview.phase == RUNNING else "")
+
+
+def _format_age(overview: Overview, word: str, at: float, suffix: str = "") -> str:
+    if not at or not overview.at:
+        return ""
+    return f", {word} {format_clock(at, overview.at)} ({format_duration(max(0.0, overview.at - at))}{suffix})"
+
+
+def _format_restarts(overview: Overview) -> str:
+    count, most = overview.restart_count, overview.max_restarts
+    parts = [f"{count:,} of {most:,}" if count <= most else f"{count:,}"] if count or most else []
+    return ", ".join(parts + ([f"{overview.short_rounds} short rounds in a row"] if overview.short_rounds > 1 else []))
+
+
+def _format_lost(overview: Overview) -> str:
+    """h2 in round 1, h7-h9 in round 3: those that have not come back."""
+    by_round: dict[int, list[str]] = {}
+    for name, round in overview.lost:
+        by_round.setdefault(round, []).append(name)
+    return ", ".join(f"{_format_names(names)} in round {round}" for round, names in sorted(by_round.items()))
 
 
 def _format_reasons(nodes: Sequence[NodeState]) -> str:
@@ -166,8 +195,11 @@ def _format_nodes(nodes: Sequence[NodeState], all_nodes: bool, locality: Localit
 
 
 def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
+    has_ages = any(node.silent_s is not None for node in nodes)
     rows = [("node", "state", "ranks", *([locality.header] if locality.cells else []), "last seen", "")]
     rows += [_format_row(node, locality) for node in nodes]
+    if not has_ages:
+        rows = [(*row[:-2], row[-1]) for row in rows]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     text = ""
     for *cells, why in rows:
@@ -225,14 +257,30 @@ def _shorten(domain: str) -> str:
 # --- history ---
 
 
-def _format_history(history: Sequence[RoundHistory]) -> str:
+def _format_history(overview: Overview) -> str:
+    history = overview.history
     hidden = len(history) - HISTORY_MAX
     text = _wrap("history", f"{format_count(hidden, 'earlier round')} not shown") if hidden > 0 else ""
+    said = {_shorten_reason(overview.reason)} if overview.phase not in (ENDED, FORMING) else set()
     for past in history[-HISTORY_MAX:]:
-        why = past.reason.partition(";")[0]  # the planner's further reasons are in the JSON
-        ran = f"; ended after {format_duration(past.ran_s)}: {past.ended}" if past.ended else ""
-        text += _wrap(f"round {past.round}", f"{_format_world(past.world_size, past.node_count)}: {why}{ran}")
+        why = _shorten_reason(past.reason)
+        reason = f": {why}" if why and why not in said else ""
+        said.add(why)
+        clock = f"{format_clock(past.began_at, overview.at)}  " if past.began_at and overview.at else ""
+        world = _format_world(past.world_size, past.node_count)
+        text += _wrap(f"round {past.round}", f"{clock}{world}{reason}{_format_end(past)}")
     return text
+
+
+def _format_end(past: RoundHistory) -> str:
+    if not past.ended:
+        return ""
+    failure = f" (rank {past.failed_rank}: {past.failure_class})" if past.failure_class and past.failed_rank >= 0 else ""
+    return f"; ended after {format_duration(past.ran_s)}: {past.ended}{failure}"
+
+
+def _shorten_reason(reason: str) -> str:
+    return reason.partition(";")[0]  # the planner's further reasons are in the JSON
 
 
 def _format_faults(faults: Sequence[str]) -> str:
@@ -247,7 +295,8 @@ def _format_faults(faults: Sequence[str]) -> str:
 def describe_changes(before: Overview | None, after: Overview) -> list[str]:
     """Return sentences, in the order of importance; empty if nothing relevant has changed."""
     if before is None or before.job_key != after.job_key:
-        return [f"run {after.run_id}, job {after.job_key}: {format_headline(after)}"]
+        job = f", job {after.job_key}" if after.job_key else ""
+        return [f"run {after.run_id}{job}: {format_headline(after)}"]
     return list(_describe_changes(before, after))
 
 

@@ -6,7 +6,7 @@ two keys being consistent: a record that cannot be read is named among the `faul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -31,11 +31,14 @@ from rendezvous.records import (
     decode,
 )
 
+from rendezvous.settings import DEFAULTS
+
 if TYPE_CHECKING:
     from rendezvous.records import AnyRecord
 
 _Content = TypeVar("_Content")
 _NOT_DESCRIBED = Description(slot_count=0, address="", role="")
+LOST_CAUSES = ("loss", "isolation")
 FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "waiting", "ended"
 
 
@@ -68,12 +71,15 @@ class Overview(Struct, frozen=True, kw_only=True):
     it is or was stopped. `nodes` are sorted by first rank, those without ranks last, by name. `drained`: nodes that
     may not come back. `requests`: what people have asked for and nobody has done yet. `faults`: keys that cannot be
     read, each with why. `failure`: the first of the job, once it has failed; before, of the last round in which
-    one was reported, as long as the store has it.
+    one was reported, as long as the store has it. `at`: when this was read, in seconds since 1970. `lost`: nodes that
+    have not come back, each with the round in which it was lost. `silent`: nodes whose agents have not answered.
+    `max_restarts`: as agreed.
     """
 
     run_id: str
     job_key: str
     phase: str
+    at: float = 0.0
     mesh: str = ""
     limits: str = ""
     round: int = 0
@@ -84,8 +90,11 @@ class Overview(Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
     leader: str = ""
     restart_count: int = 0
+    max_restarts: int = 0
     short_rounds: int = 0
     nodes: tuple[NodeState, ...] = ()
+    lost: tuple[tuple[str, int], ...] = ()
+    silent: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
     history: tuple[RoundHistory, ...] = ()
@@ -129,10 +138,15 @@ class _OverviewBuilder:
         keys, sealed = self._keys, ("round", "world_size", "coordinator", "reason", "restart_count", "short_rounds")
         assignments = self._read_assignments()
         nodes = self._list_nodes(assignments)
+        history = tuple(sorted(self._read_records(RoundHistory, keys.history).values(), key=lambda one: one.round))
+        present = {node.name for node in nodes if node.state != "lost"}
         requests = map(_describe_request, self._read_records(Command, keys.commands).values())
         return Overview(
             run_id=self._snapshot.run_id,
             job_key=keys.name,
+            at=self._snapshot.read_at,
+            max_restarts=parse_max_restarts(self._spec.limits) if self._spec else 0,
+            lost=find_lost_nodes(history, present) if self._verdict is None else (),
             phase=self._derive_phase(nodes),
             mesh=self._spec.mesh if self._spec else "",
             limits=self._spec.limits if self._spec else "",
@@ -142,7 +156,7 @@ class _OverviewBuilder:
             nodes=nodes,
             drained=self._drained,
             requests=tuple(requests),
-            history=tuple(sorted(self._read_records(RoundHistory, keys.history).values(), key=lambda one: one.round)),
+            history=history,
             verdict=self._verdict,
             failure=self._find_failure(),
             faults=tuple(self._faults.values()),
@@ -275,6 +289,19 @@ class _OverviewBuilder:
             if key.startswith(prefix) and (record := self._read_record(kind, key)) is not None:
                 found[key.removeprefix(prefix)] = record
         return found
+
+
+def find_lost_nodes(history: Iterable[RoundHistory], present: Container[str]) -> tuple[tuple[str, int], ...]:
+    """Return the nodes that were lost in these rounds and are not among those present: (name, round), by name."""
+    lost = {name: past.round for past in history if past.cause in LOST_CAUSES for name in past.nodes}
+    return tuple((name, lost[name]) for name in sorted(lost) if name not in present)
+
+
+def parse_max_restarts(limits: str) -> int:
+    """Return --max-restarts of the options that all agents agreed on; defaults are left out there."""
+    words = limits.split()
+    text = next((after for word, after in zip(words, words[1:], strict=False) if word == "--max-restarts"), "")
+    return int(text) if text.isdecimal() else DEFAULTS.max_restarts
 
 
 def _describe_request(command: Command) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +11,8 @@ from msgspec.structs import replace
 
 from launcher.meshctl.status import render
 from launcher.meshctl.status.render import describe_changes
-from launcher.meshctl.status.state import NodeState, Overview
-from launcher.model.text import WIDTH
+from launcher.meshctl.status.state import NodeState, Overview, find_lost_nodes
+from launcher.model.text import WIDTH, format_duration
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.stores.stored_job import StoredJob
@@ -61,8 +62,49 @@ h3    spare    -      l2    0 s ago    the world is full
 
 round 1   12 ranks on 3 nodes: 3 nodes of at least 2 are there; ended after 1 h
           2 min: node h9 lost in round 1
-round 2   12 ranks on 3 nodes: h2, a spare, takes the place of h9"""
+round 2   12 ranks on 3 nodes"""
     )
+
+
+def test_clock_times_ages_restarts_and_lost_nodes(job: StoredJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    running(job)
+    now = 1_800_000_000.0
+    why = "world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of replicas"
+    past = RoundHistory(
+        round=1, world_size=12, node_count=3, coordinator="", reason=why, ended="a worker failed on h2", ran_s=3600.0,
+        began_at=now - 100_000, ended_at=now - 96_400, cause="failure", failed_rank=5, failure_class="user code: KeyError",
+    )  # fmt: skip
+    lost = replace(past, round=2, cause="loss", ended="node h9 is lost", failed_rank=-1, failure_class="", nodes=("h9",))
+    here = replace(past, round=3, began_at=now - 185, ended="", ran_s=0.0, cause="", failed_rank=-1, failure_class="")
+    seen = replace(
+        job.overview(), at=now, round=3, history=(past, lost, here), restart_count=1, max_restarts=3, reason=why,
+        lost=find_lost_nodes((past, lost, here), {"h0", "h1", "h2"}), nodes=(),
+    )  # fmt: skip
+    assert (
+        render.describe(seen)
+        == """run       exp-41, job 0a1b
+now       round 3 runs 12 ranks on 0 nodes, since 07:56:55 (3 min 5 s)
+why       world of 12 ranks on 3 of 3 nodes: dp=6 is the largest whole number of
+          replicas
+mesh      dp=6, tp=2
+leader    h0
+workers   meet at 10.0.0.1:29500
+restarts  1 of 3
+lost      h9 in round 2
+
+round 1   2027-01-14 04:13:20  12 ranks on 3 nodes; ended after 1 h: a worker
+          failed on h2 (rank 5: user code: KeyError)
+round 2   2027-01-14 04:13:20  12 ranks on 3 nodes; ended after 1 h: node h9 is
+          lost
+round 3   07:56:55  12 ranks on 3 nodes"""
+    )
+    ended = replace(seen, phase="ended", verdict=Verdict(kind="stopped", exit_code=143, round=3, reason="by ada"))
+    ended = replace(ended, history=(*seen.history[:2], replace(here, ended_at=now - 12, ended="by ada", ran_s=173.0)))
+    text = render.describe(ended)
+    assert "ended     stopped in round 3, exit code 143: by ada, at 07:59:48 (12 s ago)" in text
+    assert text.count("largest whole number") == 1  # as the reason of its first round
 
 
 def test_a_job_with_trouble_in_words(job: StoredJob) -> None:
@@ -92,7 +134,7 @@ h0    stopping  4-7    l1    0 s ago    leads
 h2    lost      8-11   -     -
 h3    spare     -      l2    0 s ago    the world is full
 
-round 2   12 ranks on 3 nodes: h2, a spare, takes the place of h9
+round 2   12 ranks on 3 nodes
 
 unread    the value of /meshrun/exp-41/0a1b/history/00000001 is not JSON, so it
           was not written by meshrun"""
@@ -124,7 +166,7 @@ leaving   1 node: h17
 node  state    ranks  last seen
 h17   leaving  68-71  0 s ago    stopped by SIGTERM
 
-round 1   3,968 ranks on 992 nodes: all nodes are there"""
+round 1   3,968 ranks on 992 nodes"""
     )
     assert len(render.describe(job.overview(), all_nodes=True).splitlines()) > 1000
 
@@ -165,7 +207,7 @@ def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: st
     [(0.44, "0.4 s"), (12.3, "12 s"), (185, "3 min 5 s"), (3600, "1 h"), (9600, "2 h 40 min"), (273600, "3 d 4 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert render.format_duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
@@ -178,6 +220,8 @@ def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
     assert found["nodes"][0]["silent_s"] == 0.0
     assert found["history"][0]["ended"] == "node h9 lost in round 1"
     assert found["verdict"] is None
+    assert (found["schema"], found["history"][1]["ended_at"]) == (1, None)
+    assert found["at"].endswith("Z")
     assert found["now"] == "round 2 runs 12 ranks on 3 nodes"
 
 

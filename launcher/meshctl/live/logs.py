@@ -1,0 +1,214 @@
+"""`meshctl logs`: the output of the workers of all nodes, merged, once or as it is written.
+
+Each node says where its files continue (cursors), so a page that was lost is asked for again and no line is lost or
+shown twice. When the agents of this machine end, what is left in their own files is read directly: the last lines of
+a job are written just before its agents go.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from msgspec import Struct, field
+
+from launcher.meshctl.live.log_lines import LineMerger, LogFile, format_line
+from launcher.meshctl.live.poller import NodePoller, PolledNode
+from launcher.model.errors import TemporaryError, UsageError, sanitize
+from launcher.model.ranges import merge_names
+from launcher.model.text import format_list
+from launcher.observe.local_socket import list_local_agents
+from launcher.observe.node_report import LogChunk, LogCursor, LogPage, ReadLogs, RunReport
+from launcher.observe.run_source import RunSource
+
+ALL_LINES = -1
+_WAIT_S = 0.1
+_BLOCK = 1 << 20
+_STREAM_FILE = re.compile(r"[^/]+/(\d+)/(stdout|stderr)\.log")
+
+
+class LogQuery(Struct, frozen=True, kw_only=True):
+    """What is wanted. `rank`: -1 for all. `node`: a name, "" for all. `tail_lines`: ALL_LINES for all.
+
+    `round`: 0 for the newest. `follow`: go on until the run ends.
+    """
+
+    rank: int = -1
+    node: str = ""
+    tail_lines: int = 10
+    stream: Literal["stdout", "stderr", "both"] = "both"
+    round: int = 0
+    follow: bool = False
+
+
+class _NodeLogs(Struct, kw_only=True):
+    """What is known of a node's files. `offsets`: where each continues. `log_dir`: "" unless it is on this machine."""
+
+    cursors: tuple[LogCursor, ...] = ()
+    offsets: dict[str, int] = field(default_factory=dict)
+    files: dict[str, LogFile] = field(default_factory=dict)
+    has_answered: bool = False
+    log_dir: str = ""
+    round: int = 0
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Local rank -> rank, of the newest round."""
+
+
+class LogView:
+    """Reads the logs of a run and prints them. `write` gets lines for stdout, `warn` a sentence for stderr."""
+
+    def __init__(
+        self,
+        source: RunSource,
+        query: LogQuery,
+        write: Callable[[Iterable[str]], object],
+        warn: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._query = query
+        self._write = write
+        self._warn = warn
+        self._clock = clock
+        self._merger = LineMerger()
+        self._poller = NodePoller(source, self._make_request, warn, clock)
+        self._report: RunReport | None = None
+        self._remarks: dict[str, set[str]] = {}
+        self._rounds: set[int] = set()
+        self._shown_round = 0
+
+    def run(self) -> None:
+        """Print until there is nothing more to come. Raises UsageError for a node that is not there, TemporaryError."""
+        while True:
+            for answer in self._poller.poll(_WAIT_S):
+                if isinstance(answer.reply, LogPage):
+                    self._take_page(answer.node, answer.reply)
+            self._note_report()
+            self._print(is_final=False)
+            if self._poller.is_over or (not self._query.follow and self._poller.has_all):
+                break
+        if self._poller.is_over:
+            self._finish_from_files()
+        self._print(is_final=True)
+        self._tell_end()
+
+    def _make_request(self, node: PolledNode) -> ReadLogs | None:
+        query, state = self._query, _get_state(node)
+        if query.node not in ("", node.name, node.member_id):
+            return None
+        # What comes after the beginning is new as a whole.
+        tail_lines = query.tail_lines if node.is_first and not state.has_answered else ALL_LINES
+        return ReadLogs(
+            cursors=state.cursors, tail_lines=tail_lines, rank=query.rank, stream=query.stream, round=query.round
+        )
+
+    def _take_page(self, node: PolledNode, page: LogPage) -> None:
+        state = _get_state(node)
+        state.has_answered = True
+        state.cursors = page.cursors
+        state.offsets = {cursor.file: cursor.offset for cursor in page.cursors}
+        for chunk in page.chunks:
+            file = _make_file(node, chunk)
+            state.files[chunk.file] = file
+            self._rounds.add(chunk.round)
+            self._merger.add(file, chunk.data, self._clock())
+        if page.remark:
+            self._remarks.setdefault(page.remark, set()).add(node.name)
+
+    def _note_report(self) -> None:
+        """Note which of the nodes are on this machine, and which ranks they have."""
+        report = self._poller.report
+        if report is None or report is self._report:
+            return
+        is_first, self._report = self._report is None, report
+        if is_first and self._query.node:
+            names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
+            if self._query.node not in names:
+                there = format_list(merge_names({node.node for node in report.nodes}))
+                raise UsageError(
+                    f"run {report.run_id} has no node {sanitize(self._query.node)}", f"its nodes are {sanitize(there)}"
+                )
+        local = {(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == report.run_id}
+        for one in report.nodes:
+            state = _get_state(self._poller.nodes[one.member_id])
+            state.log_dir = one.log_dir if (one.node, str(one.agent_pid)) in local else ""
+            if one.ranks:
+                state.round = one.round or state.round
+                state.ranks = {rank.local_rank: rank.rank for rank in one.ranks}
+
+    def _finish_from_files(self) -> None:
+        """Add what the nodes of this machine have written since their last answer."""
+        for node in self._poller.nodes.values():
+            state = _get_state(node)
+            if not state.log_dir:
+                continue
+            for name, offset in sorted(state.offsets.items()):
+                file = state.files.get(name) or _guess_file(node, state, name)
+                if file is not None:
+                    for data in read_rest(state.log_dir, name, offset):
+                        self._merger.add(file, data, self._clock())
+
+    def _print(self, *, is_final: bool) -> None:
+        lines = []
+        for line in self._merger.take(self._clock(), is_final=is_final):
+            if line.round > self._shown_round:
+                if self._shown_round:
+                    self._write(lines)
+                    lines = []
+                    self._warn(f"round {line.round}")
+                self._shown_round = line.round
+            lines.append(format_line(line))
+        if lines:
+            self._write(lines)
+
+    def _tell_end(self) -> None:
+        if self._poller.is_over:
+            remote = sorted(
+                node.name for node in self._poller.nodes.values() if not _get_state(node).log_dir and not node.is_gone
+            )
+            run = self._report.run_id if self._report is not None else ""
+            rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
+            self._warn(f"run {run} has no agent on this machine any more{rest}")
+        elif self._remarks and not self._rounds:
+            remark, names = max(self._remarks.items(), key=lambda one: len(one[1]))
+            raise TemporaryError(f"{sanitize(format_list(merge_names(names)))}: {remark}")
+
+
+def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:
+    """Yield a file from an offset to its end. `name` comes from outside: what is not within `log_dir` is left out."""
+    root = os.path.realpath(log_dir)
+    path = os.path.realpath(os.path.join(root, name))
+    if not path.startswith(f"{root}/") or not os.path.isfile(path):
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, offset))
+            while block := file.read(_BLOCK):
+                yield decoder.decode(block)
+    except (OSError, ValueError, OverflowError):
+        return
+    yield decoder.decode(b"", True)
+
+
+def _get_state(node: PolledNode) -> _NodeLogs:
+    if node.state is None:
+        node.state = _NodeLogs()
+    assert isinstance(node.state, _NodeLogs)
+    return node.state
+
+
+def _make_file(node: PolledNode, chunk: LogChunk) -> LogFile:
+    return LogFile(rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file)
+
+
+def _guess_file(node: PolledNode, state: _NodeLogs, name: str) -> LogFile | None:
+    """Tell whose a file is that was empty so far, by the layout of the log directory."""
+    match = _STREAM_FILE.fullmatch(name)
+    if match is None or int(match[1]) not in state.ranks:
+        return None
+    rank = state.ranks[int(match[1])]
+    return LogFile(rank=rank, node=node.member_id, round=state.round, stream=match[2], file=name)

@@ -1,0 +1,212 @@
+"""Asks all nodes of a run for what is new there, over and over: for logs, events and the full screen.
+
+A few requests are under way at once, each in a thread, so one node that does not answer holds up no other. Each node is
+asked again when its answer is there: at once if it has more, else after a pause, which is longer with many nodes, since
+all requests pass through the leader. The threads are daemons, so a request that hangs does not hold the program's end.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from launcher.meshctl.live.source import RunGoneError
+from launcher.model.errors import TemporaryError, sanitize
+from launcher.observe.node_report import EventPage, LogPage, NodeReply, NodeRequest, RunReport
+from launcher.observe.run_source import RunSource
+
+REQUESTS_MAX = 8
+PAUSE_S = 0.25
+PAUSE_PER_NODE_S = 0.01
+REPORT_INTERVAL_S = 2.0
+BACKOFF_MAX_S = 10.0
+FAILURES_MAX = 2
+"""Requests in a row without an answer, after which a node counts as one that does not answer."""
+
+
+class PolledNode(Struct, kw_only=True):
+    """A node of the run. `state`: what the view keeps of it. `has_all`: whether its last answer was the newest."""
+
+    member_id: str
+    name: str
+    state: Any = None
+    is_first: bool = True
+    """Whether it was there when the view began."""
+    has_all: bool = False
+    is_busy: bool = False
+    is_gone: bool = False
+    next_at: float = 0.0
+    failures: int = 0
+
+
+class Answer(Struct, frozen=True):
+    node: PolledNode
+    reply: NodeReply
+
+
+class RequestPool:
+    """Does work in daemon threads; `wait` returns what is done, as (key, result or error)."""
+
+    def __init__(self, size: int = REQUESTS_MAX) -> None:
+        self._tasks: queue.SimpleQueue[tuple[object, Callable[[], object]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[object, object]] = queue.SimpleQueue()
+        for _ in range(size):
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def submit(self, key: object, work: Callable[[], object]) -> None:
+        self._tasks.put((key, work))
+
+    def wait(self, limit_s: float) -> list[tuple[object, object]]:
+        """Return what is done; wait for the first for a limited time."""
+        found = []
+        try:
+            found.append(self._done.get(timeout=limit_s) if limit_s > 0 else self._done.get_nowait())
+            while True:
+                found.append(self._done.get_nowait())
+        except queue.Empty:
+            return found
+
+    def _run(self) -> None:
+        while True:
+            key, work = self._tasks.get()
+            result: object
+            try:
+                result = work()
+            except Exception as error:  # handed to the thread that asked
+                result = error
+            self._done.put((key, result))
+
+
+class NodePoller:
+    """`make_request` gets a node and returns what to ask it, None for nothing. `warn` gets a sentence.
+
+    `report`: the last of the run. `is_over`: no agent of the run is on this machine any more.
+    """
+
+    def __init__(
+        self,
+        source: RunSource,
+        make_request: Callable[[PolledNode], NodeRequest | None],
+        warn: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._make_request = make_request
+        self._warn = warn
+        self._clock = clock
+        self._pool = RequestPool()
+        self._silent: set[str] = set()  # names of nodes that the user was told about
+        self._report_at = 0.0
+        self._is_reading_run = False
+        self.nodes: dict[str, PolledNode] = {}
+        self.report: RunReport | None = None
+        self.is_over = False
+
+    @property
+    def has_all(self) -> bool:
+        """Whether every node has said all that there is now, or does not answer."""
+        return self.report is not None and all(
+            node.has_all or node.is_gone or node.failures >= FAILURES_MAX for node in self.nodes.values()
+        )
+
+    @property
+    def silent_names(self) -> frozenset[str]:
+        """The names of nodes that do not answer."""
+        return frozenset(self._silent)
+
+    def poll(self, wait_s: float) -> list[Answer]:
+        """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
+
+        Raises TemporaryError if not even the first report can be had.
+        """
+        now = self._clock()
+        if not self._is_reading_run and now >= self._report_at:
+            self._is_reading_run = True
+            self._pool.submit(None, self._source.read_run)
+        for node in self.nodes.values():
+            if node.is_busy or node.is_gone or now < node.next_at:
+                continue
+            request = self._make_request(node)
+            if request is None:
+                node.has_all = True
+                node.next_at = now + REPORT_INTERVAL_S
+                continue
+            node.is_busy = True
+            work = _bind(self._source.read_node, node.member_id, request)
+            self._pool.submit(node.member_id, work)
+        answers = []
+        for key, result in self._pool.wait(wait_s):
+            if isinstance(result, RunGoneError) and self.report is not None:
+                self.is_over = True
+            elif isinstance(result, Exception) and not isinstance(result, TemporaryError):
+                raise result
+            if key is None:
+                self._take_report(result)
+            elif (answered := self._take_reply(self.nodes[str(key)], result)) is not None:
+                answers.append(answered)
+        return answers
+
+    def _take_report(self, result: object) -> None:
+        self._is_reading_run = False
+        self._report_at = self._clock() + REPORT_INTERVAL_S
+        if isinstance(result, RunReport):
+            is_first, self.report = self.report is None, result
+            names = {node.member_id: node.node for node in result.nodes}
+            for member_id, name in names.items():
+                if member_id not in self.nodes:
+                    self.nodes[member_id] = PolledNode(member_id=member_id, name=name, is_first=is_first)
+            for node in self.nodes.values():
+                node.is_gone = node.member_id not in names and node.name not in result.missing
+            self._tell_silence(result, names)
+        elif isinstance(result, TemporaryError) and self.report is None:
+            raise result
+
+    def _take_reply(self, node: PolledNode, result: object) -> Answer | None:
+        node.is_busy = False
+        now = self._clock()
+        if isinstance(result, TemporaryError):
+            node.failures += 1
+            node.has_all = False
+            node.next_at = now + min(BACKOFF_MAX_S, 2.0**node.failures / 2)
+            if node.failures == FAILURES_MAX and not self.is_over:
+                self._tell_one_silent(node.name, str(result))
+            return None
+        assert isinstance(result, NodeReply)
+        node.failures = 0
+        self._tell_return(node.name)
+        node.has_all = not isinstance(result, (LogPage, EventPage)) or result.is_last
+        pause_s = max(PAUSE_S, PAUSE_PER_NODE_S * len(self.nodes))
+        node.next_at = now + (pause_s if node.has_all else 0.0)
+        return Answer(node, result)
+
+    def _tell_silence(self, report: RunReport, names: Mapping[str, str]) -> None:
+        for name in report.missing:
+            self._tell_one_silent(name, "")
+        failing = {node.name for node in self.nodes.values() if node.failures and not node.is_gone}
+        for name in sorted(self._silent - set(report.missing) - failing):
+            if name in names.values():
+                self._tell_return(name)
+            else:
+                self._silent.discard(name)
+
+    def _tell_one_silent(self, name: str, why: str) -> None:
+        if name not in self._silent:
+            self._silent.add(name)
+            reason = f": {sanitize(why)}" if why and name not in why else ""
+            self._warn(f"node {sanitize(name)} does not answer{reason}")
+
+    def _tell_return(self, name: str) -> None:
+        if name in self._silent:
+            self._silent.discard(name)
+            self._warn(f"node {sanitize(name)} answers again")
+
+
+def _bind(
+    read_node: Callable[[str, NodeRequest], NodeReply], member_id: str, request: NodeRequest
+) -> Callable[[], NodeReply]:
+    return lambda: read_node(member_id, request)

@@ -1,0 +1,74 @@
+"""Finds what a command reads a run from: an agent of the run on this machine, by its socket.
+
+All views take a RunSource and none cares where it is from; here is the one place that chooses.
+"""
+
+from __future__ import annotations
+
+from launcher.model.errors import TemporaryError, UsageError, sanitize
+from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent, list_local_agents
+from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
+
+
+class RunGoneError(TemporaryError):
+    """No agent of the run is on this machine any more."""
+
+
+class LocalSource:
+    """A RunSource that asks another agent of the same run, if there is one, when the one it asks has ended."""
+
+    def __init__(self, agent: LocalAgent) -> None:
+        self._agent = agent
+
+    @property
+    def run_id(self) -> str:
+        return self._agent.run_id
+
+    @property
+    def node(self) -> str:
+        """The node of the agent that is asked."""
+        return self._agent.node
+
+    def read_run(self) -> RunReport:
+        try:
+            return SocketSource(self._agent).read_run()
+        except TemporaryError:
+            self._find_again()
+            return SocketSource(self._agent).read_run()
+
+    def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        try:
+            return SocketSource(self._agent).read_node(node, request)
+        except TemporaryError:
+            if not self._find_again():
+                raise
+            return SocketSource(self._agent).read_node(node, request)
+
+    def ask_why(self) -> bytes:
+        return SocketSource(self._agent).ask_why()
+
+    def _find_again(self) -> bool:
+        """Whether another agent is asked now than before. Raises RunGoneError if there is none."""
+        agents = [agent for agent in list_local_agents() if agent.run_id == self._agent.run_id]
+        if not agents:
+            raise RunGoneError(f"the agent of run {self._agent.run_id} on this machine has ended") from None
+        if self._agent in agents:
+            return False
+        self._agent = agents[0]
+        return True
+
+
+def find_source(run_id: str | None) -> LocalSource:
+    """Find an agent of the run on this machine; `run_id` may be its pid, or None if there is one run only.
+
+    Raises UsageError, with where to ask instead, if there is none.
+    """
+    agent = choose_agent(list_local_agents(), run_id)
+    if agent is not None:
+        return LocalSource(agent)
+    if run_id is None:
+        raise UsageError("no run of this user has an agent on this machine", "run it on a node of the run")
+    name = sanitize(run_id)
+    raise UsageError(
+        f"no agent of run {name} is on this machine", f"run it on a node of the run; meshctl status {name} names them"
+    )

@@ -1,0 +1,90 @@
+"""Derives a job's state from what its agents say: for jobs of one machine, which have no store, and without one named.
+
+The same values as from the store's keys, so that both are shown alike; what only the store knows (requests, drained
+nodes, the time since keep-alives) is missing.
+"""
+
+from __future__ import annotations
+
+from launcher.meshctl.status.state import FORMING, RUNNING, STOPPING, WAITING, NodeState, Overview, find_lost_nodes
+from launcher.observe.node_report import NodeReport, RunReport
+from launcher.observe.timeline import RoundSummary
+from rendezvous.records import RoundHistory
+
+
+def derive_overview(report: RunReport) -> Overview:
+    """Derive the state of a run from the report of its agents."""
+    rounds = report.rounds
+    last = rounds[-1] if rounds else None
+    nodes = tuple(_derive_node(node, report.leader) for node in report.nodes)
+    history = tuple(_derive_history(one) for one in rounds)
+    shape = next((node.mesh_shape for node in report.nodes if node.mesh_shape), ())
+    axes = next((node.mesh_axes for node in report.nodes if node.mesh_axes), ())
+    return Overview(
+        run_id=report.run_id,
+        job_key="",
+        phase=_derive_phase(report),
+        at=report.at,
+        mesh=",".join(f"{axis}={size}" for axis, size in zip(axes, shape, strict=False)) or ",".join(axes),
+        shape=shape,
+        round=last.round if last is not None else 0,
+        world_size=last.world_size if last is not None else 0,
+        stop_reason=last.reason if last is not None else "",
+        leader=report.leader,
+        restart_count=last.restart_count if last is not None else 0,
+        max_restarts=max((node.max_restarts for node in report.nodes), default=0),
+        nodes=tuple(sorted(nodes, key=lambda node: (not node.ranks, node.ranks, node.name, node.member_id))),
+        lost=find_lost_nodes(history, {node.name for node in nodes} | set(report.missing)),
+        silent=report.missing,
+        history=history,
+    )
+
+
+def _derive_phase(report: RunReport) -> str:
+    states = {node.state for node in report.nodes}
+    if not report.rounds:
+        return FORMING
+    if "stopping" in states or "leaving" in states:
+        return STOPPING
+    return RUNNING if not report.rounds[-1].ended_at else WAITING
+
+
+def _derive_node(node: NodeReport, leader: str) -> NodeState:
+    states = {rank.state for rank in node.ranks}
+    state = node.state
+    if state == "running" and states and states <= {"succeeded"}:
+        state = "succeeded"
+    elif state == "running" and "failed" in states:
+        state = "failed"
+    failed = [f"rank {rank.rank}, exit code {rank.exit_code}" for rank in node.ranks if rank.state == "failed"]
+    return NodeState(
+        name=node.node,
+        member_id=node.member_id,
+        state=state,
+        ranks=tuple(sorted(rank.rank for rank in node.ranks)) if node.round else (),
+        slot_count=len(node.ranks),
+        path=tuple(domain for _, domain in node.locality),
+        locality=node.locality,
+        why=failed[0] if failed else node.waiting,
+        is_leader=node.node == leader and node.is_leader,
+    )
+
+
+def _derive_history(one: RoundSummary) -> RoundHistory:
+    return RoundHistory(
+        round=one.round,
+        world_size=one.world_size,
+        node_count=one.node_count,
+        coordinator="",
+        reason="",
+        ended=one.reason or one.cause if one.ended_at else "",
+        ran_s=max(0.0, one.ended_at - one.began_at) if one.ended_at else 0.0,
+        began_at=one.began_at,
+        ended_at=one.ended_at,
+        cause=one.cause,
+        failed_rank=one.failed_rank,
+        failure_class=one.failure_class if not one.error else f"{one.failure_class}: {one.error}".removeprefix(": "),
+        nodes=one.nodes,
+    )
+
+
