@@ -9,7 +9,8 @@ import sys
 
 import click
 
-from launcher.meshctl.commands import meshctl
+from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
+from launcher.meshctl.group import meshctl
 
 HEAD = """\
 # meshctl

@@ -10,43 +10,22 @@ import getpass
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
-from launcher.config.options.table import BY_NAME
-from launcher.meshctl import requests
-from launcher.meshctl.job_store import JobStore, open_job_store
-from launcher.meshctl.status.follow import show_status
-from launcher.model.console import write_stderr, write_stdout
+from launcher.meshctl.group import TIMEOUT_S, Function, job_command, meshctl, open_jobs, timeout_option
+from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError
-from launcher.model.version import __version__
-from launcher.observe.local_socket import choose_agent, list_local_agents
 from rendezvous.records import Command
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLAN_EXAMPLES = """\b
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
-_STORE_OPTIONS = {
-    "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
-    "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
-    "rdzv-prefix": ("PREFIX", f"Where in the store the runs lie. Default: {BY_NAME['rdzv-prefix'].default}."),
-    "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
-}
-TIMEOUT_S = 30.0
 DEFAULT_LEVELS = "spine,leaf"
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="%(prog)s %(version)s")
-def meshctl() -> None:
-    """Look at what meshrun sees and would do, and at jobs that run; ask something of them."""
 
 
 @meshctl.command()
@@ -71,7 +50,7 @@ def doctor(rank: int | None, nodes: int | None, as_json: bool, words: tuple[str,
     return 0 if found["verdict"]["would_start"] else 1
 
 
-def _add_option(name: str, metavar: str, help: str) -> Callable[[_Function], _Function]:
+def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
     return click.option(f"--{name}", metavar=metavar, help=help)
 
 
@@ -125,46 +104,8 @@ def plan(cluster: str | None, named: str | None, **given: Any) -> int:
     return command.run(command.PlanRequest(cluster=cluster or named or "", options=options, **own))
 
 
-def _job_command(short_help: str, *, needs_run: bool = True) -> Callable[[_Function], _Function]:
-    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts."""
-
-    def decorate(function: _Function) -> _Function:
-        @wraps(function)
-        def call_with_store(**given: Any) -> Any:
-            values = {name: text for name in _STORE_OPTIONS if (text := given.pop(name.replace("-", "_"))) is not None}
-            return function(values, **given)
-
-        with_run = click.argument("run_id", required=needs_run)(call_with_store)
-        command = meshctl.command(function.__name__, short_help=short_help)(with_run)
-        for name, (metavar, help) in _STORE_OPTIONS.items():
-            option = BY_NAME[name]
-            command.params.append(click.Option([option.flag], metavar=metavar, help=f"{help} [{option.variables[0]}]"))
-        return function
-
-    return decorate
-
-
-_timeout_option = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-    help="How long to wait for it to happen.",
-)  # fmt: skip
-
-
-@_job_command("Show a run: its round, its nodes, and how it came to this.")
-@click.option("--watch", is_flag=True, help="Go on until the job ends: redrawn in a terminal, else a line per change.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
-@click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
-def status(store: Mapping[str, str], run_id: str, **how: bool) -> None:
-    """Show a run: its round, its nodes, and how it came to this.
-
-    RUN_ID is what meshrun calls --rdzv-id. Only reads; the agents notice nothing of it.
-    """
-    with _open_job_store(store, run_id) as jobs:
-        show_status(jobs, run_id, **how)
-
-
-@_job_command("Stop a run on all nodes.")
-@_timeout_option
+@job_command("Stop a run on all nodes.")
+@timeout_option
 def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Stop a run on all nodes.
 
@@ -173,10 +114,10 @@ def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     _submit_request("stop", store, run_id, timeout_s)
 
 
-@_job_command("Take a node out of a run, and keep it out.")
+@job_command("Take a node out of a run, and keep it out.")
 @click.argument("node")
 @click.option("--absent", is_flag=True, help="NODE need not be there: it may not join.")
-@_timeout_option
+@timeout_option
 def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeout_s: float) -> None:
     """Take a node out of a run, and keep it out until undrain.
 
@@ -186,16 +127,16 @@ def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeou
     _submit_request("drain", store, run_id, timeout_s, node, may_be_absent=absent)
 
 
-@_job_command("Let a drained node join again.")
+@job_command("Let a drained node join again.")
 @click.argument("node")
-@_timeout_option
+@timeout_option
 def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> None:
     """Let a drained node join again. Its agent has to be started anew if it has ended."""
     _submit_request("undrain", store, run_id, timeout_s, node)
 
 
-@_job_command("Let newcomers lead a run whose nodes are all lost.")
-@_timeout_option
+@job_command("Let newcomers lead a run whose nodes are all lost.")
+@timeout_option
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Let newcomers lead a run whose nodes are all lost.
 
@@ -206,9 +147,9 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     _submit_request("takeover", store, run_id, timeout_s)
 
 
-@_job_command("Show which rank a job waits for, and why.", needs_run=False)
+@job_command("Show which rank a job waits for, and why.", needs_run=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@_timeout_option
+@timeout_option
 def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
     """Show which rank a job waits for, and why. Nothing of the job is stopped.
 
@@ -218,8 +159,8 @@ def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: 
     _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
 
 
-@_job_command("Show where the Python code of all ranks stands, the odd ones first.", needs_run=False)
-@_timeout_option
+@job_command("Show where the Python code of all ranks stands, the odd ones first.", needs_run=False)
+@timeout_option
 def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
     """Show where the Python code of all ranks stands: equal stacks together, the odd ones first.
 
@@ -228,7 +169,7 @@ def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> No
     _show_answer(store, run_id, timeout_s, stacks=True)
 
 
-@_job_command("Find the tree of the network, and the rates of its links.")
+@job_command("Find the tree of the network, and the rates of its links.")
 @click.option(
     "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="How many nodes run it."
 )
@@ -291,7 +232,7 @@ def measure(
     return run(request)
 
 
-@_job_command("Remove what finished jobs have left in the store.", needs_run=False)
+@job_command("Remove what finished jobs have left in the store.", needs_run=False)
 @click.option("--all", "every", is_flag=True, help="Of all runs under the prefix.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--insist", is_flag=True, help="Also a job of RUN_ID without a verdict and without members.")
@@ -304,7 +245,9 @@ def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bo
         raise UsageError("name a run, or give --all", "meshctl clean RUN_ID, or meshctl clean --all")
     if insist and every:
         raise UsageError("--insist is for one run, not for all of them")
-    with _open_job_store(store, run_id) as jobs:
+    from launcher.meshctl import requests
+
+    with open_jobs(store, run_id) as jobs:
         write_stdout(requests.clean(jobs, run_id, dry_run=dry_run, insist=insist))
 
 
@@ -313,6 +256,8 @@ def _show_answer(
 ) -> None:
     from launcher.diagnose.answer import encode_answer
     from launcher.meshctl import why
+    from launcher.meshctl.job_store import knows_store
+    from launcher.observe.local_socket import choose_agent, list_local_agents
 
     agent = None if store else choose_agent(list_local_agents(), run_id)
     if agent is not None:
@@ -320,9 +265,9 @@ def _show_answer(
     elif run_id is None:
         raise UsageError("no job of this user runs workers on this machine", "name the run, and --rdzv-endpoint")
     else:
-        if not store and not any(os.environ.get(variable) for variable in BY_NAME["rdzv-endpoint"].variables):
+        if not knows_store(store, os.environ):
             raise UsageError(f"no run or agent named {run_id} is on this machine", "--rdzv-endpoint names its store")
-        with _open_job_store(store, run_id) as jobs:
+        with open_jobs(store, run_id) as jobs:
             conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
     text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
     write_stdout(text.rstrip())
@@ -331,9 +276,11 @@ def _show_answer(
 def _submit_request(
     kind: str, store: Mapping[str, str], run_id: str, timeout_s: float, target: str = "", *, may_be_absent: bool = False
 ) -> None:
+    from launcher.meshctl import requests
+
     command = Command(kind=kind, target=target, by=_name_user())
     waiting = requests.WaitPolicy(timeout_s)
-    with _open_job_store(store, run_id) as jobs:
+    with open_jobs(store, run_id) as jobs:
         request_id = secrets.token_hex(8)
         done = requests.submit_request(jobs, run_id, command, request_id, waiting, may_be_absent=may_be_absent)
         write_stdout(done)
@@ -345,15 +292,3 @@ def _name_user() -> str:
     except (KeyError, OSError):  # a user id without a name
         user = str(os.getuid())
     return f"{user}@{os.uname().nodename}"
-
-
-@contextmanager
-def _open_job_store(values: Mapping[str, str], run_id: str | None) -> Iterator[JobStore]:
-    """Open the store that the options name, for the duration of a command, and log its remarks."""
-    jobs = open_job_store(values, run_id, os.environ)
-    try:
-        for note in jobs.notes:
-            write_stderr(f"meshctl: {note}")
-        yield jobs
-    finally:
-        jobs.store.close()

@@ -26,9 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        from launcher.meshctl.commands import meshctl
+        from launcher.meshctl import commands, view_commands
 
-        code = meshctl.main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        assert commands.meshctl is view_commands.meshctl
+        code = commands.meshctl.main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
     except click.ClickException as error:

@@ -1,0 +1,75 @@
+"""The group of meshctl's commands, and what those share that are about a run.
+
+A command imports what it works with when it runs: most need neither the store nor the planner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from launcher.config.options.table import BY_NAME
+from launcher.model.console import write_stderr
+from launcher.model.version import __version__
+
+if TYPE_CHECKING:
+    from launcher.meshctl.job_store import JobStore
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+STORE_OPTIONS = {
+    "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
+    "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
+    "rdzv-prefix": ("PREFIX", f"Where in the store the runs lie. Default: {BY_NAME['rdzv-prefix'].default}."),
+    "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
+}
+TIMEOUT_S = 30.0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def meshctl() -> None:
+    """Look at what meshrun sees and would do, and at jobs that run; ask something of them."""
+
+
+def job_command(short_help: str, *, needs_run: bool = True) -> Callable[[Function], Function]:
+    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call_with_store(**given: Any) -> Any:
+            values = {name: text for name in STORE_OPTIONS if (text := given.pop(name.replace("-", "_"))) is not None}
+            return function(values, **given)
+
+        with_run = click.argument("run_id", required=needs_run)(call_with_store)
+        command = meshctl.command(function.__name__, short_help=short_help)(with_run)
+        for name, (metavar, help) in STORE_OPTIONS.items():
+            option = BY_NAME[name]
+            command.params.append(click.Option([option.flag], metavar=metavar, help=f"{help} [{option.variables[0]}]"))
+        return function
+
+    return decorate
+
+
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    help="How long to wait for it to happen.",
+)  # fmt: skip
+
+
+@contextmanager
+def open_jobs(values: Mapping[str, str], run_id: str | None) -> Iterator[JobStore]:
+    """Open the store that the options name, for the duration of a command, and log its remarks."""
+    from launcher.meshctl.job_store import open_job_store
+
+    jobs = open_job_store(values, run_id, os.environ)
+    try:
+        for note in jobs.notes:
+            write_stderr(f"meshctl: {note}")
+        yield jobs
+    finally:
+        jobs.store.close()

@@ -1,0 +1,192 @@
+"""`meshctl events`: what has happened on all nodes of a run, by time; the same on several nodes at once is one line.
+
+Clocks of nodes differ a little, so their events are ordered by what each node's clock said. With --follow an event waits
+a moment for earlier ones of other nodes; one that comes later than that is shown when it comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from launcher.meshctl.live.log_lines import escape_controls
+from launcher.meshctl.live.poller import NodePoller, PolledNode
+from launcher.model.ranges import format_ranges, merge_names
+from launcher.model.text import format_clock, format_count, format_duration, format_list
+from launcher.observe.node_report import EventPage, ReadEvents
+from launcher.observe.run_events import parse_time
+from launcher.observe.run_source import RunSource
+
+HOLD_S = 0.5
+SAME_S = 2.0
+"""Equal events of several nodes within this time are one."""
+_WAIT_S = 0.1
+
+
+class SeenEvent(Struct, frozen=True, kw_only=True):
+    """An event as a node has told it. `at`: seconds since 1970 by its clock; `line`: its JSON."""
+
+    at: float
+    node: str
+    sentence: str
+    line: str
+
+
+class EventView:
+    """Reads the events of a run and prints them. `write` gets lines for stdout, `warn` a sentence for stderr."""
+
+    def __init__(
+        self,
+        source: RunSource,
+        write: Callable[[Iterable[str]], object],
+        warn: Callable[[str], object],
+        *,
+        follow: bool,
+        as_json: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write
+        self._warn = warn
+        self._follow = follow
+        self._as_json = as_json
+        self._clock = clock
+        self._collector = EventCollector(warn)
+        self._poller = NodePoller(source, self._collector.make_request, warn, clock)
+        self._waiting: list[tuple[float, SeenEvent]] = []
+
+    def run(self) -> None:
+        """Print until there is nothing more to come. Raises TemporaryError if nothing can be read."""
+        while True:
+            for answer in self._poller.poll(_WAIT_S):
+                if isinstance(answer.reply, EventPage):
+                    events = self._collector.take(answer.node, answer.reply)
+                    self._waiting += [(self._clock(), event) for event in events]
+            if self._poller.is_over or (not self._follow and self._poller.has_all):
+                break
+            if self._follow and self._poller.has_all:
+                self._print(self._clock() - HOLD_S)
+        self._print(None)
+        if self._poller.is_over and self._poller.report is not None:
+            self._warn(f"run {self._poller.report.run_id} has no agent on this machine any more")
+
+    def _print(self, until: float | None) -> None:
+        """Print what came before this time; all with None."""
+        due = [event for came, event in self._waiting if until is None or came <= until]
+        if not due:
+            return
+        self._waiting = [one for one in self._waiting if until is not None and one[0] > until]
+        due.sort(key=lambda event: (event.at, event.node))
+        if self._as_json:
+            self._write([event.line for event in due])
+        else:
+            self._write(format_events(due, time.time()))
+
+
+class EventCollector:
+    """Asks nodes for the events after those that they have told."""
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self._warn = warn
+
+    def make_request(self, node: PolledNode) -> ReadEvents:
+        return ReadEvents(after=-1 if node.state is None else node.state)
+
+    def take(self, node: PolledNode, page: EventPage) -> list[SeenEvent]:
+        """Return the events of a page."""
+        if page.dropped:
+            self._warn(f"{escape_controls(node.name)}: {format_count(page.dropped, 'event')} are not kept any more")
+        node.state = page.next_after
+        return [event for line in page.lines if (event := read_event(line, node.name)) is not None]
+
+
+def read_event(line: str, node: str) -> SeenEvent | None:
+    """Read a line of a node; None for what is no event."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return None
+    at = parse_time(str(fields.get("time", "")))
+    return SeenEvent(at=at, node=str(fields.get("node", "") or node), sentence=describe_event(fields), line=line)
+
+
+def format_events(events: list[SeenEvent], now: float) -> list[str]:
+    """Format events in order, the same of several nodes as one line at the first one's time."""
+    groups: list[tuple[SeenEvent, list[str]]] = []
+    last: dict[str, tuple[SeenEvent, list[str]]] = {}
+    for event in events:
+        group = last.get(event.sentence)
+        if group is None or event.at - group[0].at > SAME_S or event.node in group[1]:
+            group = last[event.sentence] = (event, [])
+            groups.append(group)
+        group[1].append(event.node)
+    return [
+        escape_controls(f"{format_clock(event.at, now)}  {format_list(merge_names(names), 4)}  {event.sentence}")
+        for event, names in groups
+    ]
+
+
+def describe_event(fields: dict[str, Any]) -> str:
+    """Describe an event in a sentence; one that this version does not know by its name and fields."""
+    kind = str(fields.get("event", ""))
+    describe = _SENTENCES.get(kind)
+    try:
+        if describe is not None:
+            return describe(fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass  # of another version
+    rest = {name: value for name, value in fields.items() if name not in ("schema", "event", "time", "run_id", "node")}
+    return f"{kind}: {msgspec.json.encode(rest).decode()[:200]}"
+
+
+def _describe_round_start(one: dict[str, Any]) -> str:
+    world = f"{format_count(one['world_size'], 'rank')} on {format_count(one['node_count'], 'node')}"
+    mesh = f", {one['mesh']}" if one.get("mesh") else ""
+    restarts = f", {one['restart_count']} of {one['max_restarts']} restarts" if one.get("restart_count") else ""
+    return f"round {one['round']} starts: {world}{mesh}{restarts}"
+
+
+def _describe_worker_end(one: dict[str, Any]) -> str:
+    reason = f": {one['sentence']}" if one.get("sentence") else ""
+    if one["outcome"] == "failed":
+        code = one["exit_code"]
+        how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        return f"rank {one['rank']} {how}{reason}"
+    return f"rank {one['rank']} {'succeeded' if one['outcome'] == 'succeeded' else 'was ended'}{reason}"
+
+
+def _describe_failure(one: dict[str, Any]) -> str:
+    details = ", ".join(str(one[name]) for name in ("failure_class", "error") if one.get(name))
+    log = f"; log {one['log_file']}" if one.get("log_file") else ""
+    return f"round {one['round']} failed by rank {one['rank']}: {details or 'exit code ' + str(one['exit_code'])}{log}"
+
+
+def _describe_round_end(one: dict[str, Any]) -> str:
+    reason = f": {one['reason']}" if one.get("reason") else ""
+    step = f", at step {one['step']}" if one.get("step", -1) >= 0 else ""
+    return f"round {one['round']} ended after {format_duration(one['ran_s'])}{step}{reason}"
+
+
+def _describe_agent_end(one: dict[str, Any]) -> str:
+    verdict = f", the job: {one['verdict']}" if one.get("verdict") else ""
+    reason = f": {one['reason']}" if one.get("reason") else ""
+    return f"the agent ended with exit code {one['exit_code']}{verdict}{reason}"
+
+
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} a node",
+    "waiting": lambda one: f"waits: {one['sentence']}",
+    "round_started": _describe_round_start,
+    "worker_started": lambda one: f"rank {one['rank']} started (pid {one['pid']})",
+    "worker_ended": _describe_worker_end,
+    "failure_found": _describe_failure,
+    "checkpoint_saved": lambda one: f"a checkpoint was saved in round {one['round']}",
+    "hang_reported": lambda one: f"no progress: {one['sentence']} (ranks {format_ranges(one['ranks'])})",
+    "remark": lambda one: str(one["sentence"]),
+    "round_stopping": lambda one: f"round {one['round']} is being ended: {one['reason'] or one['cause']}",
+    "round_ended": _describe_round_end,
+    "agent_ended": _describe_agent_end,
+}

@@ -1,0 +1,80 @@
+"""Formats tables and small quantities for a terminal: columns as wide as needed, the least important left out first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from launcher.meshctl.live.log_lines import escape_controls
+
+GAP = "  "
+CELL_MAX = 40
+
+
+class Column(Struct, frozen=True):
+    """A column: its header and cells. `priority`: the higher, the sooner it is left out; 0 never. `is_right`: numbers."""
+
+    header: str
+    cells: tuple[str, ...]
+    priority: int = 0
+    is_right: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (self.header, *self.cells)))
+
+
+def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
+    """Leave out empty columns, then the least important until the rest fits `width` letters (0: no limit)."""
+    kept = [column for column in columns if not column.priority or any(cell not in ("", "-") for cell in column.cells)]
+    while width and _measure(kept) > width and any(column.priority for column in kept):
+        kept.remove(max(reversed(kept), key=lambda column: column.priority))
+    return kept
+
+
+def format_table(columns: Sequence[Column], width: int = 0) -> str:
+    """Format columns with equally many cells as lines, without a newline at the end."""
+    kept = fit_columns([_clean(column) for column in columns], width)
+    rows = zip(*((column.header, *column.cells) for column in kept), strict=True)
+    return "\n".join(
+        GAP.join(
+            f"{cell:>{column.width}}" if column.is_right else f"{cell:<{column.width}}"
+            for cell, column in zip(row, kept, strict=True)
+        ).rstrip()
+        for row in rows
+    )
+
+
+def format_size(count: int) -> str:
+    """ "64M", "1.5G", "-" for less than nothing; powers of 1024."""
+    if count < 0:
+        return "-"
+    size = float(count)
+    for unit in ("", "K", "M", "G", "T"):
+        if size < 1000:
+            return f"{size:.0f}{unit}" if size >= 10 or size == int(size) else f"{size:.1f}{unit}"
+        size /= 1024
+    return f"{size:.0f}P"
+
+
+def format_age(seconds: float) -> str:
+    """ "4s", "3m05s", "2h40m", "3d04h", "-" for less than nothing."""
+    if seconds < 0:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    for unit, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60)):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // part:02d}{small}"
+    return f"{whole // 60}m{whole % 60:02d}s"
+
+
+def _measure(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
+
+
+def _clean(column: Column) -> Column:
+    cells = (cell if len(cell) <= CELL_MAX else f"{cell[: CELL_MAX - 3]}..." for cell in column.cells)
+    return Column(column.header, tuple(map(escape_controls, cells)), column.priority, column.is_right)
