@@ -147,7 +147,7 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     _submit_request("takeover", store, run_id, timeout_s)
 
 
-@job_command("Show which rank a job waits for, and why.", needs_run=False)
+@job_command("Show which rank a job waits for, and why.", run="optional")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @timeout_option
 def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
@@ -159,7 +159,7 @@ def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: 
     _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
 
 
-@job_command("Show where the Python code of all ranks stands, the odd ones first.", needs_run=False)
+@job_command("Show where the Python code of all ranks stands, the odd ones first.", run="optional")
 @timeout_option
 def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
     """Show where the Python code of all ranks stands: equal stacks together, the odd ones first.
@@ -232,7 +232,7 @@ def measure(
     return run(request)
 
 
-@job_command("Remove what finished jobs have left in the store.", needs_run=False)
+@job_command("Remove what finished jobs have left in the store.", run="optional")
 @click.option("--all", "every", is_flag=True, help="Of all runs under the prefix.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--insist", is_flag=True, help="Also a job of RUN_ID without a verdict and without members.")

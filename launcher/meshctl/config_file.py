@@ -121,7 +121,7 @@ def apply_config(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[
     for name, text in values.items():
         if name in FILE_VARIABLES:
             variable = FILE_VARIABLES[name]
-            is_set = environ.get(variable) or environ.get(variable.removesuffix("_FILE"))
+            is_set = any(environ.get(one) for one in (variable, variable.removesuffix("_FILE")))
         else:
             variable = BY_NAME[name].variables[0]
             is_set = name in flags or any(environ.get(one) for one in BY_NAME[name].all_variables)

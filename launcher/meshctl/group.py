@@ -36,19 +36,22 @@ def meshctl() -> None:
     """Look at what meshrun sees and would do, and at jobs that run; ask something of them."""
 
 
-def job_command(short_help: str, *, needs_run: bool = True) -> Callable[[Function], Function]:
-    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts."""
+def job_command(short_help: str, *, name: str | None = None, run: str = "required") -> Callable[[Function], Function]:
+    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts.
+
+    `run`: whether RUN_ID is "required", "optional" or "" for none.
+    """
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def call_with_store(**given: Any) -> Any:
-            values = {name: text for name in STORE_OPTIONS if (text := given.pop(name.replace("-", "_"))) is not None}
+            values = {one: text for one in STORE_OPTIONS if (text := given.pop(one.replace("-", "_"))) is not None}
             return function(values, **given)
 
-        with_run = click.argument("run_id", required=needs_run)(call_with_store)
-        command = meshctl.command(function.__name__, short_help=short_help)(with_run)
-        for name, (metavar, help) in STORE_OPTIONS.items():
-            option = BY_NAME[name]
+        with_run = click.argument("run_id", required=run == "required")(call_with_store) if run else call_with_store
+        command = meshctl.command(name or function.__name__, short_help=short_help)(with_run)
+        for option_name, (metavar, help) in STORE_OPTIONS.items():
+            option = BY_NAME[option_name]
             command.params.append(click.Option([option.flag], metavar=metavar, help=f"{help} [{option.variables[0]}]"))
         return function
 

@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        from launcher.meshctl import commands, view_commands
+        from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
+        from launcher.meshctl.group import meshctl
 
-        assert commands.meshctl is view_commands.meshctl
-        code = commands.meshctl.main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        code = meshctl.main(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except click.Abort:
         return 130
     except click.ClickException as error:

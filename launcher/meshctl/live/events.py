@@ -1,7 +1,7 @@
 """`meshctl events`: what has happened on all nodes of a run, by time; the same on several nodes at once is one line.
 
-Clocks of nodes differ a little, so their events are ordered by what each node's clock said. With --follow an event waits
-a moment for earlier ones of other nodes; one that comes later than that is shown when it comes.
+Clocks of nodes differ a little, so their events are ordered by what each node's clock said. With --follow an event
+waits a moment for earlier ones of other nodes; one that comes later than that is shown when it comes.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class LogView:
                         self._merger.add(file, data, self._clock())
 
     def _print(self, *, is_final: bool) -> None:
-        lines = []
+        lines: list[str] = []
         for line in self._merger.take(self._clock(), is_final=is_final):
             if line.round > self._shown_round:
                 if self._shown_round:

@@ -51,7 +51,7 @@ class LocalSource:
         """Whether another agent is asked now than before. Raises RunGoneError if there is none."""
         agents = [agent for agent in list_local_agents() if agent.run_id == self._agent.run_id]
         if not agents:
-            raise RunGoneError(f"the agent of run {self._agent.run_id} on this machine has ended") from None
+            raise RunGoneError(f"the agent of run {self._agent.run_id} on this machine has ended")
         if self._agent in agents:
             return False
         self._agent = agents[0]

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.meshctl.live.log_lines import escape_controls
 
 GAP = "  "
-CELL_MAX = 40
 
 
 class Column(Struct, frozen=True):
-    """A column: its header and cells. `priority`: the higher, the sooner it is left out; 0 never. `is_right`: numbers."""
+    """`priority`: the higher, the sooner it is left out; 0 never. `is_right`: of numbers. `most`: letters of a cell."""
 
     header: str
     cells: tuple[str, ...]
     priority: int = 0
     is_right: bool = False
+    most: int = 40
 
     @property
     def width(self) -> int:
@@ -76,5 +77,5 @@ def _measure(columns: Sequence[Column]) -> int:
 
 
 def _clean(column: Column) -> Column:
-    cells = (cell if len(cell) <= CELL_MAX else f"{cell[: CELL_MAX - 3]}..." for cell in column.cells)
-    return Column(column.header, tuple(map(escape_controls, cells)), column.priority, column.is_right)
+    cells = (cell if len(cell) <= column.most else f"{cell[: column.most - 3]}..." for cell in column.cells)
+    return replace(column, cells=tuple(map(escape_controls, cells)))

@@ -86,5 +86,3 @@ def _derive_history(one: RoundSummary) -> RoundHistory:
         failure_class=one.failure_class if not one.error else f"{one.failure_class}: {one.error}".removeprefix(": "),
         nodes=one.nodes,
     )
-
-

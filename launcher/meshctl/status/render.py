@@ -275,7 +275,9 @@ def _format_history(overview: Overview) -> str:
 def _format_end(past: RoundHistory) -> str:
     if not past.ended:
         return ""
-    failure = f" (rank {past.failed_rank}: {past.failure_class})" if past.failure_class and past.failed_rank >= 0 else ""
+    failure = (
+        f" (rank {past.failed_rank}: {past.failure_class})" if past.failure_class and past.failed_rank >= 0 else ""
+    )
     return f"; ended after {format_duration(past.ran_s)}: {past.ended}{failure}"
 
 

@@ -7,6 +7,7 @@ two keys being consistent: a record that cannot be read is named among the `faul
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -30,7 +31,6 @@ from rendezvous.records import (
     Verdict,
     decode,
 )
-
 from rendezvous.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def find_lost_nodes(history: Iterable[RoundHistory], present: Container[str]) ->
 def parse_max_restarts(limits: str) -> int:
     """Return --max-restarts of the options that all agents agreed on; defaults are left out there."""
     words = limits.split()
-    text = next((after for word, after in zip(words, words[1:], strict=False) if word == "--max-restarts"), "")
+    text = next((after for word, after in pairwise(words) if word == "--max-restarts"), "")
     return int(text) if text.isdecimal() else DEFAULTS.max_restarts
 
 

@@ -1,0 +1,116 @@
+"""`meshctl list`: the runs that have an agent on this machine, and those in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from msgspec import Struct, to_builtins
+
+from launcher.meshctl.job_store import JobStore
+from launcher.meshctl.live.tables import Column, format_table
+from launcher.meshctl.status.agents import derive_overview
+from launcher.meshctl.status.render import format_headline
+from launcher.meshctl.status.state import build_overview
+from launcher.model.errors import TemporaryError
+from launcher.observe.local_socket import LocalAgent, SocketSource, list_local_agents
+from launcher.observe.node_report import RunReport
+from launcher.observe.run_events import format_time
+from rendezvous.errors import MeshrunError
+
+LIST_SCHEMA = 1
+
+
+class ListedRun(Struct, frozen=True, kw_only=True):
+    """A run. `phase`: as in `meshctl status`, "" if it cannot be told; `now`: in a sentence.
+
+    `nodes`, `pids`: of its agents on this machine.
+    """
+
+    run_id: str
+    phase: str
+    now: str
+    nodes: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+    is_in_store: bool = False
+
+
+def list_runs(jobs: JobStore | None) -> list[ListedRun]:
+    """List the runs by name. `jobs`: the store, if one is known. Raises StoreError."""
+    agents: dict[str, list[LocalAgent]] = {}
+    for agent in list_local_agents():
+        agents.setdefault(agent.run_id, []).append(agent)
+    stored = {run_id: _read_stored(jobs, run_id) for run_id in jobs.list_runs()} if jobs is not None else {}
+    found = []
+    for run_id in sorted({*agents, *stored}):
+        here = agents.get(run_id, [])
+        phase, now = stored[run_id] if run_id in stored and (not here or stored[run_id][0]) else _ask(here)
+        found.append(
+            ListedRun(
+                run_id=run_id,
+                phase=phase,
+                now=now,
+                nodes=tuple(sorted({agent.node for agent in here})),
+                pids=tuple(sorted(int(agent.pid) for agent in here if agent.pid.isdecimal())),
+                is_in_store=run_id in stored,
+            )
+        )
+    return found
+
+
+def describe_runs(runs: Sequence[ListedRun]) -> str:
+    """Describe them as a table."""
+    if not runs:
+        return "no run of this user has an agent on this machine; those in a store: --rdzv-endpoint"
+    columns = [
+        Column("run", tuple(run.run_id for run in runs)),
+        Column("here", tuple(", ".join(f"pid {pid}" for pid in run.pids) or "-" for run in runs)),
+        Column("now", tuple(run.now for run in runs), most=200),
+    ]
+    return format_table(columns)
+
+
+def encode_runs(runs: Sequence[ListedRun]) -> str:
+    """Encode them as a JSON object."""
+    return json.dumps({"schema": LIST_SCHEMA, "runs": to_builtins(runs)}, indent=2)
+
+
+def encode_report(report: RunReport) -> str:
+    """Encode a report as a JSON object, with times in RFC 3339."""
+    content = to_builtins(report)
+    return json.dumps({"schema": content.pop("schema"), **_convert_times(content)}, indent=2)
+
+
+def _convert_times(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return {name: _convert(name, one) for name, one in value.items()}
+
+
+def _convert(name: str, value: object) -> object:
+    if isinstance(value, dict):
+        return _convert_times(value)
+    if isinstance(value, (list, tuple)):
+        return [_convert("", one) for one in value]
+    if (name == "at" or name.endswith("_at")) and isinstance(value, (int, float)):
+        return format_time(value) if value else None
+    return value
+
+
+def _read_stored(jobs: JobStore, run_id: str) -> tuple[str, str]:
+    try:
+        overview = build_overview(jobs.read_job(run_id), jobs.secret)
+    except MeshrunError as error:  # removed since, or foreign
+        return "", str(error)
+    return overview.phase, format_headline(overview)
+
+
+def _ask(agents: Sequence[LocalAgent]) -> tuple[str, str]:
+    error = "no agent of it answers"
+    for agent in agents:
+        try:
+            overview = derive_overview(SocketSource(agent).read_run())
+        except TemporaryError as problem:
+            error = str(problem)
+            continue
+        return overview.phase, format_headline(overview)
+    return "", error

@@ -1,0 +1,256 @@
+"""The commands of `meshctl` that show a run and change nothing: list, status, ps, logs, events, top; and config.
+
+Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; through it
+all nodes of the run answer. `status` and `list` read the store too, where one is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from launcher.meshctl.config_file import NAMES
+from launcher.meshctl.group import job_command, meshctl, open_jobs
+from launcher.model.console import write_stderr, write_stdout
+from launcher.model.errors import EarlyExitError, UsageError
+
+if TYPE_CHECKING:
+    from launcher.meshctl.live.source import LocalSource
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+_follow_option = click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+
+
+@job_command("List the runs of this machine, and those in the store.", name="list", run="")
+@_json_option
+def list_runs(store: Mapping[str, str], as_json: bool) -> None:
+    """List the runs of this machine, and those in the store if one is known.
+
+    A run of this machine is one that has an agent here: of this user, or for root of any.
+    """
+    from launcher.meshctl.job_store import knows_store
+    from launcher.meshctl.live import listing
+
+    if knows_store(store, os.environ):
+        with open_jobs(store, None) as jobs:
+            found = listing.list_runs(jobs)
+    else:
+        found = listing.list_runs(None)
+    write_stdout(listing.encode_runs(found) if as_json else listing.describe_runs(found))
+
+
+@job_command("Show a run: its round, its nodes, and how it came to this.", run="optional")
+@click.option("--watch", is_flag=True, help="Go on until the job ends: redrawn in a terminal, else a line per change.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
+@click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
+def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
+    """Show a run: its round, its nodes, and how it came to this. Nothing of it is changed.
+
+    RUN_ID is what meshrun calls --rdzv-id. Where a store is known it is read from there, from any machine; otherwise
+    an agent of this machine is asked, and RUN_ID may be left out if there is one run of yours.
+    """
+    from launcher.meshctl.job_store import knows_store
+    from launcher.meshctl.live.source import find_source
+    from launcher.meshctl.status.follow import show_agents_status, show_status
+
+    if run_id is None or not knows_store(store, os.environ):
+        show_agents_status(find_source(run_id), **how)
+        return
+    try:
+        with open_jobs(store, run_id) as jobs:
+            show_status(jobs, run_id, **how)
+    except UsageError:
+        if store or (source := _find_local(run_id)) is None:
+            raise
+        show_agents_status(source, **how)  # it has no store, or another one
+
+
+@meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")
+@click.argument("run_id", required=False)
+@click.option("--wide", is_flag=True, help="All columns, also those that do not fit the terminal.")
+@_json_option
+def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
+    """Show the workers of a run, on all nodes.
+
+    cpu is in cores, memory and the rest are those of a worker with all that it has started. progress is the time since
+    the last sign of it: a step, a heartbeat, output.
+    """
+    from launcher.meshctl.live.listing import encode_report
+    from launcher.meshctl.live.ranks import describe_ranks
+
+    report = _find(run_id).read_run()
+    width = 0 if wide or not os.isatty(1) else _get_width()
+    write_stdout(encode_report(report) if as_json else describe_ranks(report, width))
+
+
+@meshctl.command(short_help="Show the output of a run's workers, of all nodes in one.")
+@click.argument("run_id", required=False)
+@_follow_option
+@click.option("--rank", type=click.IntRange(0), default=None, metavar="R", help="Of this rank only.")
+@click.option("--node", default="", metavar="NAME", help="Of this node only.")
+@click.option(
+    "--tail", default="10", show_default=True, metavar="N|all", help="Begin so many lines before the end of each file."
+)
+@click.option(
+    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True, help="Which output."
+)
+@click.option("--round", type=click.IntRange(1), default=None, metavar="N", help="Of an earlier round.")
+def logs(
+    run_id: str | None,
+    follow: bool,
+    rank: int | None,
+    node: str,
+    tail: str,
+    stream: Literal["stdout", "stderr", "both"],
+    round: int | None,
+) -> None:
+    """Show the output of a run's workers, of all nodes in one, each line after the ranks that wrote it: [0-3,6].
+
+    The workers' output must be kept in files: meshrun --log-dir DIRECTORY with --redirects 3 or --tee 3. Control
+    characters are escaped; of a progress bar its last state is shown. --follow goes on into later rounds.
+    """
+    from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
+
+    if tail != "all" and not tail.isdecimal():
+        raise UsageError(f"--tail must be a number of lines or all, not {tail}")
+    query = LogQuery(
+        rank=-1 if rank is None else rank,
+        node=node,
+        tail_lines=ALL_LINES if tail == "all" else int(tail),
+        stream=stream,
+        round=round or 0,
+        follow=follow,
+    )
+    view = LogView(_find(run_id), query, _write_lines, _warn)
+    _run_to_reader(view.run)
+
+
+@meshctl.command(short_help="Show what has happened on all nodes of a run, by time.")
+@click.argument("run_id", required=False)
+@_follow_option
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per event, as --events of meshrun writes them.")
+def events(run_id: str | None, follow: bool, as_json: bool) -> None:
+    """Show what has happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
+
+    Each agent keeps its last events; meshrun --events writes all of them to a file.
+    """
+    from launcher.meshctl.live.events import EventView
+
+    view = EventView(_find(run_id), _write_lines, _warn, follow=follow, as_json=as_json)
+    _run_to_reader(view.run)
+
+
+@meshctl.command(short_help="Watch a run in a full screen: rounds, nodes, ranks, goodput, events.")
+@click.argument("run_id", required=False)
+def top(run_id: str | None) -> None:
+    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q leaves it, ? shows the keys.
+
+    It needs textual: pip install 'meshrun[tui]'.
+    """
+    source = _find(run_id)
+    if not (os.isatty(0) and os.isatty(1)):
+        raise UsageError("meshctl top needs a terminal", "meshctl status --watch prints a line per change")
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        raise UsageError("meshctl top needs the package textual", "pip install 'meshrun[tui]'") from None
+    from launcher.meshctl.live.top_screen import run_screen
+
+    run_screen(source)
+
+
+@meshctl.group()
+def config() -> None:
+    """Say once where the store is, so that no command has to name it.
+
+    The file is $LAUNCHER_CONFIG, else meshrun/config.toml in $XDG_CONFIG_HOME or ~/.config. Flags and variables win;
+    where they name another endpoint, nothing of the file is used. No secrets are in it, only the names of files.
+    """
+
+
+@config.command("path")
+def config_path() -> None:
+    """Print where the file is, or would be."""
+    from launcher.meshctl.config_file import find_path
+
+    write_stdout(find_path(os.environ))
+
+
+@config.command("get")
+@click.argument("name", type=click.Choice(NAMES), required=False, metavar="[NAME]")
+def config_get(name: str | None) -> int:
+    """Print a setting, or all. The exit code is 1 if it is not set."""
+    from launcher.meshctl.config_file import find_path, read_config
+
+    values = read_config(find_path(os.environ))
+    if name is None:
+        write_stdout("\n".join(f"{one} = {values[one]}" for one in NAMES if one in values) or "nothing is set")
+        return 0
+    if name in values:
+        write_stdout(values[name])
+    return 0 if name in values else 1
+
+
+@config.command("set")
+@click.argument("name", metavar="NAME")
+@click.argument("value", metavar="VALUE")
+def config_set(name: str, value: str) -> None:
+    """Set rdzv-endpoint, rdzv-backend, rdzv-prefix, rdzv-conf, etcd-password-file, store-token-file, job-secret-file.
+
+    The values are those of meshrun's options, and the names of files that hold secrets. An empty VALUE removes it.
+    """
+    from launcher.meshctl.config_file import check_setting, find_path, read_config, write_config
+
+    path = find_path(os.environ)
+    if value:
+        check_setting(name, value)
+    elif name not in NAMES:
+        raise UsageError(f"meshctl config has no setting {name}", f"there are {', '.join(NAMES)}")
+    values = read_config(path)
+    changed = {**values, name: value} if value else {one: text for one, text in values.items() if one != name}
+    write_config(path, changed)
+
+
+def _find(run_id: str | None) -> LocalSource:
+    from launcher.meshctl.live.source import find_source
+
+    return find_source(run_id)
+
+
+def _find_local(run_id: str) -> LocalSource | None:
+    try:
+        return _find(run_id)
+    except UsageError:
+        return None
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    """Write lines to stdout. Raises BrokenPipeError when its reader has gone, EarlyExitError for another failure."""
+    data = memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise EarlyExitError(f"cannot write to stdout: {error.strerror}", 1) from None
+
+
+def _warn(sentence: str) -> None:
+    write_stderr(f"meshctl: {sentence}")
+
+
+def _run_to_reader(run: Callable[[], None]) -> None:
+    """Run a view until its end, or until the reader of its output has gone."""
+    with suppress(BrokenPipeError):
+        run()
+
+
+def _get_width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
