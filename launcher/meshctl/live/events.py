@@ -178,7 +178,7 @@ def _describe_agent_end(one: dict[str, Any]) -> str:
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_started": lambda one: f"the agent started, {format_count(one['worker_count'], 'worker')} a node",
-    "waiting": lambda one: f"waits: {one['sentence']}",
+    "waiting": lambda one: str(one["sentence"]),
     "round_started": _describe_round_start,
     "worker_started": lambda one: f"rank {one['rank']} started (pid {one['pid']})",
     "worker_ended": _describe_worker_end,

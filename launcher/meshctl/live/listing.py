@@ -13,6 +13,7 @@ from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
 from launcher.model.errors import TemporaryError
+from launcher.model.text import format_list
 from launcher.observe.local_socket import LocalAgent, SocketSource, list_local_agents
 from launcher.observe.node_report import RunReport
 from launcher.observe.run_events import format_time
@@ -64,7 +65,7 @@ def describe_runs(runs: Sequence[ListedRun]) -> str:
         return "no run of this user has an agent on this machine; those in a store: --rdzv-endpoint"
     columns = [
         Column("run", tuple(run.run_id for run in runs)),
-        Column("here", tuple(", ".join(f"pid {pid}" for pid in run.pids) or "-" for run in runs)),
+        Column("here", tuple(format_list([f"pid {pid}" for pid in run.pids], 2) or "-" for run in runs)),
         Column("now", tuple(run.now for run in runs), most=200),
     ]
     return format_table(columns)

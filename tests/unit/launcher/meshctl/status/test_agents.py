@@ -22,8 +22,8 @@ def make_rank(rank: int, **fields: object) -> RankReport:
 def make_node(index: int, **fields: object) -> NodeReport:
     usual = {
         "node": f"h{index}", "member_id": f"m{index}", "run_id": "exp", "version": "1", "at": NOW,
-        "started_at": NOW - 99, "agent_pid": 10 + index, "state": "running", "is_leader": index == 0, "round": 2, "restart_count": 1,
-        "max_restarts": 3, "world_size": 4, "node_count": 2, "group_rank": index, "mesh_axes": ("dp", "tp"),
+        "started_at": NOW - 99, "agent_pid": 10 + index, "state": "running", "is_leader": index == 0, "round": 2,
+        "restart_count": 1, "max_restarts": 3, "world_size": 4, "node_count": 2, "group_rank": index, "mesh_axes": ("dp", "tp"),
         "mesh_shape": (2, 2), "ranks": (make_rank(2 * index), make_rank(2 * index + 1)),
     }  # fmt: skip
     return NodeReport(**{**usual, **fields})  # type: ignore[arg-type]
