@@ -106,7 +106,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._poll.register(self.wakeup, select.POLLIN)
         self._poll.register(self.supervisor, select.POLLIN)
         self.worker_channel.register(self._poll)
-        self._submit(events.Start())
+        self._submit(events.Start(time.time() - read_clock()))
         try:
             while self._exit is None:
                 self._run_once()

@@ -77,7 +77,7 @@ class TorchrunMember:
         Raises the thread's error.
         """
         if not self._thread.is_alive() and self.end is None and self._thread_error is None:
-            self._driver.submit(events.Start())
+            self._driver.submit(events.Start(time.time() - read_clock()))
             self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: self._start is not None or self._has_ended)
