@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import socket
 import threading
+import time
 
 from launcher.agent.cluster import ClusterMembership
 from launcher.agent.membership import make_settings, read_clock

@@ -47,7 +47,7 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
     content = to_builtins(overview)
     for record in (*content["history"], *filter(None, [content["verdict"]])):
         del record["unknown"]
-    for record in (content, *content["history"]):
+    for record in (content, *content["history"], *filter(None, [content["verdict"]])):
         for name in _TIMES.intersection(record):
             record[name] = format_time(record[name]) if record[name] else None
     if overview.verdict is not None:
@@ -135,8 +135,7 @@ def _format_now(overview: Overview) -> tuple[str, str]:
     last = overview.history[-1] if overview.history else None
     headline = format_headline(overview)
     if overview.verdict is not None:
-        ended_at = last.ended_at if last is not None else 0.0
-        return "ended", headline.removeprefix("was ") + _format_age(overview, "at", ended_at, " ago")
+        return "ended", headline.removeprefix("was ") + _format_age(overview, "at", overview.verdict.ended_at, " ago")
     began_at = last.began_at if last is not None and last.round == overview.round else 0.0
     return "now", headline + (_format_age(overview, "since", began_at) if overview.phase == RUNNING else "")
 

@@ -103,7 +103,9 @@ round 2   2027-01-14 04:13:20  12 ranks on 3 nodes; ended after 1 h: node h9 is
           lost
 round 3   07:56:55  12 ranks on 3 nodes"""
     )
-    ended = replace(seen, phase="ended", verdict=Verdict(kind="stopped", exit_code=143, round=3, reason="by ada"))
+    ended = replace(
+        seen, phase="ended", verdict=Verdict(kind="stopped", exit_code=143, round=3, reason="by ada", ended_at=now - 12)
+    )
     ended = replace(ended, history=(*seen.history[:2], replace(here, ended_at=now - 12, ended="by ada", ran_s=173.0)))
     text = render.describe(ended)
     assert "ended     stopped in round 3, exit code 143: by ada, at 07:59:48 (12 s ago)" in text
