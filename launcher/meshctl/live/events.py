@@ -25,15 +25,26 @@ HOLD_S = 0.5
 SAME_S = 2.0
 """Equal events of several nodes within this time are one."""
 _WAIT_S = 0.1
+_COMMON = {
+    ("worker_started", ""): "started",
+    ("worker_ended", "terminated"): "were ended",
+    ("worker_ended", "succeeded"): "succeeded",
+}
 
 
 class SeenEvent(Struct, frozen=True, kw_only=True):
-    """An event as a node has told it. `at`: seconds since 1970 by its clock; `line`: its JSON."""
+    """An event as a node has told it. `at`: seconds since 1970 by its clock; `line`: its JSON.
+
+    `common`: what many ranks do at once, "started", said once for all of them; "" for other events.
+    """
 
     at: float
     node: str
     sentence: str
     line: str
+    kind: str = ""
+    rank: int = -1
+    common: str = ""
 
 
 class EventView:
@@ -109,24 +120,41 @@ def read_event(line: str, node: str) -> SeenEvent | None:
         fields = msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.MsgspecError:
         return None
-    at = parse_time(str(fields.get("time", "")))
-    return SeenEvent(at=at, node=str(fields.get("node", "") or node), sentence=describe_event(fields), line=line)
+    kind, rank = str(fields.get("event", "")), fields.get("rank", -1)
+    has_rank = isinstance(rank, int) and rank >= 0
+    return SeenEvent(
+        at=parse_time(str(fields.get("time", ""))),
+        node=str(fields.get("node", "") or node),
+        sentence=describe_event(fields),
+        line=line,
+        kind=kind,
+        rank=rank if has_rank else -1,
+        common=_COMMON.get((kind, str(fields.get("outcome", ""))), "") if has_rank else "",
+    )
 
 
 def format_events(events: list[SeenEvent], now: float) -> list[str]:
     """Format events in order, the same of several nodes as one line at the first one's time."""
-    groups: list[tuple[SeenEvent, list[str]]] = []
-    last: dict[str, tuple[SeenEvent, list[str]]] = {}
+    groups: list[list[SeenEvent]] = []
+    last: dict[str, list[SeenEvent]] = {}
     for event in events:
-        group = last.get(event.sentence)
-        if group is None or event.at - group[0].at > SAME_S or event.node in group[1]:
-            group = last[event.sentence] = (event, [])
+        key = event.common or event.sentence
+        group = last.get(key)
+        is_same = group is not None and event.at - group[0].at <= SAME_S
+        if group is None or not is_same or any((one.node, one.rank) == (event.node, event.rank) for one in group):
+            group = last[key] = []
             groups.append(group)
-        group[1].append(event.node)
-    return [
-        escape_controls(f"{format_clock(event.at, now)}  {format_list(merge_names(names), 4)}  {event.sentence}")
-        for event, names in groups
-    ]
+        group.append(event)
+    return [_format_group(group, now) for group in groups]
+
+
+def _format_group(group: list[SeenEvent], now: float) -> str:
+    first = group[0]
+    names = format_list(merge_names(event.node for event in group), 4)
+    sentence = first.sentence
+    if len(group) > 1 and first.common:
+        sentence = f"ranks {format_ranges(sorted({event.rank for event in group}))} {first.common}"
+    return escape_controls(f"{format_clock(first.at, now)}  {names}  {sentence}")
 
 
 def describe_event(fields: dict[str, Any]) -> str:

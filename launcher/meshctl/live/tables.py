@@ -48,13 +48,13 @@ def format_table(columns: Sequence[Column], width: int = 0) -> str:
 
 
 def format_size(count: int) -> str:
-    """ "64M", "1.5G", "-" for less than nothing; powers of 1024."""
+    """ "64M", "1.0G", "-" for less than nothing; powers of 1024."""
     if count < 0:
         return "-"
     size = float(count)
     for unit in ("", "K", "M", "G", "T"):
         if size < 1000:
-            return f"{size:.0f}{unit}" if size >= 10 or size == int(size) else f"{size:.1f}{unit}"
+            return f"{size:.0f}{unit}" if size >= 10 or not unit else f"{size:.1f}{unit}"
         size /= 1024
     return f"{size:.0f}P"
 

@@ -9,41 +9,7 @@ from msgspec.structs import replace
 
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe, encode_overview
-from launcher.observe.node_report import NodeReport, RankReport, RunReport
-from launcher.observe.timeline import RoundSummary
-
-NOW = 1_800_000_000.0
-
-
-def make_rank(rank: int, **fields: object) -> RankReport:
-    return RankReport(**{"rank": rank, "local_rank": rank % 2, "pid": 100 + rank, "state": "running", **fields})  # type: ignore[arg-type]
-
-
-def make_node(index: int, **fields: object) -> NodeReport:
-    usual = {
-        "node": f"h{index}", "member_id": f"m{index}", "run_id": "exp", "version": "1", "at": NOW,
-        "started_at": NOW - 99, "agent_pid": 10 + index, "state": "running", "is_leader": index == 0, "round": 2,
-        "restart_count": 1, "max_restarts": 3, "world_size": 4, "node_count": 2, "group_rank": index, "mesh_axes": ("dp", "tp"),
-        "mesh_shape": (2, 2), "ranks": (make_rank(2 * index), make_rank(2 * index + 1)),
-    }  # fmt: skip
-    return NodeReport(**{**usual, **fields})  # type: ignore[arg-type]
-
-
-def make_round(round: int, **fields: object) -> RoundSummary:
-    usual = {
-        "round": round, "began_at": NOW - 60, "world_size": 4, "node_count": 2, "ranks": (0, 1), "restart_count": 1,
-        "waited_s": 1.0,
-    }  # fmt: skip
-    return RoundSummary(**{**usual, **fields})  # type: ignore[arg-type]
-
-
-FIRST = make_round(
-    1, began_at=NOW - 120, ended_at=NOW - 90, cause="loss", reason="node h9 is lost", nodes=("h9",), world_size=6
-)
-REPORT = RunReport(
-    run_id="exp", at=NOW, leader="h0", nodes=(make_node(0), make_node(1)), rounds=(FIRST, make_round(2)),
-    missing=("h7",),
-)  # fmt: skip
+from tests.support.run_reports import FIRST, NOW, REPORT, make_node, make_rank
 
 
 def test_a_run_is_shown_as_one_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""`meshctl top`: the full screen, by textual. What it shows is made by `top_state`; here it is put on a terminal.
+
+One thread asks the nodes, and hands what has come to the screen, which is never held by a node that does not answer.
+When the run ends, the last state stays, with how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import DataTable, Footer, Static
+
+from launcher.meshctl.live.events import EventCollector, SeenEvent
+from launcher.meshctl.live.poller import Answer, NodePoller
+from launcher.meshctl.live.source import LocalSource
+from launcher.meshctl.live.top_state import TopState, TopTable
+from launcher.model.errors import TemporaryError
+from launcher.observe.node_report import EventPage, RunReport
+
+REDRAW_S = 1.0
+TABLES = ("ranks", "nodes", "rounds")
+_HELP = """\
+q          leave; the run goes on
+arrows     move in the table
+tab        the next table: ranks, nodes, rounds
+s          sort ranks by rank, cpu, memory, age of progress, state
+?          these keys, or back
+
+* is the node that leads. cpu is in cores; progress is the time
+since a worker's last step, heartbeat or output."""
+
+
+class TopScreen(App[None]):
+    """The application. `source`: the run."""
+
+    TITLE = "meshctl top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layout: vertical; background: $background; }
+    #head { height: auto; padding: 0 1; text-style: bold; }
+    #title { height: 1; padding: 0 1; text-style: dim; }
+    #tables { height: 1fr; }
+    DataTable { height: 1fr; background: $background; }
+    #events { height: 7; padding: 0 1; border-top: solid $secondary; overflow: hidden; text-wrap: nowrap;
+              text-overflow: ellipsis; }
+    #keys { display: none; height: 1fr; padding: 1 2; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("tab", "next_table", "ranks/nodes/rounds", priority=True),
+        Binding("s", "change_sort", "sort"),
+        Binding("question_mark,h", "show_keys", "help"),
+    ]
+
+    def __init__(self, source: LocalSource) -> None:
+        super().__init__(ansi_color=bool(os.environ.get("NO_COLOR")))
+        self._source = source
+        self._state = TopState(source.run_id)
+        self._shown = TABLES[0]
+        self._is_closing = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head", markup=False)
+        yield Static(id="title", markup=False)
+        with Vertical(id="tables"):
+            for name in TABLES:
+                yield DataTable(id=name, cursor_type="row", zebra_stripes=False)
+        yield Static(_HELP, id="keys", markup=False)
+        yield Static(id="events", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+        self.set_interval(REDRAW_S, self._draw)
+        self._show_table()
+        self._draw()
+
+    def on_unmount(self) -> None:
+        self._is_closing.set()
+
+    def action_next_table(self) -> None:
+        self._shown = TABLES[(TABLES.index(self._shown) + 1) % len(TABLES)]
+        self._show_table()
+        self._draw()
+
+    def action_change_sort(self) -> None:
+        self._state.change_sort()
+        self._draw()
+
+    def action_show_keys(self) -> None:
+        keys, tables = self.query_one("#keys"), self.query_one("#tables")
+        keys.display, tables.display = not keys.display, keys.display
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _read(self) -> None:
+        """Ask all nodes until the screen is closed or no agent is left here; in a thread of its own."""
+        problems: list[str] = []
+        collector = EventCollector(problems.append)
+        poller = NodePoller(self._source, collector.make_request, problems.append)
+        shown: RunReport | None = None
+        while not self._is_closing.is_set() and not poller.is_over:
+            try:
+                answers = poller.poll(0.2)
+            except TemporaryError as error:
+                self._hand_over(None, [], str(error))
+                self._is_closing.wait(REDRAW_S)
+                continue
+            events = [event for answer in answers for event in _read_answer(collector, answer)]
+            if events or poller.report is not shown:
+                shown = poller.report
+                self._hand_over(shown, events, "")
+        if poller.is_over:
+            self._state.is_over = True
+            self._hand_over(None, [], "")
+
+    def _hand_over(self, report: RunReport | None, events: list[SeenEvent], problem: str) -> None:
+        def take() -> None:
+            self._state.report = report or self._state.report
+            self._state.problem = problem
+            self._state.take_events(events)
+            self._draw()
+
+        if not self._is_closing.is_set():
+            self.call_later(take)
+
+    def _show_table(self) -> None:
+        for name in TABLES:
+            self.query_one(f"#{name}").display = name == self._shown
+        self.query_one(f"#{self._shown}").focus()
+
+    def _draw(self) -> None:
+        now = time.time()
+        self.query_one("#head", Static).update("\n".join(self._state.describe_head(now)))
+        others = "  ".join(name.upper() if name == self._shown else name for name in TABLES)
+        order = f"   sorted by {self._state.sort_key}" if self._shown == "ranks" else ""
+        self.query_one("#title", Static).update(f"{others}{order}")
+        self.query_one("#events", Static).update("\n".join(self._state.list_events(now)[-6:]))
+        tables = {
+            "ranks": lambda: self._state.make_rank_table(self.size.width - 2),
+            "nodes": self._state.make_node_table,
+            "rounds": lambda: self._state.make_round_table(now),
+        }
+        _fill(self.query_one(f"#{self._shown}", DataTable), tables[self._shown]())
+
+
+def _read_answer(collector: EventCollector, answer: Answer) -> list[SeenEvent]:
+    return collector.take(answer.node, answer.reply) if isinstance(answer.reply, EventPage) else []
+
+
+def _fill(table: DataTable[str], content: TopTable) -> None:
+    """Show this content, and leave cursor and scrolling where they are."""
+    headers = tuple(str(column.label) for column in table.ordered_columns)
+    if headers != content.headers or table.row_count != len(content.rows):
+        row = table.cursor_row
+        table.clear(columns=True)
+        for header in content.headers:
+            table.add_column(header, key=header)
+        for index, cells in enumerate(content.rows):
+            table.add_row(*cells, key=str(index))
+        table.move_cursor(row=min(row, max(0, len(content.rows) - 1)))
+        return
+    for index, cells in enumerate(content.rows):
+        for header, cell in zip(content.headers, cells, strict=True):
+            if table.get_cell(str(index), header) != cell:
+                table.update_cell(str(index), header, cell, update_width=True)
+
+
+def run_screen(source: LocalSource) -> None:
+    """Show the run until the user leaves."""
+    TopScreen(source).run()

@@ -1,0 +1,113 @@
+"""Made reports of a run, and a source of them: for tests of views, without agents."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from launcher.agent.inspection.log_pages import LogSource, read_page
+from launcher.model.errors import TemporaryError
+from launcher.observe.node_report import (
+    EventPage,
+    NodeReply,
+    NodeReport,
+    NodeRequest,
+    RankReport,
+    ReadEvents,
+    ReadLogs,
+    RunReport,
+)
+from launcher.observe.timeline import RoundSummary
+
+NOW = 1_800_000_000.0
+
+
+def make_rank(rank: int, **fields: object) -> RankReport:
+    return RankReport(**{"rank": rank, "local_rank": rank % 2, "pid": 100 + rank, "state": "running", **fields})  # type: ignore[arg-type]
+
+
+def make_node(index: int, **fields: object) -> NodeReport:
+    usual = {
+        "node": f"h{index}", "member_id": f"m{index}", "run_id": "exp", "version": "1", "at": NOW,
+        "started_at": NOW - 99, "agent_pid": 10 + index, "state": "running", "is_leader": index == 0, "round": 2,
+        "restart_count": 1, "max_restarts": 3, "world_size": 4, "node_count": 2, "group_rank": index,
+        "mesh_axes": ("dp", "tp"), "mesh_shape": (2, 2), "ranks": (make_rank(2 * index), make_rank(2 * index + 1)),
+    }  # fmt: skip
+    return NodeReport(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+def make_round(round: int, **fields: object) -> RoundSummary:
+    usual = {
+        "round": round, "began_at": NOW - 60, "world_size": 4, "node_count": 2, "ranks": (0, 1), "restart_count": 1,
+        "waited_s": 1.0,
+    }  # fmt: skip
+    return RoundSummary(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+FIRST = make_round(
+    1, began_at=NOW - 120, ended_at=NOW - 90, cause="loss", reason="node h9 is lost", nodes=("h9",), world_size=6
+)
+REPORT = RunReport(
+    run_id="exp", at=NOW, leader="h0", nodes=(make_node(0), make_node(1)), rounds=(FIRST, make_round(2)),
+    missing=("h7",),
+)  # fmt: skip
+
+
+class FakeSource:
+    """A RunSource over made reports, lines of events, and real files.
+
+    `before_answer`: called with a node's member id before it answers, and may raise. `run_id` and `node`: as of
+    `LocalSource`.
+    """
+
+    run_id = "exp"
+    node = "h0"
+
+    def __init__(self, report: RunReport = REPORT) -> None:
+        self.report = report
+        self.events: dict[str, list[str]] = {node.member_id: [] for node in report.nodes}
+        self.files: dict[str, list[LogSource]] = {node.member_id: [] for node in report.nodes}
+        self.live_round = 1
+        self.before_answer: Callable[[str], None] = lambda member_id: None
+        self.error: TemporaryError | None = None
+        self.requests: list[tuple[str, NodeRequest]] = []
+        self._lock = threading.Lock()
+
+    def read_run(self) -> RunReport:
+        if self.error is not None:
+            raise self.error
+        return self.report
+
+    def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        if self.error is not None:
+            raise self.error
+        with self._lock:
+            self.requests.append((node, request))
+        self.before_answer(node)
+        if isinstance(request, ReadLogs):
+            return read_page(self.files[node], request, self.live_round)
+        assert isinstance(request, ReadEvents)
+        lines = self.events[node][request.after + 1 :]
+        last = request.after + len(lines)
+        return EventPage(lines=tuple(lines), first=request.after + 1, next_after=last)
+
+    def ask_why(self) -> bytes:
+        raise TemporaryError("nobody was asked")
+
+    def add_file(self, member_id: str, path: Path, rank: int, stream: str = "stdout", round: int = 1) -> Path:
+        """Let a node have a file; `path`: within its log directory, which is `path`'s third parent."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        name = str(path.relative_to(path.parents[2]))
+        source = LogSource(name=name, path=str(path), rank=rank, stream=stream, round=round)
+        self.files[member_id].append(source)
+        return path
+
+
+def make_event(kind: str, node: str, at: str, **fields: object) -> str:
+    """Make a line of --events; `at`: such as "08:05:00.250"."""
+    head = {"schema": 1, "event": kind, "time": f"2026-01-31T{at}Z", "run_id": "exp", "node": node, "round": 1}
+    return msgspec.json.encode({**head, **fields}).decode()
