@@ -8,7 +8,7 @@ takes what there is. The name of a file comes from outside and is only looked up
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -18,6 +18,8 @@ from launcher.observe.node_report import PAGE_BYTES_MAX, LogChunk, LogCursor, Lo
 TAIL_BYTES_MAX = 1 << 20
 """How far back from a file's end lines are counted."""
 TAIL_LINES_MAX = 10_000
+SHARE_MIN = 1024
+"""Of a page, in bytes, for each file: of hundreds of them, a page may become a little longer."""
 _BLOCK = 64 * 1024
 _NO_FILES = "the workers' output is not kept here: --log-dir DIRECTORY with --redirects 3 or --tee 3 keeps it"
 
@@ -39,15 +41,18 @@ def read_page(sources: Sequence[LogSource], request: ReadLogs, live_round: int) 
         kept = any(source.stream in (request.stream, "stdout", "stderr") for source in sources)
         remark = f"there is no output of rank {request.rank} here" if kept and request.rank >= 0 else _NO_FILES
         return LogPage(chunks=(), cursors=(), remark="" if kept and request.rank < 0 else remark)
-    offsets = {cursor.file: cursor.offset for cursor in request.cursors}
+    known = {cursor.file: cursor.offset for cursor in request.cursors}
+    offsets = {
+        source.name: known[source.name] if source.name in known else find_tail(source.path, request.tail_lines)
+        for source in chosen
+    }
+    newest = max(source.round for source in chosen)
+    shares = divide_page({source.name: _get_size(source.path) - offsets[source.name] for source in chosen})
     chunks, cursors, is_last = [], [], True
-    share = max(1024, PAGE_BYTES_MAX // len(chosen))
-    left = PAGE_BYTES_MAX
     for source in chosen:
-        offset = offsets.get(source.name)
-        if offset is None:
-            offset = find_tail(source.path, request.tail_lines)
-        data, has_more = _read_lines(source.path, offset, min(share, left), is_final=source.round != live_round)
+        offset = offsets[source.name]
+        is_final = source.round != live_round
+        data, has_more = _read_lines(source.path, offset, shares[source.name], is_final=is_final)
         if data:
             chunks.append(
                 LogChunk(
@@ -60,24 +65,42 @@ def read_page(sources: Sequence[LogSource], request: ReadLogs, live_round: int) 
                     data=data.decode(errors="replace"),
                 )
             )
-            left = max(1024, left - len(data))
+        elif is_final and not has_more and source.round < newest - 1:
+            continue  # of long ago, read to its end: without a cursor it is not read again
         is_last = is_last and not has_more
         cursors.append(LogCursor(source.name, offset + len(data)))
     return LogPage(chunks=tuple(chunks), cursors=tuple(cursors), is_last=is_last)
 
 
 def choose_sources(sources: Sequence[LogSource], request: ReadLogs) -> list[LogSource]:
-    """Choose the files of the round, rank and streams that are asked for; those of a cursor that were, too."""
+    """Choose the files of the round, rank and streams that are asked for.
+
+    Of the newest round, that is also those of a cursor, and of rounds that have begun since.
+    """
     known = {cursor.file for cursor in request.cursors}
     newest = max((source.round for source in sources), default=0)
-    wanted = request.round or newest
+    newest_known = max((source.round for source in sources if source.name in known), default=newest)
     return [
         source
         for source in sources
-        if (source.round == wanted or (not request.round and source.name in known))
+        if (
+            source.round == request.round
+            if request.round
+            else source.round == newest or source.name in known or source.round > newest_known
+        )
         and request.rank in (-1, source.rank)
         and request.stream in ("both", source.stream)
     ]
+
+
+def divide_page(waiting: Mapping[str, int]) -> dict[str, int]:
+    """Divide a page among files by what waits in each, in bytes: what one does not need is left to the others."""
+    shares, left = {}, PAGE_BYTES_MAX
+    for index, (name, size) in enumerate(sorted(waiting.items(), key=lambda one: one[1])):
+        fair = left // (len(waiting) - index)
+        shares[name] = max(SHARE_MIN, min(fair, size))
+        left = max(0, left - max(0, min(fair, size)))
+    return shares
 
 
 def find_tail(path: str, line_count: int) -> int:
@@ -103,6 +126,13 @@ def find_tail(path: str, line_count: int) -> int:
         if at < 0:
             return start
     return start + at + 1 if wanted else size
+
+
+def _get_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _read_lines(path: str, offset: int, size: int, *, is_final: bool) -> tuple[bytes, bool]:

@@ -143,12 +143,12 @@ class TopScreen(App[None]):
         order = f"   sorted by {self._state.sort_key}" if self._shown == "ranks" else ""
         self.query_one("#title", Static).update(f"{others}{order}")
         self.query_one("#events", Static).update("\n".join(self._state.list_events(now)[-6:]))
-        tables = {
-            "ranks": lambda: self._state.make_rank_table(self.size.width - 2),
-            "nodes": self._state.make_node_table,
-            "rounds": lambda: self._state.make_round_table(now),
-        }
-        _fill(self.query_one(f"#{self._shown}", DataTable), tables[self._shown]())
+        _fill(self.query_one(f"#{self._shown}", DataTable), self._make_table(now))
+
+    def _make_table(self, now: float) -> TopTable:
+        if self._shown == "ranks":
+            return self._state.make_rank_table(self.size.width - 2)
+        return self._state.make_node_table() if self._shown == "nodes" else self._state.make_round_table(now)
 
 
 def _read_answer(collector: EventCollector, answer: Answer) -> list[SeenEvent]:

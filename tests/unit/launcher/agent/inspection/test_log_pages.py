@@ -60,6 +60,23 @@ def test_the_newest_round_is_shown_and_an_older_one_goes_on_where_it_was(tmp_pat
     assert {chunk.file for chunk in page.chunks} == {"1.0", "2.0"}
 
 
+def test_a_round_that_came_and_went_between_two_pages_is_read_and_ended_ones_are_let_go(tmp_path: Path) -> None:
+    texts = {(number, 0): b"%d\n" % number for number in range(1, 5)}
+    sources = make_sources(tmp_path, texts)
+    page = read_page(sources, ReadLogs(cursors=(LogCursor("1.0", 2),), tail_lines=-1), 4)
+    assert [chunk.data for chunk in page.chunks] == ["2\n", "3\n", "4\n"]
+    assert [cursor.file for cursor in page.cursors] == ["2.0", "3.0", "4.0"]
+    page = read_page(sources, ReadLogs(cursors=page.cursors, tail_lines=-1), 4)
+    assert [cursor.file for cursor in page.cursors] == ["3.0", "4.0"]
+    assert read_page(sources, ReadLogs(cursors=page.cursors, tail_lines=-1), 4).chunks == ()
+
+
+def test_one_busy_file_among_many_gets_the_page(tmp_path: Path) -> None:
+    texts = {(1, rank): b"" for rank in range(63)} | {(1, 63): b"line\n" * 100_000}
+    page = read_page(make_sources(tmp_path, texts), ReadLogs(tail_lines=-1), 1)
+    assert [len(chunk.data) for chunk in page.chunks] == [PAGE_BYTES_MAX]
+
+
 def test_a_name_that_is_no_file_of_the_job_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
     sources = make_sources(tmp_path, {(1, 0): b"line\n"})
