@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.log_lines import LineMerger, LogFile, format_line
+from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, LogFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
@@ -87,7 +87,8 @@ class LogView:
                 if isinstance(answer.reply, LogPage):
                     self._take_page(answer.node, answer.reply)
             self._note_report()
-            self._print(is_final=False)
+            if self._poller.has_begun or self._merger.line_count > LINES_MAX:
+                self._print(is_final=False)
             if self._poller.is_over or (not self._query.follow and self._poller.has_all):
                 break
         if self._poller.is_over:

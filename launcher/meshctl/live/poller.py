@@ -37,6 +37,7 @@ class PolledNode(Struct, kw_only=True):
     state: Any = None
     is_first: bool = True
     """Whether it was there when the view began."""
+    has_answered: bool = False
     has_all: bool = False
     is_busy: bool = False
     is_gone: bool = False
@@ -108,6 +109,13 @@ class NodePoller:
         self.is_over = False
 
     @property
+    def has_begun(self) -> bool:
+        """Whether every node has answered once, or does not answer."""
+        return self.report is not None and all(
+            node.has_answered or node.is_gone or node.failures >= FAILURES_MAX for node in self.nodes.values()
+        )
+
+    @property
     def has_all(self) -> bool:
         """Whether every node has said all that there is now, or does not answer."""
         return self.report is not None and all(
@@ -133,7 +141,7 @@ class NodePoller:
                 continue
             request = self._make_request(node)
             if request is None:
-                node.has_all = True
+                node.has_answered = node.has_all = True
                 node.next_at = now + REPORT_INTERVAL_S
                 continue
             node.is_busy = True
@@ -177,7 +185,7 @@ class NodePoller:
                 self._tell_one_silent(node.name, str(result))
             return None
         assert isinstance(result, NodeReply)
-        node.failures = 0
+        node.failures, node.has_answered = 0, True
         self._tell_return(node.name)
         node.has_all = not isinstance(result, (LogPage, EventPage)) or result.is_last
         pause_s = max(PAUSE_S, PAUSE_PER_NODE_S * len(self.nodes))

@@ -59,7 +59,7 @@ def test_the_last_lines_only(source: FakeSource) -> None:
 def test_one_rank_or_one_node(source: FakeSource) -> None:
     assert Screen().show(source, rank=2).lines == ["[2] hello", "[2] I am 2"]
     assert Screen().show(source, node="h1").lines == ["[2-3] hello", "[2] I am 2", "[3] I am 3"]
-    with pytest.raises(UsageError, match="run exp has no node ../h1") as refused:
+    with pytest.raises(UsageError, match=r"run exp has no node \.\./h1") as refused:
         Screen().show(source, node="../h1")
     assert refused.value.hint == "its nodes are h0-h1"
 

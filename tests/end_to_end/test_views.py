@@ -1,0 +1,198 @@
+"""What meshctl shows of jobs that run: logs of all nodes against the files, ranks, events, runs; by real agents.
+
+LOG_LINES says how many lines the flood has, 48,000 by default; `make slow WHAT=logs` takes a million.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.processes.tree import REPOSITORY
+from tests.support.stores.etcd import EtcdServer
+from tests.support.waiting import wait_until
+
+N1, N2, N3 = loopback_hosts(3)
+LINES = int(os.environ.get("LOG_LINES", "48000"))
+RANKS = 6
+# Most lines are the same on all ranks, some are not, and the last has no end. Each waits for readers to be there.
+FLOOD = f"""
+print("ready", flush=True)
+mark("up")
+wait_for("../go")
+own = lambda i: f"rank {{RANK}} at {{i}}\\n" if i % 5 == 0 else ""
+text = "".join(f"step {{i}}\\n" + own(i) for i in range({LINES // RANKS * 5 // 6}))
+for at in range(0, len(text), 4096):
+    sys.stdout.write(text[at : at + 4096])
+    sys.stdout.flush()
+sys.stderr.write(f"last words of {{RANK}}")
+"""
+STAY = """
+print("hello", flush=True)
+print(f"I am {RANK}", flush=True)
+mark("up")
+wait_for("../finish")
+"""
+
+
+def start(*words: object, **given: object) -> subprocess.Popen[str]:
+    """Start `meshctl WORDS`."""
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HOME": "/nonexistent"}
+    command = [sys.executable, "-m", "launcher.meshctl.main", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **given}
+    return subprocess.Popen(command, env=environ, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
+
+
+def ask(*words: object, exit_code: int = 0) -> str:
+    """Run `meshctl WORDS`; return what it prints, on stderr if it fails."""
+    with start(*words) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == exit_code, err
+    return str(out if exit_code == 0 else err)
+
+
+def split_by_rank(lines: Iterator[str]) -> dict[int, list[str]]:
+    """What is shown of each rank: "[0-2,5] text" is a line of four of them."""
+    found = defaultdict(list)
+    for line in lines:
+        match = re.match(r"\[([\d,-]+)\] (.*)", line)
+        assert match is not None, line
+        for part in match[1].split(","):
+            first, _, last = part.partition("-")
+            for rank in range(int(first), int(last or first) + 1):
+                found[rank].append(match[2])
+    return found
+
+
+def read_files(cluster: Cluster, stream: str = "stdout") -> dict[int, list[str]]:
+    """The lines in the log files, by rank."""
+    found = {}
+    for job in cluster.jobs.values():
+        marks = sorted(int(path.name.split("-")[1]) for path in job.directory.glob("up-*-1"))
+        for local_rank, rank in enumerate(marks):
+            (path,) = job.directory.glob(f"logs/*/attempt_0/{local_rank}/{stream}.log")
+            found[rank] = path.read_text().splitlines()
+    return found
+
+
+def test_every_line_of_three_nodes_is_shown_once_to_each_reader(tmp_path: Path, etcd: EtcdServer) -> None:
+    options = ("--nnodes=3", "--nproc-per-node=2", "--log-dir=logs", "--redirects=3")
+    with Cluster(tmp_path, *options, etcd=etcd, script=FLOOD) as cluster:
+        cluster.start(N1, N2, N3)
+        for job in cluster.jobs.values():
+            wait_until(lambda job=job: len(list(job.directory.glob("up-*-1"))) == 2, 60, "the workers")  # type: ignore[misc]
+        paths = [tmp_path / f"reader-{index}" for index in range(3)]
+        readers = []
+        for path in paths:
+            with path.open("w") as file:
+                readers.append(start("logs", "-f", "--tail", "all", cluster.run_id, stdout=file))
+        try:
+            wait_until(lambda: all(path.stat().st_size for path in paths), 60, "readers that read")
+            (tmp_path / "go").touch()
+            wait_until(lambda: paths[2].stat().st_size > 100, 60, "the first lines")
+            readers[2].send_signal(signal.SIGKILL)  # the others notice nothing of it
+            for node in ("n1", "n2", "n3"):
+                cluster.jobs[node].wait(600)
+            for reader, path in zip(readers[:2], paths, strict=False):
+                assert "has no agent on this machine any more" in reader.communicate(timeout=600)[1]
+                expected = read_files(cluster)
+                with path.open() as file:
+                    shown = split_by_rank(line.removesuffix("\n") for line in file)
+                assert sorted(expected) == list(range(RANKS))
+                for rank, lines in expected.items():
+                    own = [line for line in shown[rank] if not line.startswith("last words")]
+                    assert len(own) == len(lines)
+                    assert own == lines
+                    assert shown[rank].count(f"last words of {rank}") == 1
+                assert path.stat().st_size < sum(map(len, map(str, expected.values()))) / 2  # equal lines are one
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.communicate()
+
+
+def test_a_node_that_does_not_answer_is_named_and_holds_no_other_up(tmp_path: Path, etcd: EtcdServer) -> None:
+    options = ("--nnodes=2", "--nproc-per-node=2", "--log-dir=logs", "--redirects=3", "--lease-ttl=30")
+    with Cluster(tmp_path, *options, etcd=etcd, script=STAY) as cluster:
+        cluster.start(N1, N2)
+        for job in cluster.jobs.values():
+            wait_until(lambda job=job: len(list(job.directory.glob("up-*-1"))) == 2, 60, "the workers")  # type: ignore[misc]
+        assert ask("logs", cluster.run_id).splitlines()[0] == "[0-3] hello"
+        victim = cluster.victim(is_leader=False)
+        stopped = cluster[victim].freeze("agent")
+        try:
+            with start("logs", cluster.run_id) as process:
+                out, err = process.communicate(timeout=60)
+            assert err.count(f"node {victim} does not answer") == 1
+            assert [line for line in out.splitlines() if "hello" in line] in (["[0-1] hello"], ["[2-3] hello"])
+            assert f"{victim}: no answer" in ask("ps", cluster.run_id)
+        finally:
+            cluster[victim].thaw(stopped)
+        (tmp_path / "finish").touch()
+        cluster.wait(exit_code=0)
+
+
+def test_a_job_of_one_machine_is_listed_and_shown_without_a_store(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    options = ("--nproc-per-node=2", "--rdzv-id=one-machine", f"--log-dir={tmp_path}/logs", "--redirects=3")
+    with Job(tmp_path / "job", *options, "--node-name=..odd", script=STAY) as job:
+        job.marks("up", range(2))
+        (listed,) = [one for one in json.loads(ask("list", "--json"))["runs"] if job.pid in one["pids"]]
+        assert (listed["phase"], listed["now"]) == ("running", "round 1 runs 2 ranks on 1 node")
+        report = json.loads(ask("ps", job.pid, "--json"))
+        assert [rank["rank"] for rank in report["nodes"][0]["ranks"]] == [0, 1]
+        assert report["at"].endswith("Z")
+        assert ask("logs", job.pid).splitlines() == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
+        assert ask("logs", job.pid, "--rank", 1, "--tail", 1).splitlines() == ["[1] I am 1"]
+        assert "there is no output of rank 7 here" in ask("logs", job.pid, "--rank", 7, exit_code=75)
+        status = json.loads(ask("status", job.pid, "--json"))
+        assert (status["schema"], status["round"], status["world_size"]) == (1, 1, 2)
+        assert all("..odd" in ask(command, job.pid) for command in ("ps", "status"))
+        assert "..odd  round 1 starts: 2 ranks on 1 node" in ask("events", job.pid)
+        kinds = [json.loads(line)["event"] for line in ask("events", job.pid, "--json").splitlines()]
+        assert {"agent_started", "round_started", "worker_started"} <= set(kinds)
+        (tmp_path / "finish").touch()
+        assert job.wait().exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["ps", "logs", "events"])
+def test_without_an_agent_here_the_answer_is_a_sentence_with_a_hint(command: str) -> None:
+    said = ask(command, "no-such-run", exit_code=2)
+    assert said == (
+        "meshctl: error: no agent of run no-such-run is on this machine\n"
+        "hint: run it on a node of the run; meshctl status no-such-run names them\n"
+    )
+
+
+def test_the_configuration_file_names_the_store_for_every_command(tmp_path: Path, etcd: EtcdServer) -> None:
+    environ = {"LAUNCHER_CONFIG": str(tmp_path / "config.toml"), "PATH": os.environ["PATH"]}
+    program = [sys.executable, "-m", "launcher.meshctl.main"]
+
+    def call(*words: str, exit_code: int = 0) -> str:
+        done = subprocess.run([*program, *words], cwd=REPOSITORY, env=environ, capture_output=True, text=True)
+        assert done.returncode == exit_code, done.stderr
+        return done.stdout + done.stderr
+
+    assert call("config", "path") == f"{tmp_path}/config.toml\n"
+    assert "no agent of run x is on this machine" in call("status", "x", exit_code=2)
+    assert call("config", "set", "rdzv-endpoint", etcd.endpoint) == ""
+    assert call("config", "get", "rdzv-endpoint") == f"{etcd.endpoint}\n"
+    assert "run x is not there" in call("status", "x", exit_code=2)
+    assert "run x is not there" in call("stop", "x", exit_code=2)
+    assert call("config", "set", "rdzv-endpoint", "127.0.0.1:1") == ""
+    said = call("status", "x", exit_code=75)
+    assert f"the store is the one that {tmp_path}/config.toml names" in said
+    assert call("config", "set", "rdzv-endpoint", "") == ""
+    assert call("config", "get", "rdzv-endpoint", exit_code=1) == ""
