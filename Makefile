@@ -109,6 +109,10 @@ slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the s
 slow-healthy: .venv/installed ## jobs that pause for three times --hang-timeout and are well: none may be called hung
 	.venv/bin/python -m tests.support.jobs.healthy_runs
 
+LOG_LINES ?= 1000000
+slow-logs: .venv/installed servers ## meshctl logs of three nodes against their files, LOG_LINES lines
+	LOG_LINES=$(LOG_LINES) .venv/bin/pytest tests/end_to_end/test_views.py
+
 # Half an hour for 20 runs of each of eight trees. All hosts share the cores of this machine, which has to be quiet.
 MEASURE_RUNS ?= 20
 slow-measure: .venv/installed servers ## find emulated trees by meshctl measure, MEASURE_RUNS times each

@@ -1,0 +1,129 @@
+"""The events of all nodes in one: by time, the same of several nodes as one line, none lost or doubled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.meshctl.live import events as views
+from launcher.meshctl.live import poller
+from launcher.meshctl.live.events import EventView, describe_event, format_events, read_event
+from launcher.meshctl.live.source import RunGoneError
+from launcher.observe.run_events import EVENT_NAMES, parse_time
+from tests.support.run_reports import REPORT, FakeSource, make_event
+
+NOW = parse_time("2026-01-31T08:06:00.000Z")
+ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "max_restarts": 3}
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
+    monkeypatch.setattr(views, "format_clock", lambda at, now: f"{at - NOW:+.3f}")
+    found = FakeSource(replace(REPORT, missing=()))
+    for index in range(2):
+        found.events[f"m{index}"] = [
+            make_event("round_started", f"h{index}", f"08:05:00.{index}00", **ROUND),
+            *(
+                make_event("worker_started", f"h{index}", f"08:05:01.{rank}00", rank=rank, local_rank=0, pid=rank)
+                for rank in (2 * index, 2 * index + 1)
+            ),
+        ]
+    return found
+
+
+def show(source: FakeSource, *, follow: bool = False, as_json: bool = False) -> tuple[list[str], list[str]]:
+    lines: list[str] = []
+    remarks: list[str] = []
+
+    def write(some: Iterable[str]) -> None:
+        lines.extend(some)
+
+    EventView(source, write, remarks.append, follow=follow, as_json=as_json).run()
+    return lines, remarks
+
+
+def test_what_all_nodes_did_is_one_line(source: FakeSource) -> None:
+    failure = make_event(
+        "failure_found", "h1", "08:05:02.000", rank=3, exit_code=1, failure_class="user code: KeyError"
+    )
+    source.events["m1"].append(failure)
+    assert show(source) == (
+        [
+            "-60.000  h0-h1  round 1 starts: 4 ranks on 2 nodes, dp=4, 1 of 3 restarts",
+            "-59.000  h0-h1  ranks 0-3 started",
+            "-58.000  h1  round 1 failed by rank 3: user code: KeyError",
+        ],
+        [],
+    )
+
+
+def test_json_is_what_the_nodes_have_written_in_order_of_time(source: FakeSource) -> None:
+    lines, _ = show(source, as_json=True)
+    assert sorted(lines) == sorted([*source.events["m0"], *source.events["m1"]])
+    assert [json.loads(line)["time"] for line in lines] == sorted(json.loads(line)["time"] for line in lines)
+
+
+def test_following_shows_each_event_once_and_ends_with_the_run(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller, "PAUSE_S", 0.01)
+    monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(views, "HOLD_S", 0.05)
+    calls = iter(range(1000))
+
+    def go_on(member_id: str) -> None:
+        step = next(calls)
+        if 10 <= step < 30:
+            line = make_event("remark", member_id, f"08:05:10.{step:03}", sentence=f"remark {step}")
+            source.events[member_id].append(line)
+        elif step == 40:
+            source.error = RunGoneError("the agent has ended")
+
+    source.before_answer = go_on
+    lines, remarks = show(source, follow=True)
+    told = [line.rpartition("  ")[2] for line in lines if "remark" in line]
+    assert sorted(told) == sorted(f"remark {step}" for step in range(10, 30))
+    assert remarks == ["run exp has no agent on this machine any more"]
+
+
+def test_every_kind_of_event_has_its_own_sentence() -> None:
+    assert set(EVENT_NAMES) == set(views._SENTENCES)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('{"event": "new_kind", "rank": 1, "time": "x"}', 'new_kind: {"rank":1}'),
+        ('{"event": "round_started", "round": []}', 'round_started: {"round":[]}'),
+        ('{"event": "worker_ended", "rank": "x\\u001b"}', 'worker_ended: {"rank":"x\\u001b"}'),
+    ],
+)
+def test_an_event_of_another_version_is_shown_as_it_is(line: str, sentence: str) -> None:
+    event = read_event(line, "h0")
+    assert event is not None
+    assert (event.sentence, event.node) == (sentence, "h0")
+
+
+@pytest.mark.parametrize("line", ["", "[]", "nonsense", "{"])
+def test_what_is_no_event_is_left_out(line: str) -> None:
+    assert read_event(line, "h0") is None
+
+
+def test_nothing_in_an_event_controls_a_terminal() -> None:
+    line = make_event("remark", "\x1b[2J", "08:00:00.000", sentence="\x1b]0;x\x07")
+    event = read_event(line, "h0")
+    assert event is not None
+    assert all(letter.isprintable() for letter in format_events([event], NOW)[0])
+
+
+def test_sentences_of_endings() -> None:
+    fields = {"event": "worker_ended", "rank": 1, "outcome": "failed", "exit_code": -9}
+    assert describe_event(fields) == "rank 1 was killed by signal 9"
+    ended = {"event": "round_ended", "round": 2, "ran_s": 65.0, "reason": "node h9 is lost", "step": 7}
+    assert describe_event(ended) == "round 2 ended after 1 min 5 s, at step 7: node h9 is lost"
+    assert describe_event({"event": "agent_ended", "exit_code": 0, "verdict": "success"}) == (
+        "the agent ended with exit code 0, the job: success"
+    )
