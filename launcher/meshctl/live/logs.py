@@ -7,27 +7,24 @@ a job are written just before its agents go.
 
 from __future__ import annotations
 
-import codecs
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from msgspec import Struct, field
 
+from launcher.meshctl.live.local_files import LocalFolders, describe_gone, read_rest
 from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, LogFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
-from launcher.observe.local_socket import list_local_agents
 from launcher.observe.node_report import LogChunk, LogCursor, LogPage, ReadLogs, RunReport
 from launcher.observe.run_source import RunSource
 
 ALL_LINES = -1
 _WAIT_S = 0.1
-_BLOCK = 1 << 20
 _STREAM_FILE = re.compile(r"[^/]+/(\d+)/(stdout|stderr)\.log")
 
 
@@ -46,13 +43,12 @@ class LogQuery(Struct, frozen=True, kw_only=True):
 
 
 class _NodeLogs(Struct, kw_only=True):
-    """What is known of a node's files. `offsets`: where each continues. `log_dir`: "" unless it is on this machine."""
+    """What is known of a node's files. `offsets`: where each continues."""
 
     cursors: tuple[LogCursor, ...] = ()
     offsets: dict[str, int] = field(default_factory=dict)
     files: dict[str, LogFile] = field(default_factory=dict)
     has_answered: bool = False
-    log_dir: str = ""
     round: int = 0
     ranks: dict[int, int] = field(default_factory=dict)
     """Local rank -> rank, of the newest round."""
@@ -79,6 +75,7 @@ class LogView:
         self._remarks: dict[str, set[str]] = {}
         self._rounds: set[int] = set()
         self._shown_round = 0
+        self._folders = LocalFolders()
 
     def run(self) -> None:
         """Print until there is nothing more to come. Raises UsageError for a node that is not there, TemporaryError."""
@@ -132,10 +129,9 @@ class LogView:
                 raise UsageError(
                     f"run {report.run_id} has no node {sanitize(self._query.node)}", f"its nodes are {sanitize(there)}"
                 )
-        local = {(agent.node, agent.pid) for agent in list_local_agents() if agent.run_id == report.run_id}
+        self._folders.update(report)
         for one in report.nodes:
             state = _get_state(self._poller.nodes[one.member_id])
-            state.log_dir = one.log_dir if (one.node, str(one.agent_pid)) in local else ""
             if one.ranks:
                 state.round = one.round or state.round
                 state.ranks = {rank.local_rank: rank.rank for rank in one.ranks}
@@ -144,12 +140,13 @@ class LogView:
         """Add what the nodes of this machine have written since their last answer."""
         for node in self._poller.nodes.values():
             state = _get_state(node)
-            if not state.log_dir:
+            folder = self._folders.by_member.get(node.member_id)
+            if folder is None:
                 continue
             for name, offset in sorted(state.offsets.items()):
                 file = state.files.get(name) or _guess_file(node, state, name)
                 if file is not None:
-                    for data in read_rest(state.log_dir, name, offset):
+                    for data in read_rest(folder, name, offset):
                         self._merger.add(file, data, self._clock())
 
     def _print(self, *, is_final: bool) -> None:
@@ -166,33 +163,18 @@ class LogView:
             self._write(lines)
 
     def _tell_end(self) -> None:
-        if self._poller.is_over:
+        if self._poller.is_over and self._report is not None:
             remote = sorted(
-                node.name for node in self._poller.nodes.values() if not _get_state(node).log_dir and not node.is_gone
+                node.name
+                for node in self._poller.nodes.values()
+                if node.member_id not in self._folders.by_member and not node.is_gone
             )
-            run = self._report.run_id if self._report is not None else ""
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
-            self._warn(f"run {run} has no agent on this machine any more{rest}")
+            ending = self._folders.describe_ending(self._report)
+            self._warn(f"{describe_gone(self._report.run_id, ending)}{rest}")
         elif self._remarks and not self._rounds:
             remark, names = max(self._remarks.items(), key=lambda one: len(one[1]))
             raise TemporaryError(f"{sanitize(format_list(merge_names(names)))}: {remark}")
-
-
-def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:
-    """Yield a file from an offset to its end. `name` comes from outside: what is not within `log_dir` is left out."""
-    root = os.path.realpath(log_dir)
-    path = os.path.realpath(os.path.join(root, name))
-    if not path.startswith(f"{root}/") or not os.path.isfile(path):
-        return
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, offset))
-            while block := file.read(_BLOCK):
-                yield decoder.decode(block)
-    except (OSError, ValueError, OverflowError):
-        return
-    yield decoder.decode(b"", True)
 
 
 def _get_state(node: PolledNode) -> _NodeLogs:

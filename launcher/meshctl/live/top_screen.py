@@ -17,6 +17,7 @@ from textual.containers import Vertical
 from textual.widgets import DataTable, Footer, Static
 
 from launcher.meshctl.live.events import EventCollector, SeenEvent
+from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.poller import Answer, NodePoller
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState, TopTable
@@ -105,6 +106,7 @@ class TopScreen(App[None]):
         problems: list[str] = []
         collector = EventCollector(problems.append)
         poller = NodePoller(self._source, collector.make_request, problems.append)
+        folders = LocalFolders()
         shown: RunReport | None = None
         while not self._is_closing.is_set() and not poller.is_over:
             try:
@@ -116,8 +118,11 @@ class TopScreen(App[None]):
             events = [event for answer in answers for event in _read_answer(collector, answer)]
             if events or poller.report is not shown:
                 shown = poller.report
+                if shown is not None:
+                    folders.update(shown)
                 self._hand_over(shown, events, "")
-        if poller.is_over:
+        if poller.is_over and poller.report is not None:
+            self._state.ending = folders.describe_ending(poller.report)
             self._state.is_over = True
             self._hand_over(None, [], "")
 

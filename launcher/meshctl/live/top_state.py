@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from launcher.meshctl.live.events import SeenEvent, format_events
+from launcher.meshctl.live.local_files import describe_gone
 from launcher.meshctl.live.log_lines import escape_controls
 from launcher.meshctl.live.ranks import RankRow, format_names, list_ranks, make_rank_columns
 from launcher.meshctl.live.tables import Column, fit_columns, format_age, format_size
@@ -42,7 +43,10 @@ class TopTable(Struct, frozen=True):
 
 
 class TopState:
-    """The last report, the events so far, and how to sort. `problem`: why there is nothing newer, "" if there is."""
+    """The last report, the events so far, and how to sort. `problem`: why there is nothing newer, "" if there is.
+
+    `is_over`: no agent of the run is here any more, and `ending` how its last round ended, if that is known.
+    """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -51,6 +55,7 @@ class TopState:
         self.sort_key = "rank"
         self.problem = ""
         self.is_over = False
+        self.ending = ""
 
     def take_events(self, events: Sequence[SeenEvent]) -> None:
         """Take events, in any order."""
@@ -72,7 +77,7 @@ class TopState:
         since = (
             f" for {format_duration(now - current.began_at)}" if current is not None and not current.ended_at else ""
         )
-        state = self._describe_end(now) if self.is_over else f"{format_headline(overview)}{since}"
+        state = self._describe_end() if self.is_over else f"{format_headline(overview)}{since}"
         parts = [f"mesh {format_mesh(overview)}", f"leader {report.leader or 'none'}"]
         if overview.max_restarts or overview.restart_count:
             parts.append(f"restarts {overview.restart_count} of {overview.max_restarts}")
@@ -112,14 +117,14 @@ class TopState:
         """List the last events, the newest last."""
         return format_events(list(self.events), now)
 
-    def _describe_end(self, now: float) -> str:
+    def _describe_end(self) -> str:
         """Describe how the run ended, as far as it was seen: its agents end right after it."""
         for event in reversed(self.events):
             if event.kind == "agent_ended":
                 return f"has ended: {event.sentence}"
         last = self.report.rounds[-1] if self.report is not None and self.report.rounds else None
-        how = f"; last seen in round {last.round}" if last is not None else ""
-        return f"has no agent on this machine any more{how} ({format_clock(now, now)})"
+        seen = f"it was last seen in round {last.round}" if last is not None else ""
+        return describe_gone("", self.ending or seen).removeprefix("run  ")
 
 
 def format_goodput(goodput: Goodput) -> str:

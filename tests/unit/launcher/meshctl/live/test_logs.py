@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import poller
-from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView, read_rest
+from launcher.meshctl.live.local_files import read_rest
+from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe.node_report import ReadLogs
@@ -107,7 +108,7 @@ def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(
     monkeypatch.setattr(poller, "PAUSE_S", 0.01)
     monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
     monkeypatch.setattr(
-        "launcher.meshctl.live.logs.list_local_agents",
+        "launcher.meshctl.live.local_files.list_local_agents",
         lambda: [type("Agent", (), {"run_id": "exp", "node": "h0", "pid": "10"})],
     )
     source.report = replace(
@@ -130,6 +131,7 @@ def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(
                 file.write("too late for a page")
             with later.open("a") as file:
                 file.write("last words")
+            (tmp_path / "h0" / "round_2.json").write_text('{"round": 2, "ended_at": "x", "reason": "all is done"}')
             source.error = GONE
 
     source.before_answer = go_on
@@ -139,7 +141,9 @@ def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(
     assert {"[0] last words", "[0] too late for a page"} <= set(screen.lines)
     assert len(screen.lines) == len(set(screen.lines))
     assert screen.remarks[0] == "round 2"
-    assert screen.remarks[-1] == ("run exp has no agent on this machine any more; the last lines of h1 may be missing")
+    assert screen.remarks[-1] == (
+        "run exp has no agent on this machine any more: round 2 ended: all is done; the last lines of h1 may be missing"
+    )
 
 
 def test_a_run_that_is_gone_at_once_is_an_error(source: FakeSource) -> None:
