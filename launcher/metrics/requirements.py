@@ -27,7 +27,9 @@ def require_directory(path: str) -> None:
     directory = os.path.dirname(path) or "."
     called = f"--metrics-file {sanitize(path)}"
     if not os.path.isdir(directory):
-        raise UsageError(f"{called}: there is no directory {sanitize(directory)}", "make it, and let node_exporter read it")
+        raise UsageError(
+            f"{called}: there is no directory {sanitize(directory)}", "make it, and let node_exporter read it"
+        )
     if os.path.isdir(path):
         raise UsageError(f"{called} is a directory", "name a file in it that ends in .prom")
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):

@@ -16,7 +16,7 @@ from launcher.model.errors import TemporaryError
 from launcher.model.text import format_list
 from launcher.observe.local_socket import LocalAgent, SocketSource, list_local_agents
 from launcher.observe.node_report import RunReport
-from launcher.observe.run_events import format_time
+from launcher.model.console import format_time
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1

@@ -22,7 +22,7 @@ from launcher.meshctl.status.render import describe, describe_changes, encode_ov
 from launcher.meshctl.status.state import Overview, build_overview, read_overview
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import TemporaryError
-from launcher.observe.run_events import format_time
+from launcher.model.console import format_time
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Store
