@@ -118,6 +118,7 @@ class Config(Struct, frozen=True, kw_only=True):
     interface: str | None
     port_range: tuple[int, int] | None
     worker_port_range: tuple[int, int] | None
+    serve: tuple[str, int] | None
     preemption_signal: str | None
     preemption_file: str | None
     progress_file: str | None

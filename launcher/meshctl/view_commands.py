@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from launcher.config.options.readers import Value, parse_listen_address
+from launcher.config.options.table import BY_NAME
 from launcher.meshctl.config_file import NAMES
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
@@ -127,6 +129,32 @@ def logs(
     )
     view = LogView(_find(run_id), query, _write_lines, _warn)
     _run_to_reader(view.run)
+
+
+@meshctl.command(short_help="Show a run as a page for a browser.")
+@click.argument("run_id", required=False)
+@click.option(
+    "--listen",
+    default="0",
+    metavar="[HOST:]PORT",
+    help="Default: loopback, any free port. Elsewhere readers need the token in the address that is printed.",
+)
+@click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
+@click.option("--no-stacks", is_flag=True, help="With --save: without asking where all ranks stand.")
+def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
+    """Show a run as a page for a browser: its picture, rounds, ranks, output and stacks.
+
+    The page only reads, and lives until Ctrl-C, also when the run has ended. From another machine: ssh -L, as is
+    printed.
+    """
+    from launcher.meshctl.serve import save_page, serve_page
+
+    host, port = parse_listen_address(Value(BY_NAME["serve"], listen, "--listen"))
+    source = _find(run_id)
+    if path is not None:
+        save_page(source, path, has_stacks=not no_stacks)
+        return 0
+    return serve_page(source, host, port)
 
 
 @meshctl.command(short_help="Show what has happened on all nodes of a run, by time.")

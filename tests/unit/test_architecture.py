@@ -24,11 +24,11 @@ ORDER = {
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
-        "observe", "metrics", "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__",
+        "observe", "metrics", "page", "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__",
     ),
 }  # fmt: skip
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
-TOP_ENTRIES_MAX = 20  # with those three
+TOP_ENTRIES_MAX = 21  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
@@ -37,11 +37,13 @@ BORDERS = {
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 5, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
-    "launcher.agent.inspection.composition": 4, "launcher.agent.inspection.observer": 2,
+    "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
+    "launcher.agent.inspection.observer": 2,
     "launcher.agent.loop": 2, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
+    "launcher.page.shared_run": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 5,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
@@ -57,7 +59,7 @@ BORDERS = {
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 4,
+    "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 5,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
 CONTRACT_CLASSES = {"Detector", "Source"}
@@ -74,7 +76,8 @@ PURE = (
     "launcher.locality.merge", "launcher.logs.reports.report", "launcher.logs.reports.short_report",
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state",
     "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.node_report", "launcher.observe.run_events",
-    "launcher.observe.timeline", "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
+    "launcher.observe.timeline", "launcher.page.view", "launcher.page.what_if",
+    "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
     "rendezvous.settings", "rendezvous.state*",
 )  # fmt: skip

@@ -21,7 +21,9 @@ from launcher.model.node import Slot
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 
 if TYPE_CHECKING:
+    from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
+    from launcher.agent.inspection.live_page import LivePage
     from launcher.logs.pump import OutputPump
     from launcher.observe.event_file import EventSink
     from launcher.observe.journal import Journal
@@ -95,7 +97,17 @@ def make_observer(
 
     is_wanted = bool(sinks) or bool(log_dir and not layout.is_temporary)
     history = History(make_journal, read_clock, is_wanted=is_wanted)
-    return Observer(history, files, make_inspection, wake, layout.run_id, sinks)
+
+    def make_page(bridge: Bridge) -> LivePage:
+        from launcher.agent.inspection.live_page import LivePage
+        from launcher.observe.local_socket import QuestionSource
+
+        assert config.serve is not None
+        source = QuestionSource(bridge.exchange, layout.run_id)
+        return LivePage(config.serve, config.origins["serve"], source, lambda: driver.machine.is_leader, log)
+
+    serves = make_page if config.serve is not None else None
+    return Observer(history, files, make_inspection, wake, layout.run_id, sinks, serves)
 
 
 def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:

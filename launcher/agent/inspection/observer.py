@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.agent.diagnosis.question_socket import Asker
     from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
+    from launcher.agent.inspection.live_page import LivePage
     from launcher.observe.event_file import EventSink
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
@@ -49,6 +50,11 @@ class History:
         self.wake_at = math.inf
         """When to call `open`."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal is made, and so what takes time may be done."""
+        return self._journal is not None
+
     def take(self, message: object) -> None:
         """Take a message of the agent, at this time."""
         if self._journal is not None:
@@ -78,7 +84,7 @@ class Observer:
     """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
     `wake`: wakes the loop, from any thread.
 
-    `sinks`: where events go; they are closed at the end.
+    `sinks`: where events go; they are closed at the end. `make_page`: what makes the page of --serve.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Observer:
         wake: Callable[[], None],
         run_id: str,
         sinks: Sequence[EventSink] = (),
+        make_page: Callable[[Bridge], LivePage] | None = None,
     ) -> None:
         self.history = history
         self._files = files
@@ -96,6 +103,8 @@ class Observer:
         self._wake = wake
         self._run_id = run_id
         self._sinks = sinks
+        self._make_page = make_page
+        self._page: LivePage | None = None
         self._inspection: Inspection | None = None
 
     @cached_property
@@ -116,6 +125,10 @@ class Observer:
             self.history.open()
         if self._inspection is not None:
             self._inspection.advance(now)
+        if self._make_page is not None and self.history.is_open:
+            if self._page is None:
+                self._page = self._make_page(self.bridge)
+            self._page.advance()
 
     def begin_round(self, round: int, files: dict[tuple[int, str], str]) -> None:
         """Note which files keep the output of a round's workers here."""
@@ -138,6 +151,8 @@ class Observer:
         self.history.finish()
         for sink in self._sinks:
             sink.close()
+        if self._page is not None:
+            self._page.close()
 
     def _get_inspection(self) -> Inspection:
         if self._inspection is None:

@@ -251,6 +251,8 @@ TABLE: tuple[Option, ...] = (
            "Where the agent listens for other agents."),
     Option("ours", "worker-port-range", "addresses", "FIRST:LAST", make_optional(parse_port_range), "any free",
            "Where rank 0 listens."),
+    Option("ours", "serve", "addresses", "[HOST:]PORT", make_optional(parse_listen_address), "",
+           "The leader shows the run as a page for a browser here; on loopback if there is no HOST."),
 
     Option("torchrun", "duplicate-stdout-filters", "logs", "TEXT,...", parse_texts, "",
            "Teed lines that hold a TEXT also go to one file, filtered_stdout.log; two commas are one inside a TEXT."),

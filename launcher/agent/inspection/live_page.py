@@ -1,0 +1,86 @@
+"""The page that the leader serves with `--serve`: it comes and goes with the leadership.
+
+Listening may ask a name server and importing the server takes tens of milliseconds, so both happen in a thread of their
+own, after the first workers have started. A port that is taken costs the page and not the job: it is logged once, and
+tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from launcher.model.errors import LauncherError
+from launcher.observe.run_source import RunSource
+
+if TYPE_CHECKING:
+    from launcher.page.server import PageServer
+
+RETRY_S = 30.0
+
+
+class LivePage:
+    """`address`: host and port; `origin`: the option that named them. `is_leader` is called in the loop's thread."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        origin: str,
+        source: RunSource,
+        is_leader: Callable[[], bool],
+        log: Callable[[str], None],
+    ) -> None:
+        self._address = address
+        self._origin = origin
+        self._source = source
+        self._is_leader = is_leader
+        self._log = log
+        self._problem = ""
+        self._is_wanted = False
+        self._is_closed = False
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def advance(self) -> None:
+        """Have the page opened if this agent has begun to lead, closed if it leads no more. Takes no time."""
+        is_wanted = self._is_leader()
+        if is_wanted == self._is_wanted:
+            return
+        self._is_wanted = is_wanted
+        self._changed.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="live page", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the page."""
+        self._is_closed = True
+        self._changed.set()
+
+    def _run(self) -> None:
+        server: PageServer | None = None
+        while not self._is_closed:
+            self._changed.clear()
+            if self._is_wanted and server is None:
+                server = self._open()
+            elif server is not None and not self._is_wanted:
+                server.close()
+                server = None
+            self._changed.wait(RETRY_S if self._is_wanted and server is None else None)
+        if server is not None:
+            server.close()
+
+    def _open(self) -> PageServer | None:
+        try:
+            from launcher.page.server import PageServer  # http.server and its kin: 30 ms
+
+            server = PageServer(self._source, *self._address)
+        except LauncherError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._log(f"{self._origin}: {error}; the job goes on, and it is tried again every {RETRY_S:g} s")
+            return None
+        self._problem = ""
+        self._log(f"the page of this run: {server.url}")
+        return server

@@ -1,0 +1,115 @@
+"""Who may read the page: a request is admitted, or refused with a status and a sentence.
+
+The page shows log lines and stacks, which are the user's alone. Three checks:
+
+- **Who asks.** A page on loopback admits processes of its own user and of root without more: the kernel says whose a
+  connection is. Everybody else, and everybody where the page listens on another address, needs the token.
+- **By which name.** A page of another site can point a name of its own at this address and read the answer (DNS
+  rebinding), so a request names an IP address, localhost or this machine, and no other host.
+- **From which page.** A browser says whether another site's page makes the request; those are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import socket
+import struct
+from collections.abc import Collection, Mapping
+from http.cookies import CookieError, SimpleCookie
+
+from msgspec import Struct
+
+_TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """Why a request gets no answer: an HTTP status, and a sentence for the reader."""
+
+    status: int
+    sentence: str
+
+
+class Gate(Struct, frozen=True, kw_only=True):
+    """`token`: what readers have to know. `names`: of this machine, in small letters."""
+
+    token: str
+    names: Collection[str]
+
+    @property
+    def cookie_name(self) -> str:
+        """The name of the cookie that holds the token: one for each page, as browsers do not tell ports apart."""
+        return "meshrun_" + hashlib.sha256(self.token.encode()).hexdigest()[:12]
+
+    def check_origin(self, headers: Mapping[str, str]) -> Refusal | None:
+        """Check the host that a request names, and the page that it comes from. `headers`: names in small letters."""
+        host = parse_host(headers.get("host", ""))
+        if not (_is_address(host) or host == "localhost" or host in self.names):
+            return Refusal(status=421, sentence="this page answers to localhost, an IP address or this machine's name")
+        is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        # A link from elsewhere opens the page as any address that is typed does; nothing else may be fetched so.
+        is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if is_foreign and not is_link:
+            return Refusal(status=403, sentence="a page of another site may not read this one")
+        return None
+
+    def check_token(self, given: str | None, headers: Mapping[str, str]) -> Refusal | None:
+        """Check the token: `given` in the query, or in a header or cookie."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        texts = [given, bearer if scheme.lower() == "bearer" else None, self._read_cookie(headers.get("cookie", ""))]
+        told = [text for text in texts if text]
+        if any(hmac.compare_digest(text.encode(errors="replace"), self.token.encode()) for text in told):
+            return None
+        if told:
+            return Refusal(status=403, sentence="the token is not the one of this page")
+        return Refusal(status=401, sentence="this page needs the token in the address that was printed at its start")
+
+    def _read_cookie(self, text: str) -> str | None:
+        try:
+            found = SimpleCookie(text).get(self.cookie_name)
+        except CookieError:
+            return None
+        return found.value if found is not None else None
+
+
+def parse_host(text: str) -> str:
+    """Return the host of a Host header, in small letters, without brackets and port."""
+    text = text.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def find_peer_user(end: socket.socket) -> int | None:
+    """Return the user id of the process of this machine at the other end of a TCP connection; None if unknown."""
+    table = _TABLES.get(end.family)
+    try:
+        here, there = end.getsockname(), end.getpeername()
+        if table is None:
+            return None
+        wanted = tuple(_format_end(name[0], name[1], end.family) for name in (there, here))
+        with open(table, encoding="ascii") as file:
+            for line in file:
+                fields = line.split()
+                if len(fields) > 9 and (fields[1], fields[2]) == wanted:
+                    # A socket without an inode belongs to no process any more, and is listed as root's.
+                    return int(fields[7]) if fields[9] != "0" else None
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _format_end(host: str, port: int, family: int) -> str:
+    """Format an address as the kernel's tables do: each word of four bytes in the machine's own order."""
+    packed = socket.inet_pton(family, host)
+    words = struct.unpack(f"!{len(packed) // 4}I", packed)
+    return "".join(f"{socket.htonl(word):08X}" for word in words) + f":{port:04X}"

@@ -1,0 +1,203 @@
+"""What the page shows of a run, made from what its nodes say of themselves.
+
+A page with a thousand nodes reads this every few seconds, so a rank is a row of a table here, without the names of its
+fields, and times are rounded. What a node has said is remembered while it is silent, or lost: the picture keeps its
+shape, and shows what was last known there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from launcher.observe.goodput import Goodput
+from launcher.observe.node_report import NodeReport, RankReport, RunReport
+from launcher.observe.timeline import RoundSummary
+
+SILENT, LOST = "silent", "lost"
+LOST_MAX = 200
+"""Lost nodes that are shown, the first by name: a run of months may have lost thousands."""
+
+
+class RankRow(Struct, frozen=True, kw_only=True, array_like=True):
+    """A worker, as in `RankReport`; -1 is unknown. `age_s`: since its last sign of progress."""
+
+    rank: int
+    state: str
+    step: int
+    age_s: float
+    cores: float
+    rss_bytes: int
+    phase: str
+    place: str
+    pid: int
+    exit_code: int | None
+    sentence: str
+    device: str
+    device_bytes: int
+    device_total_bytes: int
+    read_bytes: int
+    written_bytes: int
+    started_at: int
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """A node. `state`: as in `NodeReport`, "silent" for one that has not answered in time, or "lost".
+
+    `path`: its domain at each of the run's levels, "" for unknown. `seen_s`: since it has answered; -1 if it never has.
+    """
+
+    name: str
+    state: str
+    path: tuple[str, ...] = ()
+    seen_s: float = 0.0
+    is_leader: bool = False
+    waiting: str = ""
+    round: int = 0
+    slot_count: int = 0
+    version: str = ""
+    pid: int = 0
+    rss_bytes: int = 0
+    store_latency_s: float = -1.0
+    log_dir: str = ""
+    ranks: tuple[RankRow, ...] = ()
+
+
+class RunView(Struct, frozen=True, kw_only=True):
+    """A run. `now`: seconds since 1970 by the clock that the rounds' times are of. `state`: "running" or "waiting".
+
+    `problem`: why there is nothing newer, "" if there is; `age_s`: of this view. `levels`: of the network, outermost
+    first. `mesh`: axes and their sizes. `goodput`, `rounds`: by the leader.
+    """
+
+    run_id: str
+    now: float
+    leader: str
+    state: str
+    waiting: str
+    problem: str
+    age_s: float
+    round: int
+    world_size: int
+    node_count: int
+    restart_count: int
+    max_restarts: int
+    mesh: tuple[tuple[str, int], ...]
+    levels: tuple[str, ...]
+    nodes: tuple[NodeView, ...]
+    rounds: tuple[RoundSummary, ...]
+    goodput: Goodput | None
+    checkpoint_count: int
+    hang_count: int
+    lost_count: int
+    schema: int = 1
+
+
+class SeenNode(Struct, frozen=True, kw_only=True):
+    """What a node has said last, and when that came, by the reader's monotonic clock."""
+
+    report: NodeReport
+    at: float
+
+
+def remember(seen: Mapping[str, SeenNode], report: RunReport, now: float) -> dict[str, SeenNode]:
+    """Return what is known of each node that the report names, with what is new in it."""
+    named = {*report.missing, *report.lost}
+    known = {name: one for name, one in seen.items() if name in named}
+    return {**known, **{one.node: SeenNode(report=one, at=now) for one in report.nodes}}
+
+
+def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> RunView:
+    """Make the view of a report. `now`: on the clock of `seen`."""
+    leader = next((one for one in report.nodes if one.is_leader), None)
+    active = next((one for one in (leader, *report.nodes) if one is not None and one.round), leader)
+    levels = _order_levels([*report.nodes, *(one.report for one in seen.values())])
+    nodes = [_make_node(one, one.state, 0.0, levels) for one in report.nodes]
+    for names, state in ((report.missing, SILENT), (report.lost[:LOST_MAX], LOST)):
+        for name in names:
+            before = seen.get(name)
+            if before is None:
+                nodes.append(NodeView(name=name, state=state, path=("",) * len(levels), seen_s=-1.0))
+            else:
+                nodes.append(_make_node(before.report, state, now - before.at, levels))
+    source = active or (report.nodes[0] if report.nodes else None)
+    return RunView(
+        run_id=report.run_id,
+        now=leader.at if leader is not None else report.at,
+        leader=report.leader,
+        state="running" if source is not None and source.round else "waiting",
+        waiting=source.waiting if source is not None else "",
+        problem="",
+        age_s=0.0,
+        round=source.round if source is not None else 0,
+        world_size=source.world_size if source is not None else 0,
+        node_count=source.node_count if source is not None else 0,
+        restart_count=source.restart_count if source is not None else 0,
+        max_restarts=source.max_restarts if source is not None else 0,
+        mesh=tuple(zip(source.mesh_axes, source.mesh_shape, strict=False)) if source is not None else (),
+        levels=levels,
+        nodes=tuple(nodes),
+        rounds=tuple(replace(one, ranks=()) for one in report.rounds),
+        goodput=report.goodput,
+        checkpoint_count=leader.checkpoint_count if leader is not None else 0,
+        hang_count=leader.hang_count if leader is not None else 0,
+        lost_count=len(report.lost),
+    )
+
+
+def _order_levels(nodes: list[NodeReport]) -> tuple[str, ...]:
+    """Return the levels that any node knows, outermost first: each node's order is kept where it can be."""
+    levels: list[str] = []
+    for lists in sorted({tuple(level for level, _ in one.locality) for one in nodes}, key=lambda one: (-len(one), one)):
+        at = 0
+        for level in lists:
+            if level in levels:
+                at = levels.index(level) + 1
+            else:
+                levels.insert(at, level)
+                at += 1
+    return tuple(levels)
+
+
+def _make_node(report: NodeReport, state: str, seen_s: float, levels: tuple[str, ...]) -> NodeView:
+    place = dict(report.locality)
+    return NodeView(
+        name=report.node,
+        state=state,
+        path=tuple(place.get(level, "") for level in levels),
+        seen_s=round(seen_s, 1),
+        is_leader=report.is_leader and state not in (SILENT, LOST),
+        waiting=report.waiting,
+        round=report.round,
+        slot_count=report.slot_count or len(report.ranks),
+        version=report.version,
+        pid=report.agent_pid,
+        rss_bytes=report.agent_rss_bytes,
+        store_latency_s=round(report.store_latency_s, 4),
+        log_dir=report.log_dir,
+        ranks=tuple(_make_row(one) for one in report.ranks),
+    )
+
+
+def _make_row(one: RankReport) -> RankRow:
+    return RankRow(
+        rank=one.rank,
+        state=one.state,
+        step=one.step,
+        age_s=round(one.progress_age_s, 1),
+        cores=round(one.cores, 2),
+        rss_bytes=one.rss_bytes,
+        phase=one.phase,
+        place=one.place,
+        pid=one.pid,
+        exit_code=one.exit_code,
+        sentence=one.sentence,
+        device=one.device,
+        device_bytes=one.device_memory_bytes,
+        device_total_bytes=one.device_memory_total_bytes,
+        read_bytes=one.read_bytes,
+        written_bytes=one.written_bytes,
+        started_at=round(one.started_at),
+    )
