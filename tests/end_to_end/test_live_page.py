@@ -1,0 +1,179 @@
+"""The live page of real jobs: by `--serve` in the leader, and by `meshctl serve` beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.documents.browser import needs_browser
+from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Command, Job
+from tests.support.network.namespaces import loopback_hosts
+from tests.support.processes.tree import REPOSITORY
+from tests.support.stores.etcd import EtcdServer
+from tests.support.waiting import wait_until
+
+N1, N2 = loopback_hosts(2)
+WORK = """
+from launcher.worker import progress
+def load():
+    signal.pause()
+progress(7 + RANK)
+print("<script>document.title = 'owned'</script> of rank", RANK, flush=True)
+mark("up")
+load()
+"""
+ADDRESS = re.compile(r"the page of this run: (http://127\.0\.0\.1:\d+/)")
+
+
+class Served(Command):
+    """`meshctl serve` with these words, in a directory of its own."""
+
+    def __init__(self, directory: Path, *words: object) -> None:
+        directory.mkdir()
+        command = [sys.executable, "-m", "launcher.meshctl.main", "serve", *map(str, words)]
+        super().__init__(directory, command, {**os.environ, "PYTHONPATH": str(REPOSITORY)})
+
+    @property
+    def url(self) -> str:
+        return wait_until(lambda: self.stdout.strip(), 60, "the page's address")
+
+
+def read(url: str, path: str) -> Any:
+    with urllib.request.urlopen(url + path, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def find_page(job: Job) -> str:
+    return wait_until(lambda: ADDRESS.search(job.stderr), 60, "the page's address")[1]
+
+
+def test_the_agent_of_a_job_serves_its_page_until_it_ends(tmp_path: Path) -> None:
+    script = WORK.replace("    signal.pause()", "    wait_for('go')")
+    options = ("--nproc-per-node=4", "--mesh=dp=*,tp=2", "--serve=0", f"--log-dir={tmp_path / 'logs'}", "--redirects=3")
+    with Job(tmp_path, *options, script=script) as job:
+        job.marks("up", range(4))
+        url = find_page(job)
+        steps = lambda: [row[2] for row in read(url, "api/run")["nodes"][0]["ranks"]]  # noqa: E731
+        wait_until(lambda: steps() == [7, 8, 9, 10], 20, "the steps of all ranks")
+        run = read(url, "api/run")
+        assert (run["state"], run["mesh"], run["world_size"]) == ("running", [["dp", 2], ["tp", 2]], 4)
+        page = read(url, "api/logs?node=&rank=2")
+        assert "".join(chunk["data"] for chunk in page["chunks"]).strip().endswith("of rank 2")
+        assert "round_started" in "".join(read(url, "api/events")["lines"])
+        assert "in load" in " ".join(read(url, "api/why")["answer"]["sentences"]) or read(url, "api/why")["stacks"]
+        node = run["nodes"][0]["name"]
+        assert read(url, f"api/what-if?lose={node}")["sentence"] == f"without {node} no node is left"
+        (tmp_path / "go").touch()
+        assert job.wait().exit_code == 0
+        with pytest.raises(OSError, match="refused"):
+            read(url, "api/run")
+
+
+def test_a_port_that_is_taken_costs_the_page_and_not_the_job(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Job(tmp_path, "--nproc-per-node=2", f"--serve={port}", script=WORK) as job:
+            job.marks("up", range(2))
+            job.says(f"--serve: the page cannot listen on 127.0.0.1:{port}: address already in use; the job goes on")
+            assert job.exit_code is None
+
+
+def test_meshctl_serves_a_job_that_did_not_ask_for_it(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=2", script=WORK) as job:
+        job.marks("up", range(2))
+        with Served(tmp_path / "meshctl", job.pid) as served:
+            assert [row[0] for row in read(served.url, "api/run")["nodes"][0]["ranks"]] == [0, 1]
+            served.says("hint: from another machine: ssh -N -L ")
+            with Served(tmp_path / "second", job.pid, "--listen", served.url.rpartition(":")[2].strip("/")) as second:
+                ended = second.wait()
+                assert (ended.exit_code, ended.stdout) == (2, "")
+                assert "address already in use\nhint: port 0 takes any that is free\n" in ended.stderr
+            job.send(signal.SIGKILL)
+            wait_until(lambda: read(served.url, "api/run")["problem"], 20, "that the agent is gone")
+            assert len(read(served.url, "api/run")["nodes"]) == 1
+            served.send(signal.SIGINT)
+            assert served.wait().exit_code == 0
+
+
+def test_meshctl_saves_a_page(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=2", script=WORK) as job:
+        job.marks("up", range(2))
+        target = tmp_path / "evidence.html"
+        with Served(tmp_path / "meshctl", job.pid, "--save", target) as saved:
+            ended = saved.wait()
+            assert (ended.exit_code, ended.stderr) == (0, "")
+            assert ended.stdout.startswith(f"{target}: ")
+        page = target.read_text()
+        assert (
+            "ranks 0, 1: asleep"
+            in json.loads(re.search(r'id="saved">(.*?)</script>', page, re.DOTALL)[1])["why"]["stacks"]
+        )  # type: ignore[index]
+        assert job.exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("no-such-run",), "no run or agent named no-such-run is on this machine"),
+        (("1", "--listen", "99999"), "--listen 99999: a port is a number from 0"),
+        (("1", "--listen", "a b:80"), "'a b' is no address and no name of a host"),
+    ],
+)
+def test_what_cannot_be_served_is_a_sentence(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    with Served(tmp_path / "meshctl", *words) as served:
+        ended = served.wait()
+    assert ended.exit_code == 2
+    assert sentence in ended.stderr
+
+
+def test_the_page_goes_with_the_leadership(tmp_path: Path, etcd: EtcdServer) -> None:
+    options = ("--nnodes=1:2", "--nproc-per-node=2", "--target-nodes=2", "--serve=0")
+    with Cluster(tmp_path, *options, etcd=etcd) as job:
+        job.begin(N1, N2, workers=4)
+        leader = wait_until(lambda: next((host for host in (N1, N2) if ADDRESS.search(job[host].stderr)), None), 60)
+        other = N2 if leader is N1 else N1
+        run = wait_until(lambda: (one := read(find_page(job[leader]), "api/run"))["world_size"] == 4 and one, 20)
+        assert {node["state"] for node in run["nodes"]} == {"running"}
+        assert ADDRESS.search(job[other].stderr) is None
+        follower = next(node["name"] for node in run["nodes"] if not node["is_leader"])
+        found = read(find_page(job[leader]), f"api/what-if?lose={follower}")
+        assert found["sentence"].startswith(f"without {follower}: mesh dp=2: 2 ranks on 1 node; 2 fewer than now")
+        job[leader].kill()
+        assert read(find_page(job[other]), "api/run")["leader"]
+
+
+@needs_browser
+def test_a_real_job_in_a_browser(tmp_path: Path) -> None:
+    pytest.importorskip("playwright")
+    from playwright.sync_api import expect
+
+    from tests.support.page.browser import PHONE, Window, open_browser
+
+    options = ("--nproc-per-node=4", "--mesh=dp=*,tp=2", "--serve=0", f"--log-dir={tmp_path / 'logs'}", "--redirects=3")
+    with Job(tmp_path, *options, script=WORK) as job, open_browser() as browser:
+        job.marks("up", range(4))
+        window = Window(browser, PHONE, "dark")
+        page = window.page
+        page.goto(find_page(job))
+        page.click("i[data-rank='3']")
+        expect(page.locator("#detail-title")).to_have_text("Rank 3")
+        expect(page.locator("#log")).to_contain_text("<script>document.title = 'owned'</script> of rank 3")
+        page.click("#ask-stack")
+        expect(page.locator("#own-stack")).to_contain_text("load", timeout=30_000)
+        page.keyboard.press("Escape")
+        expect(page.locator("#facts")).to_contain_text("mesh dp=2, tp=2 · 4 ranks on 1 node")
+        assert page.title() != "owned"
+        assert window.faults == []
+        assert window.overflow() == 0

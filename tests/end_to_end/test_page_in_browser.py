@@ -1,0 +1,254 @@
+"""The live page in a real browser, at desktop and phone width: what is drawn, what a click shows, and that text of a
+job stays text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright")
+
+from playwright.sync_api import Browser, Page, expect
+
+from launcher.page.document import save_document
+from launcher.page.server import PageServer
+from launcher.page.shared_run import SharedRun
+from tests.support.documents.browser import needs_browser
+from tests.support.page.browser import DESKTOP, PHONE, Window, open_browser
+from tests.support.page.fake_run import SCRIPT, FakeRun
+
+pytestmark = needs_browser
+SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def served() -> Iterator[list[PageServer]]:
+    pages: list[PageServer] = []
+    yield pages
+    for page in pages:
+        page.close()
+
+
+def look(
+    browser: Browser, served: list[PageServer], source: FakeRun, size: tuple[int, int] = DESKTOP, scheme: str = "light"
+) -> Window:
+    served.append(PageServer(source, "127.0.0.1", 0))
+    window = Window(browser, size, scheme)
+    window.page.goto(served[-1].url)
+    expect(window.page.locator("#content")).to_be_visible()
+    return window
+
+
+def shows(page: Page, selector: str, *texts: str) -> None:
+    for text in texts:
+        expect(page.locator(selector)).to_contain_text(text)
+
+
+@SIZES
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("node_count", [4, 64, 1024])
+def test_a_run_is_drawn_at_every_size(
+    browser: Browser, served: list[PageServer], node_count: int, size: tuple[int, int], scheme: str
+) -> None:
+    window = look(browser, served, FakeRun(node_count), size, scheme)
+    page = window.page
+    shows(page, "#facts", "mesh pp=2", f"on {node_count:,} nodes", "round 3", "1 of 3 restarts", "led by h0")
+    shows(page, "#map-keys", "1 node leaving", "1 node spare", "1 node lost", "2 ranks no progress for 60 s")
+    assert page.locator("#map .node").count() == node_count + 2
+    assert page.locator("#map i[data-rank]").count() == node_count * 8
+    shows(page, "#goodput", "88.3 %")
+    shows(page, "#goodput-keys", "a lost node 6 min 30 s", "a failure 6 min 0 s", "the start 95 s")
+    shows(page, "#timeline-keys", "time lost to a failure", "time lost to a lost node")
+    shows(page, "#rounds", "KeyError: 'shard_0412'", f"h{node_count} is lost: two dials were refused", "it runs")
+    shows(page, "#todo", "rank 27: stopped or blocked", "ranks 5, 21: no progress for 5 min 12 s", "h2: leaving")
+    assert page.locator("#ranks tr").nth(1).inner_text().split()[:3] == ["27", "h3", "stopped"] or size == DESKTOP
+    shows(page, "#events", "failure found", "no node joined for 30 s")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (dark == "rgb(17, 22, 27)") == (scheme == "dark")
+    assert window.overflow() == 0
+    assert window.faults == []
+
+
+@SIZES
+def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(
+    browser: Browser, served: list[PageServer], size: tuple[int, int]
+) -> None:
+    window = look(browser, served, FakeRun(4), size)
+    page = window.page
+    page.click("i[data-rank='5']")
+    shows(page, "#detail-title", "Rank 5")
+    shows(page, "#detail-facts", "pp=0,dp=0,tp=5", "5 min 12 s ago", "load data", "61.0 GiB of 80.0 GiB")
+    shows(page, "#log", "step 1259 loss 1.0101 rank 5")
+    shows(page, "#log-note", "round_3/5/stdout.log")
+    page.click("#ask-stack")
+    shows(page, "#own-stack", "rank 5 (pp=0 dp=0 tp=5): asleep", "/home/me/loader.py:31")
+    shows(page, "#stack", "rank 5 is in read (loader.py:31), asleep", "see what rank 5 does", "All stacks, 2 groups")
+    assert page.locator("i.chosen").get_attribute("data-rank") == "5"
+    assert "#rank=5" in page.url
+    page.reload()
+    shows(page, "#detail-title", "Rank 5")
+    page.keyboard.press("Escape")
+    expect(page.locator("#detail")).to_be_hidden()
+    assert window.overflow() == 0
+    assert window.faults == []
+
+
+def test_a_rank_among_many_with_one_stack_is_found_in_their_group(browser: Browser, served: list[PageServer]) -> None:
+    window = look(browser, served, FakeRun(64))
+    window.page.click("i[data-rank='300']")
+    window.page.click("#ask-stack")
+    shows(window.page, "#own-stack", "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 1,016 more", "all_reduce")
+
+
+def test_a_failed_round_leads_to_the_output_of_its_rank_in_that_round(
+    browser: Browser, served: list[PageServer]
+) -> None:
+    window = look(browser, served, FakeRun(4))
+    with window.page.expect_request(re.compile(r"/api/logs\?.*rank=7&round=1&")):
+        window.page.locator("#rounds button", has_text="rank 7").click()
+    shows(window.page, "#detail-facts", "Its output in round 1, which has ended.")
+    assert window.faults == []
+
+
+@SIZES
+def test_what_if_a_node_were_lost(browser: Browser, served: list[PageServer], size: tuple[int, int]) -> None:
+    window = look(browser, served, FakeRun(64), size)
+    page = window.page
+    page.click("button[data-node='h9'] b")
+    shows(page, "#detail-facts", "running, ranks 72 to 79", "pod p0, leaf l1", "pid 909")
+    page.click("#lose")
+    shows(page, "#answer", "without h9: mesh pp=2, dp=31, tp=8: 496 ranks on 62 nodes; 16 fewer than now")
+    expect(page.locator("button[data-node='h9']")).to_have_class(re.compile("gone"))
+    assert page.locator(".node.idle").count() >= 1
+    page.click("#detail >> text=Close")
+    assert page.locator(".node.gone, .node.idle").count() == 0
+    assert window.faults == []
+
+
+def test_colours_by_an_axis_of_the_mesh(browser: Browser, served: list[PageServer]) -> None:
+    window = look(browser, served, FakeRun(4))
+    page = window.page
+    page.select_option("#colour", "pp")
+    shows(page, "#map-keys", "pp=0", "pp=1")
+
+    def colour(rank: int) -> str:
+        return str(page.locator(f"i[data-rank='{rank}']").evaluate("(one) => getComputedStyle(one).backgroundColor"))
+
+    assert colour(0) == colour(7) != colour(16)
+    page.select_option("#colour", "")
+    assert colour(0) == colour(16) != colour(21)
+    assert window.faults == []
+
+
+def test_the_map_is_walked_with_arrow_keys(browser: Browser, served: list[PageServer]) -> None:
+    page = look(browser, served, FakeRun(64)).page
+    page.locator("#map .node[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    shows(page, "#detail-title", "h1")
+
+
+def test_a_script_in_any_text_of_the_job_stays_text(browser: Browser, served: list[PageServer], tmp_path: Path) -> None:
+    source = FakeRun(4, text=SCRIPT)
+    window = look(browser, served, source)
+    page = window.page
+    page.click("i[data-rank='5']")
+    page.click("#ask-stack")
+    for selector in ("#rounds", "#events", "#ranks", "#log", "#own-stack", "#stack", "#detail-facts"):
+        shows(page, selector, "<script>document.title = 'owned'</script>")
+    saved = tmp_path / "saved.html"
+    saved.write_bytes(save_document(SharedRun(source), has_stacks=True))
+    other = window.open()
+    other.goto(f"{saved.as_uri()}#rank=5")
+    for selector in ("#rounds", "#events", "#ranks", "#log", "#own-stack", "#stack"):
+        shows(other, selector, "<script>document.title = 'owned'</script>")
+    for each in (page, other):
+        assert each.title() == "llama-70b · meshrun"
+        assert each.locator("img").count() == 0
+        assert each.locator("script").count() == 2
+    assert window.faults == []
+
+
+@SIZES
+def test_a_saved_page_opens_without_a_server(
+    browser: Browser, served: list[PageServer], tmp_path: Path, size: tuple[int, int]
+) -> None:
+    window = look(browser, served, FakeRun(64), size)
+    with window.page.expect_download() as download:
+        window.page.click("#save")
+    assert download.value.suggested_filename == "meshrun.html"
+    saved = tmp_path / "run.html"
+    download.value.save_as(saved)
+    for page in served:
+        page.close()
+    served.clear()
+    page = window.open()
+    page.goto(saved.as_uri())
+    shows(page, "#banner", "Saved: the run as it was at 2026-12-01")
+    shows(page, "#facts", "512 ranks on 64 nodes")
+    page.click("i[data-rank='5']")
+    shows(page, "#log", "step 1259 loss 1.0101 rank 5")
+    expect(page.locator("#ask-stack")).to_have_count(0)
+    expect(page.locator("#save")).to_be_hidden()
+
+
+def test_it_is_said_when_the_run_does_not_answer_and_the_picture_stays(
+    browser: Browser, served: list[PageServer]
+) -> None:
+    source = FakeRun(4)
+    page = look(browser, served, source).page
+    source.problem = "the agent of run llama-70b on this machine has ended while it was asked"
+    shows(page, "#banner", "No new data: the agent of run llama-70b", "What is shown is of")
+    shows(page, "#state", "no answer")
+    assert page.locator("#map .node").count() == 6
+    source.problem = ""
+    expect(page.locator("#banner")).to_be_hidden()
+    served.pop().close()
+    shows(page, "#banner", "the server of this page does not answer")
+
+
+def test_a_node_that_falls_silent_keeps_its_ranks_in_the_picture(browser: Browser, served: list[PageServer]) -> None:
+    source = FakeRun(4)
+    page = look(browser, served, source).page
+    source.silent = True
+    silent = page.locator("button[data-node='h1']")
+    expect(silent).to_have_class(re.compile("silent"))
+    assert silent.locator("i[data-rank]").count() == 8
+    shows(page, "#todo", "h1: silent")
+
+
+def test_a_calm_run_has_nothing_to_look_at(browser: Browser, served: list[PageServer]) -> None:
+    page = look(browser, served, FakeRun(4, calm=True)).page
+    shows(page, "#todo", "nothing: all nodes answer")
+
+
+def test_ranks_are_found_by_words(browser: Browser, served: list[PageServer]) -> None:
+    page = look(browser, served, FakeRun(64)).page
+    page.fill("#find", "h9 tp=3")
+    expect(page.locator("#ranks tr")).to_have_count(2)
+    shows(page, "#ranks", "75")
+    page.fill("#find", "nowhere")
+    shows(page, "#ranks", "no rank matches")
+
+
+def test_what_a_reader_selects_stays_while_the_page_goes_on(browser: Browser, served: list[PageServer]) -> None:
+    page = look(browser, served, FakeRun(4)).page
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#ranks tr:nth-child(3)'))")
+    before = page.evaluate("String(getSelection())")
+    with page.expect_response(re.compile("/api/events")):
+        pass
+    with page.expect_response(re.compile("/api/events")):
+        pass
+    assert page.evaluate("String(getSelection())") == before

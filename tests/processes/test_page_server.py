@@ -1,0 +1,292 @@
+"""The server of the page, at real sockets: who is answered, and what readers that mean no good can do to it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+
+from launcher.model.errors import UsageError
+from launcher.page import admission, server
+from launcher.page.server import PageServer
+from tests.support.jobs.attacks import Stranger
+from tests.support.page.fake_run import FakeRun
+from tests.support.waiting import wait_until
+
+LOCAL = "127.0.0.1"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        return str(json.loads(self.body)["error"])
+
+
+@pytest.fixture
+def source() -> FakeRun:
+    return FakeRun(4)
+
+
+@pytest.fixture
+def page(source: FakeRun) -> Iterator[PageServer]:
+    served = PageServer(source, LOCAL, 0)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def strict(source: FakeRun, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageServer]:
+    """A page that does not know whose its readers are, as on another address than loopback."""
+    monkeypatch.setattr(server, "find_peer_user", lambda end: None)
+    served = PageServer(source, LOCAL, 0, token="the-token")
+    yield served
+    served.close()
+
+
+def ask(page: PageServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    connection = http.client.HTTPConnection(LOCAL, page.port, timeout=20)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        answer = connection.getresponse()
+        return Answer(answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read())
+    finally:
+        connection.close()
+
+
+def send(page: PageServer, data: bytes, *, is_whole: bool = False) -> bytes:
+    """Send bytes that may be no request; return all that is answered. `is_whole`: nothing more will come."""
+    with socket.create_connection((LOCAL, page.port), 20) as end:
+        try:
+            end.sendall(data)
+            if is_whole:
+                end.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: end.recv(65536), b""))
+        except OSError:  # the server has cut the connection
+            return b""
+
+
+def test_the_user_of_the_run_needs_no_token_on_loopback(page: PageServer) -> None:
+    assert page.url == f"http://127.0.0.1:{page.port}/"
+    assert json.loads(ask(page, "/api/run").body)["run_id"] == "llama-70b"
+    assert ask(page, "/").body.startswith(b"<!DOCTYPE html>")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_another_user_of_this_machine_is_refused_on_loopback(page: PageServer) -> None:
+    with Stranger(lambda: ask(page, "/api/run").status) as stranger:
+        assert stranger.wait() == 401
+
+
+def test_the_kernel_says_whose_a_connection_is() -> None:
+    for family, host in ((socket.AF_INET, LOCAL), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as listener:
+            listener.bind((host, 0))
+            listener.listen()
+            with socket.create_connection(listener.getsockname()[:2]):
+                accepted, _ = listener.accept()
+                assert admission.find_peer_user(accepted) == os.geteuid()
+            assert accepted.recv(1) == b""  # the client has closed it: what is left is listed as root's
+            assert admission.find_peer_user(accepted) is None
+            accepted.close()
+    one, other = socket.socketpair()
+    assert admission.find_peer_user(one) is None
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/api/run", "/api/logs?node=h0", "/save", "/nothing"])
+def test_who_has_no_token_sees_nothing(strict: PageServer, source: FakeRun, path: str) -> None:
+    missing, wrong = ask(strict, path), ask(strict, path, Authorization="Bearer the-tokem")
+    assert (missing.status, wrong.status) == (401, 403)
+    assert b"llama" not in missing.body + wrong.body
+    assert source.counts == {}
+
+
+def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(strict: PageServer) -> None:
+    answer = ask(strict, "/?token=the-token")
+    assert (answer.status, answer.headers["location"], answer.body) == (303, "/", b"")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert ask(strict, "/", Cookie=cookie.partition(";")[0]).status == 200
+    assert ask(strict, "/api/run", Authorization="Bearer the-token").status == 200
+    assert ask(strict, "/?token=other").status == 403
+
+
+def test_elsewhere_than_on_loopback_the_address_has_a_token(source: FakeRun) -> None:
+    served = PageServer(source, "0.0.0.0", 0)
+    try:
+        token = re.fullmatch(
+            rf"http://{re.escape(socket.gethostname())}:{served.port}/\?token=([\w-]{{32}})", served.url
+        )
+        assert token
+        assert ask(served, "/api/run").status == 401
+        assert ask(served, f"/api/run?token={token[1]}").status == 200
+    finally:
+        served.close()
+
+
+def test_a_foreign_host_name_is_refused(page: PageServer) -> None:
+    assert ask(page, "/api/run", Host="evil.example").status == 421
+    assert ask(page, "/api/run", Host=f"localhost:{page.port + 1}").status == 200  # forwarded by ssh to another port
+    assert send(page, b"GET /api/run HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 421 ")
+
+
+def test_another_site_reads_nothing(page: PageServer, source: FakeRun) -> None:
+    assert ask(page, "/api/why", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
+    assert source.counts == {}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../etc/passwd", "/%2e%2e/etc/passwd", "//etc/passwd", "/api/../api/run", "/api/run/", "/api", "/live.html", "/x",
+     "/api%2frun", "http://other/secret", "/" + "a" * 5000, "/\x80"],
+)  # fmt: skip
+def test_other_paths_are_not_there(page: PageServer, source: FakeRun, path: str) -> None:
+    answer = send(page, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("latin-1"))
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert source.counts == {}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"])
+def test_nothing_can_be_written(page: PageServer, source: FakeRun, method: str) -> None:
+    answer = ask(page, "/api/why", method)
+    assert (answer.status, answer.headers["allow"]) == (405, "GET")
+    assert source.counts == {}
+
+
+def test_every_answer_says_what_a_browser_may_do_with_it(page: PageServer) -> None:
+    for path in ("/", "/api/run", "/save", "/nothing", "/api/nothing"):
+        headers = ask(page, path).headers
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["server"] == "meshrun"
+
+
+def test_a_browser_gets_it_compressed(page: PageServer) -> None:
+    answer = ask(page, "/api/run", Accept_Encoding="gzip, deflate")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(answer.body))["run_id"] == "llama-70b"
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/api/logs?node=h0&rank=one", "rank must be a whole number"),
+        ("/api/logs?node=h0&rank=1&rank=--2", "rank must be a whole number"),
+        ("/api/logs?node=h0&lines=" + "9" * 30, "lines must be a whole number"),
+        ("/api/logs?node=h0&cursors=[[1,2]]", "cursors must be a list of [file, offset]"),
+        ("/api/events?after=%D9%A1", "after must be a whole number"),
+        ("/api/what-if?lose=nobody", "node nobody does not take part now"),
+    ],
+)
+def test_a_wrong_question_is_told_what_is_wrong(page: PageServer, path: str, error: str) -> None:
+    answer = ask(page, path)
+    assert (answer.status, answer.error) == (400, error)
+
+
+def test_a_run_that_does_not_answer_is_said_so(page: PageServer, source: FakeRun) -> None:
+    source.problem = "no agent that leads has answered"
+    answer = ask(page, "/api/run")
+    assert (answer.status, answer.error) == (503, "no agent that leads has answered")
+    assert ask(page, "/save").status == 503
+
+
+def test_a_bug_costs_an_answer_and_no_more(page: PageServer, source: FakeRun) -> None:
+    source.ask_why = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    assert ask(page, "/api/why").error == "an error in meshrun itself: ZeroDivisionError: division by zero"
+    assert ask(page, "/api/run").status == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\n", b"\0" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+     b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 3000, b"GET / HTTP/1.1\r\nX: " + b"a" * 40000,
+     b"G" * 70000],
+)  # fmt: skip
+def test_what_is_no_request_gets_no_page(page: PageServer, data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = send(page, data, is_whole=True)
+    assert b" 200 " not in answer
+    assert b"llama" not in answer
+    assert ask(page, "/api/run").status == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_request_has_a_size(page: PageServer) -> None:
+    lines = b"".join(b"X-%d: %s\r\n" % (index, b"a" * 1800) for index in range(10))
+    answer = send(page, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n")
+    assert b" 200 " not in answer
+
+
+def test_two_hundred_readers_are_answered_at_once(page: PageServer, source: FakeRun) -> None:
+    source.gate.clear()
+    with ThreadPoolExecutor(200) as readers:
+        answers = [readers.submit(ask, page, "/api/run") for _ in range(200)]
+        wait_until(lambda: len(page._server._connections) == 200, 30, "200 connections")
+        source.gate.set()
+        assert {answer.result().status for answer in answers} == {200}
+    assert source.counts["run"] <= 2
+
+
+def test_readers_that_hang_keep_nobody_out_for_long(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 20)
+    held = [socket.create_connection((LOCAL, page.port), 20) for _ in range(20)]
+    held[0].sendall(b"GET / HTTP/1.1\r\nHost: local")
+    wait_until(lambda: len(page._server._connections) == 20, 20, "20 connections")
+    assert send(page, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+    monkeypatch.setattr(server, "CONNECTION_LIMIT_S", 0.0)
+    wait_until(lambda: not page._server._connections, 20, "their end")
+    monkeypatch.setattr(server, "CONNECTION_LIMIT_S", 45.0)
+    assert ask(page, "/").status == 200
+    for end in held:
+        end.close()
+
+
+def test_a_reader_that_is_killed_leaves_no_thread_behind(page: PageServer, source: FakeRun) -> None:
+    ask(page, "/api/run")
+    before = threading.active_count()
+    source.gate.clear()
+    for _ in range(10):
+        end = socket.create_connection((LOCAL, page.port), 20)
+        end.sendall(b"GET /api/why HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, as of a killed process
+        end.close()
+    source.gate.set()
+    wait_until(lambda: threading.active_count() <= before and not page._server._connections, 20, "the threads' end")
+
+
+def test_a_port_that_is_taken_is_a_sentence(page: PageServer) -> None:
+    with pytest.raises(UsageError) as found:
+        PageServer(FakeRun(4), LOCAL, page.port)
+    assert str(found.value) == f"the page cannot listen on 127.0.0.1:{page.port}: address already in use"
+    assert found.value.hint == "port 0 takes any that is free"
+
+
+def test_an_address_of_another_machine_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0: cannot assign requested address"):
+        PageServer(FakeRun(4), "192.0.2.1", 0)
+
+
+def test_a_closed_page_lets_its_port_go(source: FakeRun) -> None:
+    first = PageServer(source, LOCAL, 0)
+    ask(first, "/api/run")
+    first.close()
+    again = PageServer(source, LOCAL, first.port)
+    assert ask(again, "/api/run").status == 200
+    again.close()
