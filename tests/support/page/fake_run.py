@@ -19,7 +19,7 @@ from launcher.agent.diagnosis.messages import Conclusion
 from launcher.diagnose.answer import CulpritStack, Gap, HangAnswer
 from launcher.diagnose.evidence import Frame
 from launcher.model.errors import TemporaryError
-from launcher.observe.goodput import compute_goodput
+from launcher.observe.goodput import TimeSpent, compute_goodput
 from launcher.observe.node_report import (
     EventPage,
     LogChunk,
@@ -162,7 +162,7 @@ def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = Fal
         lost = (f"h{node_count}",)
     return RunReport(
         run_id="llama-70b", at=now, leader="h0", nodes=tuple(nodes), lost=lost, rounds=rounds,
-        goodput=compute_goodput(rounds, BEGAN, now),
+        goodput=compute_goodput(rounds, TimeSpent(until=BEGAN), now),
     )  # fmt: skip
 
 

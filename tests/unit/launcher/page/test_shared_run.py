@@ -134,11 +134,11 @@ def test_events_are_read_once_each_by_every_reader() -> None:
     source.lines = [f"e{index}" for index in range(10)]
     page = shared.list_events(-1)
     assert (page.first, page.lines) == (0, tuple(source.lines))
-    assert shared.list_events(9) == shared_run.EventView(first=10, lines=())
+    assert shared.list_events(9) == shared_run.EventLines(first=10, lines=())
     source.lines.append("e10")
     clock.now += 1
     assert shared.list_events(9).lines == ("e10",)
-    assert shared.list_events(7) == shared_run.EventView(first=8, lines=("e8", "e9", "e10"))
+    assert shared.list_events(7) == shared_run.EventLines(first=8, lines=("e8", "e9", "e10"))
 
 
 def test_events_that_are_kept_no_more_are_counted() -> None:
