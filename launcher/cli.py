@@ -62,14 +62,18 @@ def _import_msgspec() -> None:
 def _print_info(args: ParsedArgs) -> int:
     from launcher.model.console import write_stdout
 
-    if args.action == "version":
+    if args.action == "--version":
         from launcher.model.version import __version__
 
         write_stdout(f"{PROGRAM} {__version__}")
+    elif args.action == "--completion":
+        from launcher.config import completion
+
+        write_stdout(completion.render(args.topic))
     else:
         from launcher.config import help
 
-        write_stdout(help.render_help(args.topic))
+        help.show(args.topic, is_whole=args.action == "--help")
     return 0
 
 

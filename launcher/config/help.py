@@ -1,7 +1,10 @@
-"""The help and the reference page, both generated from the table of options.
+"""The help and the reference page, all generated from the table of options.
 
-click formats the help; it is imported here and by `meshctl`, never before a worker starts. Every group fits a
-screen of 24 lines and 80 columns, nothing depends on colour, and each option shows its variables and its default.
+`-h` is one screen: how the command is written, the options that most jobs need, and the names of the groups. `-h GROUP`
+is a screen per group, and `--help` all of it, through a pager on a terminal.
+
+click formats the help; it is imported here and by `meshctl`, never before a worker starts. A screen has 24 lines and
+80 columns, nothing depends on colour, and each option shows its variables and its default.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import GROUPS, TABLE
+from launcher.config.options.table import BY_NAME, GROUPS, TABLE
+from launcher.model.console import write_stdout
+from launcher.model.errors import UsageError, sanitize, suggest
 
 if TYPE_CHECKING:
     from click import HelpFormatter
@@ -18,27 +23,94 @@ if TYPE_CHECKING:
 _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
-    "their names: --log-dir, --log_dir and any unambiguous beginning are the same. The options of SCRIPT stand "
-    "behind its name. A flag wins over its LAUNCHER_ variable, that over the PET_ variable, that over "
-    "what a job controller such as Slurm says, that over the default; meshctl doctor shows which it was."
+    "their names: --log-dir, --log_dir and any unambiguous beginning are the same. Options after SCRIPT are passed to "
+    "it. Precedence: flag, LAUNCHER_ variable, PET_ variable, job controller such as Slurm, default; meshctl doctor "
+    "--all shows each value and its origin."
 )
+_FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
+# Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
+_COMMON = {
+    "nproc-per-node": ("N", "workers on this node; default: one per GPU"),
+    "mesh": ("AXIS=SIZE,...", "the grid of ranks, such as pp=4,dp=*,tp=8"),
+    "nnodes": ("N|MIN:MAX", "number of nodes; extra nodes become spares"),
+    "rdzv-backend": ("c10d|etcd", "how the nodes meet: a store on one node, or etcd"),
+    "rdzv-endpoint": ("HOST[:PORT]", "where that store is"),
+    "rdzv-id": ("ID", "name of the run, the same on all nodes"),
+    "max-restarts": ("N", "restarts of the job after failures of workers"),
+    "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
+    "preload": ("MODULE,...", "import once, so that workers start and restart warm"),
+}
+_EXAMPLES = """\
+  meshrun --nproc-per-node 8 train.py --lr 0.1
+  meshrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 train.py"""
 
 
-def render_help(topic: str = "") -> str:
-    """Return the help as text: everything, or only the group called `topic`."""
+def show(topic: str, *, is_whole: bool) -> None:
+    """Print a group, the whole help, or the first screen. Raises UsageError for a group that does not exist."""
+    if topic:
+        write_stdout(render_group(topic))
+    elif not is_whole:
+        write_stdout(render_first_screen())
+    elif sys.stdout is not None and sys.stdout.isatty():
+        from click import echo_via_pager
+
+        echo_via_pager(render_help())
+    else:
+        write_stdout(render_help())
+
+
+def render_first_screen() -> str:
+    """Return what fits a screen: usage, the most used options, and the names of the groups."""
+    formatter = _make_formatter()
+    formatter.write_usage("meshrun", _USAGE)
+    formatter.write_paragraph()
+    formatter.write_text(_FIRST)
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_dl([(f"{BY_NAME[name].flag} {metavar}", what) for name, (metavar, what) in _COMMON.items()])
+    formatter.write_paragraph()
+    formatter.write(f"{_EXAMPLES}\n")
+    formatter.write_paragraph()
+    formatter.write_text("All options: meshrun --help. Those of a group: meshrun -h GROUP, one of")
+    with formatter.indentation():
+        formatter.write_text(", ".join(GROUPS))
+    return formatter.getvalue().strip("\n")
+
+
+def render_group(topic: str) -> str:
+    """Return the options of a group. Raises UsageError for another name, with the group of an option of that name."""
+    name = topic.removeprefix("--").replace("_", "-")
+    if option := BY_NAME.get(name):
+        topic = option.group
+    if topic not in GROUPS:
+        question = suggest(topic, {group: f"-h {group}" for group in GROUPS})
+        raise UsageError(f"no group of options is called {sanitize(topic)}; there are {', '.join(GROUPS)}", question)
+    formatter = _make_formatter()
+    _write_group(formatter, topic)
+    return formatter.getvalue().strip("\n")
+
+
+def render_help() -> str:
+    """Return the whole help."""
+    formatter = _make_formatter()
+    formatter.write_usage("meshrun", _USAGE)
+    formatter.write_paragraph()
+    formatter.write_text(_INTRO)
+    for group in GROUPS:
+        _write_group(formatter, group)
+    return formatter.getvalue().strip("\n")
+
+
+def _make_formatter() -> HelpFormatter:
     from click import HelpFormatter
 
-    formatter = HelpFormatter(width=80)
-    if not topic:
-        formatter.write_usage("meshrun", _USAGE)
-        formatter.write_paragraph()
-        formatter.write_text(_INTRO)
-    for group, title in GROUPS.items():
-        if topic in ("", group):
-            with formatter.section(f"{title} (-h {group})"):
-                for option in _list_options(group):
-                    _write_option(formatter, option)
-    return formatter.getvalue().strip("\n")
+    return HelpFormatter(width=80)
+
+
+def _write_group(formatter: HelpFormatter, group: str) -> None:
+    with formatter.section(f"{GROUPS[group]} (-h {group})"):
+        for option in _list_options(group):
+            _write_option(formatter, option)
 
 
 def _write_option(formatter: HelpFormatter, option: Option) -> None:

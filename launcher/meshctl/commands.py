@@ -50,6 +50,21 @@ def doctor(rank: int | None, nodes: int | None, as_json: bool, words: tuple[str,
     return 0 if found["verdict"]["would_start"] else 1
 
 
+@meshctl.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion of meshctl for a shell.
+
+    To have it in every session: eval "$(meshctl completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or
+    meshctl completion fish | source in fish's config.fish. meshrun --completion is its counterpart.
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
+
+
 def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
     return click.option(f"--{name}", metavar=metavar, help=help)
 

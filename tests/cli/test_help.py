@@ -1,16 +1,22 @@
-"""The help: complete, a screen per group, readable without colour."""
+"""The help: one screen first, a screen per group, complete when asked for, readable without colour."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from launcher.config import help
-from launcher.config.options import table
+from launcher.config.options import command_line, table
 from tests.cli.running import run
+
+MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
+USAGE = "[options] SCRIPT [arguments of the script]"
 
 
 def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
@@ -25,7 +31,7 @@ def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
 
 @pytest.mark.parametrize("group", table.GROUPS)
 def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
-    lines = help.render_help(group).splitlines()
+    lines = help.render_group(group).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     flags = {word for line in lines if line.startswith("  -") for word in line.replace(",", " ").split()}
@@ -35,7 +41,7 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
 
 
 def test_a_group_reads_like_this() -> None:
-    assert help.render_help("static").startswith(
+    assert help.render_group("static").startswith(
         "Nodes that are numbered beforehand, with --rdzv-backend static (-h static):\n"
         "  --node-rank N\n"
         "      The number of this node, from 0. [default: 0]\n"
@@ -50,7 +56,7 @@ def test_a_group_reads_like_this() -> None:
 
 
 def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> None:
-    outcome = run("meshrun", "-h")
+    outcome = run("meshrun", "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == help.render_help() + "\n"
     assert "\x1b" not in outcome.out
@@ -58,9 +64,54 @@ def test_help_is_plain_text_on_stdout_with_every_line_within_80_columns() -> Non
     assert outcome.out.startswith("Usage: meshrun [options] SCRIPT [arguments of the script]\n")
 
 
+def test_the_first_screen_has_the_usage_common_options_and_all_groups() -> None:
+    outcome = run("meshrun", "-h")
+    lines = outcome.out.splitlines()
+    assert (outcome.code, outcome.err, lines[0]) == (0, "", "Usage: meshrun " + USAGE)
+    assert len(lines) < 24  # the prompt follows
+    assert max(map(len, lines)) <= 80
+    assert set(table.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
+    shown = {line.split()[0] for line in lines if line.startswith("  --")}
+    assert {"--nproc-per-node", "--nnodes", "--mesh", "--max-restarts"} <= shown
+    for line in lines:
+        if line.startswith("  meshrun "):  # an example
+            assert command_line.parse(line.split()[1:]).script == "train.py"
+
+
 def test_one_group_can_be_asked_for() -> None:
-    assert run("meshrun", "-h", "output").out == help.render_help("output") + "\n"
-    assert run("meshrun", "--help=output").out == help.render_help("output") + "\n"
+    assert run("meshrun", "-h", "output").out == help.render_group("output") + "\n"
+    assert run("meshrun", "--help=output").out == help.render_group("output") + "\n"
+    assert help.render_group("max_restarts") == help.render_group("--max-restarts") == help.render_group("restarts")
+
+
+def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
+    outcome = run("meshrun", "-h", "foo")
+    listed = ", ".join(table.GROUPS)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"meshrun: error: no group of options is called foo; there are {listed}\n"
+    assert run("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
+    assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
+
+
+@pytest.mark.parametrize(("word", "is_paged"), [("--help", True), ("-h", False)])
+def test_the_whole_help_goes_through_the_pager_on_a_terminal(tmp_path: Path, word: str, is_paged: bool) -> None:
+    pager, seen = tmp_path / "pager", tmp_path / "seen"
+    pager.write_text(f"#!/bin/sh\nexec cat > {seen}\n")
+    pager.chmod(0o755)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(MESHRUN, [MESHRUN, word], {**os.environ, "PAGER": str(pager), "TERM": "xterm"})
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(terminal, 65536):
+            shown += chunk
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+    if is_paged:
+        assert (shown, seen.read_text()) == (b"", help.render_help() + "\n")
+    else:
+        assert shown.decode().replace("\r", "") == help.render_first_screen() + "\n"
+        assert not seen.exists()
 
 
 def test_the_version_is_one_line() -> None:
@@ -70,10 +121,9 @@ def test_the_version_is_one_line() -> None:
 
 
 def test_a_reader_that_has_left_is_no_error() -> None:
-    command = os.path.join(os.path.dirname(sys.executable), "meshrun")
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([command, "-h"], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run([MESHRUN, "--help"], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
 

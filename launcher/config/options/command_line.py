@@ -7,12 +7,12 @@ the first worker.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from launcher.config.options.readers import Option, Value
-from launcher.config.options.table import BY_ALIAS, BY_NAME, BY_SHORT, GROUPS, TABLE
+from launcher.config.options.table import BY_ALIAS, BY_NAME, BY_SHORT, TABLE
 from launcher.model.errors import UsageError, sanitize, suggest
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
@@ -21,13 +21,14 @@ TEXT_MAX = 4096  # characters of a value: the longest path, and more than any li
 class ParsedArgs(Struct, frozen=True):
     """A parsed command line. `values`: option name -> its text, "1" for a flag.
 
-    `action` is "help" (perhaps with the group in `topic`) or "version" when nothing is to be run.
+    `action`, when nothing is to be run: the option that asks, "-h" or "--help", perhaps with a group in `topic`,
+    "--completion" with a shell there, or "--version".
     """
 
     values: Mapping[str, str]
     script: str | None = None
     script_args: tuple[str, ...] = ()
-    action: Literal["", "help", "version"] = ""
+    action: Literal["", "-h", "--help", "--completion", "--version"] = ""
     topic: str = ""
 
 
@@ -50,9 +51,9 @@ def parse(argv: Sequence[str]) -> ParsedArgs:
             break
         for option, attached in _split_options(word):
             if option.read is None:
-                topic = attached or (argv[at] if at < len(argv) else "")
-                action: Literal["help", "version"] = "help" if option.name == "help" else "version"
-                return ParsedArgs(values, action=action, topic=topic if topic in GROUPS else "")
+                following = argv[at] if at < len(argv) and argv[at][:1].isalpha() and "." not in argv[at] else ""
+                action: Any = option.flag if word.startswith("--") else option.short
+                return ParsedArgs(values, action=action, topic=attached or following)
             if not option.takes_value:
                 values[option.name] = "1"
             elif attached is not None:
@@ -84,7 +85,7 @@ def _split_options(word: str) -> Iterator[tuple[Option, str | None]]:
     if word.startswith("--"):
         name, equals, attached = word.partition("=")
         option = find_option(name)
-        if equals and not option.takes_value and option.name != "help":
+        if equals and not option.metavar:
             raise UsageError(f"{option.flag} is a flag and takes no value, {sanitize(word)} gives it one")
         yield option, attached if equals else None
         return

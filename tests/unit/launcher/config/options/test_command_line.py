@@ -150,13 +150,18 @@ def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> N
 @pytest.mark.parametrize(
     ("words", "asks", "topic"),
     [
-        (["-h"], "help", ""),
-        (["--help"], "help", ""),
-        (["-h", "output"], "help", "output"),
-        (["--help=output"], "help", "output"),
-        (["-h", "train.py"], "help", ""),
-        (["--standalone", "--help", "train.py"], "help", ""),
-        (["--version"], "version", ""),
+        (["-h"], "-h", ""),
+        (["--help"], "--help", ""),
+        (["-h", "output"], "-h", "output"),
+        (["--help=output"], "--help", "output"),
+        (["--help=no_such.py"], "--help", "no_such.py"),
+        (["-h", "train.py"], "-h", ""),
+        (["-h", "./train"], "-h", ""),
+        (["-h", "--nproc-per-node"], "-h", ""),
+        (["--standalone", "--help", "train.py"], "--help", ""),
+        (["--version"], "--version", ""),
+        (["--completion", "bash"], "--completion", "bash"),
+        (["--completion=fish"], "--completion", "fish"),
     ],
 )
 def test_help_and_version_can_be_asked_before_the_script(words: list[str], asks: str, topic: str) -> None:

@@ -1,0 +1,168 @@
+"""Completion in real shells: what stands on the command line after Tab, not what the scripts say.
+
+bash and zsh complete in a terminal only, so each runs in one; fish tells its completions to a script.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.config import completion
+from launcher.config.options.table import BY_NAME, TABLE
+from tests.cli.running import run
+
+BIN = os.path.dirname(sys.executable)
+READY, DONE = "ready>", "<done"
+LIMIT_S = 30.0
+SHELLS = {
+    "bash": ["bash", "--norc", "--noprofile", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+}
+# A terminal without colours, one candidate in a line is enough, and no bell.
+START = {
+    "bash": 'bind "set bell-style none"; bind "set completion-query-items 0"; bind "set page-completions off"; ',
+    "zsh": "unsetopt zle_bracketed_paste auto_remove_slash prompt_cr prompt_sp beep; LISTMAX=10000; autoload -Uz compinit; compinit -D; ",
+}
+
+
+class Terminal:
+    """A shell in a terminal, with completion of one command loaded."""
+
+    def __init__(self, shell: str, script: Path, place: Path) -> None:
+        environ = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(place), "TERM": "dumb", "LC_ALL": "C.UTF-8"}
+        environ |= {"COLUMNS": "200", "LINES": "100"}
+        self.shell = shell
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            os.chdir(place)
+            os.execvpe(SHELLS[shell][0], SHELLS[shell], environ)
+        self.screen = ""
+        self.send(f"stty -echo cols 200 rows 100; {START[shell]}source {script}; PS1='{READY}'\n")
+        self.wait_for(READY)
+
+    def send(self, keys: str) -> None:
+        os.write(self.descriptor, keys.encode())
+
+    def wait_for(self, text: str) -> str:
+        """What has come until `text` did."""
+        until = time.monotonic() + LIMIT_S
+        while text not in self.screen:
+            assert time.monotonic() < until, f"no {text!r} in {self.screen!r}"
+            if select.select([self.descriptor], [], [], 0.1)[0]:
+                self.screen += os.read(self.descriptor, 65536).decode(errors="replace")
+        found, _, self.screen = self.screen.partition(text)
+        return found
+
+    def complete(self, words: str) -> str:
+        """The command as it is run after Tab."""
+        self.send(f"{words}\t\n")
+        return self.wait_for(DONE).rpartition("got:")[2].strip()
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.waitpid(self.pid, 0)
+
+
+@pytest.fixture(scope="module", params=list(SHELLS))
+def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A shell in which `meshrun` prints its words; files to complete lie in its directory."""
+    shell = str(request.param)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    place = tmp_path_factory.mktemp(shell)
+    (place / "train_long_name.py").touch()
+    (place / "logs_of_runs").mkdir()
+    script = place / "completion"
+    shown = f'meshrun() {{ echo "got: $* {DONE}"; }}'
+    texts = [run("meshrun", "--completion", shell).out, run("meshctl", "completion", shell).out]
+    script.write_text("\n".join([*texts, shown, ""]))
+    opened = Terminal(shell, script, place)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("typed", "run_as"),
+    [
+        ("meshrun --nproc-per", "--nproc-per-node"),
+        ("meshrun --on-hang rest", "--on-hang restart"),
+        ("meshrun --on-hang=rest", "--on-hang=restart"),
+        ("meshrun --rdzv-backend c1", "--rdzv-backend c10d"),
+        ("meshrun -h loca", "-h locality"),
+        ("meshrun --completion fi", "--completion fish"),
+        ("meshrun train_lo", "train_long_name.py"),
+        ("meshrun --nnodes 1:4 --mesh dp=2,tp=4 --standal", "--nnodes 1:4 --mesh dp=2,tp=4 --standalone"),
+        ("meshrun --nnodes=1:4 train_lo", "--nnodes=1:4 train_long_name.py"),
+        ("meshrun --log-dir logs_", "--log-dir logs_of_runs/"),
+        ("meshrun --log-dir train_", "--log-dir train_"),  # no directory
+        ("meshrun --max-restarts train_", "--max-restarts train_"),  # a number
+        ("meshrun train_long_name.py --nproc-per", "train_long_name.py --nproc-per"),  # the script's own
+        ("meshrun train_long_name.py --data logs_", "train_long_name.py --data logs_of_runs/"),
+    ],
+)  # fmt: skip
+def test_tab_completes_options_values_and_files(terminal: Terminal, typed: str, run_as: str) -> None:
+    assert terminal.complete(typed) == run_as
+
+
+def test_tab_knows_underscores_in_bash(terminal: Terminal) -> None:
+    if terminal.shell == "bash":
+        assert terminal.complete("meshrun --rdzv_back") == "--rdzv-backend"
+        assert terminal.complete("meshrun --max_restarts 3 --rdzv_back") == "--max_restarts 3 --rdzv-backend"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("meshrun --nproc-per", ["--nproc-per-node"]),
+        ("meshrun --on-hang r", ["report", "restart"]),
+        ("meshrun --on-hang=rest", ["--on-hang=restart"]),
+        ("meshrun -h loca", ["locality"]),
+        ("meshrun --mesh dp=2 --standal", ["--standalone"]),
+        ("meshrun train_lo", ["train_long_name.py"]),
+        ("meshrun --max-restarts train_", []),
+        ("meshrun train_long_name.py --nproc-per", []),
+        ("meshctl undr", ["undrain"]),
+    ],
+)
+def test_fish_completes_the_same(tmp_path: Path, typed: str, offered: list[str]) -> None:
+    (tmp_path / "train_long_name.py").touch()
+    program = f"{BIN}/meshrun --completion fish | source; {BIN}/meshctl completion fish | source; complete -C '{typed}'"
+    environ = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    command = ["fish", "--no-config", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=60, check=True)
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered
+
+
+def test_words_of_a_value_are_those_of_its_metavar() -> None:
+    assert completion.list_words(BY_NAME["rdzv-backend"]) == ("static", "c10d", "etcd")
+    assert completion.list_words(BY_NAME["nproc-per-node"]) == ("auto", "gpu", "cpu", "xpu")
+    assert completion.list_words(BY_NAME["tee"]) == ()
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_every_option_is_completed(shell: str) -> None:
+    text = completion.render(shell)
+    for option in TABLE:
+        assert (f"-l {option.name} " if shell == "fish" else option.flag) in text
+
+
+def test_another_shell_is_refused() -> None:
+    for command in (
+        ("meshrun", "--completion", "tcsh"),
+        ("meshrun", "--completion"),
+        ("meshctl", "completion", "tcsh"),
+    ):
+        outcome = run(*command)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert "bash" in outcome.err
