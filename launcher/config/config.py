@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from launcher.config.options.command_line import ParsedArgs, resolve_values
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams, Value, explain_signal, parse_integer
 from launcher.config.options.rendezvous import resolve_rendezvous, resolve_settings
-from launcher.config.options.table import TABLE
+from launcher.config.options.table import BY_NAME, TABLE
 from launcher.config.scrub import CALL_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize
@@ -148,8 +148,16 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
         resolved = schedulers.resolve(args.values, environ, hostname)
         values, note, missing = resolved.values, resolved.note, resolved.missing
     if args.script is None:
-        raise UsageError("no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains")
+        from launcher.config.options.remarks import explain_missing_script
+
+        usage = "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"
+        raise UsageError("no script given", explain_missing_script(args) or usage)
     notes = [note] if note else []
+    passed = {word.partition("=")[0][2:].replace("_", "-") for word in args.script_args}
+    if not passed.isdisjoint(BY_NAME) or any(name.startswith(("LAUNCHER_", "PET_")) for name in environ):
+        from launcher.config.options.remarks import list_remarks
+
+        notes += list_remarks(args, environ)
     for name, (effective, why) in _UNREAD_VARIABLES.items():
         if (text := environ.get(name, "")) and effective in ("", text):
             notes.append(f"{name}={text} has no effect: {why}")

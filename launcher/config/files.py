@@ -57,7 +57,9 @@ def _check_script(script: str) -> None:
             if script in _STDIN:
                 raise UsageError(*_FROM_STDIN)
             raise UsageError(f"script {called} is neither a file nor a directory", "every worker has to read it")
-        os.close(os.open(script, os.O_RDONLY))
+        descriptor = os.open(script, os.O_RDONLY)
+        is_program = stat.S_ISREG(mode) and os.read(descriptor, 4) == b"\x7fELF"
+        os.close(descriptor)
     except FileNotFoundError:
         raise UsageError(f"script {called} does not exist", _suggest_script(script)) from None
     except OSError as error:
@@ -65,6 +67,8 @@ def _check_script(script: str) -> None:
     if stat.S_ISDIR(mode):
         if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
             raise UsageError(f"{called} is a directory without __main__.py", "give the name of a script in it")
+    elif is_program:
+        raise UsageError(f"{called} is a program, not a script of Python", "--no-python runs it")
     elif _is_zip_without_main(script):
         raise UsageError(f"{called} is a zip file without __main__.py")
 

@@ -20,9 +20,12 @@ PROGRAM = "meshctl"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, the command's own, 2 for a usage error, 70 for a bug of ours."""
     cli.protect_imports()
+    from contextlib import suppress
+
     import click
 
     from launcher.model.console import write_stderr
+    from launcher.model.errors import UsageError
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -35,8 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         asked = context.command_path if context else PROGRAM
-        lists = "the commands" if asked == PROGRAM else "its options"
-        write_stderr(f"{PROGRAM}: error: {error.format_message()}\nhint: {asked} --help lists {lists}")
+        hint = f"{asked} --help lists {'the commands' if asked == PROGRAM else 'its options'}"
+        if asked.endswith(" doctor") and isinstance(error, click.NoSuchOption) and "--" not in words:
+            from launcher.config.options.command_line import find_option
+
+            with suppress(UsageError):  # then it is none of meshrun's either
+                option = find_option(error.option_name)
+                hint = f"options of meshrun follow --: meshctl doctor -- {option.flag} {option.metavar}".rstrip()
+        write_stderr(f"{PROGRAM}: error: {error.format_message()}\nhint: {hint}")
         return 2
     except Exception as error:
         return cli.report(error, PROGRAM)

@@ -51,6 +51,7 @@ class Mesh(Struct, frozen=True, kw_only=True):
         return ",".join(f"{axis.name}={'*' if axis.size is None else axis.size}" for axis in self.axes)
 
 
+_EXAMPLE = "write it like --mesh pp=4,dp=*,tp=8; * takes what is there"
 DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 """The mesh without --mesh."""
 
@@ -61,7 +62,7 @@ def parse(text: str) -> Mesh:
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
         if not equals or not name.isidentifier() or not name.isascii():
-            raise UsageError(f"mesh {text!r}: {part.strip()!r} is not NAME=SIZE", "write it like --mesh pp=4,dp=*,tp=8")
+            raise UsageError(f"mesh {text!r}: {part.strip()!r} is not NAME=SIZE", _EXAMPLE)
         # Workers read MESH_<AXIS>_RANK in capitals, so dp and DP would be one variable.
         if any(axis.name.upper() == name.upper() for axis in axes):
             raise UsageError(f"mesh {text!r} names the axis {name} twice")
@@ -70,7 +71,9 @@ def parse(text: str) -> Mesh:
         elif size.isascii() and size.isdigit() and len(size) < 10 and int(size) > 0:
             axes.append(Axis(name=name, size=int(size)))
         else:
-            raise UsageError(f"mesh {text!r}: the size of {name} is {size!r}, neither a positive number nor *")
+            raise UsageError(
+                f"mesh {text!r}: the size of {name} is {size!r}, neither a positive number nor *", _EXAMPLE
+            )
     stars = [axis.name for axis in axes if axis.size is None]
     if len(stars) > 1:
         raise UsageError(

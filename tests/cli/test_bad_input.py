@@ -130,6 +130,15 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
             "give more than 2.5 s\n",
         ),
         (["--nproc-per-node=gpu"], {}, "--nproc-per-node=gpu, but no GPU was found: ", ""),
+        ([], {"PET_NPROC_PER_NODE": "gpu"}, "PET_NPROC_PER_NODE=gpu, but no GPU was found: ", ""),
+        (
+            ["--rdzv-backend=foo"],
+            {},
+            "--rdzv-backend foo: the backends are static, c10d and etcd\n",
+            "on one node leave it",
+        ),
+        (["--mesh=dp=-1"], {}, "mesh 'dp=-1': the size of dp is '-1', ", "write it like --mesh pp=4,dp=*,tp=8; "),
+        ([sys.executable], {}, f"{sys.executable} is a program, not a script of Python\n", "--no-python runs it\n"),
         (["--mesh=dp=3"], {}, "mesh dp=3 needs 3 workers, not 1\n", None),
         (["odd\udcff.py"], {}, "script 'odd\\udcff.py' does not exist", None),
     ],
@@ -147,6 +156,25 @@ def test_remarks_come_before_the_job_and_on_stderr(place: Path) -> None:
     outcome = run("meshrun", "--monitor-interval=5", "train.py", cwd=place, environ={"CUDA_VISIBLE_DEVICES": ""})
     assert outcome.err.splitlines()[0].startswith("meshrun: --monitor-interval 5 has no effect: ")
     assert (outcome.out, outcome.code) == ("it runs\n", 0)
+
+
+def test_misspelt_variables_and_options_after_the_script_are_remarked_upon_and_the_job_runs(place: Path) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "", "LAUNCHER_NPROC_PER_NDOE": "2"}
+    outcome = run("meshrun", "train.py", "--nproc-per-node", "2", cwd=place, environ=environ)
+    assert outcome.err.splitlines()[:2] == [
+        "meshrun: LAUNCHER_NPROC_PER_NDOE has no effect: did you mean LAUNCHER_NPROC_PER_NODE?",
+        "meshrun: --nproc-per-node is passed to train.py: options of meshrun stand before the script",
+    ]
+    assert (outcome.out, outcome.code) == ("it runs\n", 0)
+
+
+def test_an_option_that_has_taken_the_script_is_named(place: Path) -> None:
+    outcome = run("meshrun", "--nproc-per-node", "train.py", cwd=place)
+    assert (outcome.out, outcome.code) == ("", 2)
+    assert outcome.err == (
+        "meshrun: error: no script given\n"
+        "hint: --nproc-per-node takes a value, N|auto|gpu|cpu|xpu|..., and has taken train.py\n"
+    )
 
 
 def test_python_m_launcher_says_the_same(place: Path) -> None:

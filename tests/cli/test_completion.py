@@ -31,7 +31,8 @@ SHELLS = {
 # A terminal without colours, one candidate in a line is enough, and no bell.
 START = {
     "bash": 'bind "set bell-style none"; bind "set completion-query-items 0"; bind "set page-completions off"; ',
-    "zsh": "unsetopt zle_bracketed_paste auto_remove_slash prompt_cr prompt_sp beep; LISTMAX=10000; autoload -Uz compinit; compinit -D; ",
+    "zsh": "unsetopt zle_bracketed_paste auto_remove_slash prompt_cr prompt_sp beep; LISTMAX=10000; "
+    "autoload -Uz compinit; compinit -D; ",
 }
 
 

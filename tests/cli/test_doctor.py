@@ -369,6 +369,10 @@ def test_a_rank_that_nobody_has_is_a_usage_error() -> None:
         (["doctor", "--no-such"], "meshctl: error: No such option"),
         (["doctor", "--nodes=0"], "meshctl: error: --nodes 0: from 1 to 4096 can be shown\n"),
         (["doctor", "--env=x"], "meshctl: error: Invalid value for '--env'"),
+        (
+            ["doctor", "--nproc_per_node", "4"],
+            "meshctl: error: No such option '--nproc_per_node'.\nhint: options of mesh",
+        ),
         (["docter"], "meshctl: error: No such command 'docter'."),
         (["status"], "meshctl: error: Missing argument 'RUN_ID'."),
     ],

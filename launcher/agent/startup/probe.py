@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LIMIT_S = 2.0  # for each step: a connection in a data centre takes milliseconds
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113 3.4: empty settings
 _SETTINGS_FRAME = 4
+_OTHER_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH: OpenSSL's x509_vfy.h
 _PORT_HINT = "etcd's usual port is 2379"
 _OTHER_PORT_HINT = "something else has the port: give all nodes another"
 _TLS_HINT = "write etcds:// in front of it, or protocol=https into --rdzv-conf"
@@ -109,9 +110,10 @@ def _probe_tls(
             reply = _send_preface(encrypted)
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".").lower()
-        return ProbeResult(
-            "wrong", f"the certificate of {endpoint} is refused: {reason}", "cacert=FILE in --rdzv-conf names its root"
-        )
+        hint = "cacert=FILE in --rdzv-conf names its root"
+        if error.verify_code in _OTHER_NAME:
+            hint = "--rdzv-endpoint takes one of the names or addresses in the certificate"
+        return ProbeResult("wrong", f"the certificate of {endpoint} is refused: {reason}", hint)
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             return ProbeResult("wrong", f"{endpoint} does not speak TLS", _PLAIN_HINT)

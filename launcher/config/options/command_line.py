@@ -131,7 +131,8 @@ def _make_unknown_error(word: str) -> UsageError:
 def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Value]:
     """Return each option's value with its origin: the command line, LAUNCHER_*, PET_*, else its default.
 
-    An empty text counts as not set. Raises UsageError for a text of more than TEXT_MAX characters.
+    An empty text counts as not set, except for an empty number on the command line. Raises UsageError for a text of
+    more than TEXT_MAX characters.
     """
     return {option.name: _resolve_value(option, flags, environ) for option in TABLE if option.read is not None}
 
@@ -139,7 +140,7 @@ def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict
 def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[str, str]) -> Value:
     candidates = [(option.flag, flags.get(option.name)), *((name, environ.get(name)) for name in option.all_variables)]
     for origin, text in candidates:
-        if text is None or (text == "" and option.is_text):
+        if text is None or (text == "" and (option.is_text or origin != option.flag)):
             continue
         if len(text) > TEXT_MAX:
             raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")

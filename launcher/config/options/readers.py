@@ -84,7 +84,7 @@ class Option(Struct, frozen=True):
 
     @property
     def is_text(self) -> bool:
-        """Whether an empty value counts as not set; for a number or a flag it is an error."""
+        """Whether an empty value counts as not set on the command line too; for a number or a flag it is an error."""
         return self.metavar not in ("", "N", "PORT", "SECONDS", "SETS")
 
     @property
@@ -294,7 +294,7 @@ def parse_backend(value: Value) -> str:
     known = ("static", "c10d", "etcd", "etcd-v2")
     if value.text not in known:
         question = suggest(value.text, {name: name for name in known})
-        raise UsageError(f"{value}: no such rendezvous backend", question or "on one node leave it out")
+        raise UsageError(f"{value}: the backends are static, c10d and etcd", question or "on one node leave it out")
     return value.text
 
 

@@ -33,6 +33,7 @@ def make_node_slots(config: Config, environ: Mapping[str, str]) -> tuple[tuple[S
     return assign_devices(
         config.worker_count, config.devices_per_worker, environ, python=config.python, request=config.devices,
         isolates_workers=config.device_binding == "visible", framework=config.framework,
+        origin=config.origins["worker_count"],
     )  # fmt: skip
 
 
@@ -45,20 +46,22 @@ def assign_devices(
     request: DeviceRequest | None = None,
     isolates_workers: bool = False,
     framework: str = "torch",
+    origin: str = FLAG,
     accelerators: Sequence[Detector] | None = None,
     cpu: Detector | None = None,
 ) -> tuple[tuple[Slot, ...], str]:
     """Return the node's slots, and a sentence that explains their number.
 
-    `worker_count` None: not given. `devices_per_worker` None: one, or what is usual for `framework`. `python`: the
-    workers' interpreter. `request`: --devices. `isolates_workers`: whether a worker will see its own devices only. The
-    detectors are for tests. Raises UsageError if the devices cannot be divided like that, or are of two kinds.
+    `worker_count` None: not given; `origin`: where it is from. `devices_per_worker` None: one, or what is usual for
+    `framework`. `python`: the workers' interpreter. `request`: --devices. `isolates_workers`: whether a worker will see
+    its own devices only. The detectors are for tests. Raises UsageError if the devices cannot be divided like that, or
+    are of two kinds.
     """
     cpu = cpu or CpuDetector()
     if request is not None and request.kind == "cpu" and not request.variable:
         worker_count = request.number if worker_count is None else worker_count
         return _assign_cpus(worker_count, devices_per_worker, cpu.detect(environ))
-    inventory = _find_inventory(worker_count, environ, python, request, isolates_workers, accelerators)
+    inventory = _find_inventory(worker_count, environ, python, request, isolates_workers, accelerators, origin)
     if inventory.devices:
         width = devices_per_worker or _choose_width(inventory.devices, framework, python, environ)
         return _assign_accelerators(worker_count, width, inventory)
@@ -72,6 +75,7 @@ def _find_inventory(
     request: DeviceRequest | None,
     isolates_workers: bool,
     detectors: Sequence[Detector] | None,
+    origin: str,
 ) -> Inventory:
     """Return the accelerators to use; none where workers run on the CPU. Raises UsageError."""
     if request is not None:
@@ -85,7 +89,7 @@ def _find_inventory(
 
         inventory = find_devices(detectors or (TorchDetector(worker_count, python),), environ)
         if not inventory.devices:
-            raise UsageError(f"{FLAG}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+            raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
         return inventory
     if detectors is None:
         kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
@@ -96,7 +100,7 @@ def _find_inventory(
     if not inventory.devices and inventory.mistake and worker_count in _COUNTS_FROM_DEVICES:
         raise UsageError(inventory.mistake, f"{FLAG}=cpu runs on the CPU whatever it says")
     if not inventory.devices and worker_count == "gpu":
-        raise UsageError(f"{FLAG}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+        raise UsageError(f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
     return inventory
 
 

@@ -185,6 +185,15 @@ def test_an_empty_text_counts_as_not_given() -> None:
     assert command_line.resolve_values({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
 
 
+def test_an_empty_variable_counts_as_not_given_and_an_empty_number_on_the_command_line_is_one() -> None:
+    environ = {"PET_MAX_RESTARTS": "", "LAUNCHER_STANDALONE": "", "LAUNCHER_LEASE_TTL": "", "PET_STANDALONE": "1"}
+    found = command_line.resolve_values({}, environ)
+    assert found["max-restarts"].is_default
+    assert found["lease-ttl"].is_default
+    assert found["standalone"].origin == "PET_STANDALONE"
+    assert command_line.resolve_values({"max-restarts": ""}, {})["max-restarts"].origin == "--max-restarts"
+
+
 def test_our_own_options_have_no_pet_variable() -> None:
     assert table.BY_NAME["mesh"].variables == ("LAUNCHER_MESH",)
     assert command_line.resolve_values({}, {"PET_MESH": "dp=2"})["mesh"].is_default

@@ -133,7 +133,7 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         (["--rdzv-backend=etcd"], "--rdzv-backend etcd needs --rdzv-endpoint"),
         (["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
          "a run that meets in etcd needs a name, and no --rdzv-id is given"),
-        (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: no such rendezvous backend"),
+        (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: the backends are static, c10d and etcd"),
         (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: zk:// is not known"),
         ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, and --rdzv-backend c10d "
          "another way to meet"),

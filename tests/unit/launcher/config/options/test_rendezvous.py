@@ -82,7 +82,7 @@ def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--rdzv-backend=c10"], "--rdzv-backend c10: no such rendezvous backend"),
+        (["--rdzv-backend=c10"], "--rdzv-backend c10: the backends are static, c10d and etcd"),
         (["--node-rank=1"], "--node-rank 1: a job of one node has only node rank 0"),
         (["--node-rank=-1"], "--node-rank -1 is not a whole number of at least 0"),
         (["--master-port=65536"], "--master-port 65536: a port is a number from 0 (any free one) to 65535"),

@@ -1,0 +1,74 @@
+"""Remarks on what meshrun does not read, and was perhaps meant to: misspelt variables, options after the script.
+
+Neither is an error. Other programs may own variables that begin with LAUNCHER_, so only a name that is nearly one of
+ours is remarked upon; and a script may have an option that is called like one of meshrun's, so only names that few
+scripts use are, if meshrun was not given the option itself. Imported only where there is something to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcher.config.options.command_line import ParsedArgs
+from launcher.config.options.table import BY_NAME, TABLE
+from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
+from launcher.model.errors import sanitize, suggest
+
+FAMILIES = ("LAUNCHER_", "PET_")
+SIMILARITY = 0.8  # two letters exchanged in a name of ten are more alike, GROUP and GROW are less
+# What meshrun and its workers read or set that is no option.
+_OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
+    f"LAUNCHER_{name}" for name in (
+        "AGENT_SOCKET", "BOARD", "FORK_SERVER", "LOCAL_RANK", "NODE_LABELS", "NODE_LABELS_FILE", "NODE_NAME", "PLACE",
+        "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
+    )
+}  # fmt: skip
+KNOWN = _OTHERS.union(*(option.all_variables for option in TABLE))
+_UNMISTAKABLE = frozenset({
+    "devices-per-worker", "failure-report", "grow-delay", "hang-timeout", "heartbeat-timeout", "join-grace",
+    "local-ranks-filter", "max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-conf", "rdzv-endpoint",
+    "rdzv-id", "rejoin-timeout", "restart-window", "shutdown-timeout", "signals-to-handle",
+})  # fmt: skip
+
+
+def list_remarks(args: ParsedArgs, environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each misspelt variable, and one for options after the script."""
+    return [*list_misspelt_variables(environ), *_list_passed_options(args)]
+
+
+def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that is not known and nearly has the name of one that is.
+
+    Its value is not repeated: it may be meant for a secret.
+    """
+    unknown = sorted(name for name in environ if name.startswith(FAMILIES) and name not in KNOWN)
+    found = []
+    for name in unknown:
+        family = next(family for family in FAMILIES if name.startswith(family))
+        # A name of the other family is near if nothing else differs: PET_MESH, which only torchrun's options have.
+        candidates = {variable.removeprefix(family): variable for variable in KNOWN if variable.startswith(family)}
+        suffix = name.removeprefix(family)
+        own = f"LAUNCHER_{suffix}"
+        question = f"did you mean {own}?" if own in KNOWN else suggest(suffix, candidates, SIMILARITY)
+        if question:
+            found.append(f"{sanitize(name)} has no effect: {question}")
+    return found
+
+
+def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
+    flags = dict.fromkeys(word.partition("=")[0] for word in args.script_args if word.startswith("--"))
+    names = {flag: flag[2:].replace("_", "-") for flag in flags}
+    found = [flag for flag, name in names.items() if name in _UNMISTAKABLE and name not in args.values]
+    if found and args.script is not None:
+        script = sanitize(args.script)
+        which = f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} passed to {script}"
+        yield f"{which}: options of meshrun stand before the script"
+
+
+def explain_missing_script(args: ParsedArgs) -> str:
+    """Return which option has taken the script for its value, as in `meshrun --nproc-per-node train.py`; "" if none."""
+    for name, text in args.values.items():
+        if text.endswith(".py"):
+            option = BY_NAME[name]
+            return f"{option.flag} takes a value, {option.metavar}, and has taken {sanitize(text)}"
+    return ""

@@ -1,0 +1,68 @@
+"""What is remarked upon although nothing reads it: names that are nearly ours, options behind the script."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from launcher.config.options import command_line
+from launcher.config.options.remarks import KNOWN, list_misspelt_variables, list_remarks
+from launcher.ranks.environments import torch as torch_environment
+from tests.support.documents.pages import ROOT
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LAUNCHER_NPROC_PER_NDOE", "LAUNCHER_NPROC_PER_NODE"),
+        ("LAUNCHER_NPROC", "LAUNCHER_NPROC_PER_NODE"),
+        ("LAUNCHER_JOB_SECRT", "LAUNCHER_JOB_SECRET"),
+        ("LAUNCHER_RDZV_ENDPONT", "LAUNCHER_RDZV_ENDPOINT"),
+        ("PET_MAX_RESTART", "PET_MAX_RESTARTS"),
+        ("PET_MESH", "LAUNCHER_MESH"),
+    ],
+)
+def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str, meant: str) -> None:
+    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"{name} has no effect: did you mean {meant}?"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LAUNCHER_DIR", "LAUNCHER_JOB_FILE", "LAUNCHER_WORKDIR", "LAUNCHER_GROUP", "LAUNCHER_", "PET_", "LAUNCHERS"],
+)
+def test_other_programs_may_have_variables_of_their_own(name: str) -> None:
+    assert list_misspelt_variables({name: "1"}) == []
+
+
+def test_every_variable_in_the_code_is_known_and_causes_no_remark() -> None:
+    texts = (path.read_text() for folder in ("launcher", "rendezvous") for path in (ROOT / folder).rglob("*.py"))
+    named = {name for text in texts for name in re.findall(r'"(LAUNCHER_[A-Z_]+[A-Z])"', text)}
+    assert {"LAUNCHER_ROUND", "LAUNCHER_POD_GRACE"} <= named
+    assert named <= KNOWN
+    assert list_misspelt_variables(dict.fromkeys(KNOWN, "1")) == []
+    assert torch_environment  # whose variables a meshrun inside a worker inherits
+
+
+def remarks(line: str) -> list[str]:
+    return list_remarks(command_line.parse(line.split()), {})
+
+
+def test_options_behind_the_script_are_remarked_upon_if_they_can_only_be_ours() -> None:
+    sentence = " passed to t.py: options of meshrun stand before the script"
+    assert remarks("t.py --nproc-per-node 2") == ["--nproc-per-node is" + sentence]
+    assert remarks("t.py --max_restarts=3 --lr 1 --nnodes 2") == ["--max_restarts, --nnodes are" + sentence]
+    assert remarks("t.py --help --version --module --log-dir x --devices 2 --mesh a --nproc 2 -r3") == []
+    assert remarks("--nproc-per-node 2 t.py --nproc-per-node 2") == []  # the script has this option too
+
+
+def test_a_run_without_such_names_does_not_even_look() -> None:
+    program = (
+        "import sys; from launcher import cli; config = cli.parse(['train.py', '--lr=1', '--hidden'], {'HOME': '/'});"
+        "print([name for name in ('difflib', 'launcher.config.options.remarks') if name in sys.modules], config.notes);"
+        "cli.parse(['train.py'], {'LAUNCHER_MAX_RESTARTS': '1'}); print('difflib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[] ()\nFalse\n"
