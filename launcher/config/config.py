@@ -136,10 +136,13 @@ class Config(Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str]
 
 
-def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname: str = "") -> Config:
+def resolve(
+    args: ParsedArgs, environ: Mapping[str, str], python: str, hostname: str = "", *, is_whole_job: bool = True
+) -> Config:
     """Return the Config of this command line and environment. Raises UsageError for invalid values.
 
     `python`: the interpreter for the workers. `hostname`: this node's, which a scheduler may have chosen.
+    `is_whole_job`: without a network a mesh must fit this node alone.
     """
     values, note, missing = resolve_values(args.values, environ), "", ""
     if not environ.keys().isdisjoint(SCHEDULER_VARIABLES):
@@ -172,7 +175,7 @@ def resolve(args: ParsedArgs, environ: Mapping[str, str], python: str, hostname:
         notes.append(f"{values['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
     fields = {"nodes_min": nodes[0], "nodes_max": nodes[1], **resolve_rendezvous(values, notes, nodes)}
     is_alone = fields["network"] is None
-    if is_alone and mesh is not None and isinstance(workers, int):
+    if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
     placement = (option.name for option in TABLE if option.part == "placement_options")
     nodes = fields["nodes_min"], fields["nodes_max"]

@@ -31,22 +31,24 @@ DEFAULT_LEVELS = "spine,leaf"
 @meshctl.command()
 @click.option("--env", "rank", metavar="RANK", type=int, help="Show what the worker of this rank would get.")
 @click.option("--nodes", metavar="N", type=int, help="As if there were so many nodes like this one.")
+@click.option("--all", "is_whole", is_flag=True, help="Everything that was examined, the verdict last.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
-def doctor(rank: int | None, nodes: int | None, as_json: bool, words: tuple[str, ...]) -> int:
+def doctor(rank: int | None, nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
     """Show what meshrun would work with here, and what would stop or hurt a job.
 
-    Every option's value and where it comes from, the devices, the frameworks, where this node stands, its limits,
-    addresses and store; then warnings, each with a remedy, and a verdict. The exit code is 1 if something would
-    stop a job.
+    A verdict, warnings, each with a remedy, and what was given and found. With --all also every option's value and
+    where it comes from, the frameworks, where this node stands, its limits and addresses. The exit code is 1 if
+    something would stop a job.
 
     Options after -- count as if meshrun had got them. Nothing is written, and no worker started.
     """
     from launcher.meshctl.doctor.examine import examine
-    from launcher.meshctl.doctor.render import render_text
+    from launcher.meshctl.doctor.render import render_brief, render_text
 
     found = examine(words, os.environ, rank=rank, node_count=nodes)
-    write_stdout(json.dumps(found, indent=2) if as_json else render_text(found))
+    render = render_text if is_whole or rank is not None else render_brief
+    write_stdout(json.dumps(found, indent=2) if as_json else render(found))
     return 0 if found["verdict"]["would_start"] else 1
 
 

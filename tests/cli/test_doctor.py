@@ -14,7 +14,8 @@ import pytest
 
 from launcher.config.options import table
 from launcher.meshctl.doctor.examine import examine
-from launcher.meshctl.doctor.render import render_text
+from launcher.meshctl.doctor.render import render_brief, render_text
+from launcher.model.errors import UsageError
 from tests.cli.running import Outcome, run
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -31,7 +32,7 @@ def words(outcome: Outcome) -> str:
 
 def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
     environ = {**NO_GPU, "PET_ROLE": "trainer", "LAUNCHER_MAX_RESTARTS": "3", "PET_MAX_RESTARTS": "9"}
-    outcome = run("meshctl", "doctor", "--", "--nproc-per-node=2", environ=environ)
+    outcome = run("meshctl", "doctor", "--all", "--", "--nproc-per-node=2", environ=environ)
     assert (outcome.code, outcome.err) == (0, "")
     found = rows(outcome)
     assert ["nproc-per-node", "2", "--nproc-per-node"] in found
@@ -44,8 +45,12 @@ def test_doctor_shows_every_working_option_with_its_value_and_origin() -> None:
 
 def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:
     environ = {**NO_GPU, "LAUNCHER_DUPLICATE_STDOUT_FILTERS": "loss", "HTTPS_PROXY": "http://proxy:3128"}
-    outcome = run("meshctl", "doctor", "--", "--log-dir=" + "d" * 90, "--nproc-per-node=1", environ=environ)
+    given = ("--", "--log-dir=" + "d" * 90, "--nproc-per-node=1")
+    brief = run("meshctl", "doctor", *given, environ=environ).out.splitlines()
+    outcome = run("meshctl", "doctor", "--all", *given, environ=environ)
     lines = outcome.out.splitlines()
+    assert brief[0] == lines[-1]
+    assert max(map(len, (line for line in brief if " " in line.strip()))) <= 80
     whole = [line for line in lines if " " in line.strip()]  # a word that is longer is not torn
     assert max(map(len, whole)) <= 80
     assert not re.search(r"[^\x20-\x7e\n]", outcome.out)
@@ -55,7 +60,7 @@ def test_the_text_fits_80_columns_and_ends_with_a_verdict() -> None:
 
 
 def test_values_begin_in_one_column_whatever_the_names() -> None:
-    lines = run("meshctl", "doctor", environ=NO_GPU).out.splitlines()
+    lines = run("meshctl", "doctor", "--all", environ=NO_GPU).out.splitlines()
     begin, end = lines.index("options at their defaults"), lines.index("options given")
     table = [line for line in lines[begin + 1 : end] if " " in line.strip()]
     assert len(table) > 40
@@ -92,8 +97,50 @@ def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
     outcome = run("meshctl", "doctor", "--", "--nproc-per-node=gpu", environ=NO_GPU)
     assert "\na run would not start: --nproc-per-node=gpu, but no GPU was found" in outcome.out
     assert "\nwould stop a job: --nproc-per-node=gpu, but no GPU was found" in outcome.out
-    assert outcome.out.endswith("\nverdict: 1 thing would stop a job here\n")
+    assert outcome.out.startswith("verdict: 1 thing would stop a job here\n\nwould stop a job: --nproc-per-node=gpu")
     assert (outcome.code, outcome.err) == (1, "")
+
+
+def test_in_brief_the_verdict_comes_first_and_a_quiet_machine_fits_half_a_screen() -> None:
+    lines = run("meshctl", "doctor", environ=NO_GPU).out.splitlines()
+    assert lines[0].startswith("verdict: ")
+    assert lines[-1].startswith("--all shows every option")
+    quiet = examine([], NO_GPU) | {"findings": []}
+    assert len(render_brief(quiet).splitlines()) < 12
+    assert len(render_text(quiet).splitlines()) > 60
+
+
+def hurts(*given: str, **environ: str) -> list[tuple[str, str]]:
+    found = examine(given, {**NO_GPU, **environ})["findings"]
+    return [(finding["check"], finding["seen"]) for finding in found if finding["level"] == "hurt"]
+
+
+def test_many_workers_on_few_cpus_may_hurt() -> None:
+    count = len(os.sched_getaffinity(0))
+    seen = [text for check, text in hurts(f"--nproc-per-node={count * 32}") if check == "cpus"]
+    assert seen == [f"this process may run on {count} CPUs, for {count * 32} workers"]
+    assert "cpus" not in dict(hurts(f"--nproc-per-node={count}"))
+
+
+def test_a_loopback_address_may_hurt_a_job_of_several_nodes_only() -> None:
+    place = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29400", "--nproc-per-node=1")
+    seen = "this node's address is 127.0.0.1, which nodes on other machines cannot reach"
+    assert ("address", seen) in hurts("--nnodes=2", *place)
+    assert "address" not in dict(hurts("--nnodes=1", *place))
+
+
+def test_a_misspelt_variable_may_hurt_and_is_said_once() -> None:
+    environ = {**NO_GPU, "LAUNCHER_NPROC_PER_NDOE": "2"}
+    found = [finding["seen"] for finding in examine([], environ)["findings"] if "NDOE" in finding["seen"]]
+    assert found == ["LAUNCHER_NPROC_PER_NDOE has no effect: did you mean LAUNCHER_NPROC_PER_NODE?"]
+    assert ("variables", found[0]) in hurts(LAUNCHER_NPROC_PER_NDOE="2")
+
+
+def test_a_mesh_is_that_of_all_nodes_that_are_assumed() -> None:
+    given = ("--nproc-per-node=4", "--mesh=pp=2,dp=*,tp=3")
+    with pytest.raises(UsageError, match="needs a multiple of 6 workers, not 4"):
+        examine(given, NO_GPU)
+    assert shown(*given, environ=NO_GPU, rank=0, nodes=4)["world_size"] == 12
 
 
 def test_a_missing_script_and_a_missing_python_would_stop_a_job(tmp_path: Path) -> None:

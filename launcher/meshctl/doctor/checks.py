@@ -31,6 +31,7 @@ SHARED_MEMORY_SMALL = 64 * MIB
 SHARED_MEMORY_FULL = 16 * MIB  # less than this free, and the next DataLoader fails
 MEMORY_PER_WORKER = 1024 * MIB
 LOCKED_MEMORY_SMALL = 1024 * MIB
+CPU_SHARERS = 2  # workers without accelerators that a trial may put on one CPU
 LAUNCHER_PROCESSES = 3  # agent, keeper and supervisor
 THREADS_PER_WORKER = 64  # a worker of torch has threads for autograd, for every data loader, for NCCL
 FILES_MIN = {False: 9, True: 28}  # with one worker (measured); True: with all connections to other nodes
@@ -134,7 +135,7 @@ def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         seen = f"a quota of {format_number(quota.most)} CPUs for {format_workers(workers)}, in {quota.origin}"
         harm = "the kernel stops all of them for the rest of each period once it is used up, and peers wait for them"
         yield Finding("cpu-quota", "hurt", seen, harm, "give the container at least one CPU per worker, better several")
-    elif machine.cpu_count < workers and run.accelerators:
+    elif machine.cpu_count * (1 if run.accelerators else CPU_SHARERS) < workers:
         seen = f"this process may run on {format_number(machine.cpu_count)} CPUs, for {format_workers(workers)}"
         harm = "workers take turns, and all wait for the slowest"
         yield Finding("cpus", "hurt", seen, harm, "give the job more CPUs, or start fewer workers")

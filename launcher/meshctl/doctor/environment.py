@@ -59,7 +59,7 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     the nodes do not make a world.
     """
     mesh = config.mesh or DEFAULT_MESH
-    if config.network is None and config.mesh is not None:
+    if count == 1 and config.network is None and config.mesh is not None:
         meshes.require_fit(config.mesh, len(slots))
     place = locality.path if locality is not None and config.network is not None else ()
     limits, costs = parse_limits_and_costs(

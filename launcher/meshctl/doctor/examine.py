@@ -25,6 +25,7 @@ from launcher.agent.membership import make_settings
 from launcher.config import config, credentials, files, frameworks, schedulers
 from launcher.config.config import Config
 from launcher.config.options import command_line
+from launcher.config.options.remarks import list_misspelt_variables
 from launcher.hardware import slice_identity
 from launcher.hardware.accelerators import named
 from launcher.hardware.accelerators.contract import KINDS, Inventory, find_visible_variable
@@ -72,7 +73,13 @@ def examine(
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
     hostname = os.uname().nodename
-    run = config.resolve(replace(words, script=words.script or NO_SCRIPT), environ, python, hostname)
+    run = config.resolve(
+        replace(words, script=words.script or NO_SCRIPT),
+        environ,
+        python,
+        hostname,
+        is_whole_job=node_count in (None, 1),
+    )
     gathered = schedulers.resolve(words.values, environ, hostname)
     findings: list[Finding] = []
 
@@ -116,7 +123,10 @@ def examine(
     if words.script is not None:
         with _report(findings, "script"):
             files.check(replace(run, log_dir=None))  # which would be created
-    findings = sort_findings([*findings, *(Finding("options", "note", note) for note in run.notes)])
+    misspelt = list_misspelt_variables(environ)
+    findings += [Finding("variables", "hurt", sentence, "a run ignores it") for sentence in misspelt]
+    notes = (Finding("options", "note", note) for note in run.notes if note not in misspelt)
+    findings = sort_findings([*findings, *notes])
     return {
         "version": VERSION,
         "meshrun": __version__,

@@ -96,13 +96,19 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
         reason = f"the first address of {config.interface} that others can use ({config.origins['interface']})"
     else:
         reason = f"what is sent to the store at {store} leaves from it"
+    problems = []
     if is_local_only(address):
         reason += "; nodes on other machines cannot reach it"
+        if config.nodes_max != 1:
+            seen = f"this node's address is {address}, which nodes on other machines cannot reach"
+            harm = "agents and workers of other machines would look for this node on their own"
+            remedy = "--local-addr or --interface names another; on one machine alone it is right"
+            problems = [Finding("address", "hurt", seen, harm, remedy)]
     try:
         require_master_port(config)
     except LauncherError as error:
-        return address, reason, [make_stop("master-port", error, "workers would not find each other")]
-    return address, reason, []
+        return address, reason, [*problems, make_stop("master-port", error, "workers would not find each other")]
+    return address, reason, problems
 
 
 def _fail_address(error: LauncherError) -> tuple[str, str, list[Finding]]:

@@ -1,6 +1,8 @@
-"""Renders the examination as text: 80 columns, no colours, the warnings and the verdict last.
+"""Renders the examination as text, 80 columns, no colours: in brief, or all of it.
 
-Users read the end first, since that remains on the screen. A name that is longer than its column has a line for
+In brief the verdict is the first line, the warnings follow, the worst first, and then the few facts that differ from
+machine to machine. All of it is long, and users read the end first, since that remains on the screen: there the
+warnings and the verdict are the last lines. A name that is longer than its column has a line for
 itself, so that nothing after it moves.
 """
 
@@ -15,6 +17,31 @@ from launcher.model.text import WIDTH, format_bytes, format_number
 
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits
 _ORIGIN_COLUMN = 46  # where the origins of values begin
+
+
+def render_brief(found: Mapping[str, Any]) -> str:
+    """Render the verdict, the findings, and what was given or found here."""
+    findings, store = found["findings"], found["store"]
+    lines = [f"verdict: {found['verdict']['sentence']}"]
+    for finding in findings:
+        lines += ["", *_format_finding(finding)]
+    lines += ["", *_format_head(found)]
+    options = found["options"].items()
+    given = [(name, value["value"] or "-", value["origin"]) for name, value in options if value["origin"] != "default"]
+    secrets = [(name, f"given by {variable}") for name, variable in found["secrets"].items()]
+    devices = [kind for kind in found["devices"] if kind["count"] and kind["kind"] != "cpu"]
+    parts: dict[str, Iterable[str]] = {
+        "options given": _format_rows(given),
+        "secrets (their values are not shown)": _format_rows(secrets),
+        "job controller": _format_scheduler(found["controller"]) if found["controller"] else (),
+        "devices": _format_rows((kind["kind"], f"{kind['count']}: {kind['reason']}") for kind in devices),
+        "store": _format_store(store) if store and not any(one["check"] == "store" for one in findings) else (),
+    }
+    for heading, rows in parts.items():
+        if shown := [*rows]:
+            lines += ["", heading, *shown]
+    lines += ["", "--all shows every option with its origin, this machine, its network, and more"]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def render_text(found: Mapping[str, Any]) -> str:
