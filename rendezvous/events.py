@@ -383,8 +383,9 @@ class Log(Action, frozen=True):
 
 
 class Exit(Action, frozen=True):
-    """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends."""
+    """This agent ends. `verdict` is the job's, None if this agent leaves before the job ends. `hint`: for the user."""
 
     exit_code: int
     reason: str
     verdict: Verdict | None
+    hint: str = ""

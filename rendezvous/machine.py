@@ -59,6 +59,7 @@ class MemberMachine:
         secret: bytes = b"",
         attempt: str = "",
         hosts_store: bool = False,
+        command_labels: tuple[str, ...] = (),
     ) -> None:
         if attempt and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 16):
             raise SettingsError(f"the attempt is {attempt!r}, it must be a number")
@@ -70,7 +71,7 @@ class MemberMachine:
             presence_address=presence_address,
         )
         spec = replace(spec, has_secret=bool(secret))
-        setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store)
+        setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, command_labels)
         self.state = MemberState(setup, worker_port, rng, secret)
 
     # --- public ---
@@ -327,7 +328,7 @@ class MemberMachine:
     def _finish(self, request: Finish, now: float) -> None:
         if not self.state.membership.is_final:
             self.state.membership.move("finished")
-            leave.finish(self.state, request.exit_code, request.reason, request.verdict, now)
+            leave.finish(self.state, request, now)
 
     def _suspect_removal(self, loss_reason: str, now: float) -> None:
         """The own key is gone, or the others continued: kill at once, then find out whether this node was removed."""

@@ -34,6 +34,7 @@ Cause = Literal["failure", "loss", "isolation", "leaving", "growth", "end", ""]
 end of the job; "" if it is not known.
 """
 CAUSE_NODES_MAX = 16
+WORD_CODE_LENGTH = 4
 FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]
 
 
@@ -44,12 +45,17 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Spec(Record, frozen=True, kw_only=True):
-    """What every agent of a job must agree on before it may join. `digest` covers the command and its arguments."""
+    """What every agent of a job must agree on before it may join. `digest` covers the command and its arguments.
+
+    `word_codes`: WORD_CODE_LENGTH letters of a hash of each word of the command, empty if there are many: they decide
+    nothing, but tell which word differs. The words themselves are not stored, since some may be secret.
+    """
 
     mesh: str
     limits: str
     digest: str
     has_secret: bool = False
+    word_codes: str = ""
 
 
 class Member(Record, frozen=True, kw_only=True):

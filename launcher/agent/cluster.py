@@ -24,7 +24,7 @@ from launcher.config.config import Config
 from launcher.config.options.rendezvous import UNNAMED_RUN
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import TemporaryError, sanitize
 from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import Mesh
 from launcher.model.node import Device
@@ -35,7 +35,7 @@ from rendezvous.driver.driver import Driver
 from rendezvous.errors import MeshrunError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import Spec
+from rendezvous.records import WORD_CODE_LENGTH, Spec
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
 _PAUSE_S = 0.1  # between two probes
 MEASURED_LEVELS = ("spine", "leaf")
+CODED_WORDS_MAX = 256  # of a command, each of which has a code of 4 letters in the job's record
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
@@ -111,8 +112,9 @@ class ClusterMembership(NodeMembership):
             spec=Spec(
                 mesh=str(mesh),
                 limits=f"{format_options(*asked)}{format_agreed_options(config, settings)}",
-                digest=_hash_command(config),
+                digest=_hash(_list_words(config)),
                 has_secret=bool(startup.credentials.secret),
+                word_codes=make_word_codes(config),
             ),
             node_name=startup.name,
             boot_id=startup.boot_id,
@@ -126,6 +128,7 @@ class ClusterMembership(NodeMembership):
             secret=startup.credentials.secret,
             attempt="" if config.attempt is None else str(config.attempt),
             hosts_store=self._server is not None,
+            command_labels=label_words(config),
         )
         presence = PeerConnections(
             listener=startup.listener,
@@ -307,9 +310,33 @@ def format_agreed_options(config: Config, settings: Settings) -> str:
     return "".join(f" {word}" for word, is_given in words.items() if is_given)
 
 
-def _hash_command(config: Config) -> str:
-    """Return a short hash of what all nodes must run alike: the command and its arguments."""
+def _list_words(config: Config) -> list[str]:
+    """Return what all nodes must run alike: the form of the script, the script, and its arguments."""
+    return [config.launch_mode, config.script, *config.script_args]
+
+
+def _hash(words: Sequence[str] | str) -> str:
     import hashlib
 
-    command = json.dumps([config.launch_mode, config.script, *config.script_args])
-    return hashlib.sha256(command.encode(errors="surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(words).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def make_word_codes(config: Config) -> str:
+    """Return a code of each word of the command, too short to tell more of it than whether it is another one."""
+    words = _list_words(config)
+    return "".join(_hash(word)[:WORD_CODE_LENGTH] for word in words) if len(words) <= CODED_WORDS_MAX else ""
+
+
+def label_words(config: Config) -> tuple[str, ...]:
+    """Return what each word of the command is called in a message, without values of arguments: some are secret."""
+    labels = ["the form of the script", f"the script {sanitize(config.script)}"]
+    option = ""
+    for number, word in enumerate(config.script_args, 1):
+        name, equals, _ = word.partition("=")
+        if len(word) > 1 and word[0] == "-" and not word[1].isdigit():
+            labels.append(sanitize(name))
+            option = "" if equals else name
+        else:
+            labels.append(f"the value of {sanitize(option)}" if option else f"argument {number} of the script")
+            option = ""
+    return tuple(labels)

@@ -108,11 +108,15 @@ def _may_join(state: MemberState, now: float) -> bool:
         item = cache.keys.get(state.job.spec)
         spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
     except RecordError as error:  # a job of another version, or with a secret that this agent does not know
-        state.ask(Finish(EXIT_USAGE, str(error)))
+        state.ask(Finish(EXIT_USAGE, str(error), hint=error.hint or ""))
         return False
-    difference = describe_difference(setup.run_id, spec, setup.spec) if spec is not None else ""
+    difference = ""
+    if spec is not None and spec != setup.spec:
+        from rendezvous.member import refusal
+
+        difference = refusal.describe_difference(setup.run_id, spec, setup.spec, setup.command_labels)
     if difference:
-        state.ask(Finish(EXIT_USAGE, difference))
+        state.ask(Finish(EXIT_USAGE, difference, hint=refusal.HINT))
     elif verdict is not None:
         prefix = "" if was_member else f"run {setup.run_id} has already ended: "
         if prefix and verdict.kind == "success":  # which an agent does not report otherwise
@@ -255,15 +259,3 @@ def _parse_attempt(job: records.Keys) -> int:
     """Return the attempt number that the job key begins with, 0 if attempts are not counted."""
     number, dash, _ = job.root.rpartition("/")[2].partition("-")
     return int(number) if dash and number.isdigit() else 0
-
-
-def describe_difference(run_id: str, theirs: Spec, ours: Spec) -> str:
-    """Describe how this agent's job differs from the run's; empty if they are the same."""
-    if theirs.has_secret != ours.has_secret:
-        return f"run {run_id} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
-    for name in ("mesh", "limits", "digest"):
-        run_value, own_value = getattr(theirs, name), getattr(ours, name)
-        if run_value != own_value:
-            label = "command" if name == "digest" else name
-            return f"run {run_id} was started with {label} {run_value!r}, this agent has {own_value!r}"
-    return ""

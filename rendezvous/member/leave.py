@@ -107,17 +107,17 @@ def explain_fence(state: MemberState, loss_reason: str, now: float) -> None:
     state.requests.wake_by(lease.membership_until)
 
 
-def finish(state: MemberState, exit_code: int, reason: str, verdict: Verdict | None, now: float) -> None:
+def finish(state: MemberState, asked: Finish, now: float) -> None:
     """Give up the membership and end, without waiting for the store's reply."""
     requests, lease_id = state.requests, state.lease.id
-    state.leaving.exit_action = Exit(exit_code, reason, verdict)
+    state.leaving.exit_action = Exit(asked.exit_code, asked.reason, asked.verdict, asked.hint)
     state.cache.unwatch_all()
     if lease_id is not None:
         requests.give_back(lease_id)
     requests.drop_requests()
     if state.setup.hosts_store and state.is_member:
         state.leaving.exit_by = now + state.settings.farewell_s
-        sentence = f"{reason}; staying up to {state.settings.farewell_s:g} s, others use this node's store"
+        sentence = f"{asked.reason}; staying up to {state.settings.farewell_s:g} s, others use this node's store"
         requests.log(sentence, "host stays")
         advance(state, now)
     else:

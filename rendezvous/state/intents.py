@@ -33,11 +33,15 @@ class SuspectRemoval(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does."""
+    """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does.
+
+    `hint`: what the user can do.
+    """
 
     exit_code: int
     reason: str
     verdict: Verdict | None = None
+    hint: str = ""
 
 
 class ExitNow(Struct, frozen=True):

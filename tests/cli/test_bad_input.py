@@ -158,7 +158,7 @@ def test_remarks_come_before_the_job_and_on_stderr(place: Path) -> None:
     assert (outcome.out, outcome.code) == ("it runs\n", 0)
 
 
-def test_misspelt_variables_and_options_after_the_script_are_remarked_upon_and_the_job_runs(place: Path) -> None:
+def test_variables_and_options_that_nothing_reads_are_remarked_upon(place: Path) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "", "LAUNCHER_NPROC_PER_NDOE": "2"}
     outcome = run("meshrun", "train.py", "--nproc-per-node", "2", cwd=place, environ=environ)
     assert outcome.err.splitlines()[:2] == [

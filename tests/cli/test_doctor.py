@@ -101,7 +101,7 @@ def test_doctor_says_what_a_run_would_start_or_why_not() -> None:
     assert (outcome.code, outcome.err) == (1, "")
 
 
-def test_in_brief_the_verdict_comes_first_and_a_quiet_machine_fits_half_a_screen() -> None:
+def test_in_brief_the_verdict_comes_first_and_all_fits_half_a_screen() -> None:
     lines = run("meshctl", "doctor", environ=NO_GPU).out.splitlines()
     assert lines[0].startswith("verdict: ")
     assert lines[-1].startswith("--all shows every option")

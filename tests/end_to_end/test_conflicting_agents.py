@@ -53,7 +53,10 @@ def test_a_job_with_the_id_of_another_is_refused_with_what_differs(tmp_path: Pat
     second = cluster(tmp_path / "second", etcd, "--mesh=dp=*,tp=1", run_id="shared")
     ended = refused(first, second)
     assert ended.exit_code == 2
-    assert error_of(ended) == "meshrun: run shared was started with mesh 'dp=*', this agent has 'dp=*,tp=1'"
+    assert error_of(ended) == (
+        "meshrun: error: run shared was started with --mesh dp=*, this agent with --mesh dp=*,tp=1"
+    )
+    assert ended.stderr.splitlines()[-1].endswith("another run another --rdzv-id")
 
 
 def test_two_users_who_call_their_runs_none_do_not_meet(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -61,7 +64,18 @@ def test_two_users_who_call_their_runs_none_do_not_meet(tmp_path: Path, etcd: Et
     second = cluster(tmp_path / "second", etcd, "--max-restarts=3", run_id="none")
     ended = refused(first, second)
     assert ended.exit_code == 2
-    assert error_of(ended).startswith("meshrun: run none was started with limits ")
+    assert error_of(ended) == (
+        "meshrun: error: run none was started without --max-restarts, this agent with --max-restarts 3"
+    )
+
+
+def test_a_job_with_another_command_is_refused_with_what_differs_in_it(tmp_path: Path, etcd: EtcdServer) -> None:
+    first = cluster(tmp_path / "first", etcd, run_id="arguments")
+    second = cluster(tmp_path / "second", etcd, "--run-path", run_id="arguments")
+    ended = refused(first, second)
+    assert ended.exit_code == 2
+    sentence = "run arguments was started with another command: the form of the script differs"
+    assert error_of(ended) == f"meshrun: error: {sentence}"
 
 
 def test_two_machines_with_one_name_are_two_nodes(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -105,7 +119,9 @@ def test_a_joiner_that_cannot_read_the_records_is_refused(tmp_path: Path, etcd: 
     with cluster(tmp_path, etcd, run_id=run) as job:
         job.start(N1)
         (ended,) = job.wait(exit_code=2)
-    assert error_of(ended) == f"meshrun: /meshrun/{run}/abc/spec has record version 2, this agent reads version 1"
+    assert (
+        error_of(ended) == f"meshrun: error: /meshrun/{run}/abc/spec has record version 2, this agent reads version 1"
+    )
 
 
 def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: EtcdServer) -> None:
@@ -114,7 +130,7 @@ def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: Et
         job.start(N1)
         (ended,) = job.wait(exit_code=2)
     sentence = "the value of /meshrun/taken/current is no job key, so it was not written by meshrun"
-    assert error_of(ended) == f"meshrun: {sentence}"
+    assert error_of(ended) == f"meshrun: error: {sentence}"
     assert etcd.ctl("get", "--prefix", "/meshrun/taken/", "--keys-only").split() == ["/meshrun/taken/current"]
 
 

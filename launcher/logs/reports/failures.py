@@ -23,10 +23,11 @@ from msgspec.structs import replace
 from launcher.config.scrub import END_FILE
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
-from launcher.model.console import log
+from launcher.model.console import log, write_stderr
 from launcher.model.errors import sanitize
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
+from rendezvous.errors import EXIT_USAGE
 from rendezvous.events import Exit
 
 if TYPE_CHECKING:
@@ -233,7 +234,10 @@ class Failures:
                 outcome.report_failure(verdict, own, self._host, script, self._style)
                 return
         if end.exit_code != 0 and end.reason != logged:
-            log(end.reason)
+            is_refused = verdict is None and end.exit_code == EXIT_USAGE
+            log(f"error: {end.reason}" if is_refused else end.reason)
+            if end.hint:
+                write_stderr(f"hint: {end.hint}")
 
     def _read_last_lines(self, local_rank: int) -> tuple[str, ...]:
         """Return its last lines: other nodes get these, and a peer's loss is recognised by them."""

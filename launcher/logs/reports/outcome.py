@@ -76,6 +76,7 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
         RunOutcome(
             exit_code=end.exit_code,
             reason=end.reason if verdict is None else verdict.reason,
+            hint=end.hint or None,
             round=verdict.round if verdict is not None else 0,
             ranks=tuple(ranks),
             failures=tuple(failures),

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from rendezvous.events import ExtendWatchdog, StartRound
 from rendezvous.leader import commit, election, guarded_write, leader
-from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
+from rendezvous.member import join, lease, leave, local_round, outage, refusal, stale_watch
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.policy import budget, charge, decide, quarantine
 from rendezvous.policy.budget import RestartBudget
 from rendezvous.policy.view import View
 from rendezvous.records import Assignment
 from rendezvous.settings import Settings
+from rendezvous.state.intents import Finish
 from rendezvous.state.request_queue import RequestQueue
 from rendezvous.state.state import MemberState
 from rendezvous.state.watch_cache import WatchCache
@@ -100,8 +101,8 @@ def _request_without_own_key(request: Any) -> Any:
 
 
 def _finish_well(finish: Any) -> Any:
-    def well(state: MemberState, exit_code: int, *rest: Any) -> None:
-        finish(state, 0 if exit_code == 143 else exit_code, *rest)
+    def well(state: MemberState, asked: Finish, now: float) -> None:
+        finish(state, replace(asked, exit_code=0) if asked.exit_code == 143 else asked, now)
 
     return well
 
@@ -223,7 +224,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
         _replace(lease, "hold_until", _hold_for_ever),
     ),
     # Joining and leaving.
-    "any command will do": (_replace(join, "describe_difference", lambda run_id, theirs, ours: ""),),
+    "any command will do": (_replace(refusal, "describe_difference", lambda run_id, theirs, ours, labels: ""),),
     "who joins compares another job": (_wrap(join, "register", _register_blindly),),
     "success when told to leave": (_wrap(leave, "finish", _finish_well),),
 }

@@ -5,11 +5,19 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.agent import cluster
-from launcher.agent.cluster import ClusterMembership, format_agreed_options
+from launcher.agent.cluster import (
+    CODED_WORDS_MAX,
+    ClusterMembership,
+    format_agreed_options,
+    label_words,
+    make_word_codes,
+)
 from launcher.agent.membership import make_settings
 from launcher.model.errors import UsageError
+from rendezvous.records import WORD_CODE_LENGTH
 from tests.support.options import resolve
 
 
@@ -31,6 +39,28 @@ from tests.support.options import resolve
 def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(words: list[str], agreed: str) -> None:
     config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
     assert format_agreed_options(config, make_settings(config)) == agreed
+
+
+def words(*given: str) -> tuple[tuple[str, ...], str]:
+    config = replace(resolve(), script_args=given)
+    return label_words(config), make_word_codes(config)
+
+
+def test_a_word_of_the_command_is_called_by_its_option_and_never_by_its_value() -> None:
+    labels, codes = words("data", "--lr", "0.1", "--token=hunter2", "-v", "-1", "--", "rest")
+    assert labels == (
+        "the form of the script", "the script train.py", "argument 1 of the script", "--lr", "the value of --lr",
+        "--token", "-v", "the value of -v", "--", "the value of --",
+    )  # fmt: skip
+    assert len(codes) == len(labels) * WORD_CODE_LENGTH
+    assert "hunter2" not in codes
+
+
+def test_only_the_codes_of_other_words_are_others() -> None:
+    one, other = words("--lr", "0.1")[1], words("--lr", "0.2")[1]
+    assert one[:-WORD_CODE_LENGTH] == other[:-WORD_CODE_LENGTH]
+    assert one != other
+    assert words(*["x"] * CODED_WORDS_MAX)[1] == "", "a record has a limit"
 
 
 def test_a_number_is_claimed_after_measuring_which_may_outlast_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:

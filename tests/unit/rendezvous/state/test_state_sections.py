@@ -18,6 +18,7 @@ OWN = {
     "member/lease": "lease",
     "member/local_round": "round",
     "member/notes": "",
+    "member/refusal": "",
     "member/outage": "outage",
     "member/stale_watch": "stale_watch",
     "member/leave": "leaving",

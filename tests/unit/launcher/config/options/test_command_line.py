@@ -185,7 +185,7 @@ def test_an_empty_text_counts_as_not_given() -> None:
     assert command_line.resolve_values({"rdzv-endpoint": ""}, {})["rdzv-endpoint"].is_default
 
 
-def test_an_empty_variable_counts_as_not_given_and_an_empty_number_on_the_command_line_is_one() -> None:
+def test_an_empty_variable_counts_as_not_given_unlike_a_number() -> None:
     environ = {"PET_MAX_RESTARTS": "", "LAUNCHER_STANDALONE": "", "LAUNCHER_LEASE_TTL": "", "PET_STANDALONE": "1"}
     found = command_line.resolve_values({}, environ)
     assert found["max-restarts"].is_default

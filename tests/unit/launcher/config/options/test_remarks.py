@@ -50,7 +50,7 @@ def remarks(line: str) -> list[str]:
     return list_remarks(command_line.parse(line.split()), {})
 
 
-def test_options_behind_the_script_are_remarked_upon_if_they_can_only_be_ours() -> None:
+def test_options_behind_the_script_are_remarked_upon_if_only_ours() -> None:
     sentence = " passed to t.py: options of meshrun stand before the script"
     assert remarks("t.py --nproc-per-node 2") == ["--nproc-per-node is" + sentence]
     assert remarks("t.py --max_restarts=3 --lr 1 --nnodes 2") == ["--max_restarts, --nnodes are" + sentence]

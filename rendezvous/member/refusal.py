@@ -1,0 +1,75 @@
+"""How the job of an agent differs from the run that it wants to join, in words.
+
+Equal specs are the same job; only a difference needs words, so this module is imported when there is one. Options are
+named with both values. Of the command only which of its words differ: the record has a code of each word, and not the
+words, since a script may have been given a secret. A record of an earlier version has no codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rendezvous.records import WORD_CODE_LENGTH, Spec
+
+HINT = "give all nodes of a run the same command and options, and another run another --rdzv-id"
+LABELS_MAX = 3
+
+
+def describe_difference(run_id: str, theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
+    """Describe how this agent's job differs from the run's; empty if they are the same.
+
+    `labels`: what the words of this agent's command are called, in the order of `ours.word_codes`.
+    """
+    if theirs.has_secret != ours.has_secret:
+        return f"run {run_id} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
+    differences = [*_compare_options({"--mesh": theirs.mesh}, {"--mesh": ours.mesh})]
+    differences += _compare_options(_split_options(theirs.limits), _split_options(ours.limits))
+    if differences:
+        return f"run {run_id} was started {'; '.join(differences)}"
+    if theirs.digest != ours.digest:
+        return f"run {run_id} was started with another command{_compare_words(theirs, ours, labels)}"
+    return ""
+
+
+def _split_options(text: str) -> dict[str, str]:
+    """Return the options of a text like `--nnodes 1:2 --max-restarts 3`, name -> value."""
+    options = (part.partition(" ") for part in f" {text}".split(" --")[1:])
+    return {f"--{name}": value for name, _, value in options}
+
+
+def _compare_options(theirs: dict[str, str], ours: dict[str, str]) -> Iterator[str]:
+    for name in dict.fromkeys((*theirs, *ours)):
+        run_value, own_value = theirs.get(name), ours.get(name)
+        if run_value == own_value:
+            continue
+        with_run = f"without {name}" if run_value is None else f"with {name} {run_value}"
+        yield f"{with_run}, this agent {'without it' if own_value is None else f'with {name} {own_value}'}"
+
+
+def _compare_words(theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
+    """Return the words that differ, as the end of a sentence; empty if they are not known."""
+    run_codes, own_codes = _split_codes(theirs.word_codes), _split_codes(ours.word_codes)
+    if not run_codes or len(own_codes) != len(labels) or run_codes == own_codes:
+        return ""
+    if len(run_codes) == len(own_codes):  # the usual case: some values are others
+        differ = [label for label, run, own in zip(labels, run_codes, own_codes, strict=True) if run != own]
+        return f": {_join(differ)} {'differs' if len(differ) == 1 else 'differ'}"
+    least = min(len(run_codes), len(own_codes))
+    begin = next((at for at in range(least) if run_codes[at] != own_codes[at]), least)
+    end = next((at for at in range(least - begin) if run_codes[-1 - at] != own_codes[-1 - at]), least - begin)
+    own = list(labels[begin : len(labels) - end])
+    if not own:
+        missing = len(run_codes) - len(own_codes)
+        return f", with {missing} more {'argument' if missing == 1 else 'arguments'} after {labels[max(begin, 1) - 1]}"
+    if begin + end == len(run_codes):
+        return f", without {_join(own)}"
+    return f": it differs from {own[0]} on"
+
+
+def _split_codes(text: str) -> list[str]:
+    return [text[at : at + WORD_CODE_LENGTH] for at in range(0, len(text), WORD_CODE_LENGTH)]
+
+
+def _join(labels: Sequence[str]) -> str:
+    more = len(labels) - LABELS_MAX
+    return ", ".join(labels[:LABELS_MAX]) + (f" and {more} more" if more > 0 else "")
