@@ -1,4 +1,5 @@
-"""docs/performance.md: what is made of records stands between marks, what people explain stands between those.
+"""docs/performance.md, and the figures of README.md: what is made of records stands between marks, what people write
+stands between those.
 
 A part that is made begins with `<!-- made: NAME -->` and ends with `<!-- end: NAME -->`; BLOCKS says what belongs
 there. All else is left as it is. As figures are made anew, what people write has none but those that no measurement
@@ -8,6 +9,7 @@ changes: settings, sizes and aims, listed in FIXED. `find_figures` finds others.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import pictures, planner_tables, runs, tables, truth_tables
@@ -15,6 +17,7 @@ from benchmarks.runs import History
 
 ROOT = Path(__file__).parents[1]
 RECORDS, PAGE, IMAGES = ROOT / "benchmarks/records", ROOT / "docs/performance.md", ROOT / "docs/images"
+README = ROOT / "README.md"
 MARKED = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end: \1 -->", flags=re.DOTALL)
 MARK = re.compile(r"<!-- (?:made|end): ([\w-]+) -->")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`|<!--.*?-->", flags=re.DOTALL | re.MULTILINE)
@@ -68,7 +71,15 @@ def make(text: str, history: History) -> tuple[str, dict[str, str]]:
         picture = draw(history)
         parts[f"picture-{Path(file).stem}"] = f"![{picture.alt}](images/{file})" if picture else ""
         files |= {file: picture.svg} if picture else {}
+    return _fill(text, parts), files
 
+
+def make_readme(text: str, history: History) -> str:
+    """README.md with its figures made anew. Raises PageError for marks that are amiss."""
+    return _fill(text, {"figures": tables.first(history)})
+
+
+def _fill(text: str, parts: Mapping[str, str]) -> str:
     def replace(match: re.Match[str]) -> str:
         name = match[1]
         if name not in parts:
@@ -84,7 +95,7 @@ def make(text: str, history: History) -> tuple[str, dict[str, str]]:
             raise PageError(f"the page needs one part between `<!-- made: {name} -->` and `<!-- end: {name} -->`")
     if left := MARK.findall(MARKED.sub("", text)):
         raise PageError(f"the mark of the part {left[0]!r} has no other to go with it")
-    return written, files
+    return written
 
 
 def find_figures(text: str) -> list[str]:
@@ -94,13 +105,15 @@ def find_figures(text: str) -> list[str]:
 
 
 def write() -> History:
-    """Make page and pictures anew. Raises RecordError and PageError before anything is written."""
+    """Make page, README's figures and pictures anew. Raises RecordError and PageError before anything is written."""
     history = runs.load(RECORDS)
     text, files = make(PAGE.read_text(), history)
+    readme = make_readme(README.read_text(), history)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for file in pictures.PICTURES:
         (IMAGES / file).unlink(missing_ok=True)
     for file, svg in files.items():
         (IMAGES / file).write_text(svg)
     PAGE.write_text(text)
+    README.write_text(readme)
     return history

@@ -49,6 +49,13 @@ ONE_NODE = (
     ("the same, each line an unbuffered `print`", figures.PRINTS),
     ("lines torn in such a run, of 1.6 million", figures.TORN_PRINTS),
 )
+# On the first screen of README.md.
+FIRST = (
+    ("start: from the command to the first line of 8 workers", figures.workers(figures.FIRST_LINE, 8)),
+    ("a node of 4 is lost: until workers run again on the others", f"kill{OTHER_NODE}, 4 agents"),
+    ("a worker of 8 is lost: until all have torch imported again, with `--preload torch`", figures.WARM_RESTART),
+    ("memory of the launcher beside 8 workers (PSS)", figures.PSS),
+)
 AGAIN = "one of 8 killed, until all have imported torch again"
 WARM_WORKERS = (
     ("exec until all 8 have imported torch, `--preload torch`", figures.WARM_START),
@@ -174,6 +181,17 @@ def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[tuple[
         theirs = words.median(series.spread(THEIRS), kind.unit, series.limit_s)
         ratio = words.ratio(series.ratio(), figures.aim(name)) if ours is None or ours.median else ""
         yield (what, shown(ours, kind.unit, series.limit_s), theirs, ratio)
+
+
+def first(history: History) -> str:
+    """Return the few figures of README.md, each with its ratio."""
+    rows = []
+    for what, name in FIRST:
+        series, kind = history.series.get(name), figures.kind(name)
+        if series is not None and kind is not None:
+            sides = (words.median(series.spread(side), kind.unit, series.limit_s) for side in (OURS, THEIRS))
+            rows.append((what, *sides, _ratio(series).partition(" (")[0]))
+    return words.table(("", *BESIDE[1:3], "ratio"), rows)
 
 
 def one_node(history: History) -> str:

@@ -210,7 +210,7 @@ class CallPickler:
             reason.__context__ = None  # the same, when all were tried at once
             hint = "pass what workers need to make it, and make it there"
             if _load_cloudpickle() is None:
-                hint = "pip install 'meshrun[functions]': with cloudpickle functions without a module travel, too"
+                hint = "pip install cloudpickle: with it functions without a module travel, too"
             raise UsageError(f"{what} cannot be handed to workers: {format_error(reason)}", hint) from reason
 
     def _find_culprit(self, function: object, args: Sequence[object]) -> tuple[str, Exception] | None:

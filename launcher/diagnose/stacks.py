@@ -20,7 +20,7 @@ import msgspec
 from launcher.diagnose.evidence import Frame
 
 FRAMES_MAX = 40
-NO_COMMAND = "no stacks: py-spy is not installed (pip install 'meshrun[stacks]')"
+NO_COMMAND = "no stacks: py-spy is not installed (pip install py-spy)"
 _OTHER_PROGRAM = ("python version", "python interpreter", "Unsupported version")
 _FAULTHANDLER_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _STARTER = "/launcher/ranks/as_main.py"

@@ -181,7 +181,7 @@ def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: 
 def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
     """Show where the Python code of all ranks stands: equal stacks together, the odd ones first.
 
-    Found like meshctl why. Needs py-spy on the nodes: pip install 'meshrun[stacks]'.
+    Found like meshctl why. Needs py-spy on the nodes: pip install py-spy.
     """
     _show_answer(store, run_id, timeout_s, stacks=True)
 

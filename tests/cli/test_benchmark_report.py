@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, runs
+from benchmarks import report, runs, tables
 from benchmarks.report import Outcome, Step, Stopped
 from tests.support.documents.pages import ROOT
 
@@ -43,6 +43,18 @@ def made() -> tuple[str, dict[str, str]]:
 
 def test_the_page_is_what_its_records_say(made: tuple[str, dict[str, str]]) -> None:
     assert page.PAGE.read_text() == made[0], "make bench WHAT=report REPORT=--from-records writes it anew"
+
+
+def test_the_first_screen_of_readme_has_four_figures_of_the_records() -> None:
+    text = page.README.read_text()
+    history = runs.load(page.RECORDS)
+    assert text == page.make_readme(text, history), "make bench WHAT=report REPORT=--from-records writes it anew"
+    assert text.index("<!-- made: figures -->") < text.index("\n## ")
+    rows = [line.split(" | ") for line in tables.first(history).splitlines()[2:]]
+    assert len(rows) == len(tables.FIRST) == 4
+    assert all(len(row) == 4 and all(row) for row in rows)
+    with pytest.raises(page.PageError, match="`<!-- made: figures -->`"):
+        page.make_readme("# meshrun\n", history)
 
 
 def test_the_pictures_are_what_the_records_say(made: tuple[str, dict[str, str]]) -> None:

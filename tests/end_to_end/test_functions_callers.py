@@ -131,7 +131,7 @@ def test_without_cloudpickle_a_prompt_is_told_what_is_missing(tmp_path: Path, wi
     with Caller(tmp_path, "-i", "-q", stdin=TYPED, path=without_cloudpickle) as caller:
         _, _, stderr = caller.ended()
     assert "UsageError: the function make cannot be handed to workers" in stderr
-    assert "hint: pip install 'meshrun[functions]'" in stderr
+    assert "hint: pip install cloudpickle" in stderr
     assert "meshrun: 2 workers" not in stderr
 
 

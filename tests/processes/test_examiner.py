@@ -162,7 +162,7 @@ def test_without_py_spy_the_worker_is_asked_for_its_own_traceback(worker: int, p
         (found,) = examine_with(python, ExamineRequest(targets=(Target(rank=3, pid=worker, socket_path=path),))).ranks
     assert found.stack is not None
     assert [(frame.function, frame.file, frame.line) for frame in found.stack] == [("load", "train.py", 4)]
-    assert found.missing == ("no stacks: py-spy is not installed (pip install 'meshrun[stacks]')",)
+    assert found.missing == ("no stacks: py-spy is not installed (pip install py-spy)",)
 
 
 @pytest.mark.parametrize(

@@ -412,7 +412,7 @@ def _parse_yaml(text: str, name: str) -> Any:
     try:
         import yaml
     except ImportError:
-        hint = "pip install 'meshrun[plan]', or write it as JSON"
+        hint = "pip install pyyaml, or write it as JSON"
         raise UsageError(f"{name} is read as YAML, for which PyYAML is missing", hint) from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:

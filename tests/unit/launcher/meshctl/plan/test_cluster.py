@@ -208,7 +208,7 @@ def test_yaml_without_pyyaml_is_refused_with_what_to_do(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UsageError, match="for which PyYAML is missing") as caught:
         read(tmp_path, "a: 1", "c.yaml")
-    assert caught.value.hint == "pip install 'meshrun[plan]', or write it as JSON"
+    assert caught.value.hint == "pip install pyyaml, or write it as JSON"
     assert read(tmp_path, '{"a": 1}') == {"a": 1}
 
 
