@@ -37,7 +37,7 @@ demo: .demo-venv/installed ## train on two workers of this machine, in an enviro
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
 # Two halves beside each other: the tests of whole jobs wait more than they compute.
-test: .venv/installed .witness/installed lint browser servers ## lint, types, and every test
+test: .venv/installed .witness/installed lint browser servers shells ## lint, types, and every test
 	@$(MAKE) --no-print-directory --output-sync=target -j2 test-jobs test-parts
 
 .PHONY: test-parts test-jobs
@@ -185,8 +185,8 @@ bench-search: .venv/installed ## search long for layouts better than those the p
 	.venv/bin/python $(PIP) numba
 	nice .venv/bin/python -m benchmarks.long_search --seconds $(SEARCH_SECONDS)
 
-.PHONY: servers browser
-servers browser:
+.PHONY: servers browser shells
+servers browser shells:
 	@sh tests/support/install_packages.sh $@
 
 # compat: a plain entry on the path; the default hook would cost every Python of this environment 11 ms to start.

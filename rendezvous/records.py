@@ -47,8 +47,7 @@ class Record(Struct, frozen=True, kw_only=True):
 class Spec(Record, frozen=True, kw_only=True):
     """What every agent of a job must agree on before it may join. `digest` covers the command and its arguments.
 
-    `word_codes`: WORD_CODE_LENGTH letters of a hash of each word of the command, empty if there are many: they decide
-    nothing, but tell which word differs. The words themselves are not stored, since some may be secret.
+    `word_codes`: WORD_CODE_LENGTH letters for each word of the command; see `member.refusal`.
     """
 
     mesh: str

@@ -153,8 +153,7 @@ def resolve(
     if args.script is None:
         from launcher.config.options.remarks import explain_missing_script
 
-        usage = "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"
-        raise UsageError("no script given", explain_missing_script(args) or usage)
+        raise UsageError("no script given", explain_missing_script(args))
     notes = [note] if note else []
     passed = {word.partition("=")[0][2:].replace("_", "-") for word in args.script_args}
     if not passed.isdisjoint(BY_NAME) or any(name.startswith(("LAUNCHER_", "PET_")) for name in environ):

@@ -1,8 +1,9 @@
 """How the job of an agent differs from the run that it wants to join, in words.
 
 Equal specs are the same job; only a difference needs words, so this module is imported when there is one. Options are
-named with both values. Of the command only which of its words differ: the record has a code of each word, and not the
-words, since a script may have been given a secret. A record of an earlier version has no codes.
+named with both values. Of the command only which of its words differ: the record has the first letters of a hash of
+each word, and not the words, since a script may have been given a secret. The codes decide nothing; a record of an
+earlier version, or of a very long command, has none.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Setup(Struct, frozen=True):
     attempt: int
     sizer: Sizer
     hosts_store: bool
-    command_labels: tuple[str, ...] = ()  # what people call each word of the command, in the order of `Spec.word_codes`
+    command_labels: tuple[str, ...] = ()  # of `spec.word_codes`
 
     @property
     def current_key(self) -> str:

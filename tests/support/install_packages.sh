@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the Debian packages that tests need: `servers` (etcd, etcdctl, ip, openssl, curl, prometheus), `browser`
-# (chromium), or both.
+# (chromium), `shells` (zsh, fish), or all.
 #
-#     sh tests/support/install_packages.sh servers browser
+#     sh tests/support/install_packages.sh servers browser shells
 #
 # A program that is already there is left alone. Installing needs root and apt-get: where these are missing, missing
-# servers are an error; a missing browser is reported only, because the tests of pictures are skipped without it.
+# servers are an error; a missing browser or shell is reported only, because its tests are skipped without it.
 set -eu
 
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -42,9 +42,15 @@ install_browser() {
 	if may_install; then install chromium; else echo "chromium is not installed: the tests of pictures are skipped"; fi
 }
 
+# What completes the command line: bash is there.
+install_shells() {
+	if command -v zsh >/dev/null && command -v fish >/dev/null; then return 0; fi
+	if may_install; then install zsh fish; else echo "zsh or fish is not installed: tests of their completion are skipped"; fi
+}
+
 for what in "$@"; do
 	case "$what" in
-	servers | browser) "install_$what" ;;
-	*) echo "install_packages.sh: expected servers or browser, not $what" >&2; exit 2 ;;
+	servers | browser | shells) "install_$what" ;;
+	*) echo "install_packages.sh: expected servers, browser or shells, not $what" >&2; exit 2 ;;
 	esac
 done

@@ -66,9 +66,9 @@ def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
 
 
 def explain_missing_script(args: ParsedArgs) -> str:
-    """Return which option has taken the script for its value, as in `meshrun --nproc-per-node train.py`; "" if none."""
+    """Return how to give one, or which option has taken it for its value, as in `meshrun --nproc-per-node train.py`."""
     for name, text in args.values.items():
         if text.endswith(".py"):
             option = BY_NAME[name]
             return f"{option.flag} takes a value, {option.metavar}, and has taken {sanitize(text)}"
-    return ""
+    return "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"

@@ -79,8 +79,8 @@ GROUPS = {
 # fmt: off
 TABLE: tuple[Option, ...] = (
     # source, name, group, metavar, reader, default, help; what is not derived from these
-    Option("torchrun", "nnodes", "size", "N|MIN:MAX", parse_node_range, "1:1", "Nodes with ranks; more are spares. "
-           "MIN: is open above, as is a job with a --mesh that meets others.", field=""),
+    Option("torchrun", "nnodes", "size", "N|MIN:MAX", parse_node_range, "1:1", "Number of nodes, or MIN:MAX, where "
+           "MIN: has no maximum; extra nodes are spares.", field=""),
     Option("torchrun", "nproc-per-node", "size", "N|auto|gpu|cpu|xpu|...", make_optional(parse_worker_count),
            "auto if accelerators are found, else 1", "Workers on this node.", field="worker_count"),
     Option("ours", "mesh", "size", "AXIS=SIZE,...", make_optional(parse_mesh), "dp=*",
@@ -96,7 +96,7 @@ TABLE: tuple[Option, ...] = (
            "The devices workers are for: nvidia, amd, intel, tpu (also tpu:TYPE, as in tpu:v5e-16), cpu, or the "
            "NAME of a plug-in."),
     Option("ours", "visible-env", "devices", "VARIABLE", parse_variable_name, "that of the kind",
-           "What makes devices visible to a worker; with it --devices NAME:COUNT is believed.", field=""),
+           "What makes devices visible to a worker; needed for --devices NAME:COUNT.", field=""),
     Option("ours", "devices-per-worker", "devices", "N|all", make_optional(parse_devices_per_worker),
            "1; all for JAX on TPUs", "Devices a worker gets for itself."),
     Option("ours", "device-binding", "devices", "local-rank|visible", parse_choice, "local-rank",
@@ -118,7 +118,7 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that divide a node",
            "Consecutive ranks kept on a node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "", "Every group of the axis stays inside one "
-           "domain of the level; one machine knows only host.", part="placement_options"),
+           "domain of the level; on one machine only host is one.", part="placement_options"),
     Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
            "Use domains of the level with all their HOSTS nodes or not at all.", part="placement_options"),
     Option("ours", "move-cost", "placement", "COST", parse_text, "5 % of the plan for all",
@@ -132,7 +132,7 @@ TABLE: tuple[Option, ...] = (
            make_optional(partial(parse_command, hint="it prints one line like zone=a,spine=s1,leaf=l3")), "",
            "A command of the shell that prints this node's place within 10 s."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
-           "Who else is asked: those of which there is a sign, nobody, or these, the most trusted first."),
+           "Sources to query: auto-detected, none, or these, the most trusted first."),
     Option("ours", "measure", "locality", "", parse_flag, "0",
            "Before the first round, load the network for seconds to find every node's place."),
 
@@ -223,7 +223,7 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "target-nodes", "waiting", "N", parse_count, "none",
            "At the start wait for so many nodes, though fewer would do.", part="settings"),
     Option("ours", "start-timeout", "waiting", "SECONDS", parse_seconds, "600",
-           "The longest wait to be fit, for the store, for nodes.", part="settings"),
+           "Limit for health checks, store and nodes at start.", part="settings"),
     Option("ours", "join-grace", "waiting", "SECONDS", parse_seconds, "30",
            "At the start wait so long after the last node came.", part="settings"),
     Option("ours", "rejoin-timeout", "waiting", "SECONDS", parse_seconds, "1800",
