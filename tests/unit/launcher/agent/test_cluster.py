@@ -46,7 +46,7 @@ def words(*given: str) -> tuple[tuple[str, ...], str]:
     return label_words(config), make_word_codes(config)
 
 
-def test_a_word_of_the_command_is_called_by_its_option_and_never_by_its_value() -> None:
+def test_a_word_of_the_command_is_called_by_its_option_not_its_value() -> None:
     labels, codes = words("data", "--lr", "0.1", "--token=hunter2", "-v", "-1", "--", "rest")
     assert labels == (
         "the form of the script", "the script train.py", "argument 1 of the script", "--lr", "the value of --lr",
