@@ -12,11 +12,11 @@ from launcher.meshctl.live.tables import Column, format_table
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
+from launcher.model.console import format_time
 from launcher.model.errors import TemporaryError
 from launcher.model.text import format_list
 from launcher.observe.local_socket import LocalAgent, SocketSource, list_local_agents
 from launcher.observe.node_report import RunReport
-from launcher.model.console import format_time
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1

@@ -20,9 +20,8 @@ from launcher.meshctl.job_store import JobSnapshot, JobStore
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import describe, describe_changes, encode_overview
 from launcher.meshctl.status.state import Overview, build_overview, read_overview
-from launcher.model.console import write_stderr, write_stdout
+from launcher.model.console import format_time, write_stderr, write_stdout
 from launcher.model.errors import TemporaryError
-from launcher.model.console import format_time
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Store

@@ -20,8 +20,8 @@ from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
 from launcher.model import ranges
-from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
 from launcher.model.console import format_time
+from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.records import RoundHistory
 
 NODES_MAX = 24
