@@ -32,6 +32,8 @@ _PREFIXES = (
 _NAMES = frozenset(
     {
         END_FILE,
+        "LAUNCHER_METRICS_FILE",  # one agent's own: another that a worker starts would find the port taken
+        "LAUNCHER_METRICS_PORT",
         "MPI_LOCALNRANKS",  # Hydra: MPICH, Intel MPI
         "MPI_LOCALRANKID",
         "SLURM_GTIDS",

@@ -155,3 +155,8 @@ def test_a_foreign_launchers_step_is_not_the_workers() -> None:
     ]
     job = ["OMPI_MCA_btl", "PATH", "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TOPOLOGY_ADDR"]
     assert list_step_variables([*reversed(step), *job]) == tuple(step)
+
+
+def test_the_agents_port_and_file_for_metrics_are_its_own() -> None:
+    own = ("LAUNCHER_METRICS_FILE", "LAUNCHER_METRICS_PORT")
+    assert list_step_variables([*own, "LAUNCHER_LOG_DIR"]) == own
