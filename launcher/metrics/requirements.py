@@ -1,7 +1,6 @@
 """What --metrics-port and --metrics-file need, found out before anything is started, while an error costs nothing.
 
-The port is bound at once; who connects before the server runs waits for it. Nothing is imported here that an agent does
-not have anyway.
+The port is bound at once; who connects before the server runs waits for it.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import errno
 import os
 import socket
 from importlib.util import find_spec
+from typing import Any
 
 from launcher.model.errors import UsageError, sanitize
 
@@ -43,15 +43,9 @@ def open_listener(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise UsageError(f"--metrics-port {name}: there is no host of that name", "an address works, too") from None
-    family, kind, protocol, _, place = found[0]
-    listener = socket.socket(family, kind, protocol)
     try:
-        # Connections of the agent before this one may linger; another listener is refused nevertheless.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(BACKLOG)
+        return _listen(*found[0])
     except OSError as error:
-        listener.close()
         hints = {
             errno.EADDRINUSE: f"ss -ltnp 'sport = :{port}' names its owner; port 0 is any free one",
             errno.EADDRNOTAVAIL: "it has to be an address of this machine; 0.0.0.0 is all of them",
@@ -59,6 +53,18 @@ def open_listener(host: str, port: int) -> socket.socket:
         }
         sentence = f"--metrics-port cannot listen on {name}: {error.strerror}"
         raise UsageError(sentence, hints.get(error.errno or 0)) from None
+
+
+def _listen(family: int, kind: int, protocol: int, _: str, place: Any) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # Connections of the agent before this one may linger; another listener is refused nevertheless.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

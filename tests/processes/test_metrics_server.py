@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
@@ -169,13 +170,20 @@ def test_garbage_is_answered_or_cut_off_without_a_word(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_port_that_is_taken_is_an_error_of_the_users() -> None:
+def test_a_port_that_is_taken_is_an_error_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
     with open_listener("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match=f"--metrics-port cannot listen on 127.0.0.1:{port}: Address already"):
             open_listener("127.0.0.1", port)
     with pytest.raises(UsageError, match="Cannot assign requested address"):
         open_listener("192.0.2.1", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", refuse)
+        with pytest.raises(UsageError, match="Address family not supported"):
+            open_listener("127.0.0.1", 0)
     with pytest.raises(UsageError, match="there is no host of that name"):
         open_listener("no-such-host.invalid", 0)
 
