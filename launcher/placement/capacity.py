@@ -95,7 +95,7 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
     found = _find_world(supply)
     if isinstance(found, LargestWorld):
         return found
-    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), *found)
+    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), found.reason, found.hint)
 
 
 def _find_world(supply: Supply) -> LargestWorld | shortage.Shortage:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
@@ -97,7 +98,7 @@ def explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_b
 # Why there is no world
 
 
-class Shortage(NamedTuple):
+class Shortage(Struct, frozen=True):
     """Why there is no world, and what would help: more nodes are said to only where they do."""
 
     reason: str
@@ -172,16 +173,16 @@ def _describe_too_few_slots(supply: Supply) -> Shortage:
     slot_count = find_usual_slot_count(supply.nodes)
     node_count = math.ceil(rank_count / max(1, slot_count // supply.block_size * supply.block_size))
     devices = "1 device" if slot_count == 1 else f"{slot_count} devices"
-    allowed = Shortage("", f"raise --nnodes to {node_count} or more, or ask for a smaller mesh")
+    allow_more = f"raise --nnodes to {node_count} or more, or ask for a smaller mesh"
     if len(supply.nodes) == 1 or limits.nodes_max == 1:
         most = max(node.slot_count for node in supply.nodes)
         are = "is" if most == 1 else "are"
         reason = f"{whose} needs {rank_count:,} devices, {most:,} {are} present on {format_node_count(1)}"
-        return allowed._replace(reason=reason) if limits.nodes_max == 1 else Shortage(reason, ADD_NODES)
+        return Shortage(reason, allow_more if limits.nodes_max == 1 else ADD_NODES)
     needs = f"{whose} needs at least {format_node_count(node_count)} with {devices}"
     alike = sum(1 for node in supply.nodes if node.slot_count == slot_count)
     if limits.nodes_max is not None and limits.nodes_max < min(node_count, alike + 1):
-        return allowed._replace(reason=f"{needs}; at most {limits.nodes_max} may be active")
+        return Shortage(f"{needs}; at most {limits.nodes_max} may be active", allow_more)
     are = "is" if alike == 1 else "are"
     return Shortage(f"{needs}; {alike} {are} present{_describe_odd_nodes(supply.nodes, slot_count)}", ADD_NODES)
 

@@ -33,7 +33,7 @@ def run(*words: str, cwd: Path | None = None, environ: Mapping[str, str] | None 
     done = subprocess.run(
         [program, *words[1:]],
         cwd=cwd,
-        env={**inherited, **(environ or {})},
+        env={**inherited, "LAUNCHER_LOG_TIMES": "off", **(environ or {})},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -151,7 +151,7 @@ class Running:
         usual = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "TMPDIR": str(self.directory / "tmp")}
         if "PYTHONPATH" in os.environ:
             usual["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        usual["LAUNCHER_FAILURE_REPORT"] = "torchrun"
+        usual |= {"LAUNCHER_FAILURE_REPORT": "torchrun", "LAUNCHER_LOG_TIMES": "off"}
         given = {name: self._filled(value) for name, value in self.case.environ.items()}
         return {**({} if self.case.is_bare else usual), **given, TOKEN_VARIABLE: self._token}
 
@@ -250,10 +250,10 @@ class Seen:
         return path.read_text(errors="backslashreplace") if path.exists() else "(no such file)"
 
     def logs(self) -> dict[str, str]:
-        """The files below the directory of the run, which is the only one in logs: path -> content."""
+        """The workers' files below the directory of the run, which is the only one in logs: path -> content."""
         runs = list((self.directory / "logs").glob("*"))
         assert len(runs) == 1, f"{runs}\n{self.said}"
-        found = [path for path in sorted(runs[0].rglob("*")) if path.is_file()]
+        found = [path for path in sorted(runs[0].glob("attempt_*/**/*")) if path.is_file()]
         return {str(path.relative_to(runs[0])): path.read_text(errors="backslashreplace") for path in found}
 
 

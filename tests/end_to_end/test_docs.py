@@ -57,6 +57,7 @@ class Reader:
         foreign = ("LAUNCHER_", "PET_", "TORCHEL")
         environ = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
         environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "TMPDIR": str(self.directory)}
+        environ["LAUNCHER_LOG_TIMES"] = "off"  # pages show what a terminal does
         shell = subprocess.Popen(
             ["bash", "-eu", "-o", "pipefail", "-c", self.read(block.script)],
             cwd=self.directory,
