@@ -16,7 +16,7 @@ from launcher.diagnose.answer import render_answer
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.requests import POLL_INTERVAL_S, write_request
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.observe.local_socket import LocalAgent, Question, exchange
+from launcher.observe.local_socket import LocalAgent, SocketSource
 from rendezvous.errors import RecordError
 from rendezvous.records import Command, decode
 from rendezvous.stores.contract import Compare, Delete
@@ -24,11 +24,7 @@ from rendezvous.stores.contract import Compare, Delete
 
 def ask_agent(agent: LocalAgent, limit_s: float) -> Conclusion:
     """Ask an agent of this machine. Raises TemporaryError if there is no answer."""
-    try:
-        return _read_answer(exchange(agent.name, Question(kind="why"), limit_s).rstrip(), agent.run_id)
-    except OSError as error:
-        why = "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
-        raise TemporaryError(f"the agent of run {agent.run_id} on this machine {why}") from None
+    return _read_answer(SocketSource(agent).ask_why(limit_s).rstrip(), agent.run_id)
 
 
 def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Conclusion:

@@ -94,8 +94,8 @@ class QuestionSource:
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
         return self._ask(Question(kind="inspect_node", node=node, request=request), REPLY_KINDS[type(request)])
 
-    def ask_why(self) -> bytes:
-        return self._ask_line(Question(kind="why"), WHY_LIMIT_S)
+    def ask_why(self, limit_s: float = WHY_LIMIT_S) -> bytes:
+        return self._ask_line(Question(kind="why"), limit_s)
 
     def _ask(self, question: Question, kind: type[Answer]) -> Answer:
         line = self._ask_line(question, INSPECT_LIMIT_S)

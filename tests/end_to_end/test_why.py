@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hardware.linux.kernel import list_children
 from tests.support.jobs.multi_node import Cluster, meshctl
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
@@ -52,6 +53,19 @@ def test_a_job_of_one_machine_answers_by_the_pid_of_its_agent(tmp_path: Path) ->
         assert ask(job.pid, command="stacks").startswith("rank 1 (dp=1): asleep\n")
         assert json.loads(ask(job.pid, "--json"))["culprits"] == [1]
         assert job.exit_code is None
+
+
+def test_an_agent_that_is_lost_while_it_looks_leaves_a_sentence_and_no_process(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
+        job.marks("up", range(4))
+        wait_until(lambda: ODD in ask(job.pid), 60, "an answer")
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        call = [sys.executable, "-m", "launcher.meshctl.main", "why", str(job.pid)]
+        with subprocess.Popen(call, env=environ, stderr=subprocess.PIPE, text=True) as asking:
+            wait_until(lambda: len(list_children(job.supervisor_pid)) > 4, 60, "the examiner")
+            job.send(signal.SIGKILL)
+            assert "on this machine has ended while it was asked" in asking.communicate(timeout=60)[1]
+        job.wait_until_nobody_is_left()
 
 
 def test_without_a_job_here_the_answer_is_a_sentence() -> None:
