@@ -55,7 +55,7 @@ def test_a_job_of_one_machine_answers_by_the_pid_of_its_agent(tmp_path: Path) ->
         assert job.exit_code is None
 
 
-def test_an_agent_that_is_lost_while_it_looks_leaves_a_sentence_and_no_process(tmp_path: Path) -> None:
+def test_an_agent_that_is_lost_while_it_looks_leaves_no_process(tmp_path: Path) -> None:
     with Job(tmp_path, "--nproc-per-node=4", script=WAIT) as job:
         job.marks("up", range(4))
         wait_until(lambda: ODD in ask(job.pid), 60, "an answer")

@@ -271,7 +271,7 @@ def test_a_round_is_started_with_what_was_sealed() -> None:
     ],
     ids=["killed", "blames its node", "gives up"],
 )
-def test_a_failure_after_the_order_to_stop_is_one_only_if_the_worker_says_so(
+def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(
     failure: RoundFailed, outcome: str
 ) -> None:
     bench = running()

@@ -177,7 +177,7 @@ def test_what_a_program_says_in_words_decides_nothing(exception: str) -> None:
     assert classify(FailureEvidence(exit_code=1, exception=exception)).failure_class == "user code"
 
 
-def test_one_that_is_told_to_leave_is_not_restarted_for_a_program_that_is_gone() -> None:
+def test_a_program_that_is_gone_decides_nothing_while_its_node_leaves() -> None:
     gone = FailureEvidence(exit_code=127, spawn_error=errno.ENOENT, is_leaving=True)
     assert find_consequence(gone, is_alone=True) == Consequence()
 

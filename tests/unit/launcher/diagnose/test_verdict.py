@@ -143,7 +143,7 @@ def test_one_that_has_ended_waits_for_nobody() -> None:
     assert diagnose(ranks, TWO).culprits == (0,)
 
 
-def test_a_group_that_is_named_like_an_axis_and_is_another_has_the_members_that_use_it() -> None:
+def test_a_group_that_is_only_named_like_an_axis_has_its_own_members() -> None:
     ranks = [see(rank) for rank in range(8)]
     ranks[0], ranks[2] = see(0, waits("mesh_tp", 5)), see(2, group("mesh_tp", 4), stack=LOAD)
     found = diagnose(ranks, CUBE)

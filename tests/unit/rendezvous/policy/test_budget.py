@@ -33,7 +33,7 @@ def test_a_refund_takes_back_the_provisional_charge_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 1)], ids=["it made progress", "it made none"])
-def test_a_round_that_a_loss_explains_does_not_count_as_one_without_progress(before: int, after: int) -> None:
+def test_a_round_that_a_loss_explains_is_none_without_progress(before: int, after: int) -> None:
     assert replace(CHARGED, best_step=7, stuck_rounds=before).refund().stuck_rounds == after
 
 
