@@ -115,8 +115,10 @@ class Hanging:
             assert not self._has_ended()
             answers.append(self.ask())
             found = (answers[-1].get("kind", ""), answers[-1].get("culprits"))
+            if found == (hang.kind, hang.culprits):  # what is told of those that wait comes with the time they have
+                return any(hang.told in sentence for sentence in answers[-1]["sentences"])
             # Told by stacks alone, one that is on its way to the others is unlike them as well.
-            return found[0] not in ("", "healthy", "unclear", "odd") or found == (hang.kind, hang.culprits)
+            return found[0] not in ("", "healthy", "unclear", "odd")
 
         wait_until(is_conclusive, ANSWER_LIMIT_S, "an answer that accuses")
         last = answers[-1]
