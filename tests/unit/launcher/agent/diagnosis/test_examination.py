@@ -75,7 +75,8 @@ class FakeExaminer:
 class Agents:
     """Agents on one bus. The first leads. Each has two ranks, unless it is a spare."""
 
-    def __init__(self, *names: str, spare: str = "") -> None:
+    def __init__(self, *names: str, spare: str = "", keeps_failures: bool = True) -> None:
+        self.keeps_failures = keeps_failures
         self.now = AT
         self.told: dict[str, list[Conclusion]] = {name: [] for name in names}
         self.lost: set[str] = set()
@@ -101,7 +102,13 @@ class Agents:
 
         examiner: Any = self.examiners[name]
         return Examination(
-            examiner, submit, self.woken.set, name, lambda round: f"/log/{round}", lambda: len(self.agents)
+            examiner,
+            submit,
+            self.woken.set,
+            name,
+            lambda round: f"/log/{round}",
+            lambda: len(self.agents),
+            keeps_failures=self.keeps_failures,
         )
 
     def run(self, until: float = AT) -> None:
@@ -289,6 +296,14 @@ def test_failures_leave_folders_for_what_may_come_later() -> None:
     agents.agents["a"].ask("question", agents.now)
     agents.run()
     assert agents.examiners["a"].folders[-1] == "/log/19"
+
+
+def test_where_nobody_has_named_a_directory_a_failure_leaves_no_folder() -> None:
+    agents = Agents("a", "b", keeps_failures=False)
+    for purpose in ("failure", "question"):
+        agents.agents["a"].ask(purpose, AT)  # type: ignore[arg-type]
+        agents.run()
+    assert agents.examiners["a"].folders == ["", "/log/1"]
 
 
 def test_what_joins_a_question_of_another_purpose_is_told_as_its_own() -> None:
