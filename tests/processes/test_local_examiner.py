@@ -71,6 +71,11 @@ def test_of_workers_with_very_long_paths_the_log_files_are_left_out(supervisor: 
     assert len(examine(supervisor, *targets).ranks) == 64
 
 
+def test_names_that_are_no_text_cost_the_agent_nothing(supervisor: FakeSupervisor) -> None:
+    (found,) = examine(supervisor, Target(rank=3, pid=os.getpid(), outputs=("/tmp/l\udcff3/stdout.log",))).ranks
+    assert found.rank == 3
+
+
 @pytest.mark.parametrize(
     ("text", "remark"),
     [

@@ -20,6 +20,7 @@ from launcher.agent.inspection.bridge import Bridge
 from launcher.diagnose.request import Target
 from launcher.observe.local_socket import Question
 from launcher.worker.grid import WorkerMesh
+from rendezvous import codec
 from rendezvous.events import AnswerCommand, Event
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Inquiries:
             elif question.kind in ("inspect", "inspect_node"):
                 self._inspect(asker, question, now)
             else:
-                asker.answer(msgspec.json.encode({"run_id": self._run_id, "node": self._node}))
+                asker.answer(codec.encode({"run_id": self._run_id, "node": self._node}))
         if self._examination is None:
             return []
         left = []
@@ -164,8 +165,8 @@ def encode_answer(conclusion: Conclusion | None) -> bytes:
     """Encode an answer for `meshctl`; "{}" if there is none."""
     if conclusion is None:
         return _GIVEN_UP
-    text = msgspec.json.encode(conclusion)
-    return text if len(text) <= ANSWER_MAX else msgspec.json.encode(msgspec.structs.replace(conclusion, stacks=""))
+    text = codec.encode(conclusion)
+    return text if len(text) <= ANSWER_MAX else codec.encode(msgspec.structs.replace(conclusion, stacks=""))
 
 
 def _answer(asker: Asker, conclusion: Conclusion | None) -> None:

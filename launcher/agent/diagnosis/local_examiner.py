@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from launcher.diagnose.request import ExamineReport, ExamineRequest, Levels, Target
 from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import WorkerSpec
+from rendezvous import codec
 
 MARGIN_S = 1.0  # beyond the examiner's own limit: its start, and what a busy machine needs
 REQUEST_MAX = 120_000
@@ -73,10 +74,10 @@ class LocalExaminer:
                 one.waiting.append(key)
                 return
         request = ExamineRequest(targets=tuple(targets), folder=find_folder(), limit_s=limit_s, levels=levels)
-        text = msgspec.json.encode(request)
+        text = codec.encode(request)
         if len(text) > REQUEST_MAX:
             short = tuple(replace(one, outputs=()) for one in targets)
-            text = msgspec.json.encode(replace(request, targets=short))
+            text = codec.encode(replace(request, targets=short))
         argv = (sys.executable, "-c", _PROGRAM, _ROOT, text.decode())
         try:
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -126,7 +127,7 @@ def _parse(output: Collection[int]) -> ExamineReport:
     lines = bytes(output).strip().splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=ExamineReport)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         last = lines[-1].decode(errors="replace")[:200] if lines else "it was ended, or has not answered in time"
         return _make_empty_report(last)
 

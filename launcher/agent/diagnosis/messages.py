@@ -18,6 +18,7 @@ from msgspec import Struct
 from launcher.diagnose.answer import HangAnswer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.worker.grid import WorkerMesh
+from rendezvous import codec
 from rendezvous.errors import RecordError
 
 Purpose = Literal["question", "failure", "silence"]
@@ -81,7 +82,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode_message(message: Message) -> str:
-    return msgspec.json.encode(message).decode()
+    return codec.encode(message).decode()
 
 
 def decode_message(text: str) -> Message | None:

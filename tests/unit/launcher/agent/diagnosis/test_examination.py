@@ -10,7 +10,7 @@ import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.messages import Ask, Conclusion, Evidence, NodeSilence, encode_message
+from launcher.agent.diagnosis.messages import Ask, Conclusion, Evidence, NodeSilence, decode_message, encode_message
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
@@ -139,6 +139,13 @@ def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
     assert (conclusion.id, conclusion.round, conclusion.answer.culprits) == (id, 1, (3,))
     assert "read" in conclusion.stacks
     assert [name for name, found in agents.told.items() if found] == [asker]
+
+
+def test_names_that_are_no_text_travel_as_far_as_they_can() -> None:
+    sent = Evidence(id="x", node="h\udcff1", round=1, mesh=MESH, ranks=(), folder="/log\udcff")
+    found = decode_message(encode_message(sent))
+    assert isinstance(found, Evidence)
+    assert (found.node, found.folder) == ("h?1", "/log?")
 
 
 def test_a_leader_without_ranks_concludes_as_well() -> None:

@@ -137,6 +137,11 @@ def test_other_questions_are_told_apart(bench: Bench) -> None:
     assert bench.examination.asked == []
 
 
+def test_a_run_whose_name_is_no_text_answers(bench: Bench) -> None:
+    bench.inquiries._run_id = "l\udcff"
+    assert bench.ask("run").lines == [b'{"run_id":"l?","node":"h1"}']
+
+
 def test_a_request_through_the_store_is_answered_there(bench: Bench) -> None:
     bench.inquiries.pass_on("token", 0.0)
     bench.examination.concluded = [conclude("id0")]
