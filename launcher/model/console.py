@@ -8,7 +8,8 @@ shares the pipe may fill it first: every write is non-blocking, except to a file
 Names of files and nodes are foreign input: control characters are escaped in both outputs, \\x1b for escape.
 
 Once the options are read, each line of an agent begins with the time and the node's name where stderr is no terminal,
-so that the logs of several nodes can be laid beside each other. On a terminal, what matters has a colour.
+so that the logs of several nodes can be laid beside each other. Of a text of several lines, such as the failure report,
+each has the same stamp. On a terminal, what matters has a colour; nothing is said by colour alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _is_unread = False
 _buffer: list[memoryview] = []
 _lock = _thread.allocate_lock()  # threads log, too
 _stamp_node: str | None = None  # the node's name, if lines begin with time and node
-_is_coloured: bool | None = None
 _RED, _CYAN, _BOLD, _PLAIN = "\x1b[1;31m", "\x1b[1;36m", "\x1b[1m", "\x1b[0m"
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
@@ -147,36 +147,42 @@ def format_time(at: float) -> str:
 
 
 def _encode_lines(text: str) -> bytes:
-    """Encode lines for stderr, with their stamps or colours."""
-    global _is_coloured
-    if _stamp_node is not None:
-        stamp = f"{format_time(time.time())} {_stamp_node} "
-        return _encode("".join(f"{stamp}{line}\n" for line in text.split("\n")))
-    if _is_coloured is None:
-        environ = os.environ
-        may = os.isatty(2) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        _is_coloured = bool(environ.get("FORCE_COLOR")) or may
-    if not _is_coloured:
-        return _encode(f"{text}\n")
-    return "".join(f"{_paint(line)}\n" for line in text.translate(_ESCAPES).split("\n")).encode(
-        errors="backslashreplace"
-    )
+    """Encode lines for stderr, with their stamps and colours."""
+    stamp = "" if _stamp_node is None else f"{format_time(time.time())} {_stamp_node} ".translate(_ESCAPES)
+    lines = text.translate(_ESCAPES).split("\n")
+    paint = _paint if _is_coloured() else str
+    return "".join(f"{stamp}{paint(line)}\n" for line in lines).encode(errors="backslashreplace")
+
+
+def _is_coloured() -> bool:
+    """Whether stderr gets colours: variables decide in CPython's order, which workers' tracebacks follow, too."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (os.environ.get("TERM") != "dumb" and os.isatty(2))
 
 
 def _paint(line: str) -> str:
-    """Colour `error:` with the program before it, `hint:`, and absolute paths."""
+    """Colour `error:` with the program before it, `hint:`, the head of a failure report, and absolute paths."""
+    start, colour = "", ""
     program, error, rest = line.partition(": error: ")
-    start = ""
     if error and " " not in program:
-        start, line = f"{_RED}{program}: error:{_PLAIN} ", rest
-    elif line.startswith("hint: "):
-        start, line = f"{_CYAN}hint:{_PLAIN} ", line[6:]
-    return start + " ".join(map(_paint_path, line.split(" ")))
+        start, colour, line = f"{program}: error:", _RED, f" {rest}"
+    for hint in ("hint:", f"{PROGRAM}: hint:"):
+        if line.startswith(f"{hint} "):
+            start, colour, line = hint, _CYAN, line.removeprefix(hint)
+    if line.endswith(" FAILED"):
+        return f"{_RED}{line}{_PLAIN}"
+    head = f"{colour}{start}{_PLAIN}" if start else ""
+    return head + " ".join(map(_paint_path, line.split(" ")))
 
 
 def _paint_path(word: str) -> str:
-    path = word.rstrip(":,;.)")
-    return f"{_BOLD}{path}{_PLAIN}{word[len(path) :]}" if len(path) > 1 and path[0] == "/" else word
+    path = word.rstrip(":,;.)\"'")
+    opening = path[: len(path) - len(path.lstrip("\"'("))]
+    path = path.removeprefix(opening)
+    if len(path) < 2 or path[0] != "/":
+        return word
+    return f"{opening}{_BOLD}{path}{_PLAIN}{word[len(opening) + len(path) :]}"
 
 
 def _encode(text: str) -> bytes:

@@ -192,12 +192,13 @@ def test_a_stderr_that_has_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -
 
 # --- times and colours ---
 
+_RED, _PLAIN = "\x1b[1;31m", "\x1b[0m"
+
 
 @pytest.fixture
 def stderr(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """What goes to a file, with none of the state of other tests."""
     monkeypatch.setattr(console, "_stamp_node", None)
-    monkeypatch.setattr(console, "_is_coloured", None)
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(console.time, "time", lambda: 1_767_225_600.0004)
@@ -222,23 +223,63 @@ def test_a_terminal_gets_no_times_of_its_own(stderr: Callable[[], str], monkeypa
     assert stderr() == "meshrun: one\n"
 
 
-def test_what_matters_has_a_colour_on_a_terminal(stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    console.write_stderr(
-        "meshrun: error: it failed\nhint: look at /var/log/x, and on\na \x1b[31m file / other: error: here"
-    )
-    assert stderr() == (
-        "\x1b[1;31mmeshrun: error:\x1b[0m it failed\n\x1b[1;36mhint:\x1b[0m look at \x1b[1m/var/log/x\x1b[0m, and on\n"
-        "a \\x1b[31m file / other: error: here\n"
-    )
+def test_a_node_called_like_a_control_code_is_escaped(stderr: Callable[[], str]) -> None:
+    console.begin_stamps("on", "a\x1b[2J")
+    console.log("one")
+    assert stderr() == "2026-01-01T00:00:00.000Z a\\x1b[2J meshrun: one\n"
 
 
-@pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_a_pipe_a_dumb_terminal_and_who_wants_none_get_no_colour(
-    stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("meshrun: error: it failed", "<red>meshrun: error:</> it failed"),
+        ("hint: look at /var/log/x, and on", "<cyan>hint:</> look at <bold>/var/log/x</>, and on"),
+        ("meshrun: hint: see ulimit -n", "<cyan>meshrun: hint:</> see ulimit -n"),
+        ('  File "/home/ada/train.py", line 12', '  File "<bold>/home/ada/train.py</>", line 12'),
+        ("train.py FAILED", "<red>train.py FAILED</>"),
+        ("meshrun: nothing of it / or ./x", "meshrun: nothing of it / or ./x"),
+        ("a \x1b[31m file / other: error: here", "a \\x1b[31m file / other: error: here"),
+    ],
+)
+def test_what_matters_has_a_colour(
+    stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch, line: str, shown: str
 ) -> None:
-    monkeypatch.setattr(os, "isatty", lambda fd: bool(variables))
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    for name, code in {"red": "1;31", "cyan": "1;36", "bold": "1", "/": "0"}.items():
+        shown = shown.replace(f"<{name}>", f"\x1b[{code}m")
+    console.write_stderr(f"first\n{line}")
+    assert stderr() == f"first\n{shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "variables", "is_coloured"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"FORCE_COLOR": "1", "TERM": "dumb"}, True),
+        (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_who_gets_colours(
+    stderr: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    variables: dict[str, str],
+    is_coloured: bool,
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: is_terminal)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     console.write_stderr("meshrun: error: it failed")
-    assert stderr() == "meshrun: error: it failed\n"
+    assert stderr() == f"{_RED if is_coloured else ''}meshrun: error:{_PLAIN if is_coloured else ''} it failed\n"
+
+
+def test_colours_in_a_pipe_stand_behind_the_stamp(stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console.begin_stamps("auto", "node3")
+    console.write_stderr("meshrun: error: it failed")
+    assert stderr() == f"2026-01-01T00:00:00.000Z node3 {_RED}meshrun: error:{_PLAIN} it failed\n"
