@@ -372,7 +372,8 @@ class Log(Action, frozen=True):
     """A sentence for people: the current state, when it changes; or, as a remark, something that happened.
 
     `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules. `until`:
-    when what is waited for ends at the latest; `setting`: the field of Settings that says so. Both may be unknown.
+    when what is waited for ends at the latest; `setting`: the field of Settings that says so, or "spare". Both may be
+    unknown.
     """
 
     sentence: str

@@ -8,6 +8,7 @@ and that machine's actions are carried out here. Signal handlers do nothing but 
 from __future__ import annotations
 
 import math
+import os
 import select
 import signal
 import time
@@ -129,7 +130,7 @@ class Agent(Struct, kw_only=True, eq=False):
         wake_at = min(
             self.membership.driver.wake_at,
             mind_at,
-            self.round_log.unfinished_at,
+            self.round_log.running_wake_at,
             self._stuck_at,
             self.termination.wake_at,
             self.supervisor.reports_due_at,
@@ -158,7 +159,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._check_progress()
         if self._round is not None and read_clock() >= self._round.wake_at:
             self._carry_out_all(self._round, self._round.advance(read_clock()))
-        self.round_log.log_unfinished(read_clock())
+        self.round_log.log_running(read_clock())
         if self.fork_server is not None and read_clock() >= self.fork_server.wake_at:
             self.fork_server.report_delay(read_clock())
         if read_clock() >= self._stuck_at:
@@ -275,7 +276,8 @@ class Agent(Struct, kw_only=True, eq=False):
             self.worker_channel.request_stop(round.round)
         self._carry_out_all(round, round.stop(signum, grace_s, read_clock()))
         if mode == "grace" and grace_s > 0 and round.live:
-            more = "; press Ctrl-C again to kill them now" if signum == signal.SIGINT else ""
+            is_typed = signum == signal.SIGINT and (os.isatty(0) or os.isatty(2))
+            more = "; press Ctrl-C again to kill them now" if is_typed else ""
             log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s{more}")
 
     # --- reports of the supervisor ---
@@ -335,7 +337,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._inquiries.end_worker(local_rank, exit_code)
             if has_failed and not round.failures and self._has_survivors(round, local_rank):
                 self._inquiries.examination.ask("failure", read_clock())
-        if exit_code == 0 and self._assignment is not None:
+        if exit_code == 0 and self._assignment is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
             self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
         worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary, is_claimed=claim is not None)

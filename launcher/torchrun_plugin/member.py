@@ -211,10 +211,11 @@ class TorchrunMember:
                 self._carry_out(action)
         if self._start is None and not self._is_leaving:
             self._round_log.log_waiting(read_clock())
+        self._round_log.log_running(read_clock())
 
     def _choose_wake_at(self) -> float:
         if self._start is not None:
-            return min(self._driver.wake_at, self._watchdog_at)
+            return min(self._driver.wake_at, self._watchdog_at, self._round_log.running_wake_at)
         return min(self._driver.wake_at, math.inf if self._is_leaving else self._round_log.wake_at)
 
     def _carry_out(self, action: events.Action) -> None:

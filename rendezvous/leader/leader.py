@@ -104,7 +104,9 @@ def _wait(state: MemberState, leadership: Leadership, decision: Wait, now: float
     if decision.reason != leadership.waiting[0]:
         limit = f"; giving up in {decision.until - now:.0f} s" if decision.is_limit else ""
         leadership.waiting = (decision.reason, decision.reason + limit)
-    state.requests.log_status(leadership.waiting[1], decision.rule, decision.until, decision.setting)
+    state.requests.log_status(
+        leadership.waiting[1], decision.rule, decision.limit_at or decision.until, decision.setting
+    )
     state.requests.wake_by(decision.until)
 
 

@@ -150,7 +150,9 @@ def _follow_finished_job(state: MemberState, reason: str, now: float) -> None:
         state.membership.is_inspected = False
         state.requests.pause("join", now)
         state.membership.join_problem = f"agents of the finished job are still there ({reason})"
-        state.requests.log_status(f"waiting for the agents of the finished job to go: {reason}")
+        until = state.membership.join_since + state.settings.start_timeout_s
+        sentence = f"waiting for the agents of the finished job to go: {reason}"
+        state.requests.log_status(sentence, until=until, setting="start_timeout_s")
 
     request = Txn((), (Get(state.job.members, prefix=True),))
     state.requests.request("join", "see whether anybody of the finished job is left", request, on_reply, now)

@@ -132,9 +132,9 @@ def _notice(state: MemberState, seal: Seal) -> None:
     """Log once in each outage that the workers continue."""
     if not state.outage.has_noticed:
         state.outage.has_noticed = True
-        condition = f"as long as all nodes of round {seal.round} find the same"
         until = state.lease.renewed_at + state.settings.outage_limit_s
-        state.requests.log(f"the store does not answer; waiting for it {condition}", until=until, setting="outage")
+        sentence = f"the store does not answer; workers continue while no node of round {seal.round} reaches it"
+        state.requests.log(sentence, until=until, setting="outage_limit_s")
 
 
 def _note_acknowledgement(state: MemberState, probe_number: int, now: float) -> None:

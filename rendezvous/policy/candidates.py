@@ -80,4 +80,5 @@ def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer:
     until = max(view.sealed_at, arrived_at) + settings.grow_delay_s
     if now >= until:
         return EndRound("grace", growing, "growth")
-    return Wait(min(until, free_at), f"{reason}; could grow: {chosen.size.reason}", setting="grow_delay_s")
+    sentence = f"{reason}; could grow: {chosen.size.reason}"
+    return Wait(min(until, free_at), sentence, setting="grow_delay_s", limit_at=until if free_at < until else 0.0)

@@ -34,7 +34,8 @@ def decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decision
     if isinstance(decision, Wait):
         isolated_at = [since + settings.isolation_s for m, since in view.unreachable_since.items() if m in view.members]
         until = min((at for at in isolated_at if at > now), default=math.inf)
-        return decision if decision.until <= until else replace(decision, until=until, is_limit=False)
+        if until < decision.until:
+            return replace(decision, until=until, is_limit=False, limit_at=decision.limit_at or decision.until)
     return decision
 
 
@@ -50,7 +51,8 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     if isinstance(request, EndJob):  # the next job begins as soon as no member of this one is left
         if perhaps_held := view.list_perhaps_held(now):
             detail = f"after an outage of the store {view.describe(perhaps_held)} may run workers without a membership"
-            return Wait(view.no_omission_before, f"waiting before the job is stopped: {detail}", rule=_PUT_OFF)
+            sentence = f"waiting before the job is stopped: {detail}"
+            return Wait(view.no_omission_before, sentence, rule=_PUT_OFF, setting="lease_ttl_s")
         if unaware := view.list_unaware(now):
             return _wait_for_unaware(view, unaware, "the job is stopped")
     if request is not None:
@@ -244,7 +246,10 @@ def _decide_running(
         return Wait(until, f"gathering departures of round {seal.round}")
     if doubtful:
         return Wait(
-            view.no_omission_before, f"{_describe_doubtful(view, doubtful)} in round {seal.round}", rule=_PUT_OFF
+            view.no_omission_before,
+            f"{_describe_doubtful(view, doubtful)} in round {seal.round}",
+            rule=_PUT_OFF,
+            setting="lease_ttl_s",
         )
     return decide_growth(view, seal, now, settings, sizer)
 
@@ -256,7 +261,7 @@ def _describe_doubtful(view: View, doubtful: Collection[str]) -> str:
 def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
     until = max(view.unaware_until[m] for m in unaware)
     detail = f"{view.describe(unaware)} lost the membership while connected, and may still run workers"
-    return Wait(until, f"waiting before {what}: {detail}")
+    return Wait(until, f"waiting before {what}: {detail}", setting="lease_ttl_s")
 
 
 # --- it is being stopped ---
@@ -265,7 +270,8 @@ def _wait_for_unaware(view: View, unaware: Sequence[str], what: str) -> Wait:
 def _decide_stopping(view: View, stop: Stop, unstopped: Sequence[str], now: float, settings: Settings) -> Decision:
     until = view.stopped_at + settings.compute_gone_within_s(stop.mode)
     if now < until:
-        return Wait(until, f"stopping round {stop.round} ({stop.reason}): waiting for {view.describe(unstopped)}")
+        sentence = f"stopping round {stop.round} ({stop.reason}): waiting for {view.describe(unstopped)}"
+        return Wait(until, sentence, setting="stop_limit_s")
     others = tuple(m for m in unstopped if m != view.own_id)
     if not others:
         return QuitJob(f"this node has not stopped round {stop.round} in time")
@@ -281,7 +287,10 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
     doubtful = set(view.list_doubtful(now))
     if doubtful:
         return Wait(
-            view.no_omission_before, f"{_describe_doubtful(view, doubtful)} before the next round", rule=_PUT_OFF
+            view.no_omission_before,
+            f"{_describe_doubtful(view, doubtful)} before the next round",
+            rule=_PUT_OFF,
+            setting="lease_ttl_s",
         )
     if unaware := view.list_unaware(now):
         return _wait_for_unaware(view, unaware, "the next round")
@@ -303,7 +312,7 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
     until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds)
     if now < until:
         detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"
-        return Wait(until, detail, rule="backoff", setting="backoff")
+        return Wait(until, detail, rule="backoff", setting="backoff_first_s")
     quarantined = [f"; {view.get_name(m)}: {quarantine.reason}" for m, quarantine in sorted(chosen.quarantined.items())]
     remark = describe_repetition(budget) if budget.same_failures > view.budget.same_failures else ""
     return SealRound(chosen.roster, budget, chosen.size.reason + "".join(quarantined[:4]), remark)

@@ -16,7 +16,8 @@ from rendezvous.records import Cause, Verdict
 class Wait(Struct, frozen=True):
     """Do nothing before `until`, unless something changes. `is_limit`: the leader gives up waiting then.
 
-    `setting`: the field of Settings that says how long, if a user may set it.
+    `setting`: the field of Settings that says how long people wait, and `limit_at` until when; 0 where that is `until`,
+    which may be earlier.
     """
 
     until: float
@@ -24,6 +25,7 @@ class Wait(Struct, frozen=True):
     is_limit: bool = False
     rule: str = ""
     setting: str = ""
+    limit_at: float = 0.0
 
 
 class EndRound(Struct, frozen=True):

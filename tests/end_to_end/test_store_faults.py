@@ -152,7 +152,7 @@ def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -
             sentence = f"the store at {server.endpoint} shows a certificate that the given authority has not signed"
             for node in job.jobs.values():
                 node.says(sentence)
-                node.says("the store does not answer; waiting for it as long as all nodes of round 1 find the same")
+                node.says("the store does not answer; workers continue while no node of round 1 reaches it, for up to ")
             server.tls = right
             server.restart()
             for node in job.jobs.values():

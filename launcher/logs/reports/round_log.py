@@ -23,85 +23,98 @@ UNFINISHED_S = 60.0
 
 
 class RoundLog:
-    """`is_standalone`: the job has one machine only. `settings`: how long the agreement waits for what.
-
-    `unfinished_at`: when to call `log_unfinished`.
-    """
+    """`is_standalone`: the job has one machine only. `settings`: how long the agreement waits for what."""
 
     def __init__(self, *, is_standalone: bool, settings: Settings) -> None:
         self._is_standalone = is_standalone
         self._settings = settings
-        self._max_restarts = settings.max_restarts
-        self.unfinished_at = math.inf
-        self._unfinished = ""  # said then
-        self._sentence = ""  # the agreement's last sentence, until it is logged
+        self._status: Log | None = None  # the agreement's last one, until it is logged
         self._awaited = "first"  # the awaited round, "" once its condition was logged
-        self._noted_at: float | None = None  # when `log_waiting` first saw that sentence
+        self._noted_at: float | None = None  # when `log_waiting` first saw that status
         self._waiting_since: float | None = None  # or since something was logged
         self._is_leaving = False
+        self._growth: Log | None = None  # of the running round, until it is logged
+        self._growth_at = math.inf
+        self._unfinished = ""  # logged at `_unfinished_at`
+        self._unfinished_at = math.inf
 
     @property
     def wake_at(self) -> float:
         """When to call `log_waiting` again."""
         if self._waiting_since is None:
             return math.inf
-        if self._sentence and self._noted_at is not None:
+        if self._status is not None and self._noted_at is not None:
             return min(self._noted_at + STABLE_S, self._waiting_since + SILENCE_MAX_S)
         has_no_deadline = self._is_standalone or self._is_leaving or not self._awaited
         return math.inf if has_no_deadline else self._waiting_since + SILENCE_MAX_S
 
+    @property
+    def running_wake_at(self) -> float:
+        """When to call `log_running`."""
+        return min(self._growth_at, self._unfinished_at)
+
     def note(self, entry: Log, now: float) -> None:
         """Log an event of the agreement at once, and its state when nothing runs here for long.
 
-        That a running round could grow is said at once, too. On one machine few events matter.
+        That a running round could grow is said, too. On one machine few events matter.
         """
-        sentence = entry.sentence + self._describe_limit(entry, now)
         if entry.is_remark:
             if entry.rule == SAME_FAILURE or not self._is_standalone:
-                log(sentence)
+                log(self._describe(entry, now))
         elif entry.setting in ("grow", "grow_delay_s"):
-            log(sentence)
+            self._growth, self._growth_at = entry, now + STABLE_S  # more nodes may be about to join
         else:
-            self._sentence, self._noted_at = sentence, None
+            self._status, self._noted_at = entry, None
+            self._growth, self._growth_at = None, math.inf
 
-    def _describe_limit(self, entry: Log, now: float) -> str:
-        """Return how long that may take, and by which option, as the end of a sentence; "" if nobody knows."""
-        setting, left_s = entry.setting, entry.until - now
+    def _describe(self, entry: Log, now: float) -> str:
+        """Return the sentence, with how long that may take, and by which option."""
+        setting, settings, left_s = entry.setting, self._settings, math.ceil(max(0.0, min(entry.until - now, 1e9)))
         match setting:
+            case "spare" if settings.grow == "delay":
+                delay = f"{settings.grow_delay_s:g} s after the last node has joined"
+                end = f"; if a larger world is possible, it starts {delay} ({_find_flag('grow_delay_s')})"
             case "spare":
-                if self._settings.grow != "delay":
-                    return f" ({_find_flag('grow')} {self._settings.grow})"
-                delay = f"{self._settings.grow_delay_s:g} s after the last node has joined"
-                return f"; if a larger world is possible, it starts {delay} ({_find_flag('grow_delay_s')})"
+                end = f" ({_find_flag('grow')} {settings.grow})"
             case "grow":
-                return f"; the job restarts with it then ({_find_flag('grow')} {self._settings.grow})"
+                end = f"; the job restarts with it then ({_find_flag(setting)} {settings.grow})"
             case "grow_delay_s":
-                return f"; the job restarts with it in {max(0.0, left_s):.0f} s ({_find_flag(setting)})"
+                end = f"; the job restarts with it in {left_s} s ({_find_flag(setting)})"
             case "on_finished":
-                return f"; nothing is run ({_find_flag(setting)} {self._settings.on_finished}; rerun begins anew)"
-            case "rejoin_timeout_s":  # the sentence has the time
-                return f" ({_find_flag(setting)})"
-        if left_s == math.inf or not setting:
-            return ""
-        flag = _find_flag(setting)
-        return f"; up to {max(0.0, left_s):.0f} s more" + (f" ({flag})" if flag else "")
+                flag, kept = _find_flag(setting), f"a run's end counts for {settings.keep_finished_s:g} s"
+                end = f"; nothing is run: {kept} ({flag} {settings.on_finished}); {flag} rerun begins anew"
+            case "outage_limit_s":
+                end = f", for up to {left_s} s"
+            case "backoff_first_s":
+                end = f" for {left_s} s"
+            case "rejoin_timeout_s" if "giving up" in entry.sentence:  # it says when
+                end = f" ({_find_flag(setting)})"
+            case _ if setting and entry.until < math.inf:
+                flag = _find_flag(setting)
+                end = f"; up to {left_s} s more" + (f" ({flag})" if flag else "")
+            case _:
+                end = ""
+        return entry.sentence + end
 
     def note_success(self, ranks: Sequence[int], local_rank: int, left_count: int, now: float) -> None:
         """Note that a worker has succeeded while `left_count` workers of this node still run."""
         if not left_count or local_rank >= len(ranks):
-            self.unfinished_at = math.inf
+            self._unfinished_at = math.inf
             return
-        are = "runs" if left_count == 1 else "run"
+        run = "runs" if left_count == 1 else "run"
         self._unfinished = (
-            f"rank {ranks[local_rank]} ended {UNFINISHED_S:g} s ago, {left_count} of {len(ranks)} still {are} here"
+            f"rank {ranks[local_rank]} ended {UNFINISHED_S:g} s ago, {left_count} of {len(ranks)} still {run} here"
         )
-        self.unfinished_at = now + UNFINISHED_S
+        self._unfinished_at = now + UNFINISHED_S
 
-    def log_unfinished(self, now: float) -> None:
-        """Say which workers still run, some time after another has succeeded."""
-        if now >= self.unfinished_at:
+    def log_running(self, now: float) -> None:
+        """Log that the round could grow, and which workers still run some time after another has succeeded."""
+        if self._growth is not None and now >= self._growth_at:
+            log(self._describe(self._growth, now))
+            self._growth, self._growth_at = None, math.inf
+        if now >= self._unfinished_at:
             log(self._unfinished)
-            self.unfinished_at = math.inf
+            self._unfinished_at = math.inf
 
     def set_leaving(self) -> None:
         """Note that this node is leaving, and waits for no round any more."""
@@ -113,31 +126,34 @@ class RoundLog:
         self._noted_at = now if self._noted_at is None else self._noted_at
         if now < self.wake_at:
             return
-        if self._sentence:
-            log(self._sentence)
+        if self._status is not None:
+            log(self._describe(self._status, now))
         else:
             log(f"waiting for the {self._awaited} round: the agent that leads says what it waits for")
-        self._sentence, self._awaited, self._waiting_since = "", "", now
+        self._status, self._awaited, self._waiting_since = None, "", now
 
     def end_waiting(self) -> None:
         """Note that a round begins here, so that nothing is awaited."""
-        self._sentence, self._awaited, self._waiting_since = "", "next", None
-        self.unfinished_at = math.inf
+        self._status, self._awaited, self._waiting_since = None, "next", None
+        self._end_running()
+
+    def _end_running(self) -> None:
+        self._growth, self._growth_at, self._unfinished_at = None, math.inf, math.inf
 
     def log_start(self, start: StartRound, assignment: NodeAssignment) -> None:
         """Log that the workers of a round are about to be started."""
         self.end_waiting()
-        used = f"{start.restart_count} of {self._max_restarts} restarts used"
+        used = f"{start.restart_count} of {self._settings.max_restarts} restarts used"
         if self._is_standalone:
             if start.round > 1:
                 log(f"round {start.round} starts with {format_workers(len(assignment.ranks))}, {used}")
             return
-        budget = f"; {used}" if self._max_restarts and start.round > 1 else ""
+        budget = f"; {used}" if self._settings.max_restarts and start.round > 1 else ""
         log(f"round {start.round}: {assignment.summary}{budget}; {_format_ranks(assignment.ranks)} here")
 
     def log_end(self, round: int, reason: str) -> None:
         """Log that the workers of a round are about to be stopped, on all nodes."""
-        self.unfinished_at = math.inf
+        self._end_running()
         if not self._is_standalone:
             log(f"round {round} ends: {reason}")
 

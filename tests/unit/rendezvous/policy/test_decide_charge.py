@@ -368,7 +368,7 @@ ROWS = [
         "the second short round in a row makes a pause",
         stopping(ran_s=1.0, budget=RestartBudget(short_rounds=1)),
         120.5,
-        Wait(121.0, "round 4 was short, as 1 before it: pausing", rule="backoff", setting="backoff"),
+        Wait(121.0, "round 4 was short, as 1 before it: pausing", rule="backoff", setting="backoff_first_s"),
     ),
     Row(
         "and then it goes on",

@@ -282,6 +282,12 @@ ROWS = [
         171.0,
         Wait(470.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s"),
     ),
+    Row(
+        "people are told of the growth, not of the end of another node's bench",
+        see(running("abcd", seen={"c": 150.0}), budget=losses(*THREE_LOSSES, node="nd boot")),
+        155.0,
+        Wait(170.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s", limit_at=450.0),
+    ),
 ]
 
 

@@ -21,13 +21,13 @@ ROWS = [
         "all must have stopped",
         stopping(b=status()),
         121.0,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
     ),
     Row(
         "with grace it may take longer",
         stopping(mode="grace", b=status()),
         121.0,
-        Wait(180.0, "stopping round 4 (why): waiting for node nb"),
+        Wait(180.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
     ),
     Row(
         "who has not stopped is fenced",
@@ -39,7 +39,7 @@ ROWS = [
         "but not before it must have stopped by itself, if it heard nothing",
         stopping(b=status()),
         154.9,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
         {"stop_limit_s": 0.0, "restart_grace_s": 0.0},
     ),
     Row(
@@ -58,7 +58,7 @@ ROWS = [
         "that a member stopped an older round does not count",
         stopping(b=status(stopped=True, plan_token="older")),
         121.0,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
     ),
     Row(
         "a round that had succeeded everywhere when the stop came is a success",
@@ -85,7 +85,7 @@ ROWS = [
         "who cannot be reached for a while is only looked at again",
         reach(running("abc"), 1, 2, b=121.0),
         130.0,
-        Wait(131.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s"),
+        Wait(131.0, f"{RUNS}; could grow: 3 here", setting="grow_delay_s", limit_at=400.0),
     ),
     Row(
         "who could be reached, renews and cannot for two leases stops the round",
@@ -115,7 +115,7 @@ ROWS = [
         "and not while its workers may still run",
         reach(stopping("abc", b=status()), 1, 2, b=110.0),
         125.0,
-        Wait(155.0, "stopping round 4 (why): waiting for node nb"),
+        Wait(155.0, "stopping round 4 (why): waiting for node nb", setting="stop_limit_s"),
     ),
     Row(
         "a finished member may be cut off",
@@ -156,6 +156,7 @@ ROWS = [
             140.0,
             "waiting for node nb to register again after an outage of the store in round 4",
             rule="omission put off",
+            setting="lease_ttl_s",
         ),
     ),
     Row(
@@ -178,13 +179,14 @@ ROWS = [
             140.0,
             "waiting for node nb to register again after an outage of the store before the next round",
             rule="omission put off",
+            setting="lease_ttl_s",
         ),
     ),
     Row(
         "nor is the job stopped while anybody may be held, though a late watch shows it as a member",
         see(running("ab"), no_omission_before=140.0, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Wait(140.0, f"waiting before the job is stopped: {HELD}", rule="omission put off"),
+        Wait(140.0, f"waiting before the job is stopped: {HELD}", rule="omission put off", setting="lease_ttl_s"),
     ),
     Row(
         "but when all others have stopped",
@@ -209,13 +211,13 @@ ROWS = [
         "but no seal leaves out who may not know of it",
         see(stopping("ac", b=status()), unaware_until={"b": 140.0}),
         130.0,
-        Wait(140.0, f"waiting before the next round: {UNAWARE}"),
+        Wait(140.0, f"waiting before the next round: {UNAWARE}", setting="lease_ttl_s"),
     ),
     Row(
         "nor is the job stopped before",
         see(stopping("ac", b=status()), unaware_until={"b": 140.0}, commands={"t": Command(kind="stop", target="")}),
         130.0,
-        Wait(140.0, f"waiting before the job is stopped: {UNAWARE}"),
+        Wait(140.0, f"waiting before the job is stopped: {UNAWARE}", setting="lease_ttl_s"),
     ),
     Row(
         "until its watchdog has ended",

@@ -110,32 +110,90 @@ def test_who_was_told_to_go_waits_for_no_round(capfd: pytest.CaptureFixture[str]
 
 def test_a_wait_says_how_long_it_may_take_and_by_which_option(capfd: pytest.CaptureFixture[str]) -> None:
     narrator = make_log()
-    narrator.note(Log("waiting for more nodes: 1 is here", until=40.0, setting="join_grace_s"), 13.0)
-    narrator.log_waiting(13.0)
-    narrator.log_waiting(14.0)
-    narrator.note(Log("round 2 was short, as 1 before it: pausing", until=24.0, setting="backoff"), 14.0)
-    narrator.log_waiting(14.0)
-    narrator.log_waiting(20.0)
+    for sentence, until, setting in (
+        ("waiting for more nodes: 1 is here", 41.0, "join_grace_s"),
+        ("round 2 was short, as 1 before it: pausing", 14.6, "backoff_first_s"),
+        ("waiting for nodes to come back: 1 here; giving up in 1800 s", 1814.0, "rejoin_timeout_s"),
+        ("waiting for nodes to come back: 1 here", 1814.0, "rejoin_timeout_s"),
+        ("stopping round 2: waiting for node n2", 44.0, "stop_limit_s"),
+        ("waiting for word", math.inf, "join_grace_s"),
+        ("waiting for an answer", 44.0, ""),
+    ):
+        narrator.note(Log(sentence, until=until, setting=setting), 13.0)
+        narrator.log_waiting(13.0)
+        narrator.log_waiting(14.0)
+        narrator.log_waiting(20.0)
     assert told(capfd) == [
         "meshrun: waiting for more nodes: 1 is here; up to 27 s more (--join-grace)",
-        "meshrun: round 2 was short, as 1 before it: pausing; up to 10 s more",
+        "meshrun: round 2 was short, as 1 before it: pausing for 1 s",
+        "meshrun: waiting for nodes to come back: 1 here; giving up in 1800 s (--rejoin-timeout)",
+        "meshrun: waiting for nodes to come back: 1 here; up to 1800 s more (--rejoin-timeout)",
+        "meshrun: stopping round 2: waiting for node n2; up to 30 s more",
+        "meshrun: waiting for word",
+        "meshrun: waiting for an answer",
     ]
+
+
+def test_an_outage_says_how_long_workers_continue(capfd: pytest.CaptureFixture[str]) -> None:
+    entry = Log("the store does not answer; workers continue", True, until=608.0, setting="outage_limit_s")
+    make_log().note(entry, 10.0)
+    assert told(capfd) == ["meshrun: the store does not answer; workers continue, for up to 598 s"]
+
+
+def test_a_run_that_has_ended_before_says_that_nothing_is_run(capfd: pytest.CaptureFixture[str]) -> None:
+    make_log().note(Log("run y has already ended: all workers succeeded", True, setting="on_finished"), 10.0)
+    assert told(capfd) == [
+        "meshrun: run y has already ended: all workers succeeded; nothing is run: a run's end counts for 3600 s "
+        "(--on-finished next); --on-finished rerun begins anew"
+    ]
+
+
+GROWTH = Log("round 1 runs 1 ranks; could grow", until=308.0, setting="grow_delay_s")
 
 
 @pytest.mark.parametrize(
     ("entry", "settings", "end"),
     [
-        (Log("could", until=308.0, setting="grow_delay_s"), {}, "; the job restarts with it in 298 s (--grow-delay)"),
-        (Log("could", setting="grow"), {"grow": "checkpoint"}, "; the job restarts with it then (--grow checkpoint)"),
-        (Log("over", True, setting="on_finished"), {}, "; nothing is run (--on-finished next; rerun begins anew)"),
-        (Log("the store is away", True, until=610.0, setting="outage"), {}, "; up to 600 s more"),
+        (GROWTH, {}, "; the job restarts with it in 298 s (--grow-delay)"),
+        (
+            Log("round 1 could", setting="grow"),
+            {"grow": "checkpoint"},
+            "; the job restarts with it then (--grow checkpoint)",
+        ),
     ],
-)  # fmt: skip
-def test_growth_and_ends_are_announced_at_once(
+)
+def test_growth_is_announced_while_the_round_runs(
     entry: Log, settings: dict[str, Any], end: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    make_log(**settings).note(entry, 10.0)
+    narrator = make_log(**settings)
+    narrator.log_start(StartRound(1, 0, 224, "h:1", ""), SHARE)
+    told(capfd)
+    narrator.note(entry, 9.5)
+    narrator.log_running(narrator.running_wake_at)
+    narrator.log_running(1000.0)
     assert told(capfd) == [f"meshrun: {entry.sentence}{end}"]
+    assert narrator.running_wake_at == math.inf
+
+
+def test_growth_by_many_nodes_at_once_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    narrator = make_log()
+    for count in range(100):  # a hundredth of a second from one to the next
+        narrator.note(Log(f"{count} more", until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
+        narrator.log_running(10.0 + count / 100)
+    narrator.log_running(narrator.running_wake_at)
+    assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow-delay)"]
+
+
+@pytest.mark.parametrize("what", ["the node has gone", "the round ends"])
+def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.CaptureFixture[str]) -> None:
+    narrator = make_log(is_alone=True)
+    narrator.note(GROWTH, 10.0)
+    if what == "the round ends":
+        narrator.log_end(1, "a worker failed")
+    else:
+        narrator.note(Log("round 1 runs 1 ranks"), 10.2)
+    narrator.log_running(20.0)
+    assert told(capfd) == []
 
 
 @pytest.mark.parametrize(
@@ -158,17 +216,20 @@ def test_a_worker_that_runs_long_after_another_has_ended_is_mentioned(
 ) -> None:
     narrator = make_log()
     narrator.note_success((4, 5, 6), 0, 2, 100.0)
-    narrator.log_unfinished(120.0)
+    narrator.log_running(120.0)
     assert told(capfd) == []
-    narrator.log_unfinished(narrator.unfinished_at)
-    narrator.log_unfinished(1000.0)
+    narrator.log_running(narrator.running_wake_at)
+    narrator.log_running(1000.0)
     assert told(capfd) == ["meshrun: rank 4 ended 60 s ago, 2 of 3 still run here"]
+    narrator.note_success((4, 5, 6), 1, 1, 1000.0)
+    narrator.log_running(1060.0)
+    assert told(capfd) == ["meshrun: rank 5 ended 60 s ago, 1 of 3 still runs here"]
     narrator.note_success((4, 5, 6), 1, 1, 100.0)
     narrator.note_success((4, 5, 6), 2, 0, 110.0)
-    assert narrator.unfinished_at == math.inf, "all have ended"
+    assert narrator.running_wake_at == math.inf, "all have ended"
     narrator.note_success((4, 5, 6), 1, 1, 100.0)
     narrator.log_end(1, "a worker failed")
-    assert narrator.unfinished_at == math.inf
+    assert narrator.running_wake_at == math.inf
 
 
 def test_a_repeated_failure_is_told_on_one_machine_too(capfd: pytest.CaptureFixture[str]) -> None:
