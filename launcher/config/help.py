@@ -38,7 +38,7 @@ _COMMON = {
     "rdzv-id": ("ID", "name of the run, the same on all nodes"),
     "max-restarts": ("N", "restarts of the job after failures of workers"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
-    "preload": ("MODULE,...", "import once, so that workers start and restart warm"),
+    "preload": ("MODULE,...", "import once, to start and restart workers warm"),
 }
 _EXAMPLES = """\
   meshrun --nproc-per-node 8 train.py --lr 0.1
@@ -54,7 +54,10 @@ def show(topic: str, *, is_whole: bool) -> None:
     elif sys.stdout is not None and sys.stdout.isatty():
         from click import echo_via_pager
 
-        echo_via_pager(render_help())
+        try:
+            echo_via_pager(render_help())
+        except (OSError, ValueError):  # what $PAGER says cannot be run
+            write_stdout(render_help())
     else:
         write_stdout(render_help())
 

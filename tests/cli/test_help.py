@@ -93,25 +93,33 @@ def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
     assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
 
 
-@pytest.mark.parametrize(("word", "is_paged"), [("--help", True), ("-h", False)])
-def test_the_whole_help_goes_through_the_pager_on_a_terminal(tmp_path: Path, word: str, is_paged: bool) -> None:
-    pager, seen = tmp_path / "pager", tmp_path / "seen"
-    pager.write_text(f"#!/bin/sh\nexec cat > {seen}\n")
-    pager.chmod(0o755)
+def show_on_terminal(word: str, pager: str) -> str:
+    """What a terminal shows of the help."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(MESHRUN, [MESHRUN, word], {**os.environ, "PAGER": str(pager), "TERM": "xterm"})
+        os.execve(MESHRUN, [MESHRUN, word], {**os.environ, "PAGER": pager, "TERM": "xterm"})
     shown = b""
     with contextlib.suppress(OSError):  # EIO: the other end is closed
         while chunk := os.read(terminal, 65536):
             shown += chunk
     os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0
-    if is_paged:
-        assert (shown, seen.read_text()) == (b"", help.render_help() + "\n")
-    else:
-        assert shown.decode().replace("\r", "") == help.render_first_screen() + "\n"
-        assert not seen.exists()
+    return shown.decode().replace("\r", "")
+
+
+def test_the_whole_help_goes_through_the_pager_on_a_terminal(tmp_path: Path) -> None:
+    pager, seen = tmp_path / "pager", tmp_path / "seen"
+    pager.write_text(f"#!/bin/sh\nexec cat > {seen}\n")
+    pager.chmod(0o755)
+    assert show_on_terminal("-h", str(pager)) == help.render_first_screen() + "\n"
+    assert not seen.exists()
+    assert show_on_terminal("--help", str(pager)) == ""
+    assert seen.read_text() == help.render_help() + "\n"
+
+
+@pytest.mark.parametrize("pager", ["/no/such/pager", 'less -X "'])
+def test_a_pager_that_cannot_be_run_hides_nothing(pager: str) -> None:
+    assert help.render_help() in show_on_terminal("--help", pager)
 
 
 def test_the_version_is_one_line() -> None:
