@@ -334,8 +334,12 @@ def label_words(config: Config) -> tuple[str, ...]:
     for number, word in enumerate(config.script_args, 1):
         name, equals, _ = word.partition("=")
         if len(word) > 1 and word[0] == "-" and not word[1].isdigit():
+            name = name if name.startswith("--") else name[:2]  # what follows in -p1234 is a value
             labels.append(sanitize(name))
             option = "" if equals else name
+        elif equals and name.lstrip("+~").replace(".", "_").isidentifier():  # as Hydra has it
+            labels.append(sanitize(name))
+            option = ""
         else:
             labels.append(f"the value of {sanitize(option)}" if option else f"argument {number} of the script")
             option = ""

@@ -67,10 +67,12 @@ def _check_script(script: str) -> None:
     if stat.S_ISDIR(mode):
         if not any(os.path.isfile(os.path.join(script, name)) for name in ("__main__.py", "__main__.pyc")):
             raise UsageError(f"{called} is a directory without __main__.py", "give the name of a script in it")
-    elif is_program:
-        raise UsageError(f"{called} is a program, not a script of Python", "--no-python runs it")
-    elif _is_zip_without_main(script):
+        return
+    has_main = _find_zip_main(script)  # a program may have a zip file at its end, which Python runs
+    if has_main is False:
         raise UsageError(f"{called} is a zip file without __main__.py")
+    if has_main is None and is_program:
+        raise UsageError(f"{called} is a program, not a script of Python", "--no-python runs it")
 
 
 def _suggest_script(script: str) -> str:
@@ -89,13 +91,14 @@ def _suggest_script(script: str) -> str:
         return "the current directory has been removed"
 
 
-def _is_zip_without_main(script: str) -> bool:
+def _find_zip_main(script: str) -> bool | None:
+    """Whether a zip file has a __main__; None if it is no zip file."""
     import zipimport  # Python's own test; always loaded already
 
     try:
-        return zipimport.zipimporter(script).find_spec("__main__") is None
+        return zipimport.zipimporter(script).find_spec("__main__") is not None
     except zipimport.ZipImportError:
-        return False
+        return None
 
 
 def _check_log_dir(directory: str) -> None:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         context = getattr(error, "ctx", None)
         asked = context.command_path if context else PROGRAM
         hint = f"{asked} --help lists {'the commands' if asked == PROGRAM else 'its options'}"
-        if asked.endswith(" doctor") and isinstance(error, click.NoSuchOption) and "--" not in words:
+        if asked.endswith(" doctor") and isinstance(error, click.NoSuchOption):
             from launcher.config.options.command_line import find_option
 
             with suppress(UsageError):  # then it is none of meshrun's either

@@ -225,7 +225,8 @@ def test_a_directory_or_zip_with_main_passes(place: Path) -> None:
     (place / "folder" / "__main__.py").write_text("")
     with zipfile.ZipFile(place / "bundle.zip", "a") as bundle:
         bundle.writestr("__main__.py", "")
-    for script in ("folder", "bundle.zip", "train.py"):
+    (place / "packed").write_bytes(Path(sys.executable).read_bytes()[:64] + (place / "bundle.zip").read_bytes())
+    for script in ("folder", "bundle.zip", "packed", "train.py"):
         files.check(cli.parse([str(place / script)], {}))
 
 

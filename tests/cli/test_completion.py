@@ -43,10 +43,11 @@ class Terminal:
         environ = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(place), "TERM": "dumb", "LC_ALL": "C.UTF-8"}
         environ |= {"COLUMNS": "200", "LINES": "100"}
         self.shell = shell
-        self.pid, self.descriptor = pty.fork()
-        if self.pid == 0:
-            os.chdir(place)
-            os.execvpe(SHELLS[shell][0], SHELLS[shell], environ)
+        self.descriptor, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            ["setsid", "--ctty", *SHELLS[shell]], stdin=theirs, stdout=theirs, stderr=theirs, cwd=place, env=environ
+        )
+        os.close(theirs)
         self.screen = ""
         self.send(f"stty -echo cols 200 rows 100; {START[shell]}source {script}; PS1='{READY}'\n")
         self.wait_for(READY)
@@ -70,8 +71,8 @@ class Terminal:
         return self.wait_for(DONE).rpartition("got:")[2].strip()
 
     def close(self) -> None:
-        os.close(self.descriptor)
-        os.waitpid(self.pid, 0)
+        os.close(self.descriptor)  # which hangs up
+        self._process.wait(LIMIT_S)
 
 
 @pytest.fixture(scope="module", params=list(SHELLS))

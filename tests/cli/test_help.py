@@ -95,15 +95,16 @@ def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
 
 def show_on_terminal(word: str, pager: str) -> str:
     """What a terminal shows of the help."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(MESHRUN, [MESHRUN, word], {**os.environ, "PAGER": pager, "TERM": "xterm"})
+    terminal, theirs = pty.openpty()
+    environ = {**os.environ, "PAGER": pager, "TERM": "xterm"}
+    started = subprocess.Popen([MESHRUN, word], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # EIO: the other end is closed
         while chunk := os.read(terminal, 65536):
             shown += chunk
     os.close(terminal)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert started.wait(60) == 0
     return shown.decode().replace("\r", "")
 
 

@@ -51,9 +51,10 @@ def parse(argv: Sequence[str]) -> ParsedArgs:
             break
         for option, attached in _split_options(word):
             if option.read is None:
-                following = argv[at] if at < len(argv) and argv[at][:1].isalpha() and "." not in argv[at] else ""
+                following = argv[at] if at < len(argv) else ""
+                is_name = following[:1].isalpha() and following.replace("-", "_").isidentifier()  # and no script
                 action: Any = option.flag if word.startswith("--") else option.short
-                return ParsedArgs(values, action=action, topic=attached or following)
+                return ParsedArgs(values, action=action, topic=attached or following * is_name)
             if not option.takes_value:
                 values[option.name] = "1"
             elif attached is not None:

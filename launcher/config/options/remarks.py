@@ -41,11 +41,11 @@ def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
 
     Its value is not repeated: it may be meant for a secret.
     """
-    unknown = sorted(name for name in environ if name.startswith(FAMILIES) and name not in KNOWN)
+    unknown = sorted(name for name, text in environ.items() if text and name.startswith(FAMILIES) and name not in KNOWN)
     found = []
     for name in unknown:
         family = next(family for family in FAMILIES if name.startswith(family))
-        # A name of the other family is near if nothing else differs: PET_MESH, which only torchrun's options have.
+        # Of the other family only the same name is near: PET_MESH, since only torchrun's options have a PET_ variable.
         candidates = {variable.removeprefix(family): variable for variable in KNOWN if variable.startswith(family)}
         suffix = name.removeprefix(family)
         own = f"LAUNCHER_{suffix}"
