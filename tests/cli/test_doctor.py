@@ -126,7 +126,9 @@ def test_a_loopback_address_may_hurt_a_job_of_several_nodes_only() -> None:
     place = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29400", "--nproc-per-node=1")
     seen = "this node's address is 127.0.0.1, which nodes on other machines cannot reach"
     assert ("address", seen) in hurts("--nnodes=2", *place)
-    assert "address" not in dict(hurts("--nnodes=1", *place))
+    etcd = ("--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=job", "--nproc-per-node=1")
+    assert ("address", seen) in hurts("--nnodes=1:2", *etcd)
+    assert "address" not in dict(hurts("--nnodes=1", *etcd))
 
 
 def test_a_misspelt_variable_may_hurt_and_is_said_once() -> None:
