@@ -61,6 +61,7 @@ BORDERS = {
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
     "launcher.placement.planner": 1, "launcher.agent.stores": 2, "launcher.meshctl.commands": 6,
+    # Each command imports what it shows a run with, when it runs.
     "launcher.meshctl.group": 1, "launcher.meshctl.view_commands": 11,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
@@ -76,7 +77,10 @@ PURE = (
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
     "launcher.locality.merge", "launcher.logs.reports.report", "launcher.logs.reports.short_report",
-    "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.status.state",
+    "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",
+    "launcher.meshctl.live.ranks",
+    "launcher.meshctl.live.tables", "launcher.meshctl.live.top_state", "launcher.meshctl.status.agents",
+    "launcher.meshctl.status.state",
     "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.node_report", "launcher.observe.run_events",
     "launcher.observe.timeline", "launcher.page.view", "launcher.page.what_if",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",

@@ -27,7 +27,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 _ESCAPES |= {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
-class LogFile(Struct, frozen=True, order=True):
+class OutputFile(Struct, frozen=True, order=True):
     """Whose output it is. `node`: a member id."""
 
     rank: int
@@ -64,8 +64,8 @@ class LineMerger:
     def __init__(self, hold_s: float = HOLD_S, lines_max: int = LINES_MAX) -> None:
         self._hold_s = hold_s
         self._lines_max = lines_max
-        self._files: dict[LogFile, _Waiting] = {}
-        self._pending: dict[_Key, Counter[LogFile]] = {}  # how often each file has it waiting
+        self._files: dict[OutputFile, _Waiting] = {}
+        self._pending: dict[_Key, Counter[OutputFile]] = {}  # how often each file has it waiting
         self._count = 0
         self._file_counts: Counter[tuple[int, str]] = Counter()  # by round and stream
 
@@ -74,7 +74,7 @@ class LineMerger:
         """Lines that wait."""
         return self._count
 
-    def add(self, file: LogFile, data: str, now: float) -> None:
+    def add(self, file: OutputFile, data: str, now: float) -> None:
         """Take the next piece of a file; it may begin and end within a line."""
         waiting = self._files.get(file)
         if waiting is None:
@@ -114,23 +114,23 @@ class LineMerger:
                 return
             yield self._show(key, files)
 
-    def _append(self, file: LogFile, waiting: _Waiting, text: str, now: float) -> None:
+    def _append(self, file: OutputFile, waiting: _Waiting, text: str, now: float) -> None:
         key = (file.round, file.stream, text)
         waiting.lines.append((key, now))
         self._pending.setdefault(key, Counter())[file] += 1
         self._count += 1
 
-    def _end_line(self, file: LogFile, waiting: _Waiting, now: float) -> None:
+    def _end_line(self, file: OutputFile, waiting: _Waiting, now: float) -> None:
         self._append(file, waiting, "".join(waiting.unfinished), now)
         waiting.unfinished, waiting.unfinished_size = [], 0
 
-    def _group_heads(self) -> OrderedDict[_Key, list[LogFile]]:
-        groups: OrderedDict[_Key, list[LogFile]] = OrderedDict()
+    def _group_heads(self) -> OrderedDict[_Key, list[OutputFile]]:
+        groups: OrderedDict[_Key, list[OutputFile]] = OrderedDict()
         for file in sorted(file for file, waiting in self._files.items() if waiting.lines):
             groups.setdefault(self._files[file].lines[0][0], []).append(file)
         return groups
 
-    def _is_due(self, key: _Key, files: Sequence[LogFile], now: float) -> bool:
+    def _is_due(self, key: _Key, files: Sequence[OutputFile], now: float) -> bool:
         if self._count > self._lines_max:
             return True
         return len(files) == self._file_counts[key[:2]] or now - self._get_age(files) >= self._hold_s
@@ -142,10 +142,10 @@ class LineMerger:
                 del self._files[file]
                 self._file_counts[file.round, file.stream] -= 1
 
-    def _get_age(self, files: Sequence[LogFile]) -> float:
+    def _get_age(self, files: Sequence[OutputFile]) -> float:
         return min(self._files[file].lines[0][1] for file in files)
 
-    def _show(self, key: _Key, files: Sequence[LogFile]) -> MergedLine:
+    def _show(self, key: _Key, files: Sequence[OutputFile]) -> MergedLine:
         pending = self._pending[key]
         for file in files:
             self._files[file].lines.popleft()

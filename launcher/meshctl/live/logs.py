@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from launcher.meshctl.live.local_files import LocalFolders, describe_gone, read_rest
-from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, LogFile, format_line
+from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
@@ -47,7 +47,7 @@ class _NodeLogs(Struct, kw_only=True):
 
     cursors: tuple[LogCursor, ...] = ()
     offsets: dict[str, int] = field(default_factory=dict)
-    files: dict[str, LogFile] = field(default_factory=dict)
+    files: dict[str, OutputFile] = field(default_factory=dict)
     has_answered: bool = False
     round: int = 0
     ranks: dict[int, int] = field(default_factory=dict)
@@ -184,14 +184,14 @@ def _get_state(node: PolledNode) -> _NodeLogs:
     return node.state
 
 
-def _make_file(node: PolledNode, chunk: LogChunk) -> LogFile:
-    return LogFile(rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file)
+def _make_file(node: PolledNode, chunk: LogChunk) -> OutputFile:
+    return OutputFile(rank=chunk.rank, node=node.member_id, round=chunk.round, stream=chunk.stream, file=chunk.file)
 
 
-def _guess_file(node: PolledNode, state: _NodeLogs, name: str) -> LogFile | None:
+def _guess_file(node: PolledNode, state: _NodeLogs, name: str) -> OutputFile | None:
     """Tell whose a file is that was empty so far, by the layout of the log directory."""
     match = _STREAM_FILE.fullmatch(name)
     if match is None or int(match[1]) not in state.ranks:
         return None
     rank = state.ranks[int(match[1])]
-    return LogFile(rank=rank, node=node.member_id, round=state.round, stream=match[2], file=name)
+    return OutputFile(rank=rank, node=node.member_id, round=state.round, stream=match[2], file=name)

@@ -45,7 +45,7 @@ class PolledNode(Struct, kw_only=True):
     failures: int = 0
 
 
-class Answer(Struct, frozen=True):
+class NodeAnswer(Struct, frozen=True):
     node: PolledNode
     reply: NodeReply
 
@@ -127,7 +127,7 @@ class NodePoller:
         """The names of nodes that do not answer."""
         return frozenset(self._silent)
 
-    def poll(self, wait_s: float) -> list[Answer]:
+    def poll(self, wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
 
         Raises TemporaryError if not even the first report can be had.
@@ -174,7 +174,7 @@ class NodePoller:
         elif isinstance(result, TemporaryError) and self.report is None:
             raise result
 
-    def _take_reply(self, node: PolledNode, result: object) -> Answer | None:
+    def _take_reply(self, node: PolledNode, result: object) -> NodeAnswer | None:
         node.is_busy = False
         now = self._clock()
         if isinstance(result, TemporaryError):
@@ -190,7 +190,7 @@ class NodePoller:
         node.has_all = not isinstance(result, (LogPage, EventPage)) or result.is_last
         pause_s = max(PAUSE_S, PAUSE_PER_NODE_S * len(self.nodes))
         node.next_at = now + (pause_s if node.has_all else 0.0)
-        return Answer(node, result)
+        return NodeAnswer(node, result)
 
     def _tell_silence(self, report: RunReport, names: Mapping[str, str]) -> None:
         for name in report.missing:

@@ -10,6 +10,7 @@ from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent
 from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
 
 
+# docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
 class RunGoneError(TemporaryError):
     """No agent of the run is on this machine any more."""
 

@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from launcher.meshctl.live.events import EventCollector, SeenEvent
 from launcher.meshctl.live.local_files import LocalFolders
-from launcher.meshctl.live.poller import Answer, NodePoller
+from launcher.meshctl.live.poller import NodeAnswer, NodePoller
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState, TopTable
 from launcher.model.errors import TemporaryError
@@ -156,7 +156,7 @@ class TopScreen(App[None]):
         return self._state.make_node_table() if self._shown == "nodes" else self._state.make_round_table(now)
 
 
-def _read_answer(collector: EventCollector, answer: Answer) -> list[SeenEvent]:
+def _read_answer(collector: EventCollector, answer: NodeAnswer) -> list[SeenEvent]:
     return collector.take(answer.node, answer.reply) if isinstance(answer.reply, EventPage) else []
 
 

@@ -60,7 +60,7 @@ def test_the_newest_round_is_shown_and_an_older_one_goes_on_where_it_was(tmp_pat
     assert {chunk.file for chunk in page.chunks} == {"1.0", "2.0"}
 
 
-def test_a_round_that_came_and_went_between_two_pages_is_read_and_ended_ones_are_let_go(tmp_path: Path) -> None:
+def test_a_round_between_two_pages_is_read_and_old_ones_are_let_go(tmp_path: Path) -> None:
     texts = {(number, 0): b"%d\n" % number for number in range(1, 5)}
     sources = make_sources(tmp_path, texts)
     page = read_page(sources, ReadLogs(cursors=(LogCursor("1.0", 2),), tail_lines=-1), 4)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.meshctl.live.log_lines import HOLD_S, UNFINISHED_MAX, LineMerger, LogFile, MergedLine, format_line
+from launcher.meshctl.live.log_lines import HOLD_S, UNFINISHED_MAX, LineMerger, MergedLine, OutputFile, format_line
 
 
-def make_file(rank: int, round: int = 1, stream: str = "stdout") -> LogFile:
-    return LogFile(rank=rank, node=f"m{rank}", round=round, stream=stream, file=f"{rank}/{stream}.log")
+def make_file(rank: int, round: int = 1, stream: str = "stdout") -> OutputFile:
+    return OutputFile(rank=rank, node=f"m{rank}", round=round, stream=stream, file=f"{rank}/{stream}.log")
 
 
 def merge(*texts: str) -> list[str]:
@@ -29,7 +29,7 @@ def test_equal_lines_of_several_ranks_are_one_line() -> None:
     assert merge(same, same, "step 1\n") == ["[0-2] step 1", "[0-1] step 2"]
 
 
-def test_a_line_of_one_rank_does_not_tear_apart_what_the_others_have_in_common() -> None:
+def test_a_line_of_one_rank_does_not_tear_apart_common_ones() -> None:
     assert merge("a\nb\nc\n", "a\nmine\nb\nc\n") == ["[0-1] a", "[1] mine", "[0-1] b", "[0-1] c"]
     assert merge("hello 0\nend\n", "hello 1\nend\n") == ["[0] hello 0", "[1] hello 1", "[0-1] end"]
 
@@ -71,7 +71,7 @@ def test_the_same_line_of_another_round_is_another_line() -> None:
     assert {(line.ranks, line.round) for line in merger.take(0.0, is_final=True)} == {((0,), 1), ((1,), 2)}
 
 
-def test_a_line_without_an_end_is_shown_after_a_while_and_in_parts_if_it_is_endless() -> None:
+def test_a_line_without_an_end_is_shown_after_a_while() -> None:
     merger = LineMerger()
     merger.add(make_file(0), "half", 0.0)
     assert list(merger.take(HOLD_S)) == []
@@ -132,7 +132,7 @@ def test_no_line_is_lost_or_doubled_however_the_pieces_arrive(outputs: list[list
     assert collect(shown) == {rank: lines for rank, lines in enumerate(outputs) if lines}
 
 
-def test_many_ranks_with_lines_of_their_own_take_no_longer_than_their_number() -> None:
+def test_many_ranks_with_lines_of_their_own_are_quick() -> None:
     merger = LineMerger()
     for rank in range(2000):
         merger.add(make_file(rank), f"own {rank}\n" * 5, 0.0)
