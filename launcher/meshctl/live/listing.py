@@ -111,7 +111,7 @@ def _ask(agents: Sequence[LocalAgent]) -> tuple[str, str]:
         try:
             overview = derive_overview(SocketSource(agent).read_run())
         except TemporaryError as problem:
-            error = str(problem)
+            error = str(problem).removeprefix(f"the agent of run {agent.run_id} ")
             continue
         return overview.phase, format_headline(overview)
     return "", error
