@@ -45,4 +45,4 @@ def _advise(page: PageServer) -> str:
     if page.needs_token:
         return "; who has this address sees the run's logs and stacks"
     host = os.uname().nodename
-    return f"\nhint: from another machine: ssh -N -L {page.port}:{page.host}:{page.port} {host}, then the same address"
+    return f"\nhint: from another machine: ssh -N -L {page.port}:{page.host}:{page.port} {host}"

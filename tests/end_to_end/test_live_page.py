@@ -126,7 +126,7 @@ def test_meshctl_saves_a_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("no-such-run",), "no run or agent named no-such-run is on this machine"),
+        (("no-such-run",), "no agent of run no-such-run is on this machine"),
         (("1", "--listen", "99999"), "--listen 99999: a port is a number from 0"),
         (("1", "--listen", "a b:80"), "'a b' is no address and no name of a host"),
     ],

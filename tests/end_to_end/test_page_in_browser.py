@@ -72,7 +72,7 @@ def test_a_run_is_drawn_at_every_size(
     shows(page, "#rounds", "KeyError: 'shard_0412'", f"h{node_count} is lost: two dials were refused", "it runs")
     shows(page, "#todo", "rank 27: stopped or blocked", "ranks 5, 21: no progress for 5 min 12 s", "h2: leaving")
     assert page.locator("#ranks tr").nth(1).inner_text().split()[:3] == ["27", "h3", "stopped"] or size == DESKTOP
-    shows(page, "#events", "failure found", "no node joined for 30 s")
+    shows(page, "#events", "failure found", "no node joined for 30 s", "worker started", "ranks 0-7")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (dark == "rgb(17, 22, 27)") == (scheme == "dark")
     assert window.overflow() == 0
@@ -89,7 +89,7 @@ def test_a_click_on_a_rank_shows_its_output_and_where_it_stands(
     shows(page, "#detail-title", "Rank 5")
     shows(page, "#detail-facts", "pp=0,dp=0,tp=5", "5 min 12 s ago", "load data", "61.0 GiB of 80.0 GiB")
     shows(page, "#log", "step 1259 loss 1.0101 rank 5")
-    shows(page, "#log-note", "round_3/5/stdout.log")
+    shows(page, "#log", "round_3/5/stdout.log")
     page.click("#ask-stack")
     shows(page, "#own-stack", "rank 5 (pp=0 dp=0 tp=5): asleep", "/home/me/loader.py:31")
     shows(page, "#stack", "rank 5 is in read (loader.py:31), asleep", "see what rank 5 does", "All stacks, 2 groups")

@@ -33,7 +33,15 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
-from launcher.observe.run_events import FailureFound, RemarkMade, RoundStarted, RoundStopping, encode_event
+from launcher.observe.run_events import (
+    FailureFound,
+    RemarkMade,
+    RoundStarted,
+    RoundStopping,
+    RunEvent,
+    WorkerStarted,
+    encode_event,
+)
 from launcher.observe.timeline import RoundSummary
 from launcher.page.server import PageServer
 
@@ -202,7 +210,7 @@ def make_rounds(world_size: int, node_count: int, text: str = "") -> tuple[Round
     )  # fmt: skip
 
 
-def make_events(text: str = "") -> list[RoundStarted | RoundStopping | FailureFound | RemarkMade]:
+def make_events(text: str = "") -> list[RunEvent]:
     common = {"run_id": "llama-70b", "node": "h0"}
     return [
         RoundStarted(at=BEGAN + 95, round=1, world_size=64, node_count=8, ranks=(0, 1), mesh="", restart_count=0,
@@ -210,6 +218,10 @@ def make_events(text: str = "") -> list[RoundStarted | RoundStopping | FailureFo
         FailureFound(at=BEGAN + 2400, round=1, rank=7, exit_code=1, failure_class="user code: KeyError",
                      error=f"KeyError: 'shard_0412' {text}".strip(), **common),
         RoundStopping(at=BEGAN + 2400.2, round=1, cause="failure", reason="rank 7 failed", mode="kill", **common),
+        *(
+            WorkerStarted(at=BEGAN + 2460, round=2, rank=rank, local_rank=rank, pid=4000 + rank, **common)
+            for rank in range(8)
+        ),
         RemarkMade(at=BEGAN + 2461, sentence=f"no node joined for 30 s {text}".strip(), **common),
     ]  # fmt: skip
 
