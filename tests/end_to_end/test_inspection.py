@@ -50,6 +50,8 @@ def test_every_node_is_seen_from_the_one_that_does_not_lead(tmp_path: Path, etcd
             assert (report.missing, report.lost) == ((), ())
             assert report.rounds[0].world_size == 4
         report = reports[N1]
+        (past,) = (value for key, value in cluster.stored().items() if key.startswith("history/"))
+        assert abs(past["began_at"] - report.rounds[0].began_at) < 60, "seconds since 1970"
         follower = next(node.node for node in report.nodes if node.node != report.leader)
         source = sources[N1]
         page = source.read_node(follower, ReadLogs(stream="stdout"))
