@@ -98,7 +98,7 @@ def run(request: PlanRequest) -> int:
         else:
             _report(error)
         return EXIT_FAILURE
-    answer = Answer(
+    answer = PlanAnswer(
         plan=plan,
         before=before,
         change=describe_change(cluster, after, before, plan, task.mesh) if before is not None else None,
@@ -114,7 +114,7 @@ def run(request: PlanRequest) -> int:
     return _write_pictures(request, after, task, answer)
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class PlanAnswer(Struct, frozen=True, kw_only=True):
     """All that is printed and drawn. `change`: None without a plan before, or if nothing differs from it."""
 
     plan: Plan
@@ -203,7 +203,7 @@ def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Pl
     return found
 
 
-def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: Answer) -> str:
+def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: PlanAnswer) -> str:
     """`cluster`: after the change."""
     plan, change = answer.plan, answer.change
     parts = [render.format_world(plan, cluster.nodes, task.mesh, cluster.levels)]
@@ -222,7 +222,7 @@ def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer
     return "".join(parts).removesuffix("\n")
 
 
-def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: Answer) -> int:
+def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: PlanAnswer) -> int:
     """Write the requested files, and say so; a failure is reported, and does not stop the other."""
     code = 0
     plan = replace(answer.plan, reasons=(*answer.plan.reasons, *answer.warnings))

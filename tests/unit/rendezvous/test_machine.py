@@ -119,7 +119,7 @@ def test_a_failed_run_s_name_is_free_for_another_command() -> None:
     assert only(late.tell(Start()), StartRound).round == 1
 
 
-def test_a_run_that_has_succeeded_is_begun_anew_only_where_that_is_asked_for() -> None:
+def test_a_run_that_has_succeeded_is_begun_anew_only_on_request() -> None:
     late = Bench(finished("success", 0).store, digest="other.py", on_finished="rerun")
     assert only(late.tell(Start()), StartRound).round == 1
     assert none(Bench(finished("success", 0).store).tell(Start()), StartRound)
@@ -271,9 +271,7 @@ def test_a_round_is_started_with_what_was_sealed() -> None:
     ],
     ids=["killed", "blames its node", "gives up"],
 )
-def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(
-    failure: RoundFailed, outcome: str
-) -> None:
+def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(failure: RoundFailed, outcome: str) -> None:
     bench = running()
     assert only(bench.tell(LeaveRequest("SIGTERM", 143)), StopRound).mode == "grace"
     bench.tell(failure)

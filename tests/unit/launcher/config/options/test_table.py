@@ -100,7 +100,7 @@ SENSIBLE = {
     "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
     "locality-file": "places", "locality-command": "place", "locality-sources": "none", "framework": "jax",
     "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
-    "metrics-port": "9400", "metrics-file": "meshrun.prom",
+    "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom",
     "on-hang": "restart", "expect": "loss=", "preload": "torch",
 }  # fmt: skip
 WITHOUT_EFFECT = ("start-method", "use-env")
