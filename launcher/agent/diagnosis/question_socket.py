@@ -45,7 +45,10 @@ class Connection:
         return self._end.fileno()
 
     def read(self) -> Question | None:
-        """Return the question once it is whole. Raises ValueError or OSError for what is none, or at the end."""
+        """Return the question once it is whole.
+
+        Raises ValueError, RecursionError or OSError for what is none, or at the end.
+        """
         try:
             data = self._end.recv(LINE_MAX)
         except BlockingIOError:
@@ -90,7 +93,12 @@ class QuestionSocket:
 
     def take(self) -> Iterator[tuple[Connection, Question]]:
         """Yield what has been asked; the connection is the caller's from then on."""
-        self._accept()
+        is_more = True
+        while is_more:
+            is_more = self._accept()
+            yield from self._read()
+
+    def _read(self) -> Iterator[tuple[Connection, Question]]:
         for descriptor, connection in list(self._connections.items()):
             try:
                 question = connection.read()
@@ -108,20 +116,23 @@ class QuestionSocket:
             self._forget(descriptor)
             connection.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accept some connections, to be read before others are; return whether there may be more."""
         try:
-            while self._is_listening:
-                end, _ = self._listener.accept()
+            for _ in range(CONNECTIONS_MAX if self._is_listening else 0):
+                end = self._listener.accept()[0]
                 end.setblocking(False)
                 if len(self._connections) >= CONNECTIONS_MAX or read_user(end) not in (os.geteuid(), 0):
                     end.close()
                     continue
                 self._connections[end.fileno()] = Connection(end)
                 self._poll.register(end, select.POLLIN)
+            return self._is_listening
         except BlockingIOError:
             pass
         except OSError:  # no descriptor is left: it would stay readable, and the loop would not rest
             self._stop_listening()
+        return False
 
     def _stop_listening(self) -> None:
         if self._is_listening:
