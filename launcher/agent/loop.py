@@ -115,6 +115,7 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._wait()
             return self._finish(self._exit)
         finally:
+            self.observer.finish()
             if self._inquiries is not None:
                 self._inquiries.close()
             self.membership.close()
@@ -411,9 +412,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 log(sentence)
         log(f"hint: {conclusion.answer.hint}")
         answer = conclusion.answer
-        self.observer.history.open().add_hang(
-            answer.kind, answer.culprits, answer.sentences[0], answer.folders, time.time()
-        )
+        self.observer.history.add_hang(answer.kind, answer.culprits, answer.sentences[0], answer.folders)
         if self.on_hang == "restart" and self._round is not None and self._round.round == conclusion.round:
             self._end_hang(self._round, conclusion)
 
@@ -526,5 +525,4 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
             raise self._fork_server_error
         self.failures.report_end(end, self.script, self._loss_reason)
-        self.observer.finish()
         return end.exit_code

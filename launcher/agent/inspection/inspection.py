@@ -26,6 +26,7 @@ from launcher.agent.inspection.messages import (
     decode_inspection,
     encode_inspection,
 )
+from launcher.agent.inspection.observer import describe_bug
 from launcher.agent.inspection.reporter import Reporter
 from launcher.model.text import format_list
 from launcher.observe.node_report import (
@@ -158,7 +159,6 @@ class Inspection:
 
     def _make_reply(self, id: str, asker: str, request: NodeRequest, finish: Callable[[Reply], object]) -> None:
         own_id = self._member.member_id
-        kind, work = self._answer(request)
 
         def take(result: object, problem: str) -> None:
             reply = Reply(
@@ -172,6 +172,11 @@ class Inspection:
             )
             finish(reply)
 
+        try:
+            kind, work = self._answer(request)
+        except Exception as error:  # the loop has workers to look after
+            take(None, describe_bug(error))
+            return
         self._reporter.submit(kind, work, take)
 
     def _send(self, to: str, message: InspectionMessage) -> None:

@@ -3,6 +3,8 @@
 What makes events of messages takes milliseconds to import, and what answers questions more, which no worker shall wait
 for. So messages are kept as they are until the first workers run, a question comes, or the agent ends; the rest is
 imported and made with the first question.
+
+The agent has workers to look after: whatever fails here costs what is shown, is said once, and never ends the loop.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from launcher.model.console import log
+from launcher.model.errors import sanitize
+from rendezvous.codec import encode
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.question_socket import Asker
@@ -47,8 +53,9 @@ class History:
         self._is_wanted = is_wanted
         self._kept: deque[tuple[object, float]] = deque(maxlen=KEPT_MAX)
         self._journal: Journal | None = None
+        self._has_complained = False
         self.wake_at = math.inf
-        """When to call `open`."""
+        """When to call `advance`."""
 
     @property
     def is_open(self) -> bool:
@@ -58,25 +65,51 @@ class History:
     def take(self, message: object) -> None:
         """Take a message of the agent, at this time."""
         if self._journal is not None:
-            self._journal.take(message, time.time())
+            self._pass(self._journal, message, time.time())
             return
         self._kept.append((message, time.time()))
-        if self.wake_at == math.inf:
+        if self.wake_at == math.inf and not self._has_complained:
             self.wake_at = self._clock() + DELAY_S
 
     def open(self) -> Journal:
-        """Return the journal, with all messages so far."""
+        """Return the journal, with all messages so far. Raises what its creation does, such as ImportError."""
         if self._journal is None:
-            self._journal = self._make_journal()
             self.wake_at = math.inf
+            self._journal = self._make_journal()
             while self._kept:
-                self._journal.take(*self._kept.popleft())
+                self._pass(self._journal, *self._kept.popleft())
         return self._journal
+
+    def advance(self) -> None:
+        """Make the journal."""
+        try:
+            self.open()
+        except Exception as error:
+            self.complain(error)
+
+    def add_hang(self, kind: str, ranks: tuple[int, ...], sentence: str, folders: tuple[str, ...]) -> None:
+        """Add what the leader concludes of workers that make no progress."""
+        try:
+            self.open().add_hang(kind, ranks, sentence, folders, time.time())
+        except Exception as error:
+            self.complain(error)
 
     def finish(self) -> None:
         """Write down what is kept, if it is to be written anywhere."""
         if self._is_wanted:
-            self.open()
+            self.advance()
+
+    def complain(self, error: Exception) -> None:
+        """Say once that something has failed: a bug, or a package that was replaced while this agent runs."""
+        if not self._has_complained:
+            self._has_complained = True
+            log(f"what is shown of this run is not complete: {describe_bug(error)}")
+
+    def _pass(self, journal: Journal, message: object, at: float) -> None:
+        try:
+            journal.take(message, at)
+        except Exception as error:
+            self.complain(error)
 
 
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
@@ -122,9 +155,12 @@ class Observer:
     def advance(self, now: float) -> None:
         """Do what is due."""
         if now >= self.history.wake_at:
-            self.history.open()
+            self.history.advance()
         if self._inspection is not None:
-            self._inspection.advance(now)
+            try:
+                self._inspection.advance(now)
+            except Exception as error:
+                self.history.complain(error)
         if self._make_page is not None and self.history.is_open:
             if self._page is None:
                 self._page = self._make_page(self.bridge)
@@ -138,23 +174,41 @@ class Observer:
 
     def take_note(self, member_id: str, text: str) -> None:
         """Handle a note of another agent, or of this one, that begins with `NOTE_START`."""
-        self._get_inspection().take_note(member_id, text)
+        try:
+            self._get_inspection().take_note(member_id, text)
+        except Exception as error:
+            self.history.complain(error)
 
     def answer(self, asker: Asker, question: Question, now: float) -> None:
         """Begin to answer a question of kind "inspect" or "inspect_node"."""
-        from launcher.agent.inspection.local_answers import answer_question
+        try:
+            from launcher.agent.inspection.local_answers import answer_question
 
-        answer_question(self._get_inspection(), self._run_id, asker, question, now)
+            answer_question(self._get_inspection(), self._run_id, asker, question, now)
+        except Exception as error:
+            self.history.complain(error)
+            asker.answer(encode({"error": describe_bug(error)}))
 
     def finish(self) -> None:
         """Write down what is kept, and let go what was opened."""
         self.history.finish()
         for sink in self._sinks:
-            sink.close()
+            self._close(sink)
         if self._page is not None:
             self._page.close()
+
+    def _close(self, sink: EventSink) -> None:
+        try:
+            sink.close()
+        except Exception as error:
+            self.history.complain(error)
 
     def _get_inspection(self) -> Inspection:
         if self._inspection is None:
             self._inspection = self._make_inspection(self.history)
         return self._inspection
+
+
+def describe_bug(error: Exception) -> str:
+    """Describe an error that no user has caused."""
+    return f"{type(error).__name__}: {sanitize(str(error))}"

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from launcher.model.errors import sanitize
+from launcher.agent.inspection.observer import describe_bug
 
 PENDING_MAX = 64
 
@@ -49,6 +49,6 @@ class Reporter:
             try:
                 result = work()
             except Exception as error:  # a bug here must cost an answer, and no job
-                problem = f"{type(error).__name__}: {sanitize(str(error))}"
+                problem = describe_bug(error)
             self._done.append(lambda take=take, result=result, problem=problem: take(result, problem))  # type: ignore[misc]
             self._wake()

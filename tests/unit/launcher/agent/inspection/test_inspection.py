@@ -204,3 +204,16 @@ def test_a_bug_in_a_reply_costs_an_answer_and_no_thread() -> None:
 def test_an_inspection_survives_its_encoding() -> None:
     question = Inspect(id="1", node="n", request=ReadEvents(after=3))
     assert decode_inspection(encode_inspection(question)) == question
+
+
+def test_a_node_that_cannot_answer_says_why() -> None:
+    net = Net("a", "b")
+
+    def fail(request: NodeRequest) -> tuple[str, Callable[[], NodeReply]]:
+        raise FileNotFoundError(2, "No such file or directory")  # os.getcwd() of a directory that was removed
+
+    net.nodes["b"].inspection._answer = fail
+    asked = net.ask("a", "b", ReadEvents())
+    assert asked is not None
+    (reply,) = asked.replies.values()
+    assert reply.error == "FileNotFoundError: [Errno 2] No such file or directory"

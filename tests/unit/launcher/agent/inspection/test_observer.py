@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
+from launcher.agent.inspection import observer as observer_module
 from launcher.agent.inspection.bridge import PENDING_MAX, Bridge
-from launcher.agent.inspection.observer import DELAY_S, History
+from launcher.agent.inspection.inspection import Inspection
+from launcher.agent.inspection.observer import DELAY_S, History, Observer
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import Question, QuestionSource
 
@@ -40,6 +42,71 @@ def test_a_journal_is_made_a_moment_after_the_first_message_and_gets_all() -> No
     history.take("two")
     assert made[0].taken == ["one", "two"]
     assert history.wake_at == float("inf")
+
+
+class BrokenJournal(FakeJournal):
+    def take(self, message: object, at: float) -> None:
+        super().take(message, at)
+        raise OverflowError("year is out of range")
+
+    def add_hang(self, *_: object) -> None:
+        raise OverflowError("year is out of range")
+
+
+class BrokenSink:
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def write(self, event: object) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+        raise RuntimeError("closed twice")
+
+
+class Client:
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    def answer(self, text: bytes) -> None:
+        self.got.append(text)
+
+
+def refuse_import(*_: object) -> Inspection:
+    raise ImportError("cannot import name 'NEW' from 'launcher'")
+
+
+def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(observer_module, "log", said.append)
+    journal, sinks, client = BrokenJournal(), [BrokenSink(), BrokenSink()], Client()
+    history = History(lambda: journal, lambda: 5.0, is_wanted=True)  # type: ignore[arg-type, return-value]
+    observer = Observer(history, {}, refuse_import, lambda: None, "r", sinks)
+    history.take("one")
+    history.take("two")
+    observer.advance(5.0 + DELAY_S)
+    history.take("three")
+    history.add_hang("hang", (0,), "rank 0 hangs", ())
+    observer.take_note("m1", '{"see":"inspect"}')
+    observer.answer(client, Question(kind="inspect"), 7.0)
+    observer.finish()
+    assert journal.taken == ["one", "two", "three"]
+    assert said == ["what is shown of this run is not complete: OverflowError: year is out of range"]
+    assert client.got == [b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"]
+    assert all(sink.is_closed for sink in sinks)
+
+
+def test_a_journal_that_cannot_be_made_is_not_tried_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(observer_module, "log", said.append)
+    history = History(refuse_import, lambda: 5.0, is_wanted=True)  # type: ignore[arg-type]
+    observer = Observer(history, {}, refuse_import, lambda: None, "r")
+    history.take("one")
+    observer.advance(5.0 + DELAY_S)
+    history.take("two")
+    assert observer.wake_at == float("inf")
+    observer.finish()
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
