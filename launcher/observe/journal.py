@@ -134,7 +134,7 @@ class Journal:
 
     def _find_rank(self, local_rank: int) -> int:
         ranks = self.assignment.ranks if self.assignment is not None else ()
-        return ranks[local_rank] if local_rank < len(ranks) else -1
+        return ranks[local_rank] if 0 <= local_rank < len(ranks) else -1
 
     def _start(self, start: events.StartRound, at: float) -> None:
         assignment = None

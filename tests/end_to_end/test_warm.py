@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(
 ) -> None:
     if text is not None:
         put(tmp_path, **{module: text})
-    options = (f"--preload={module}", "--nproc-per-node=2", "--max-restarts=3")
+    options = (f"--preload={module}", "--nproc-per-node=2", "--max-restarts=3", f"--events={tmp_path}/events")
     with Job(tmp_path, *options, script="mark('ran')") as job:
         ended = job.wait()
         assert ended.exit_code == 2, ended.stderr
@@ -177,6 +178,7 @@ def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(
         assert "passed to the workers" not in ended.stderr  # there are none
         assert not list(tmp_path.glob("ran-*"))
         job.wait_until_nobody_is_left()
+    assert json.loads((tmp_path / "events").read_text().splitlines()[-1])["event"] == "agent_ended"
 
 
 def test_a_node_whose_preload_fails_does_not_wait_to_become_fit(tmp_path: Path) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
+from types import ModuleType
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
 
 from launcher.observe import run_events
+from launcher.observe.goodput import compute_goodput
 from launcher.observe.journal import NOT_STARTED, Journal, JournalHeader
 from launcher.observe.run_events import RunEvent
 from launcher.observe.timeline import RoundSummary, WorkerRecord
 from launcher.placement.adapter.description import NodeAssignment, encode_assignment
+from launcher.supervisor import messages
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import events
 from rendezvous.records import Verdict
@@ -110,3 +118,44 @@ def test_the_end_has_the_verdict_of_the_job() -> None:
     assert isinstance(ended, run_events.AgentEnded)
     assert (ended.exit_code, ended.verdict, ended.reason) == (3, "failure", "no restarts left")
     assert run.journal.is_leaving
+
+
+# --- any messages in any order ---
+
+TEXTS = st.text(max_size=4) | st.sampled_from(["{", "kill", "grace", "\ud800\n", start().assignment])
+VALUES: dict[object, st.SearchStrategy[object]] = {
+    int: st.integers(-2, 4),
+    float: st.floats(-10.0, 1e10),
+    str: TEXTS,
+    bool: st.booleans(),
+    tuple[str, ...]: st.lists(TEXTS, max_size=2).map(tuple),
+    Verdict | None: st.sampled_from([None, Verdict(kind="failure", exit_code=1, reason="x", round=1)]),
+}
+
+
+def list_kinds(module: ModuleType) -> list[type[Struct]]:
+    return [
+        kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__
+        and issubclass(kind, Struct)
+    ]  # fmt: skip
+
+
+def make(kind: type[Struct]) -> st.SearchStrategy[Struct]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(kind, **{name: VALUES.get(hints[name], st.just("")) for name in kind.__struct_fields__})
+
+
+KINDS = [*list_kinds(events), *list_kinds(messages)]
+MESSAGES = st.sampled_from([start(1), start(2)]) | st.one_of(*map(make, KINDS))
+
+
+@given(st.lists(st.tuples(MESSAGES, st.floats(-1e6, 1e10)), max_size=20))
+def test_no_message_at_any_time_is_more_than_the_journal_can_take(sequence: list[tuple[object, float]]) -> None:
+    run = Run()
+    for message, at in sequence:
+        run.take(message, at=at)
+    for event in run.events:
+        assert type(run_events.decode_event(run_events.encode_event(event))) is type(event)
+    found = compute_goodput(run.journal.timeline.rounds, HEADER.started_at, 1e9)
+    assert found.trained_s >= 0
+    assert all(seconds >= 0 for seconds in found.lost_s.values())
