@@ -56,6 +56,7 @@ _HEADERS = {
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 
 
+# docs/internals/decisions/0051-a-page-of-one-file.md
 class PageServer:
     """Serves the page of a run until it is closed. `url`: with the token, if readers need it.
 
