@@ -59,6 +59,11 @@ def sanitize(text: str) -> str:
     return repr(text) if text and (not text.isprintable() or text.isspace()) else text
 
 
+def describe_bug(error: Exception) -> str:
+    """Describe an error that no user has caused, in a part that may fail while the job goes on."""
+    return f"{type(error).__name__}: {sanitize(str(error))}"
+
+
 def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str:
     """Return the question after a misspelt word, or "" if nothing is similar. `known`: candidate -> how to write it.
 

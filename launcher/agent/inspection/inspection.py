@@ -26,8 +26,8 @@ from launcher.agent.inspection.messages import (
     decode_inspection,
     encode_inspection,
 )
-from launcher.agent.inspection.observer import describe_bug
 from launcher.agent.inspection.reporter import Reporter
+from launcher.model.errors import describe_bug
 from launcher.model.text import format_list
 from launcher.observe.node_report import (
     EventPage,

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
-from launcher.model.errors import sanitize
+from launcher.model.errors import describe_bug
 from rendezvous.codec import encode
 
 if TYPE_CHECKING:
@@ -207,8 +207,3 @@ class Observer:
         if self._inspection is None:
             self._inspection = self._make_inspection(self.history)
         return self._inspection
-
-
-def describe_bug(error: Exception) -> str:
-    """Describe an error that no user has caused."""
-    return f"{type(error).__name__}: {sanitize(str(error))}"

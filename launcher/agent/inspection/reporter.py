@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from launcher.agent.inspection.observer import describe_bug
+from launcher.model.errors import describe_bug
 
 PENDING_MAX = 64
 
