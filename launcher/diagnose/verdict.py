@@ -263,7 +263,7 @@ def _find_strangers(group: _Group, inside: Collection[int], number: int) -> set[
     Replicas of a model that do not talk to each other may each have a default group, all called alike.
     """
     has_met = any(
-        call.number == number - 1 and call.operation in _MEETINGS and not call.is_open
+        call.number == number - 1 and call.operation in _MEETINGS  # not open: theirs that is oldest has this number
         for rank in inside
         for call in group.calls[rank].calls
     )
