@@ -20,6 +20,8 @@ from rendezvous import codec
 from rendezvous.errors import RecordError
 
 RECORD_VERSION = 1
+UNNAMED_RUN = "none"
+"""torchrun's id of a run that was given none."""
 
 # Whole numbers that a JSON reader of any language keeps, and times in seconds that can be reckoned with.
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -302,6 +304,11 @@ def decode(kind: type[AnyRecord], value: bytes, key: str, secret: bytes = b"") -
 
 
 # --- keys ---
+
+
+def name_run(run_id: str) -> str:
+    """Return how a sentence names the run."""
+    return "this run" if run_id == UNNAMED_RUN else f"run {run_id}"
 
 
 def make_current_key(prefix: str, run_id: str) -> str:

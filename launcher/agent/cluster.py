@@ -21,7 +21,6 @@ from launcher.agent.startup.duplicate_rank import record_signals, require_unique
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.startup import Startup
 from launcher.config.config import Config
-from launcher.config.options.rendezvous import UNNAMED_RUN
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, sanitize
@@ -35,7 +34,7 @@ from rendezvous.driver.driver import Driver
 from rendezvous.errors import MeshrunError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import WORD_CODE_LENGTH, Spec
+from rendezvous.records import WORD_CODE_LENGTH, Spec, name_run
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
@@ -204,8 +203,7 @@ class ClusterMembership(NodeMembership):
         what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
         name, address = self._startup.name, self._startup.presence_address
         who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
-        run = f" of run {run_id}" if run_id != UNNAMED_RUN else ""
-        log(f"{who} meets the other nodes{run} in {what} at {', '.join(network.endpoints)}")
+        log(f"{who} meets the other nodes of {name_run(run_id)} in {what} at {', '.join(network.endpoints)}")
         if network.backend == "etcd" and store.may_end_leases_early(version):
             log(
                 f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "

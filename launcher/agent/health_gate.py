@@ -113,7 +113,7 @@ class HealthGate:
             again = (
                 ""
                 if self._last_reason
-                else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s"
+                else f"\n{PROGRAM}: it looks again, with pauses of 1 s to 60 s, for {limit_s:g} s (--start-timeout)"
             )
             self._last_reason = str(error)
             write_stderr(f"{PROGRAM}: this node does not join yet: {error}{hint}{again}")

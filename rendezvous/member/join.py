@@ -39,7 +39,7 @@ def has_run_out(state: MemberState, now: float) -> bool:
     membership.join_since = min(membership.join_since, now)
     limit_s = settings.rejoin_timeout_s if membership.joined_root else settings.start_timeout_s
     if now >= membership.join_since + limit_s:
-        reason = f"could not join run {state.setup.run_id} within {limit_s:g} s: {membership.join_problem}"
+        reason = f"could not join {state.setup.run_name} within {limit_s:g} s: {membership.join_problem}"
         state.ask(Finish(EXIT_TEMPORARY, reason))
         return True
     state.requests.wake_by(membership.join_since + limit_s)
@@ -94,7 +94,7 @@ def _may_join(state: MemberState, now: float) -> bool:
     was_member = state.job.root == state.membership.joined_root
     their_attempt = _parse_attempt(state.job)
     if setup.attempt and their_attempt > setup.attempt:
-        reason = f"this is attempt {setup.attempt}, run {setup.run_id} is at attempt {their_attempt}"
+        reason = f"this is attempt {setup.attempt}, {setup.run_name} is at attempt {their_attempt}"
         state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
@@ -114,16 +114,16 @@ def _may_join(state: MemberState, now: float) -> bool:
     if spec is not None and spec != setup.spec:
         from rendezvous.member import refusal
 
-        difference = refusal.describe_difference(setup.run_id, spec, setup.spec, setup.command_labels)
+        difference = refusal.describe_difference(setup.run_name, spec, setup.spec, setup.command_labels)
     if difference:
         state.ask(Finish(EXIT_USAGE, difference, hint=refusal.HINT))
     elif verdict is not None:
-        prefix = "" if was_member else f"run {setup.run_id} has already ended: "
+        prefix = "" if was_member else f"{setup.run_name} has already ended: "
         if prefix and verdict.kind == "success":  # which an agent does not report otherwise
             state.requests.log(prefix + verdict.reason, setting="on_finished")
         state.ask(Finish(verdict.exit_code, prefix + verdict.reason, verdict))
     elif is_drained(state):
-        reason = f"node {setup.node.node_name} is drained from run {setup.run_id}"
+        reason = f"node {setup.node.node_name} is drained from {setup.run_name}"
         state.ask(Finish(EXIT_TEMPORARY, reason))
     else:
         return True

@@ -16,19 +16,19 @@ HINT = "give all nodes of a run the same command and options, and another run an
 LABELS_MAX = 3
 
 
-def describe_difference(run_id: str, theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
+def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
     """Describe how this agent's job differs from the run's; empty if they are the same.
 
     `labels`: what the words of this agent's command are called, in the order of `ours.word_codes`.
     """
     if theirs.has_secret != ours.has_secret:
-        return f"run {run_id} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
+        return f"{run_name} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
     differences = [*_compare_options({"--mesh": theirs.mesh}, {"--mesh": ours.mesh})]
     differences += _compare_options(_split_options(theirs.limits), _split_options(ours.limits))
     if differences:
-        return f"run {run_id} was started {'; '.join(differences)}"
+        return f"{run_name} was started {'; '.join(differences)}"
     if theirs.digest != ours.digest:
-        return f"run {run_id} was started with another command{_compare_words(theirs, ours, labels)}"
+        return f"{run_name} was started with another command{_compare_words(theirs, ours, labels)}"
     return ""
 
 

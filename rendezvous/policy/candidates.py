@@ -57,7 +57,7 @@ def choose_members(view: View, budget: RestartBudget, now: float, settings: Sett
 
 def decide_growth(view: View, seal: Seal, now: float, settings: Settings, sizer: Sizer) -> EndRound | Wait:
     """Decide whether a round that runs well is ended to use members that joined later."""
-    reason = f"round {seal.round} runs {seal.world_size} ranks"
+    reason = f"round {seal.round} runs {seal.world_size} rank{'s' * (seal.world_size != 1)}"
     if view.own_id not in view.active:
         reason += " without this node, which stands by as a spare"
     if settings.grow == "never" or any(view.get_outcome(m) == "succeeded" for m in view.active):

@@ -50,6 +50,11 @@ class Setup(Struct, frozen=True):
         """The key that names the job of this run."""
         return records.make_current_key(self.prefix, self.run_id)
 
+    @property
+    def run_name(self) -> str:
+        """The run in a sentence."""
+        return records.name_run(self.run_id)
+
 
 class MembershipState:
     """This agent's place in the job; written by `member.join`, its phase and ids by the machine."""
@@ -356,7 +361,7 @@ class MemberState:
     @property
     def removal_reason(self) -> str:
         """The sentence for a job that was removed."""
-        return f"run {self.setup.run_id} was removed from the store, or another job was begun under its name"
+        return f"{self.setup.run_name} was removed from the store, or another job was begun under its name"
 
     def make_member_record(self) -> Member:
         """Make the record of this agent as the member that it is now."""

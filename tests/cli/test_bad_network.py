@@ -60,7 +60,7 @@ def test_a_store_that_does_not_come_is_given_up_after_the_start_timeout(place: P
     outcome = job(place, "--start-timeout=0.3", endpoint=nobody)
     assert (outcome.out, outcome.code) == ("", 75)
     assert outcome.err == (
-        f"meshrun: waiting up to 0.3 s for the store: {nobody} cannot be reached: Connection refused\n"
+        f"meshrun: waiting up to 0.3 s (--start-timeout) for the store: {nobody} cannot be reached: Connection refused\n"
         f"meshrun: error: no store could be used within 0.3 s: {nobody} cannot be reached: Connection refused\n"
         "hint: --rdzv-endpoint names the store, --start-timeout is how long it is waited for\n"
     )
@@ -82,7 +82,7 @@ def test_a_signal_ends_an_agent_that_waits_for_its_store(place: Path, nobody: st
     program = [*container, sys.executable, "-m", "launcher", *words]
     with subprocess.Popen(program, cwd=place, stderr=subprocess.PIPE, text=True) as agent:
         assert agent.stderr is not None
-        assert "waiting up to 600 s for the store" in agent.stderr.readline()
+        assert "waiting up to 600 s (--start-timeout) for the store" in agent.stderr.readline()
         children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         os.kill(int(children[0]) if is_first else agent.pid, signal.SIGTERM)
         assert agent.stderr.read() == ""
@@ -234,7 +234,7 @@ def test_node_rank_0_is_waited_for_with_a_limit(place: Path, free: int) -> None:
     refused = f"127.0.0.1:{free + 1} cannot be reached: Connection refused"
     assert (outcome.code, outcome.out) == (75, "")
     assert outcome.err == (
-        f"meshrun: waiting up to 0.3 s for the store: {refused}; the agent of node rank 0 serves it\n"
+        f"meshrun: waiting up to 0.3 s (--start-timeout) for the store: {refused}; the agent of node rank 0 serves it\n"
         f"meshrun: error: no store could be used within 0.3 s: {refused}\n"
         "hint: the agent of node rank 0 serves it: it must run, with the same --master-addr and --master-port\n"
     )

@@ -31,7 +31,7 @@ def test_a_head_that_is_loopback_to_itself_and_not_yet_resolvable_is_found(tmp_p
     endpoint = f"n1:{free_port(N1.address)}"
     with Cluster(tmp_path, *C10D, "--nnodes=4", f"--rdzv-endpoint={endpoint}", script=SLEEP) as job:
         job.start(*others[:2])
-        job[N2].says(f"waiting up to 600 s for the store: {endpoint} cannot be found: ")
+        job[N2].says(f"waiting up to 600 s (--start-timeout) for the store: {endpoint} cannot be found: ")
         job.start(head, others[2])
         job[N1].says("this agent serves the job's store")
         with known_to_others.open("a") as file:

@@ -65,7 +65,7 @@ def test_two_users_who_call_their_runs_none_do_not_meet(tmp_path: Path, etcd: Et
     ended = refused(first, second)
     assert ended.exit_code == 2
     assert error_of(ended) == (
-        "meshrun: error: run none was started without --max-restarts, this agent with --max-restarts 3"
+        "meshrun: error: this run was started without --max-restarts, this agent with --max-restarts 3"
     )
 
 

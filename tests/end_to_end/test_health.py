@@ -36,7 +36,7 @@ def test_a_node_joins_once_its_check_passes(tmp_path: Path) -> None:
         "meshrun: this node does not join yet: --health-check exited with code 1; its last lines:\n"
         "  | to stdout\n"
         "  | to stderr\n"
-        "meshrun: it looks again, with pauses of 1 s to 60 s, for 600 s\n"
+        "meshrun: it looks again, with pauses of 1 s to 60 s, for 600 s (--start-timeout)\n"
         "meshrun: --health-check passed after "
     )
     assert "meshrun: this node is fit now\nmeshrun: 1 worker" in ended.stderr

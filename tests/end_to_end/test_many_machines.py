@@ -64,7 +64,7 @@ def test_two_agents_agree_on_who_is_who(tmp_path: Path, etcd: EtcdServer) -> Non
 def test_an_agent_that_serves_the_store_says_what_its_loss_means(tmp_path: Path, endpoint: str) -> None:
     with served(tmp_path, endpoint) as cluster:
         cluster.start(N2)
-        cluster[N2].says(f"waiting up to 600 s for the store: {endpoint} cannot be reached")
+        cluster[N2].says(f"waiting up to 600 s (--start-timeout) for the store: {endpoint} cannot be reached")
         cluster.start(N1, options=HOST)
         sentence = f"this agent serves the job's store at {endpoint}; if it is lost, the job is lost"
         assert [sentence in one.stderr for one in cluster.wait(N1, N2)] == [True, False]

@@ -23,6 +23,7 @@ from launcher.config.options.readers import (
 )
 from launcher.config.options.table import TABLE
 from launcher.model.errors import UsageError, suggest
+from rendezvous.records import UNNAMED_RUN
 
 if TYPE_CHECKING:
     from launcher.config.options.network import StoreConfig
@@ -37,9 +38,6 @@ _CLUSTER_OPTIONS = (
     "target-nodes", "join-grace", "rejoin-timeout", "grow", "grow-delay", "store-outage", "presence-proof",
     "on-finished", "interface", "port-range", "rdzv-prefix", "attempt",
 )  # fmt: skip
-
-UNNAMED_RUN = "none"
-"""What torchrun calls a run without a name."""
 
 
 def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: NodeRange) -> dict[str, Any]:

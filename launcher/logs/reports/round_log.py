@@ -81,8 +81,8 @@ class RoundLog:
             case "grow_delay_s":
                 end = f"; the job restarts with it in {left_s} s ({_find_flag(setting)})"
             case "on_finished":
-                flag, kept = _find_flag(setting), f"a run's end counts for {settings.keep_finished_s:g} s"
-                end = f"; nothing is run: {kept} ({flag} {settings.on_finished}); {flag} rerun begins anew"
+                flag, kept = _find_flag(setting), f"for {settings.keep_finished_s:g} s after its end"
+                end = f"; {kept} nothing is run ({flag} {settings.on_finished}); {flag} rerun begins anew"
             case "outage_limit_s":
                 end = f", for up to {left_s} s"
             case "backoff_first_s":

@@ -151,3 +151,8 @@ def test_what_is_missing_is_named() -> None:
 def test_what_somebody_else_wrote_is_refused_with_the_key(value: bytes, sentence: str) -> None:
     with pytest.raises(RecordError, match=f"the value of {KEY} {sentence}"):
         records.decode(Status, value, KEY)
+
+
+def test_a_run_without_a_name_is_called_this_run() -> None:
+    assert records.name_run("exp-41") == "run exp-41"
+    assert records.name_run("none") == "this run", "torchrun's id for it"

@@ -17,7 +17,7 @@ def spec(*words: str, mesh: str = "dp=*", limits: str = LIMITS, has_codes: bool 
 
 
 def describe(theirs: Spec, ours: Spec, *labels: str) -> str:
-    return describe_difference("y", theirs, ours, labels)
+    return describe_difference("run y", theirs, ours, labels)
 
 
 def test_equal_jobs_differ_in_nothing() -> None:

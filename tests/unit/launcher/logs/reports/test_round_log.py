@@ -143,12 +143,12 @@ def test_an_outage_says_how_long_workers_continue(capfd: pytest.CaptureFixture[s
 def test_a_run_that_has_ended_before_says_that_nothing_is_run(capfd: pytest.CaptureFixture[str]) -> None:
     make_log().note(Log("run y has already ended: all workers succeeded", True, setting="on_finished"), 10.0)
     assert told(capfd) == [
-        "meshrun: run y has already ended: all workers succeeded; nothing is run: a run's end counts for 3600 s "
+        "meshrun: run y has already ended: all workers succeeded; for 3600 s after its end nothing is run "
         "(--on-finished next); --on-finished rerun begins anew"
     ]
 
 
-GROWTH = Log("round 1 runs 1 ranks; could grow", until=308.0, setting="grow_delay_s")
+GROWTH = Log("round 1 runs 1 rank; could grow", until=308.0, setting="grow_delay_s")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
     if what == "the round ends":
         narrator.log_end(1, "a worker failed")
     else:
-        narrator.note(Log("round 1 runs 1 ranks"), 10.2)
+        narrator.note(Log("round 1 runs 1 rank"), 10.2)
     narrator.log_running(20.0)
     assert told(capfd) == []
 
