@@ -37,7 +37,7 @@ from launcher.config import credentials, scrub
 from launcher.logs.error_file import read_error_file
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
-from launcher.model.console import log
+from launcher.model.console import begin_stamps, log
 from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.torchrun_plugin.member import TorchrunMember
@@ -78,6 +78,8 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
     Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time.
     """
     config, network = options.config, options.network
+    name = config.node_name or os.uname().nodename
+    begin_stamps(config.log_times, name)
     for note in config.notes:
         log(note)
     stores.require_grpc()
@@ -88,7 +90,7 @@ def start_up(options: TorchrunOptions, environ: MutableMapping[str, str]) -> Sta
     return Startup(
         network=network,
         credentials=found,
-        name=config.node_name or os.uname().nodename,
+        name=name,
         boot_id=read_boot_id(),
         address=address,
         node_lock=NodeLock("", -1, {}),

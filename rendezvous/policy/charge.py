@@ -47,7 +47,7 @@ def charge_round(view: View, seal: Seal, stop: Stop, now: float, settings: Setti
         budget = budget.note_failure(_identify_failure(view, failures))
         explained_at = _find_cause_deadline(view, failures, settings)
         if len(view.active) > 1 and explained_at > now and must_await_cause(view, failures, budget, now, settings):
-            sentence = f"round {seal.round} failed: waiting whether a lost node explains it"
+            sentence = f"round {seal.round} failed; checking whether a lost node is the cause"
             return Wait(explained_at, sentence, rule="charge put off")
         if _is_spent(view, failures, budget, now, settings):
             return EndJob(_make_failure(view, seal, failures, budget, now, settings))

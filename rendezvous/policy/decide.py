@@ -178,7 +178,7 @@ def _decide_first_round(view: View, now: float, settings: Settings, sizer: Sizer
         if size.is_complete:
             return EndJob(_make_failure(0, f"no world can be formed: {size.reason}", EXIT_USAGE))
         if now >= give_up_at:
-            reason = f"no world could be formed within {settings.start_timeout_s:g} s: {size.reason}"
+            reason = f"not enough nodes within {settings.start_timeout_s:g} s: {size.reason}"
             return EndJob(_make_failure(0, reason))
         return Wait(give_up_at, f"waiting for nodes: {size.reason}", setting="start_timeout_s")
     if settings.target_nodes:

@@ -19,7 +19,9 @@ class Outcome(NamedTuple):
 
 
 def is_ours(name: str) -> bool:
-    """Whether a variable sets options of ours, or the width of what is printed."""
+    """Whether a variable sets options of ours, or the width of what is printed; not that lines have no times here."""
+    if name == "LAUNCHER_LOG_TIMES":
+        return False
     return name.startswith(("LAUNCHER_", "PET_", "PYTHON", "TORCH")) or name in ("COLUMNS", "LINES")
 
 

@@ -84,7 +84,7 @@ def test_tls_on_one_side_only_is_told_from_either(plain: str, encrypted: str) ->
         "write etcd:// in front of it, without protocol=https and certificates",
     )  # fmt: skip
     finding = look(encrypted)
-    assert (finding.kind, finding.sentence) == ("wrong", f"{encrypted} speaks TLS, and is named without")
+    assert (finding.kind, finding.sentence) == ("wrong", f"{encrypted} expects TLS but is addressed without it")
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(encrypted: str) -> None:

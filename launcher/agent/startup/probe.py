@@ -90,7 +90,7 @@ def _probe_plain(
     if reply.startswith((b"HTTP/", b"<")):  # the latter is the body alone, which old servers send without a request
         return ProbeResult("wrong", f"{endpoint} is a web server, not {wanted}", hint)
     if _is_tls(address):
-        return ProbeResult("wrong", f"{endpoint} speaks TLS, and is named without", tls_hint)
+        return ProbeResult("wrong", f"{endpoint} expects TLS but is addressed without it", tls_hint)
     if not reply:
         return ProbeResult("absent", f"{endpoint} ended the connection")
     return ProbeResult("wrong", f"{endpoint} is not {wanted}: it answers {reply[:16]!r}", hint)

@@ -228,7 +228,7 @@ def wait_for_store(
         if finding.kind == "good":
             if own and is_sole:
                 raise UsageError(
-                    f"this node is to serve the store at {network.endpoints[0]}, and somebody does already",
+                    f"this node is to serve the store at {network.endpoints[0]}, and another server does already",
                     "--rdzv-conf is_host=0 joins the job that is there",
                 )
             return ()

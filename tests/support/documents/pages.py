@@ -23,6 +23,7 @@ LANGUAGES = (*COMMANDS, "python", "text", "yaml", "dockerfile")
 ETCD, SERVED, METRICS = "127.0.0.1:2379", "127.0.0.1:29400", "127.0.0.1:9400"
 _FENCE = re.compile(r"^( *)```(.*)$")
 _MARK = re.compile(r"^ *<!-- (not run|exits|file): (.+) -->$")
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]{12}Z \S+ ", re.MULTILINE)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")
 
 
@@ -94,7 +95,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def is_shown(shown: str, output: str) -> bool:
-    """Whether `output` is what a page shows: a line "..." stands for any lines, "..." within a line for any text."""
+    """Whether `output` is what a page shows: a line "..." stands for any lines, "..." within a line for any text.
+
+    The page shows a terminal, where the agent's lines have no time and node before them.
+    """
+    output = _STAMP.sub("", output)
     lines = (".*\n" if line == "..." else f"{re.escape(line)}\n" for line in shown.splitlines())
     pattern = "".join(f"(?:{line})*?" if line == ".*\n" else line.replace(r"\.\.\.", ".*?") for line in lines)
     return re.fullmatch(pattern, output if output.endswith("\n") else f"{output}\n") is not None

@@ -74,6 +74,7 @@ class Torchruns:
         """The agent of node `number`, from 1, at 127.0.0.<20 + number>."""
         name = f"n{number}"
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("LAUNCHER_", "PET_", "TORCHEL"))}
+        kept["LAUNCHER_LOG_TIMES"] = "off"
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=meshrun"),
             *(f"--rdzv-endpoint={self._endpoint}", f"--rdzv-id={self.run_id}"),

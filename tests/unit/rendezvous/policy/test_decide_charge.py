@@ -50,7 +50,7 @@ ROWS = [
         "with the budget spent a failure waits whether a loss explains it",
         stopping(a=failed(119.9)),
         120.1,
-        Wait(120.9, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
         {"max_restarts": 1},
     ),
     Row(
@@ -78,13 +78,13 @@ ROWS = [
         "broken connections alone wait for a lease, whatever is left of the budget, while somebody does not answer",
         replace(stopping(a=failed(119.9, is_peer_loss=True)), others_count=2, reached_count=1),
         122.0,
-        Wait(124.9, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(124.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
     ),
     Row(
         "on a private store there is no lease to wait for",
         stopping(a=failed(119.9, is_peer_loss=True)),
         120.0,
-        Wait(120.9, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
         {"lease_ttl_s": math.inf},
     ),
     Row(
@@ -136,7 +136,7 @@ ROWS = [
         "broken connections wait only until silence would have been noticed when everybody answers",
         reach(stopping(a=failed(119.9, is_peer_loss=True)), 2, 2),
         121.0,
-        Wait(122.4, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(122.4, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
     ),
     Row(
         "and not for a lease",
@@ -148,7 +148,7 @@ ROWS = [
         "a failure waits while somebody who could be reached cannot",
         reach(stopping(a=failed(119.9)), 0, 1, b=119.8),
         120.9,
-        Wait(129.8, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(129.8, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
     ),
     Row(
         "a port that somebody else listens on costs no restart",
@@ -187,7 +187,7 @@ ROWS = [
         "but for as long as it may turn out that a lost node explains it",
         stopping(b=failed(119.9, is_final=True)),
         120.1,
-        Wait(120.9, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
     ),
     Row(
         "and not when one does",
@@ -337,7 +337,7 @@ ROWS = [
         "but not before a loss would have explained the failure",
         stopping(a=failed(119.9), budget=STUCK_TWICE),
         120.1,
-        Wait(120.9, "round 4 failed: waiting whether a lost node explains it", rule="charge put off"),
+        Wait(120.9, "round 4 failed; checking whether a lost node is the cause", rule="charge put off"),
     ),
     Row(
         "and not where one does",

@@ -62,7 +62,7 @@ ROWS = [
         "but not for ever",
         first_round("a"),
         600.0,
-        verdict("failure", 75, "no world could be formed within 600 s: 1 here", round=0),
+        verdict("failure", 75, "not enough nodes within 600 s: 1 here", round=0),
     ),
     Row(
         "nor where nobody else can come",

@@ -69,7 +69,7 @@ def test_a_name_that_resolves_to_another_machine_is_resolved_again(
 def test_where_a_store_answers_nothing_is_served(find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*STATIC, "--node-rank=1", turns=[{"head": ELSEWHERE}], answers=True) == ()
     assert find(*C10D, turns=[{"head": HERE}], answers=True) == ()
-    with pytest.raises(UsageError, match="and somebody does already"):
+    with pytest.raises(UsageError, match="and another server does already"):
         find(*C10D, "--rdzv-conf=is_host=1", turns=[{"head": HERE}], answers=True)
 
 
