@@ -28,7 +28,7 @@ from rendezvous.stores.contract import Get, KeyValue, Store
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4
 _ANY_RUN = "any"
-_NAME_STORE = "--rdzv-endpoint HOST:PORT, the variable LAUNCHER_RDZV_ENDPOINT, or meshctl config set rdzv-endpoint"
+NAME_STORE = "--rdzv-endpoint HOST:PORT, the variable LAUNCHER_RDZV_ENDPOINT, or meshctl config set rdzv-endpoint"
 
 
 class JobSnapshot(NamedTuple):
@@ -140,7 +140,7 @@ def _open_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[
     if given["rdzv-backend"].is_default:
         given = command_line.resolve_values({**words, "rdzv-backend": "etcd"}, environ)
     if given["rdzv-endpoint"].is_default:
-        raise UsageError("no store is named", _NAME_STORE)
+        raise UsageError("no store is named", NAME_STORE)
     given["rdzv-id"].read()
     conf = given["rdzv-conf"].read()
     notes = rendezvous.list_conf_remarks(given["rdzv-conf"], conf, " here", ())

@@ -18,7 +18,7 @@ from launcher.config.options.table import BY_NAME
 from launcher.meshctl.config_file import NAMES
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
-from launcher.model.errors import EarlyExitError, UsageError
+from launcher.model.errors import EarlyExitError, UsageError, sanitize
 
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
@@ -55,12 +55,18 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
     RUN_ID is what meshrun calls --rdzv-id. Where a store is known it is read from there, from any machine; otherwise
     an agent of this machine is asked, and RUN_ID may be left out if there is one run of yours.
     """
-    from launcher.meshctl.job_store import knows_store
-    from launcher.meshctl.live.source import find_source
+    from launcher.meshctl.job_store import NAME_STORE, knows_store
     from launcher.meshctl.status.follow import show_agents_status, show_status
 
-    if run_id is None or not knows_store(store, os.environ):
-        show_agents_status(find_source(run_id), **how)
+    if run_id is None:
+        show_agents_status(_find(None), **how)
+        return
+    if not knows_store(store, os.environ):
+        if (source := _find_local(run_id)) is None:
+            raise UsageError(
+                f"no agent of run {sanitize(run_id)} is on this machine, and no store is named", NAME_STORE
+            )
+        show_agents_status(source, **how)
         return
     try:
         with open_jobs(store, run_id) as jobs:

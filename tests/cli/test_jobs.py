@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.observe.run_events import parse_time
 from rendezvous.stores.contract import Store
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.cli.running import Outcome, run
@@ -70,14 +71,21 @@ def test_status_watch_in_a_log_tells_each_change_and_ends_with_the_job(server: E
     program = os.path.join(os.path.dirname(sys.executable), "meshctl")
     command = [program, "status", "exp-41", "--watch", "--rdzv-endpoint", server.endpoint]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "run exp-41, job 0a1b: round 1 runs 8 ranks on 2 nodes\n"
+        stdout = process.stdout
+        assert stdout is not None
+
+        def read() -> str:
+            time, _, sentence = stdout.readline().partition(" ")
+            assert parse_time(time)
+            return sentence
+
+        assert read() == "run exp-41, job 0a1b: round 1 runs 8 ranks on 2 nodes\n"
         job.stop(1, "node h1 lost in round 1")
-        assert process.stdout.readline() == "round 1 is stopped: node h1 lost in round 1\n"
+        assert read() == "round 1 is stopped: node h1 lost in round 1\n"
         job.seal(2, 0, 2, reason="h2 takes the place of h1")
-        assert process.stdout.readline().startswith("round 2 is sealed: 8 ranks on 2 nodes, dp=4, tp=2: h2 takes")
+        assert read().startswith("round 2 is sealed: 8 ranks on 2 nodes, dp=4, tp=2: h2 takes")
         job.end("success")
-        assert process.stdout.readline() == "succeeded in round 1, exit code 0\n"
+        assert read() == "succeeded in round 1, exit code 0\n"
         assert process.wait(20) == 0
 
 
@@ -172,7 +180,10 @@ def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple
 
 def test_a_store_that_is_not_there_or_not_named_is_a_sentence() -> None:
     outcome = run("meshctl", "status", "x")
-    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "meshctl: error: no store is named")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (
+        2,
+        "meshctl: error: no agent of run x is on this machine, and no store is named",
+    )
     outcome = run("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
     assert outcome.code == 75
     assert outcome.err.startswith("meshctl: error: the store cannot be used: 127.0.0.1:1 cannot be reached")
