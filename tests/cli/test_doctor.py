@@ -423,7 +423,7 @@ def test_a_rank_that_nobody_has_is_a_usage_error() -> None:
             "meshctl: error: No such option '--nproc_per_node'.\nhint: options of mesh",
         ),
         (["docter"], "meshctl: error: No such command 'docter'."),
-        (["status"], "meshctl: error: Missing argument 'RUN_ID'."),
+        (["drain"], "meshctl: error: Missing argument 'RUN_ID'."),
     ],
 )
 def test_meshctls_errors_look_like_meshruns(given: list[str], sentence: str) -> None:

@@ -180,10 +180,8 @@ def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple
 
 def test_a_store_that_is_not_there_or_not_named_is_a_sentence() -> None:
     outcome = run("meshctl", "status", "x")
-    assert (outcome.code, outcome.err.splitlines()[0]) == (
-        2,
-        "meshctl: error: no agent of run x is on this machine, and no store is named",
-    )
+    sentence = "meshctl: error: no agent of run x is on this machine, and no store is named"
+    assert (outcome.code, outcome.err.splitlines()[0]) == (2, sentence)
     outcome = run("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
     assert outcome.code == 75
     assert outcome.err.startswith("meshctl: error: the store cannot be used: 127.0.0.1:1 cannot be reached")
