@@ -19,6 +19,7 @@ from launcher.meshctl.config_file import NAMES
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
+from rendezvous.errors import MeshrunError
 
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
@@ -37,11 +38,16 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live import listing
 
+    found = None
     if knows_store(store, os.environ):
-        with open_jobs(store, None) as jobs:
-            found = listing.list_runs(jobs)
-    else:
-        found = listing.list_runs(None)
+        try:
+            with open_jobs(store, None) as jobs:
+                found = listing.list_runs(jobs)
+        except MeshrunError as error:
+            if store:
+                raise
+            _warn(f"{error}; the runs of this machine follow")
+    found = listing.list_runs(None) if found is None else found
     write_stdout(listing.encode_runs(found) if as_json else listing.describe_runs(found))
 
 
@@ -71,10 +77,12 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
     try:
         with open_jobs(store, run_id) as jobs:
             show_status(jobs, run_id, **how)
-    except UsageError:
+    except MeshrunError as error:
         if store or (source := _find_local(run_id)) is None:
             raise
-        show_agents_status(source, **how)  # it has no store, or another one
+        if not isinstance(error, UsageError):  # the run is not there: it has no store, or another one
+            _warn(f"{error}; an agent of this machine says:")
+        show_agents_status(source, **how)
 
 
 @meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")

@@ -55,8 +55,14 @@ def format_duration(seconds: float) -> str:
 
 
 def format_clock(at: float, now: float) -> str:
-    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours."""
-    text = datetime.fromtimestamp(at).isoformat(" ", "seconds")
+    """Format seconds since 1970 as local time: 08:05:00, with the date in front if it was not in the last 12 hours.
+
+    A time may be foreign input: one that no calendar has is a question mark.
+    """
+    try:
+        text = datetime.fromtimestamp(at).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return "?"
     return text if abs(now - at) > 12 * 3600 else text.partition(" ")[2]
 
 

@@ -20,6 +20,8 @@ from launcher.observe.node_report import RunReport
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1
+_TIME_MAX = 1e11
+"""Seconds since 1970: a later one was not written by an agent."""
 
 
 class ListedRun(Struct, frozen=True, kw_only=True):
@@ -93,7 +95,7 @@ def _convert(name: str, value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_convert("", one) for one in value]
     if (name == "at" or name.endswith("_at")) and isinstance(value, (int, float)):
-        return format_time(value) if value else None
+        return format_time(value) if 0 < value < _TIME_MAX else None
     return value
 
 

@@ -169,7 +169,11 @@ class NodePoller:
                 if member_id not in self.nodes:
                     self.nodes[member_id] = PolledNode(member_id=member_id, name=name, is_first=is_first)
             for node in self.nodes.values():
-                node.is_gone = node.member_id not in names and node.name not in result.missing
+                is_silent = node.member_id not in names and node.name in result.missing
+                node.is_gone = node.member_id not in names and not is_silent
+                if is_silent:  # a request would only wait; the next report says whether it is back
+                    node.failures = max(node.failures, FAILURES_MAX)
+                    node.next_at = max(node.next_at, self._report_at)
             self._tell_silence(result, names)
         elif isinstance(result, TemporaryError) and self.report is None:
             raise result

@@ -38,6 +38,8 @@ _EXPLAINED_ABOVE = ("spare", "quarantined", "waiting")  # with their reasons, on
 _TOLD_STATES = ("failed", "leaving", "quarantined", "succeeded")  # states that are a change worth a line
 STATUS_SCHEMA = 1
 """Of `--json`: raised when a field gets another meaning; fields are added without."""
+_TIME_MAX = 1e11
+"""Seconds since 1970: a later one was not written by an agent."""
 _TIMES = frozenset({"at", "began_at", "ended_at"})
 _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been missed
 
@@ -49,7 +51,7 @@ def encode_overview(overview: Overview) -> dict[str, Any]:
         del record["unknown"]
     for record in (content, *content["history"], *filter(None, [content["verdict"]])):
         for name in _TIMES.intersection(record):
-            record[name] = format_time(record[name]) if record[name] else None
+            record[name] = format_time(record[name]) if 0 < record[name] < _TIME_MAX else None
     if overview.verdict is not None:
         content["verdict"]["failure"] = to_builtins(parse_failure(overview.verdict.failure))
     for node in content["nodes"]:

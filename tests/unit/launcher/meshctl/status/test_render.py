@@ -267,3 +267,13 @@ def test_a_renewed_lease_is_no_change(job: StoredJob) -> None:
     seen = job.overview()
     silent = tuple(replace(node, silent_s=4.0) for node in seen.nodes)
     assert describe_changes(seen, replace(seen, nodes=silent)) == []
+
+
+def test_times_that_no_calendar_has_are_shown_as_unknown(job: StoredJob) -> None:
+    running(job)
+    past = RoundHistory(
+        round=1, world_size=1, node_count=1, coordinator="", reason="", ended="x", began_at=1e300, ended_at=1e300
+    )  # fmt: skip
+    seen = replace(job.overview(), history=(past,))
+    assert "round 1   ?  1 rank on 1 node" in render.describe(seen)
+    assert render.encode_overview(seen)["history"][0]["began_at"] is None
