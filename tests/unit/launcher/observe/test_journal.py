@@ -156,6 +156,6 @@ def test_no_message_at_any_time_is_more_than_the_journal_can_take(sequence: list
         run.take(message, at=at)
     for event in run.events:
         assert type(run_events.decode_event(run_events.encode_event(event))) is type(event)
-    found = compute_goodput(run.journal.timeline.rounds, HEADER.started_at, 1e9)
+    found = compute_goodput(run.journal.timeline.rounds, run.journal.timeline.before, 1e9)
     assert found.trained_s >= 0
     assert all(seconds >= 0 for seconds in found.lost_s.values())
