@@ -2,8 +2,10 @@
 
 Time between rounds is lost to what ended the round before: a failure, the loss of a node, growth; before the first
 round, to the start. Time inside a round counts as training, but for the work that a failure or a loss undid: what
-came after the last checkpoint that the workers reported. Without such reports nobody knows how much that was, and it
-counts as training.
+came after the last checkpoint that the workers reported, all of the round if that was in an earlier one. In a job
+without such reports nobody knows how much that was, and it counts as training.
+
+A clock that is set back, or a report that comes late, makes no time negative or more than it was.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 START = "start"
 UNDOING = ("failure", "loss", "isolation")
@@ -50,21 +53,24 @@ class Goodput(Struct, frozen=True, kw_only=True):
 class TimeSpent(Struct, kw_only=True):
     """What became of the time up to `until`. `cause`: of what ended the last round, to which a pause is lost.
 
-    All times: seconds since 1970.
+    `has_saved`: whether a checkpoint was ever reported. All times: seconds since 1970.
     """
 
     until: float
     cause: str = START
     trained_s: float = 0.0
     lost_s: dict[str, float] = field(default_factory=dict)
+    has_saved: bool = False
 
     def add(self, one: TimedRound, now: float) -> None:
         """Add a round, and the pause before it; one that still runs is counted up to `now`."""
         self._lose(one.began_at)
-        self.until = one.ended_at or now
+        self.until = max(one.began_at, one.ended_at or now)
         self.cause = one.cause or "unknown"
-        kept_until = one.saved_at if one.saved_at and one.cause in UNDOING else self.until
-        self.trained_s += max(0.0, kept_until - one.began_at)
+        self.has_saved = self.has_saved or one.saved_at > 0
+        is_undone = self.has_saved and one.cause in UNDOING
+        kept_until = min(max(one.began_at, one.saved_at), self.until) if is_undone else self.until
+        self.trained_s += kept_until - one.began_at
         self._lose(self.until, kept_until)
 
     def add_pause(self, now: float) -> None:
@@ -79,7 +85,7 @@ class TimeSpent(Struct, kw_only=True):
 
 def compute_goodput(rounds: Iterable[TimedRound], before: TimeSpent, now: float) -> Goodput:
     """Compute it from the rounds that are known one by one, and what became of the time before them."""
-    spent = TimeSpent(until=before.until, cause=before.cause, trained_s=before.trained_s, lost_s=dict(before.lost_s))
+    spent = replace(before, lost_s=dict(before.lost_s))
     last = None
     for last in rounds:
         spent.add(last, now)

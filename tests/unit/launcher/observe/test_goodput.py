@@ -60,3 +60,26 @@ def test_what_became_of_the_time_before_stays_counted() -> None:
             before.add(one, 0.0)
         assert compute_goodput(rounds[dropped:], before, 200.0) == whole
     assert whole.lost_s == {"start": 10.0, "loss": 20.0, "failure": 15.0}
+
+
+def test_a_round_without_a_checkpoint_is_undone_if_earlier_ones_had_some() -> None:
+    rounds = [make_round(100.0, 150.0, "failure", saved_at=140.0), make_round(150.0, 180.0, "loss"), make_round(180.0)]
+    found = compute_goodput(rounds, TimeSpent(until=100.0), 200.0)
+    assert (found.trained_s, found.lost_s) == (60.0, {"failure": 10.0, "loss": 30.0})
+    before = TimeSpent(until=100.0)
+    before.add(rounds[0], 0.0)
+    assert compute_goodput(rounds[1:], before, 200.0) == found
+
+
+@pytest.mark.parametrize("saved_at", [90.0, 160.0])
+def test_a_report_with_a_time_outside_of_its_round_counts_no_time_twice(saved_at: float) -> None:
+    found = compute_goodput([make_round(100.0, 150.0, "failure", saved_at=saved_at)], TimeSpent(until=100.0), 150.0)
+    assert found.total_s == 50.0
+
+
+def test_a_clock_that_is_set_back_makes_nothing_negative() -> None:
+    rounds = [make_round(100.0, 40.0, "failure", saved_at=30.0), make_round(50.0, 60.0, "loss"), make_round(70.0)]
+    found = compute_goodput(rounds, TimeSpent(until=90.0), 65.0)
+    assert found.trained_s >= 0
+    assert all(seconds > 0 for seconds in found.lost_s.values())
+    assert found.ratio <= 1
