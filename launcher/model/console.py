@@ -68,7 +68,7 @@ def _flush(limit_s: float) -> None:
     try:
         while _buffer and poll.poll(max(0.0, left_s) * 1000):
             try:
-                _buffer[0] = _buffer[0][_write(_buffer[0][: select.PIPE_BUF]) :]
+                _buffer[0] = _buffer[0][write_at_once(2, _buffer[0]) :]
             except BlockingIOError:  # another process has taken the room
                 if left_s <= 0:
                     break
@@ -81,20 +81,25 @@ def _flush(limit_s: float) -> None:
     _is_unread = bool(_buffer)
 
 
-def _write(data: memoryview) -> int:
-    """Write to stderr what it accepts at once. Raises BlockingIOError."""
-    kind = stat.S_IFMT(os.fstat(2).st_mode)
+def write_at_once(descriptor: int, data: bytes | memoryview) -> int:
+    """Write of `data` what a stream that others share accepts without waiting, `PIPE_BUF` bytes at most.
+
+    Raises BlockingIOError if it accepts nothing, OSError if it is closed.
+    """
+    data = memoryview(data)[: select.PIPE_BUF]
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
-        return os.write(2, data)
+        return os.write(descriptor, data)
     if kind == stat.S_IFSOCK:
         import socket
 
-        with socket.socket(fileno=os.dup(2)) as end:
+        with socket.socket(fileno=os.dup(descriptor)) as end:
             return end.send(data, socket.MSG_DONTWAIT)
     try:
-        own = open_unblocked(2)
+        own = open_unblocked(descriptor)
     except OSError:
-        return _splice(data) if kind == stat.S_IFIFO and hasattr(os, "splice") else os.write(2, data)
+        is_pipe = kind == stat.S_IFIFO and hasattr(os, "splice")
+        return _splice(descriptor, data) if is_pipe else os.write(descriptor, data)
     try:
         return os.write(own, data)
     finally:
@@ -109,11 +114,11 @@ def open_unblocked(descriptor: int) -> int:
     return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
-def _splice(data: memoryview) -> int:
+def _splice(descriptor: int, data: memoryview) -> int:
     """Move `data`, of PIPE_BUF bytes at most, into a pipe that cannot be reopened."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
-        return os.splice(read_end, 2, os.write(write_end, data), flags=os.SPLICE_F_NONBLOCK)
+        return os.splice(read_end, descriptor, os.write(write_end, data), flags=os.SPLICE_F_NONBLOCK)
     finally:
         os.close(read_end)
         os.close(write_end)

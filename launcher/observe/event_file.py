@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from launcher.model.console import format_time
+from launcher.model.console import format_time, write_at_once
 from launcher.model.errors import UsageError, sanitize
 from launcher.observe.run_events import RunEvent, encode_event
 from launcher.observe.timeline import RoundSummary, WorkerRecord
@@ -44,17 +44,20 @@ class EventFile:
         self._warn = warn
         self._has_warned = False
         self._pending = b""  # of a line of which a part has been written
+        self._is_shared = path == STDOUT  # with the workers: their position in a file counts, and they may wait
         try:
-            self._descriptor = _open_stdout() if path == STDOUT else _open_append(path)
+            self._descriptor = os.dup(1) if self._is_shared else _open_append(path)
         except OSError as error:
             hint = "a pipe needs a reader before the start" if error.errno == 6 else ""
             raise UsageError(f"{self._label} cannot be written: {error.strerror}", hint) from None
 
     def write(self, event: RunEvent) -> None:
         """Write a line, or drop it if there is no room for it."""
-        data = self._pending + encode_event(event) + b"\n"
         try:
-            self._pending = data[os.write(self._descriptor, data) :]
+            self._pending = self._write(self._pending)
+            if self._pending:
+                raise BlockingIOError
+            self._pending = self._write(encode_event(event) + b"\n")
         except OSError as error:
             self._report(error)
             return
@@ -65,6 +68,18 @@ class EventFile:
     def close(self) -> None:
         with suppress(OSError):
             os.close(self._descriptor)
+
+    def _write(self, data: bytes) -> bytes:
+        """Write what can be; return the rest of a line that has begun. Raises OSError if none of it can be written."""
+        write = write_at_once if self._is_shared else os.write
+        size = len(data)
+        try:
+            while data:
+                data = data[write(self._descriptor, data) :]
+        except OSError:
+            if len(data) == size:
+                raise
+        return data
 
     def _report(self, error: OSError) -> None:
         if not self._has_warned:
@@ -106,17 +121,9 @@ def make_round_writer(
 
 def _open_append(path: str) -> int:
     """Open a file to append to, or a pipe without waiting for it. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     descriptor = os.open(path, flags | os.O_APPEND | os.O_CREAT, 0o666)
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IsADirectoryError(21, "it is a directory")
     return descriptor
-
-
-def _open_stdout() -> int:
-    """Open this process's stdout once more, non-blocking; the same descriptor where that cannot be. Raises OSError."""
-    try:
-        return os.open("/proc/self/fd/1", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # a socket, or another user's
-        return os.dup(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,8 @@ def test_lines_are_appended_to_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_does_not_read_costs_lines_and_one_sentence(tmp_path: Path) -> None:
-    path, said = tmp_path / "pipe", []
+    path = tmp_path / "pipe"
+    said: list[str] = []
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     file = EventFile(str(path), "--events", said.append)
@@ -51,6 +54,78 @@ def test_a_reader_that_does_not_read_costs_lines_and_one_sentence(tmp_path: Path
     file.write(remark("to nobody"))
     assert "Broken pipe" in said[-1]
     file.close()
+
+
+@pytest.fixture
+def stdout() -> Iterator[Callable[[int], None]]:
+    """Make a descriptor this process's stdout for a test."""
+    saved = os.dup(1)
+    yield lambda descriptor: None if os.dup2(descriptor, 1) else None
+    os.dup2(saved, 1)
+    os.close(saved)
+
+
+def test_on_stdout_the_lines_of_workers_and_events_do_not_overwrite_each_other(
+    tmp_path: Path, stdout: Callable[[int], None]
+) -> None:
+    with open(tmp_path / "out", "wb", buffering=0) as shared:  # as a shell opens it: without O_APPEND
+        stdout(shared.fileno())
+        file = EventFile("-", "--events", print)
+        file.write(remark("one"))
+        os.write(shared.fileno(), b"a worker's line\n")
+        file.write(remark("two"))
+        file.close()
+    first, worker, second = (tmp_path / "out").read_text().splitlines()
+    assert (json.loads(first)["sentence"], worker, json.loads(second)["sentence"]) == ("one", "a worker's line", "two")
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe"])
+def test_a_stdout_that_is_not_read_holds_nothing(kind: str, stdout: Callable[[int], None]) -> None:
+    if kind == "socket":  # as under systemd
+        ours, theirs = socket.socketpair()
+        read_end, write_end = ours.detach(), theirs.detach()
+    else:
+        read_end, write_end = os.pipe()
+    stdout(write_end)
+    said: list[str] = []
+    file = EventFile("-", "--events", said.append)
+    for number in range(600):
+        file.write(remark(f"{number} " + "x" * 10_000))
+    assert said == ["--events -: events are lost: its reader is too slow"]
+    assert len(file._pending) < 20_000
+    taken = os.read(read_end, 1 << 22)
+    file.write(remark("last"))
+    taken += os.read(read_end, 1 << 22)
+    lines = [json.loads(line)["sentence"] for line in taken.splitlines()]
+    assert lines[0][:2] == "0 "
+    assert lines[-1] == "last", "no line is torn"
+    file.close()
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_what_a_full_disk_has_cut_off_is_completed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    file = EventFile(str(tmp_path / "events"), "--events", said.append)
+    room, stored = 50, b""
+
+    def write(descriptor: int, data: bytes) -> int:
+        nonlocal room, stored
+        taken, room = data[:room], max(0, room - len(data))
+        if not taken:
+            raise OSError(28, "No space left on device")
+        stored += taken
+        return len(taken)
+
+    monkeypatch.setattr(os, "write", write)
+    for text in ("cut off", "dropped", "dropped"):
+        file.write(remark(text))
+    assert said == [f"--events {tmp_path}/events: events are lost: No space left on device"]
+    room = 10_000
+    file.write(remark("again"))
+    file.close()
+    found = [json.loads(line)["sentence"] for line in stored.splitlines()]
+    assert found == ["cut off", "again"]
 
 
 @pytest.mark.parametrize(("name", "why"), [("no/such/directory", "No such file"), (".", "directory")])
