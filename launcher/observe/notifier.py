@@ -5,8 +5,8 @@ limit; what waits longer than the queue has room for is dropped, which is said o
 of the agent, for a moment.
 
 A command gets the event as a line of JSON on its stdin, in a shell, and writes to the agent's stderr; an http(s)
-address gets it as the body of a POST. The program `timeout` ends a command with all that it has started, also when
-this agent is gone.
+address gets it as the body of a POST. The program `timeout` ends a command that takes longer, with its process group,
+also when this agent is gone. What a command leaves in the background when it ends itself is its author's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 
 from launcher.model.errors import UsageError, sanitize
@@ -37,7 +36,7 @@ class Notifier:
 
     def __init__(self, target: str, origin: str, is_leader: Callable[[], bool], warn: Callable[[str], None]) -> None:
         self._target = target
-        self._label = f"{origin} {sanitize(target)}"
+        self._label = f"{origin} {_shorten_target(target)}"
         self._is_leader = is_leader
         self._warn = warn
         self._is_url = target.startswith(("http://", "https://"))
@@ -81,6 +80,8 @@ class Notifier:
                 self._has_warned = False
 
     def _post(self, line: bytes) -> str:
+        import urllib.request  # some 30 ms, after the workers' start
+
         request = urllib.request.Request(self._target, line, {"Content-Type": "application/json"}, method="POST")
         with urllib.request.urlopen(request, timeout=LIMIT_S):
             return ""
@@ -89,9 +90,11 @@ class Notifier:
         """Run the command; return what went wrong. The agent reaps its children, so the exit code comes as text."""
         script = f'timeout -k 1 {LIMIT_S:g} sh -c "$1" >&2; echo $?'
         began_at = time.monotonic()
-        done = subprocess.run(["sh", "-c", script, "sh", self._target], input=line + b"\n", stdout=subprocess.PIPE)
+        words = ["sh", "-c", script, "sh", self._target]
+        # In a session of its own: Ctrl-C is for the agent, and the event of the stop must still be told.
+        done = subprocess.run(words, input=line + b"\n", stdout=subprocess.PIPE, start_new_session=True)
         code = done.stdout.strip().decode(errors="replace")
-        if code == "124" and time.monotonic() - began_at >= LIMIT_S:
+        if code in ("124", "137") and time.monotonic() - began_at >= LIMIT_S:
             return f"it has not ended within {LIMIT_S:g} s"
         return "" if code == "0" else f"exit code {code or 'unknown'}"
 
@@ -99,3 +102,11 @@ class Notifier:
         if not self._has_warned:
             self._has_warned = True
             self._warn(f"{self._label}: {problem}")
+
+
+def _shorten_target(target: str) -> str:
+    """Return what logs may hold of it: of an address only where it is, since those of chats are secrets."""
+    scheme, colon, rest = target.partition("://")
+    if scheme not in ("http", "https"):
+        return sanitize(target)
+    return sanitize(f"{scheme}{colon}{rest.partition('/')[0].rpartition('@')[2]}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from launcher.model.errors import UsageError
@@ -64,6 +66,32 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeyp
     wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30, "the end of its child")
 
 
+def test_a_command_that_ignores_its_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "LIMIT_S", 0.2)
+    monkeypatch.setattr(notifier, "END_LIMIT_S", 60.0)
+    said: list[str] = []
+    told = make("trap '' TERM; while :; do sleep 1000; done", said)
+    told.write(END)
+    told.close()
+    assert [sentence.rpartition(": ")[2] for sentence in said] == ["it has not ended within 0.2 s"]
+
+
+def test_ctrl_c_is_not_for_the_command(tmp_path: Path) -> None:
+    told = make(f"ps -o sid= -p $$ >> {tmp_path}/told", [])
+    told.write(END)
+    told.close()
+    assert int((tmp_path / "told").read_text()) != os.getsid(0)
+
+
+def test_a_command_that_reads_nothing_and_quotes_are_no_problem(tmp_path: Path) -> None:
+    said: list[str] = []
+    told = make(f"""printf '%s' "it's" '"so"' >> '{tmp_path}/to ld'\nexec 0<&-""", said)
+    told.write(msgspec.structs.replace(END, reason="$(touch x)`'" + "x" * 1_000_000))
+    told.close()
+    assert (tmp_path / "to ld").read_text() == """it's"so\""""
+    assert said == []
+
+
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[bytes]]]:
     got: list[bytes] = []
@@ -108,6 +136,7 @@ def test_an_address_that_refuses_or_is_gone_costs_a_sentence(server: tuple[str, 
     gone.close()
     assert "500" in said[0]
     assert "refused" in said[1]
+    assert said[0].startswith(f"--notify {server[0]}: "), "the rest of an address may be a secret"
 
 
 def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
