@@ -1,18 +1,22 @@
 """The last events of this node, kept in memory for whoever asks for them: `meshctl events`, a page, a notifier.
 
 Each event has a number. A reader asks for those after the last one it has, so it gets each once, however often its
-request is repeated, and learns how many were dropped before it came. Memory is bounded by count and by bytes.
+request is repeated, and learns how many were dropped before it came. Memory is bounded by count and by bytes, and so is
+each line: of an exception with a message of a megabyte, its beginning is kept.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from msgspec.structs import asdict, replace
+
 from launcher.observe.node_report import PAGE_BYTES_MAX, EventPage
 from launcher.observe.run_events import RunEvent, encode_event
 
 EVENTS_MAX = 2000
 BYTES_MAX = 1 << 20
+LINE_MAX = PAGE_BYTES_MAX // 4
 
 
 class EventBuffer:
@@ -28,6 +32,9 @@ class EventBuffer:
     def take(self, event: RunEvent) -> None:
         """Add an event; the oldest go when there are too many."""
         line = encode_event(event).decode()
+        for text_max in (4000, 400):
+            if len(line) > LINE_MAX:
+                line = encode_event(_shorten(event, text_max)).decode()
         self._lines.append(line)
         self._size += len(line)
         while len(self._lines) > self._events_max or (self._size > self._bytes_max and len(self._lines) > 1):
@@ -44,7 +51,7 @@ class EventBuffer:
             line = self._lines[number - self._first]
             if lines and size + len(line) > PAGE_BYTES_MAX:
                 break
-            lines.append(line[:PAGE_BYTES_MAX])
+            lines.append(line)
             size += len(line)
         return EventPage(
             lines=tuple(lines),
@@ -53,3 +60,9 @@ class EventBuffer:
             dropped=max(0, self._first - after - 1),
             is_last=start + len(lines) >= end,
         )
+
+
+def _shorten(event: RunEvent, text_max: int) -> RunEvent:
+    """Cut the long texts of an event, not its line, which has to stay JSON."""
+    texts = {name: value for name, value in asdict(event).items() if isinstance(value, str)}
+    return replace(event, **{name: f"{text[:text_max]}..." for name, text in texts.items() if len(text) > text_max})

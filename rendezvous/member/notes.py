@@ -17,13 +17,17 @@ from rendezvous.state.state import MemberState
 
 def send(state: MemberState, note: SendNote) -> None:
     """Send a note; without effect if its recipient is not known, as between two leaders, or if it is too long."""
-    message = encode_message(Note(note.text))
-    is_short = len(note.text) <= NOTE_MAX and len(json.dumps(message)) <= LINE_MAX
+    message, is_short = encode_message(Note(note.text)), fits(note.text)
     for member_id in _find_recipients(state, note.to):
         if member_id == state.member_id:
             state.requests.emit(NoteReceived(member_id, note.text))
         elif is_short:
             state.requests.emit(SendToPeer(member_id, message))
+
+
+def fits(text: str) -> bool:
+    """Return whether a note can hold this text as the connection writes it, JSON within JSON."""
+    return len(text) <= NOTE_MAX and len(json.dumps(encode_message(Note(text)))) <= LINE_MAX
 
 
 def _find_recipients(state: MemberState, to: str) -> list[str]:

@@ -39,7 +39,7 @@ from launcher.observe.node_report import (
     RunReport,
 )
 from rendezvous.events import TO_LEADER, Event, SendNote
-from rendezvous.peers.messages import NOTE_MAX
+from rendezvous.member import notes
 
 LIMIT_S = 3.0
 """Until who asks gets what has come; less than what `local_socket` waits."""
@@ -181,7 +181,7 @@ class Inspection:
 
     def _send(self, to: str, message: InspectionMessage) -> None:
         text = encode_inspection(message)
-        if len(text) > NOTE_MAX and isinstance(message, Reply):
+        if isinstance(message, Reply) and not notes.fits(text):
             text = encode_inspection(shorten_reply(message))
         self._submit(SendNote(to, text))
 
@@ -194,7 +194,7 @@ def shorten_reply(reply: Reply) -> Reply:
         replace(one, reason=one.reason[:200], error=one.error[:200], ranks=()) for one in reply.report.rounds
     )
     short = replace(reply, report=replace(reply.report, rounds=rounds[-20:]))
-    if len(encode_inspection(short)) <= NOTE_MAX:
+    if notes.fits(encode_inspection(short)):
         return short
     return replace(reply, report=replace(reply.report, rounds=(), ranks=reply.report.ranks[:100]))
 

@@ -34,7 +34,9 @@ class LogSource(Struct, frozen=True, kw_only=True):
     round: int
 
 
-def read_page(sources: Sequence[LogSource], request: ReadLogs, live_round: int) -> LogPage:
+def read_page(
+    sources: Sequence[LogSource], request: ReadLogs, live_round: int, page_bytes: int = PAGE_BYTES_MAX
+) -> LogPage:
     """Read the next page of those files that the request is about. `live_round`: that runs, 0 for none."""
     chosen = choose_sources(sources, request)
     if not chosen:
@@ -47,7 +49,7 @@ def read_page(sources: Sequence[LogSource], request: ReadLogs, live_round: int) 
         for source in chosen
     }
     newest = max(source.round for source in chosen)
-    shares = divide_page({source.name: _get_size(source.path) - offsets[source.name] for source in chosen})
+    shares = divide_page({source.name: _get_size(source.path) - offsets[source.name] for source in chosen}, page_bytes)
     chunks, cursors, is_last = [], [], True
     for source in chosen:
         offset = offsets[source.name]
@@ -93,9 +95,9 @@ def choose_sources(sources: Sequence[LogSource], request: ReadLogs) -> list[LogS
     ]
 
 
-def divide_page(waiting: Mapping[str, int]) -> dict[str, int]:
+def divide_page(waiting: Mapping[str, int], page_bytes: int = PAGE_BYTES_MAX) -> dict[str, int]:
     """Divide a page among files by what waits in each, in bytes: what one does not need is left to the others."""
-    shares, left = {}, PAGE_BYTES_MAX
+    shares, left = {}, page_bytes
     for index, (name, size) in enumerate(sorted(waiting.items(), key=lambda one: one[1])):
         fair = left // (len(waiting) - index)
         shares[name] = max(SHARE_MIN, min(fair, size))

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from launcher.agent.inspection.local_state import LocalState
 from launcher.agent.inspection.log_pages import LogSource, read_page
 from launcher.agent.inspection.observer import History
 from launcher.agent.inspection.snapshot import SnapshotSource
 from launcher.agent.membership import read_clock
-from launcher.observe.node_report import NodeReply, NodeRequest, ReadEvents, ReadLogs, ReadState
+from launcher.observe.event_buffer import EventBuffer
+from launcher.observe.node_report import (
+    PAGE_BYTES_MAX,
+    EventPage,
+    LogPage,
+    NodeReply,
+    NodeRequest,
+    ReadEvents,
+    ReadLogs,
+    ReadState,
+)
+from rendezvous import codec
+from rendezvous.member import notes
+
+_ENVELOPE = " " * 1000
+"""As long as what a note has besides the page."""
 
 
 class NodeAnswers:
@@ -39,11 +57,11 @@ class NodeAnswers:
                 snapshot = self._source.take(journal, read_clock())
                 return "state", partial(self._state.report, snapshot, has_rounds=has_rounds)
             case ReadEvents(after=after):
-                return "state", partial(journal.buffer.read, after)
+                return "state", partial(read_event_page, journal.buffer, after)
             case ReadLogs():
                 current = journal.timeline.current
                 live_round = current.round if current is not None else 0
-                return "logs", partial(read_page, self._list_sources(), request, live_round)
+                return "logs", partial(read_log_page, self._list_sources(), request, live_round)
 
     def _list_sources(self) -> list[LogSource]:
         return [
@@ -51,3 +69,30 @@ class NodeAnswers:
             for round, paths in self._files.items()
             for (rank, stream), path in sorted(paths.items())
         ]
+
+
+def read_event_page(buffer: EventBuffer, after: int) -> EventPage:
+    """Read the next page of events that a note can hold."""
+    page = buffer.read(after)
+    while len(page.lines) > 1 and not _fits(page):
+        lines = page.lines[: len(page.lines) // 2]
+        page = replace(page, lines=lines, next_after=page.first + len(lines) - 1, is_last=False)
+    return page
+
+
+def read_log_page(sources: Sequence[LogSource], request: ReadLogs, live_round: int) -> LogPage:
+    """Read the next page of output that a note can hold: characters that JSON escapes make it much longer."""
+    for page_bytes in (PAGE_BYTES_MAX, PAGE_BYTES_MAX // 4, PAGE_BYTES_MAX // 16):
+        page = read_page(sources, request, live_round, page_bytes)
+        if _fits(page):
+            return page
+    while len(page.chunks) > 1 and not _fits(page):  # of hundreds of files, each has a share
+        kept = random.sample(page.chunks, len(page.chunks) // 2)  # whichever: so each has its turn
+        left = {chunk.file: chunk.offset for chunk in page.chunks if chunk not in kept}
+        cursors = tuple(replace(one, offset=left.get(one.file, one.offset)) for one in page.cursors)
+        page = replace(page, chunks=tuple(kept), cursors=cursors, is_last=False)
+    return page
+
+
+def _fits(page: NodeReply) -> bool:
+    return notes.fits(codec.encode(page).decode() + _ENVELOPE)

@@ -1,0 +1,68 @@
+"""Pages of events and output go through a note, whatever the workers write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.agent.inspection.log_pages import LogSource
+from launcher.agent.inspection.messages import Reply, encode_inspection
+from launcher.agent.inspection.node_answers import read_event_page, read_log_page
+from launcher.observe.event_buffer import EventBuffer
+from launcher.observe.node_report import EventPage, LogCursor, LogPage, ReadLogs
+from launcher.observe.run_events import FailureFound, decode_event
+from rendezvous.member import notes
+
+
+def is_sendable(page: LogPage | EventPage) -> bool:
+    is_log = isinstance(page, LogPage)
+    reply = Reply(
+        id="i" * 16, asker="a" * 40, member_id="m" * 40,
+        logs=page if is_log else None, events=None if is_log else page,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return notes.fits(encode_inspection(reply))
+
+
+@pytest.mark.parametrize("unit", ["\0", '"', "\\", "\x1b[0m", "é", "😀", '{"a": "b"}\n', "x\n"])
+@pytest.mark.parametrize("file_count", [1, 200])
+def test_all_output_gets_through(tmp_path: Path, unit: str, file_count: int) -> None:
+    text = unit * (100_000 // file_count)
+    sources = []
+    for rank in range(file_count):
+        path = tmp_path / str(rank)
+        path.write_text(text)
+        sources.append(LogSource(name=str(rank), path=str(path), rank=rank, stream="stdout", round=1))
+    found = dict.fromkeys((source.name for source in sources), "")
+    cursors: tuple[LogCursor, ...] = ()
+    is_last = False
+    for _ in range(5000):
+        page = read_log_page(sources, ReadLogs(tail_lines=-1, cursors=cursors), 0)
+        assert is_sendable(page)
+        for chunk in page.chunks:
+            found[chunk.file] += chunk.data
+        cursors, is_last = page.cursors, page.is_last
+        if is_last:
+            break
+    assert is_last
+    assert all(one == text for one in found.values())
+
+
+@pytest.mark.parametrize("unit", ["\0", '"', "😀", "x", "\ud800"])
+def test_events_with_endless_texts_get_through_and_are_events(unit: str) -> None:
+    buffer = EventBuffer()
+    for rank in range(9):
+        buffer.take(
+            FailureFound(at=1.0, run_id="r", node="n0", rank=rank, exit_code=1, error=unit * 1_000_000, log_file=unit)
+        )
+    after, ranks = -1, []
+    for _ in range(9):
+        page = read_event_page(buffer, after)
+        assert is_sendable(page)
+        after = page.next_after
+        for line in page.lines:
+            event = decode_event(line)
+            assert isinstance(event, FailureFound)
+            assert event.error.endswith("...")
+            ranks.append(event.rank)
+    assert ranks == list(range(9))
