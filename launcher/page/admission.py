@@ -3,7 +3,7 @@
 The page shows log lines and stacks, which are the user's alone. Three checks:
 
 - **Who asks.** A page on loopback admits processes of its own user and of root without more: the kernel says whose a
-  connection is. Everybody else, and everybody where the page listens on another address, needs the token.
+  connection is (`peer_user`). Everybody else, and everybody where the page listens on another address, needs the token.
 - **By which name.** A page of another site can point a name of its own at this address and read the answer (DNS
   rebinding), so a request names an IP address, localhost or this machine, and no other host.
 - **From which page.** A browser says whether another site's page makes the request; those are refused.
@@ -14,14 +14,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import socket
-import struct
 from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from msgspec import Struct
-
-_TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -87,29 +83,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def find_peer_user(end: socket.socket) -> int | None:
-    """Return the user id of the process of this machine at the other end of a TCP connection; None if unknown."""
-    table = _TABLES.get(end.family)
-    try:
-        here, there = end.getsockname(), end.getpeername()
-        if table is None:
-            return None
-        wanted = tuple(_format_end(name[0], name[1], end.family) for name in (there, here))
-        with open(table, encoding="ascii") as file:
-            for line in file:
-                fields = line.split()
-                if len(fields) > 9 and (fields[1], fields[2]) == wanted:
-                    # A socket without an inode belongs to no process any more, and is listed as root's.
-                    return int(fields[7]) if fields[9] != "0" else None
-    except (OSError, ValueError):
-        return None
-    return None
-
-
-def _format_end(host: str, port: int, family: int) -> str:
-    """Format an address as the kernel's tables do: each word of four bytes in the machine's own order."""
-    packed = socket.inet_pton(family, host)
-    words = struct.unpack(f"!{len(packed) // 4}I", packed)
-    return "".join(f"{socket.htonl(word):08X}" for word in words) + f":{port:04X}"

@@ -12,6 +12,7 @@ its address may hold the token. Why no framework: docs/internals/decisions/0051-
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -30,11 +31,13 @@ import msgspec
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
 from launcher.observe.node_report import LogCursor, ReadLogs
 from launcher.observe.run_source import RunSource
-from launcher.page.admission import Gate, Refusal, find_peer_user
+from launcher.page.admission import Gate, Refusal
 from launcher.page.document import load_document, save_document
+from launcher.page.peer_user import find_peer_user
 from launcher.page.shared_run import Body, SharedRun, compress
 from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
+from rendezvous.stores.listeners import find_foreign_listener
 
 CONNECTIONS_MAX = 256
 CONNECTION_LIMIT_S = 45.0
@@ -89,12 +92,13 @@ class PageServer:
 
 
 def _explain(error: Exception, host: str, port: int) -> UsageError:
+    what = f"the page cannot listen on {join_address(host, port)}"
     number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        holder = find_foreign_listener(port)
+        return UsageError(f"{what}: the port is taken" + (f" by {holder}" if holder else ""), "0 is any that is free")
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    hint = find_shortage_hint(number)
-    if isinstance(error, OSError) and error.errno == 98:
-        hint = "port 0 takes any that is free"
-    return UsageError(f"the page cannot listen on {join_address(host, port)}: {why[:1].lower()}{why[1:]}", hint)
+    return UsageError(f"{what}: {why[:1].lower()}{why[1:]}", find_shortage_hint(number))
 
 
 def _choose_name(host: str) -> str:

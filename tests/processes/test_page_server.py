@@ -11,12 +11,13 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from launcher.model.errors import UsageError
-from launcher.page import admission, server
+from launcher.page import peer_user, server
 from launcher.page.server import PageServer
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun
@@ -78,6 +79,10 @@ def send(page: PageServer, data: bytes, *, is_whole: bool = False) -> bytes:
             return b""
 
 
+def _refuse(*_: object) -> None:
+    raise OSError
+
+
 def test_the_user_of_the_run_needs_no_token_on_loopback(page: PageServer) -> None:
     assert page.url == f"http://127.0.0.1:{page.port}/"
     assert json.loads(ask(page, "/api/run").body)["run_id"] == "llama-70b"
@@ -90,19 +95,21 @@ def test_another_user_of_this_machine_is_refused_on_loopback(page: PageServer) -
         assert stranger.wait() == 401
 
 
-def test_the_kernel_says_whose_a_connection_is() -> None:
+@pytest.mark.parametrize("way", ["diag", "table"])
+def test_the_kernel_says_whose_a_connection_is(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_user, "_read_table" if way == "diag" else "_ask_kernel", _refuse)
     for family, host in ((socket.AF_INET, LOCAL), (socket.AF_INET6, "::1")):
         with socket.socket(family) as listener:
             listener.bind((host, 0))
             listener.listen()
             with socket.create_connection(listener.getsockname()[:2]):
                 accepted, _ = listener.accept()
-                assert admission.find_peer_user(accepted) == os.geteuid()
+                assert peer_user.find_peer_user(accepted) == os.geteuid()
             assert accepted.recv(1) == b""  # the client has closed it: what is left is listed as root's
-            assert admission.find_peer_user(accepted) is None
+            assert peer_user.find_peer_user(accepted) is None
             accepted.close()
     one, other = socket.socketpair()
-    assert admission.find_peer_user(one) is None
+    assert peer_user.find_peer_user(one) is None
     one.close()
     other.close()
 
@@ -274,8 +281,9 @@ def test_a_reader_that_is_killed_leaves_no_thread_behind(page: PageServer, sourc
 def test_a_port_that_is_taken_is_a_sentence(page: PageServer) -> None:
     with pytest.raises(UsageError) as found:
         PageServer(FakeRun(4), LOCAL, page.port)
-    assert str(found.value) == f"the page cannot listen on 127.0.0.1:{page.port}: address already in use"
-    assert found.value.hint == "port 0 takes any that is free"
+    holder = f"pid {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
+    assert str(found.value) == f"the page cannot listen on 127.0.0.1:{page.port}: the port is taken by {holder}"
+    assert found.value.hint == "0 is any that is free"
 
 
 def test_an_address_of_another_machine_is_a_sentence() -> None:
