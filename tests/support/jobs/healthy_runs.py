@@ -52,9 +52,10 @@ class Run(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`alarms`: lines of the agents. `skipped`, `failed`: why there is no result; "" if there is one."""
+    """`alarms`: lines of what the agents `said`. `skipped`, `failed`: why there is no result; "" if there is one."""
 
     alarms: list[str]
+    said: str = ""
     skipped: str = ""
     failed: str = ""
 
@@ -161,7 +162,7 @@ def run(one: Run, directory: Path) -> Outcome:
         ended = [job.wait(END_LIMIT_S) for job in jobs]
     said = "\n".join(each.stderr for each in ended)
     assert {each.exit_code for each in ended} == {0}, f"{one}:\n{said}"
-    return Outcome([line for line in said.splitlines() if ALARM in line])
+    return Outcome([line for line in said.splitlines() if ALARM in line], said)
 
 
 def start(one: Run, directory: Path, stack: ExitStack) -> list[Command]:
@@ -203,6 +204,8 @@ def main(jobs: int, only: str) -> None:
             else:
                 counts["healthy"] += 1
                 counts["false"] += bool(outcome.alarms)
+                if outcome.alarms:
+                    print(outcome.said, file=sys.stderr, flush=True)
     print(
         f"{counts['false']} false alarms in {counts['healthy']} healthy runs, {counts['missed']} hangs missed of "
         f"{counts['controls']}; {counts['failed']} runs failed, {counts['skipped']} cannot be made here"
