@@ -1,13 +1,14 @@
 """How soon `meshctl why` answers for eight ranks, and what it costs a job that its progress is watched.
 
 `answer`: seconds from the exec of `meshctl why` to its end, while rank 2 of eight hangs and the others wait for it in
-an all_reduce of gloo. `start` and `step`: the same job with --hang-timeout 0 and with each other value, in turns:
-seconds from the launcher's exec to the last worker's first line, and the median of a rank's milliseconds per step. With
-2 s the workers are looked at four times a second, with the default once in 75 s.
+an all_reduce of gloo. `start` and `step`: the same job with --hang-timeout 0 and with each other value, in turns, in
+random order: seconds from the launcher's exec to the last worker's first line, and the median of a rank's milliseconds
+per step. With 2 s the workers are looked at four times a second, with the default once in 75 s.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import subprocess
 import sys
@@ -95,9 +96,10 @@ def main(answers: int, turns: int, steps: int) -> None:
     spent_s = time_answers(answers)
     show("answer", spent_s, "s")
     found: dict[str, list[float]] = defaultdict(list)
+    rng = random.Random(1)
     for turn in range(turns + 1):  # the first does not count
-        for way, hang_timeout in sorted(WAYS.items(), reverse=turn % 2 > 0):  # what comes first is no advantage
-            started_s, step_ms = run_steps(hang_timeout, steps)
+        for way in rng.sample(list(WAYS), len(WAYS)):
+            started_s, step_ms = run_steps(WAYS[way], steps)
             if turn:
                 found[f"start, {way}"].append(started_s)
                 found[f"step, {way}"].append(step_ms)
