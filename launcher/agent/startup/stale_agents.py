@@ -114,7 +114,8 @@ def take_node_lock(
             elif agent and not has_logged:
                 has_logged = True
                 log(
-                    f"agent {agent} of {name_run(run_id)} is here as {node_name}: waiting up to {limit_s:g} s for its end"
+                    f"agent {agent} of {name_run(run_id)} is here as {node_name}: "
+                    f"waiting up to {limit_s:g} s for its end"
                 )
             time.sleep(RETRY_S)
     except BaseException:

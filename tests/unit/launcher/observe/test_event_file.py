@@ -60,14 +60,16 @@ def test_a_reader_that_does_not_read_costs_lines_and_one_sentence(tmp_path: Path
 def stdout() -> Iterator[Callable[[int], None]]:
     """Make a descriptor this process's stdout for a test."""
     saved = os.dup(1)
-    yield lambda descriptor: None if os.dup2(descriptor, 1) else None
+
+    def put(descriptor: int) -> None:
+        os.dup2(descriptor, 1)
+
+    yield put
     os.dup2(saved, 1)
     os.close(saved)
 
 
-def test_on_stdout_the_lines_of_workers_and_events_do_not_overwrite_each_other(
-    tmp_path: Path, stdout: Callable[[int], None]
-) -> None:
+def test_lines_of_workers_and_events_do_not_overwrite_each_other(tmp_path: Path, stdout: Callable[[int], None]) -> None:
     with open(tmp_path / "out", "wb", buffering=0) as shared:  # as a shell opens it: without O_APPEND
         stdout(shared.fileno())
         file = EventFile("-", "--events", print)
