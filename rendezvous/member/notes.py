@@ -14,6 +14,9 @@ from rendezvous.peers.messages import LINE_MAX, NOTE_MAX, Note, encode_message
 from rendezvous.records import LeaderRecord, Member
 from rendezvous.state.state import MemberState
 
+SHORT_MAX = LINE_MAX // 12 - 20
+"""Characters that fit whatever they are: JSON within JSON needs 12 for one of them at most."""
+
 
 def send(state: MemberState, note: SendNote) -> None:
     """Send a note; without effect if its recipient is not known, as between two leaders, or if it is too long."""
@@ -27,6 +30,8 @@ def send(state: MemberState, note: SendNote) -> None:
 
 def fits(text: str) -> bool:
     """Return whether a note can hold this text as the connection writes it, JSON within JSON."""
+    if len(text) <= SHORT_MAX:
+        return True
     return len(text) <= NOTE_MAX and len(json.dumps(encode_message(Note(text)))) <= LINE_MAX
 
 

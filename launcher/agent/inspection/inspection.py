@@ -57,10 +57,15 @@ class LedMembers(Protocol):
 
 
 class Inspected(Struct, kw_only=True):
-    """What has come of a question. `members`: the names of those that were asked; None before the leader has said."""
+    """What has come of a question. `members`: the names of those that were asked; None before the leader has said.
+
+    `takes`: who waits for it; several, if they have asked the same. `line`: for the first of them to keep its answer.
+    """
 
     until: float
-    take: Callable[[Inspected], object]
+    takes: list[Callable[[Inspected], object]]
+    is_of_all: bool = False
+    line: bytes = b""
     members: dict[str, str] | None = None
     leader: str = ""
     replies: dict[str, Reply] = field(default_factory=dict)
@@ -94,19 +99,23 @@ class Inspection:
 
     def inspect(self, node: str, request: NodeRequest, take: Callable[[Inspected], object], now: float) -> None:
         """Ask a node by name or member id, or all with ""; `advance` calls `take` with what has come."""
-        id = os.urandom(8).hex()
-        asked = Inspected(until=now + LIMIT_S, take=take)
-        if len(self._pending) >= PENDING_MAX:
+        asked = Inspected(until=now + LIMIT_S, takes=[take], is_of_all=not node and request == ReadState())
+        if sum(len(one.takes) for one in self._pending.values()) >= PENDING_MAX:
             asked.error = f"{PENDING_MAX} questions are waiting for answers already"
             take(asked)
             return
+        same = next((one for one in self._pending.values() if one.is_of_all and not one.is_complete), None)
+        if asked.is_of_all and same is not None:  # 200 who look at 1,000 nodes shall not cost 200,000 replies
+            same.takes.append(take)
+            return
+        id = os.urandom(8).hex()
         self._pending[id] = asked
         self._send(TO_LEADER, Inspect(id=id, node=node, request=request))
 
     def reply_alone(self, request: NodeRequest, take: Callable[[Inspected], object]) -> None:
         """Answer for this node without any other."""
         own_id = self._member.member_id
-        asked = Inspected(until=0.0, take=take, members={own_id: ""}, leader="")
+        asked = Inspected(until=0.0, takes=[take], members={own_id: ""}, leader="")
 
         def finish(reply: Reply) -> None:
             asked.replies[own_id] = reply
@@ -136,7 +145,8 @@ class Inspection:
         for id, asked in list(self._pending.items()):
             if asked.is_complete or now >= asked.until:
                 del self._pending[id]
-                asked.take(asked)
+                for take in asked.takes:
+                    take(asked)
 
     def _pass_on(self, asker: str, question: Inspect) -> None:
         """The leader's part: find those it is about, tell the asker who they are, and ask them."""
@@ -205,7 +215,10 @@ def make_run_report(asked: Inspected, run_id: str, at: float) -> RunReport:
     nodes = sorted(reports, key=lambda one: (one.group_rank < 0, one.group_rank, one.node))
     leader = next((one for one in nodes if one.member_id == asked.leader), None)
     members = asked.members or {}
-    rounds = leader.rounds if leader is not None else max((one.rounds for one in nodes), key=len, default=())
+    historian = leader if leader is not None and leader.rounds else None
+    if historian is None:  # no leader has answered, or it has been a spare so far
+        historian = max(nodes, key=lambda one: (len(one.rounds), one is leader, -one.started_at), default=None)
+    rounds = historian.rounds if historian is not None else ()
     present = {one.node for one in nodes} | set(members.values())
     gone = {name for one in rounds if one.cause in LOST_CAUSES for name in one.nodes}
     return RunReport(
@@ -216,5 +229,5 @@ def make_run_report(asked: Inspected, run_id: str, at: float) -> RunReport:
         missing=tuple(sorted(name for one, name in members.items() if one not in asked.replies)),
         lost=tuple(sorted(gone - present)),
         rounds=rounds,
-        goodput=leader.goodput if leader is not None else None,
+        goodput=historian.goodput if historian is not None else None,
     )

@@ -31,7 +31,8 @@ def _answer_run(asker: Asker, run_id: str, asked: Inspected) -> None:
     if asked.members is None:
         _refuse(asker, asked.error or _NO_LEADER)
         return
-    asker.answer(codec.encode(make_run_report(asked, run_id, time.time())))
+    asked.line = asked.line or codec.encode(make_run_report(asked, run_id, time.time()))
+    asker.answer(asked.line)
 
 
 def _answer_one(asker: Asker, asked: Inspected) -> None:

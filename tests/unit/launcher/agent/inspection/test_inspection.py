@@ -18,6 +18,7 @@ from launcher.agent.inspection.inspection import (
 )
 from launcher.agent.inspection.messages import Inspect, Reply, decode_inspection, encode_inspection
 from launcher.agent.inspection.reporter import Reporter
+from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import (
     EventPage,
     NodeReply,
@@ -128,7 +129,7 @@ def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
     inspection = net.nodes["b"].inspection
     assert inspection.wake_at == LIMIT_S
     found: list[Inspected] = []
-    next(iter(inspection._pending.values())).take = found.append
+    next(iter(inspection._pending.values())).takes = [found.append]
     inspection.advance(LIMIT_S)
     report = make_run_report(found[0], "r", 1.0)
     assert (report.missing, [one.node for one in report.nodes]) == (("c",), ["a", "b"])
@@ -145,11 +146,13 @@ def test_without_a_leader_there_is_no_answer() -> None:
 def test_what_waits_is_bounded() -> None:
     net = Net("a", "b")
     net.leader = "gone"
-    for _ in range(PENDING_MAX):
-        net.ask("b")
-    asked = net.ask("b")
-    assert asked is not None
-    assert "waiting for answers" in asked.error
+    for request in (ReadState(), ReadEvents()) * (PENDING_MAX // 2):
+        net.ask("b", request=request)
+    for request in (ReadState(), ReadEvents()):
+        found: list[Inspected] = []
+        net.nodes["b"].inspection.inspect("", request, found.append, 0.0)
+        (asked,) = found
+        assert "waiting for answers" in asked.error
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_nodes_that_were_lost_and_are_not_back_are_named() -> None:
                      ended_at=5.0, cause="loss", nodes=("a", "gone")),
     )  # fmt: skip
     reply = Reply(id="1", asker="id-a", member_id="id-a", report=make_report("a", rounds=rounds))
-    asked = Inspected(until=0.0, take=lambda _: None, members={"id-a": "a"}, leader="id-a", replies={"id-a": reply})
+    asked = Inspected(until=0.0, takes=[], members={"id-a": "a"}, leader="id-a", replies={"id-a": reply})
     assert make_run_report(asked, "r", 1.0).lost == ("gone",)
 
 
@@ -217,3 +220,34 @@ def test_a_node_that_cannot_answer_says_why() -> None:
     assert asked is not None
     (reply,) = asked.replies.values()
     assert reply.error == "FileNotFoundError: [Errno 2] No such file or directory"
+
+
+def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
+    net = Net("a", "b", "c")
+    found: list[Inspected] = []
+    inspection = net.nodes["b"].inspection
+    for _ in range(PENDING_MAX - 1):
+        inspection.inspect("", ReadState(), found.append, 0.0)
+    inspection.inspect("a", ReadState(), found.append, 0.0)
+    net.deliver()
+    inspection.advance(0.0)
+    assert [len(asked.replies) for asked in found] == [3] * (PENDING_MAX - 1) + [1]
+    assert len(net.nodes["c"].asked) == 1
+    inspection.inspect("", ReadState(), found.append, 0.0)
+    net.deliver()
+    inspection.advance(0.0)
+    assert len(net.nodes["c"].asked) == 2, "what was complete is asked anew"
+
+
+def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare_so_far() -> None:
+    goodput = Goodput(total_s=9.0, trained_s=8.0, lost_s={})
+    past = RoundSummary(round=1, began_at=1.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
+    reports = [
+        make_report("a", is_leader=True),
+        make_report("b", rounds=(past,), started_at=5.0),
+        make_report("c", rounds=(past,), started_at=2.0, goodput=goodput),
+    ]
+    replies = {one.member_id: Reply(id="1", asker="id-a", member_id=one.member_id, report=one) for one in reports}
+    asked = Inspected(until=0.0, takes=[], members={"id-a": "a"}, leader="id-a", replies=replies)
+    report = make_run_report(asked, "r", 1.0)
+    assert (report.rounds, report.goodput) == ((past,), goodput)
