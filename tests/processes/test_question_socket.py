@@ -118,3 +118,21 @@ def test_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
         list(server.take())
         server.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_all_who_ask_at_once_are_answered(server: QuestionSocket) -> None:
+    ends: list[socket.socket] = []
+
+    def ask() -> None:
+        ends.append(connect())
+        ends[-1].sendall(b'{"kind": "run"}\n')
+
+    for _ in range(4 * CONNECTIONS_MAX):
+        ask()
+    for connection, _ in server.take():
+        connection.answer(b"{}")
+        if len(ends) <= 6 * CONNECTIONS_MAX:  # others come while these are read
+            ask()
+    for end in ends:
+        with end:
+            assert end.recv(10) == b"{}\n"

@@ -84,7 +84,7 @@ class QuestionSocket:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             self._listener.bind("\0" + SOCKET_NAME.format(uid=os.geteuid(), pid=os.getpid()))
-            self._listener.listen(CONNECTIONS_MAX)
+            self._listener.listen(socket.SOMAXCONN)  # who finds no place is refused at once, and does not wait
         except OSError:
             self._listener.close()
             raise
