@@ -45,7 +45,10 @@ class RoundSummary(Struct, kw_only=True):
 
 
 class WorkerRecord(Struct, kw_only=True):
-    """A worker of the current or last round. `state`: "running", "succeeded", "failed" or "terminated"."""
+    """A worker of the current or last round. `state`: "running", "succeeded", "failed" or "terminated".
+
+    One that could not be started has no `pid`, and `started_at` is when that was known.
+    """
 
     rank: int
     local_rank: int
@@ -94,10 +97,12 @@ class RunTimeline:
                     rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at
                 )
             case run_events.WorkerEnded():
-                worker = self.workers.get(event.local_rank)
-                if worker is not None:
-                    worker.state, worker.ended_at, worker.exit_code = event.outcome, event.at, event.exit_code
-                    worker.sentence = event.sentence
+                never_ran = WorkerRecord(
+                    rank=event.rank, local_rank=event.local_rank, pid=event.pid, started_at=event.at
+                )
+                worker = self.workers.setdefault(event.local_rank, never_ran)
+                worker.state, worker.ended_at, worker.exit_code = event.outcome, event.at, event.exit_code
+                worker.sentence = event.sentence
             case run_events.WaitChanged():
                 self.waiting = event.sentence
             case run_events.HangReported():

@@ -92,6 +92,9 @@ def test_a_worker_that_cannot_be_started_has_ended() -> None:
     ended = run.events[-1]
     assert isinstance(ended, run_events.WorkerEnded)
     assert (ended.rank, ended.outcome, ended.exit_code, ended.sentence) == (3, "failed", NOT_STARTED, "no such file")
+    run.take(events.StopRound(1, "kill", "a worker failed", "failure"), events.RoundStopped(1, 0))
+    ((_, workers),) = run.rounds
+    assert [(one.rank, one.pid, one.state, one.sentence) for one in workers] == [(3, 0, "failed", "no such file")]
 
 
 def test_an_assignment_that_cannot_be_read_is_no_round_here() -> None:
