@@ -42,9 +42,9 @@ KEPT_MAX = 10_000
 
 
 class History:
-    """`make_journal` is called once. `is_wanted`: whether the journal is written somewhere, so that the end needs one.
+    """`make_journal` is called until it succeeds. `clock`: of `wake_at`.
 
-    `clock`: of `wake_at`.
+    `is_wanted`: whether the journal is written somewhere, so that the end needs one.
     """
 
     def __init__(self, make_journal: Callable[[], Journal], clock: Callable[[], float], *, is_wanted: bool) -> None:
@@ -53,6 +53,7 @@ class History:
         self._is_wanted = is_wanted
         self._kept: deque[tuple[object, float]] = deque(maxlen=KEPT_MAX)
         self._journal: Journal | None = None
+        self._is_broken = False  # whether a journal could not be made
         self._has_complained = False
         self.wake_at = math.inf
         """When to call `advance`."""
@@ -67,14 +68,16 @@ class History:
         if self._journal is not None:
             self._pass(self._journal, message, time.time())
             return
+        if self._is_broken:
+            return
         self._kept.append((message, time.time()))
-        if self.wake_at == math.inf and not self._has_complained:
+        if self.wake_at == math.inf:
             self.wake_at = self._clock() + DELAY_S
 
     def open(self) -> Journal:
         """Return the journal, with all messages so far. Raises what its creation does, such as ImportError."""
         if self._journal is None:
-            self.wake_at = math.inf
+            self.wake_at, self._is_broken = math.inf, True
             self._journal = self._make_journal()
             while self._kept:
                 self._pass(self._journal, *self._kept.popleft())

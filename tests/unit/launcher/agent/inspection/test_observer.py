@@ -105,8 +105,21 @@ def test_a_journal_that_cannot_be_made_is_not_tried_without_end(monkeypatch: pyt
     observer.advance(5.0 + DELAY_S)
     history.take("two")
     assert observer.wake_at == float("inf")
+    assert len(history._kept) == 1, "what cannot be told is not kept"
     observer.finish()
     assert len(said) == 1
+
+
+def test_a_note_that_fails_before_the_first_message_does_not_keep_a_journal_from_being_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observer_module, "log", [].append)
+    history, made = make_history(is_wanted=False)
+    observer = Observer(history, {}, refuse_import, lambda: None, "r")
+    observer.take_note("m1", '{"see":"inspect"}')
+    history.take("one")
+    observer.advance(5.0 + DELAY_S)
+    assert [journal.taken for journal in made] == [["one"]]
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
