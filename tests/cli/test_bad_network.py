@@ -60,8 +60,8 @@ def test_a_store_that_does_not_come_is_given_up_after_the_start_timeout(place: P
     outcome = job(place, "--start-timeout=0.3", endpoint=nobody)
     assert (outcome.out, outcome.code) == ("", 75)
     assert outcome.err == (
-        f"meshrun: waiting up to 0.3 s (--start-timeout) for the store: {nobody} cannot be reached: "
-        "Connection refused\n"
+        "meshrun: waiting up to 0.3 s (--start-timeout) for the store: "
+        f"{nobody} cannot be reached: Connection refused\n"
         f"meshrun: error: no store could be used within 0.3 s: {nobody} cannot be reached: Connection refused\n"
         "hint: --rdzv-endpoint names the store, --start-timeout is how long it is waited for\n"
     )

@@ -57,7 +57,6 @@ class Reader:
         foreign = ("LAUNCHER_", "PET_", "TORCHEL")
         environ = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
         environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "TMPDIR": str(self.directory)}
-        environ["LAUNCHER_LOG_TIMES"] = "off"  # pages show what a terminal does
         shell = subprocess.Popen(
             ["bash", "-eu", "-o", "pipefail", "-c", self.read(block.script)],
             cwd=self.directory,
@@ -114,6 +113,12 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
             shown = one.read(block.output)
             if shown:
                 assert is_shown(shown, output), f"{block.where} shows\n{shown}\nbut prints\n{output}"
+
+
+def test_a_page_shows_a_terminal_where_lines_have_no_time() -> None:
+    stamped = "2026-01-31T08:05:00.250Z node3 meshrun: one\nn1.log:2026-01-31T08:05:00.250Z n1 meshrun: two\n"
+    assert is_shown("meshrun: one\nn1.log:... meshrun: two", stamped)
+    assert not is_shown("meshrun: one\nn1.log:meshrun: two", stamped), "in a file they have"
 
 
 @pytest.mark.parametrize("block", ALL_BLOCKS, ids=[block.where for block in ALL_BLOCKS])

@@ -113,10 +113,8 @@ def take_node_lock(
                         refused[pid] = _kill(pid, name, "" if lock is not None else path)
             elif agent and not has_logged:
                 has_logged = True
-                log(
-                    f"agent {agent} of {name_run(run_id)} is here as {node_name}: "
-                    f"waiting up to {limit_s:g} s for its end"
-                )
+                here = f"agent {agent} of {name_run(run_id)} is here as {node_name}"
+                log(f"{here}: waiting up to {limit_s:g} s for its end")
             time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
