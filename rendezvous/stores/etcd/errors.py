@@ -62,7 +62,7 @@ _ERRORS = {  # by phrases of the text, separated by "|"
         _ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"
     ),
     # Another server
-    "http2 header with status": EtcdError(_REFUSED, "is not etcd: it answers as a web server does"),
+    "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "etcd's usual port is 2379"),
     # The cluster
     "etcdserver: no leader": EtcdError(_ELSEWHERE, "has no leader: it is cut off from most of its cluster"),
     "etcdserver: too many requests": EtcdError(_ELSEWHERE, "has too much to do"),
