@@ -50,7 +50,7 @@ def test_a_node_that_the_report_misses_is_not_asked_until_it_is_back() -> None:
         def step() -> bool:
             now[0] += 0.5
             poller.poll(0.02)
-            return condition in remarks
+            return any(remark.startswith(condition) for remark in remarks)
 
         wait_until(step, 20, condition)
 
