@@ -239,7 +239,7 @@ def test_who_asks_for_all_while_others_do_is_answered_with_them() -> None:
     assert len(net.nodes["c"].asked) == 2, "what was complete is asked anew"
 
 
-def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare_so_far() -> None:
+def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare() -> None:
     goodput = Goodput(total_s=9.0, trained_s=8.0, lost_s={})
     past = RoundSummary(round=1, began_at=1.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
     reports = [

@@ -110,7 +110,7 @@ def test_a_journal_that_cannot_be_made_is_not_tried_without_end(monkeypatch: pyt
     assert len(said) == 1
 
 
-def test_a_note_that_fails_before_the_first_message_does_not_keep_a_journal_from_being_made(
+def test_a_note_that_fails_before_the_first_message_costs_no_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(observer_module, "log", [].append)
