@@ -27,7 +27,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-class Gate(Struct, frozen=True, kw_only=True):
+class Admission(Struct, frozen=True, kw_only=True):
     """`token`: what readers have to know. `names`: of this machine, in small letters."""
 
     token: str

@@ -31,7 +31,7 @@ import msgspec
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
 from launcher.observe.node_report import LogCursor, ReadLogs
 from launcher.observe.run_source import RunSource
-from launcher.page.admission import Gate, Refusal
+from launcher.page.admission import Admission, Refusal
 from launcher.page.document import load_document, save_document
 from launcher.page.peer_user import find_peer_user
 from launcher.page.shared_run import Body, SharedRun, compress
@@ -73,7 +73,7 @@ class PageServer:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]
             names = {socket.gethostname().lower(), socket.getfqdn().lower(), host.lower()}
-            self._server = _Server(family, (str(address[0]), port), self.shared, Gate(token=token, names=names))
+            self._server = _Server(family, (str(address[0]), port), self.shared, Admission(token=token, names=names))
         except (OSError, UnicodeError) as error:
             raise _explain(error, host, port) from None
         self.host, self.port = str(address[0]), self._server.port
@@ -112,7 +112,9 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     allow_reuse_address = True
 
-    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], shared: SharedRun, gate: Gate) -> None:
+    def __init__(
+        self, family: socket.AddressFamily, address: tuple[str, int], shared: SharedRun, gate: Admission
+    ) -> None:
         self.address_family = family
         self.shared = shared
         self.gate = gate

@@ -38,7 +38,8 @@ if ROUND == 1:
     (root,) = (tmp_path / "logs").iterdir()
     assert root.name.startswith("n_")
     assert f"log files are in {root}\n" in job.stderr
-    assert sorted(name for name in os.listdir(root) if "incident" not in name) == ["attempt_0", "attempt_1"]
+    kept = [name for name in os.listdir(root) if "incident" not in name]
+    assert sorted(kept) == ["attempt_0", "attempt_1", "round_1.json", "round_2.json"]
     for restarts in range(2):
         assert (root / f"attempt_{restarts}/0/stdout.log").read_text().startswith(f"loss,0 of round {restarts + 1}\n")
         assert (root / f"attempt_{restarts}/1/stderr.log").read_text() == "grad 1\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.page.admission import Gate, parse_host
+from launcher.page.admission import Admission, parse_host
 
-GATE = Gate(token="right", names={"node7", "node7.cluster"})
+GATE = Admission(token="right", names={"node7", "node7.cluster"})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_only_the_token_admits(given: str | None, headers: dict[str, str], statu
 
 def test_the_names_of_cookies_do_not_hold_the_token() -> None:
     assert "right" not in GATE.cookie_name
-    assert GATE.cookie_name != Gate(token="other", names=()).cookie_name
+    assert GATE.cookie_name != Admission(token="other", names=()).cookie_name
 
 
 @pytest.mark.parametrize(
