@@ -38,7 +38,7 @@ from launcher.observe.node_report import (
     ReadState,
     RunReport,
 )
-from rendezvous.events import TO_LEADER, Event, SendNote
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
 
 LIMIT_S = 3.0
@@ -132,6 +132,8 @@ class Inspection:
                 self._make_reply(id, asker, request, lambda reply: self._send(member_id, reply))
             case Expect(id=id, members=members, leader=leader) if id in self._pending:
                 self._pending[id].members, self._pending[id].leader = members, leader
+            case Reply(asker=asker) if asker in (TO_LEADER, TO_ROUND, TO_ALL):
+                pass  # no member's id: it would come back to this agent for ever
             case Reply(id=id, asker=asker) as reply:
                 if asker != self._member.member_id:
                     self._submit(SendNote(asker, text))  # this agent leads

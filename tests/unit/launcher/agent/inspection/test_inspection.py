@@ -29,7 +29,7 @@ from launcher.observe.node_report import (
     ReadState,
 )
 from launcher.observe.timeline import RoundSummary
-from rendezvous.events import TO_LEADER, Event, SendNote
+from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.peers.messages import NOTE_MAX
 
 
@@ -251,3 +251,10 @@ def test_the_past_of_a_run_is_told_by_others_if_its_leader_was_a_spare() -> None
     asked = Inspected(until=0.0, takes=[], members={"id-a": "a"}, leader="id-a", replies=replies)
     report = make_run_report(asked, "r", 1.0)
     assert (report.rounds, report.goodput) == ((past,), goodput)
+
+
+@pytest.mark.parametrize("asker", [TO_LEADER, TO_ROUND, TO_ALL])
+def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
+    net = Net("a", "b")
+    net.nodes["a"].inspection.take_note("id-b", encode_inspection(Reply(id="1", asker=asker, member_id="id-b")))
+    assert not net.notes
