@@ -165,9 +165,13 @@ class Observer:
             except Exception as error:
                 self.history.complain(error)
         if self._make_page is not None and self.history.is_open:
-            if self._page is None:
-                self._page = self._make_page(self.bridge)
-            self._page.advance()
+            try:
+                if self._page is None:
+                    self._page = self._make_page(self.bridge)
+                self._page.advance()
+            except Exception as error:
+                self._make_page = None
+                self.history.complain(error)
 
     def begin_round(self, round: int, files: dict[tuple[int, str], str]) -> None:
         """Note which files keep the output of a round's workers here."""
@@ -197,12 +201,13 @@ class Observer:
         self.history.finish()
         for sink in self._sinks:
             self._close(sink)
-        if self._page is not None:
-            self._page.close()
 
-    def _close(self, sink: EventSink) -> None:
+        if self._page is not None:
+            self._close(self._page)
+
+    def _close(self, opened: EventSink | LivePage) -> None:
         try:
-            sink.close()
+            opened.close()
         except Exception as error:
             self.history.complain(error)
 
