@@ -171,6 +171,11 @@ bench-hangs: .venv/installed ## find the rank that 999 others wait for, in their
 	$(BENCH) -m benchmarks.detection
 	nice .venv/bin/python -m benchmarks.hangs
 
+# Four minutes.
+bench-observe: .venv/installed ## what it costs a job that it is looked at: metrics, page with 200 readers, meshctl ps and logs
+	$(BENCH) -m benchmarks.observe --readers 1 --no-flood
+	$(BENCH) -m benchmarks.observe
+
 bench-placement: .venv/installed ## quality, time and memory of the planner
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
