@@ -148,7 +148,8 @@ def main(count: int, seconds: float, workers: tuple[int, ...], readers: int, flo
             ratios = [pair[1][name] / max(pair[0][name], 1e-3) for pair in found]
             low, middle, high = statistics.quantiles(ratios, n=4)
             medians = f"{statistics.median(without):.3f} without, {statistics.median(looked_at):.3f} with"
-            print(f"{number} workers: {name:9} {medians}, ratio {middle:.3f} ({low:.3f} to {high:.3f}; {count} pairs)")
+            spread = f"{low:.3f} to {high:.3f}; {count} pairs"
+            print(f"{number} workers: {name:9} {medians}, ratio {middle:.3f} ({spread})", flush=True)
 
 
 if __name__ == "__main__":

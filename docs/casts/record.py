@@ -87,8 +87,11 @@ def main(path: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "train.py").write_text(SCRIPT)
-        agents = {node: start_node(node, port, directory) for node in NODES}
+        agents: dict[str, subprocess.Popen[bytes]] = {}
         try:
+            for node in NODES:
+                agents[node] = start_node(node, port, directory)
+                wait_for_store(port)  # the first node's, so that the one that is killed does not serve it
             wait_for_ranks(2 * len(NODES))
             pid, end = show_top()
             events = record(end, agents[LOST])
@@ -102,6 +105,17 @@ def main(path: Path) -> None:
                 agent.wait(30)
     header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "meshctl top: a node is lost"}
     path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in (header, *events)))
+
+
+def wait_for_store(port: int) -> None:
+    """Wait until the store answers. Raises TimeoutError after LIMIT_S."""
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"no store on port {port} after {LIMIT_S:g} s")
 
 
 def wait_for_ranks(count: int) -> None:

@@ -36,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except click.ClickException as error:
+        if isinstance(
+            error, getattr(click.exceptions, "NoArgsIsHelpError", ())
+        ):  # since click 8.2; its text is the help
+            write_stderr(error.format_message())
+            return 2
         context = getattr(error, "ctx", None)
         asked = context.command_path if context else PROGRAM
         hint = f"{asked} --help lists {'the commands' if asked == PROGRAM else 'its options'}"

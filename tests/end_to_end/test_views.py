@@ -172,7 +172,7 @@ def test_without_an_agent_here_the_answer_is_a_sentence_with_a_hint(command: str
     said = ask(command, "no-such-run", exit_code=2)
     assert said == (
         "meshctl: error: no agent of run no-such-run is on this machine\n"
-        "hint: run it on a node of the run; meshctl status no-such-run names them\n"
+        "hint: run it on a node of the run; meshctl list shows runs\n"
     )
 
 

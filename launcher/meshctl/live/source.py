@@ -71,5 +71,5 @@ def find_source(run_id: str | None) -> LocalSource:
         raise UsageError("no run of this user has an agent on this machine", "run it on a node of the run")
     name = sanitize(run_id)
     raise UsageError(
-        f"no agent of run {name} is on this machine", f"run it on a node of the run; meshctl status {name} names them"
+        f"no agent of run {name} is on this machine", "run it on a node of the run; meshctl list shows runs"
     )
