@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import json, os, sys
 words = [os.fsencode(word).hex() for word in sys.argv[1:]]
 print(json.dumps([words, {os.fsencode(name).hex(): os.fsencode(os.environ[name]).hex() for name in os.environ}]))
 """
+STAMP = re.compile(rb"^[-\d]{10}T[:.\d]{12}Z \S+ ", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
@@ -30,11 +32,11 @@ class Outcome(NamedTuple):
 
 
 def run(place: Path, words: Sequence[bytes], environ: Mapping[bytes, bytes]) -> Outcome:
-    """The command with just this environment."""
+    """The command with just this environment; its lines without their times."""
     done = subprocess.run(
         [MESHRUN, *words], cwd=place, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return Outcome(done.returncode, done.stdout, STAMP.sub(b"", done.stderr))
 
 
 def given(outcome: Outcome) -> tuple[list[bytes], dict[bytes, bytes]]:
