@@ -78,7 +78,10 @@ class LogView:
         self._folders = LocalFolders()
 
     def run(self) -> None:
-        """Print until there is nothing more to come. Raises UsageError for a node that is not there, TemporaryError."""
+        """Print until there is nothing more to come.
+
+        Raises UsageError for a node or rank that is not there, and TemporaryError.
+        """
         while True:
             for answer in self._poller.poll(_WAIT_S):
                 if isinstance(answer.reply, LogPage):
@@ -122,6 +125,8 @@ class LogView:
         if report is None or report is self._report:
             return
         is_first, self._report = self._report is None, report
+        if is_first:
+            self._require_rank(report)
         if is_first and self._query.node:
             names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
             if self._query.node not in names:
@@ -135,6 +140,14 @@ class LogView:
             if one.ranks:
                 state.round = one.round or state.round
                 state.ranks = {rank.local_rank: rank.rank for rank in one.ranks}
+
+    def _require_rank(self, report: RunReport) -> None:
+        """Raise UsageError for a rank that no round of the run has had."""
+        sizes = [one.world_size for one in report.rounds]
+        sizes += [rank.rank + 1 for node in report.nodes for rank in node.ranks]
+        count = max(sizes, default=0)
+        if count and self._query.rank >= count:
+            raise UsageError(f"run {report.run_id} has no rank {self._query.rank}", f"its ranks are 0 to {count - 1}")
 
     def _finish_from_files(self) -> None:
         """Add what the nodes of this machine have written since their last answer."""

@@ -63,6 +63,9 @@ def test_one_rank_or_one_node(source: FakeSource) -> None:
     with pytest.raises(UsageError, match=r"run exp has no node \.\./h1") as refused:
         Screen().show(source, node="../h1")
     assert refused.value.hint == "its nodes are h0-h1"
+    with pytest.raises(UsageError, match="run exp has no rank 6") as refused:
+        Screen().show(source, rank=6)
+    assert refused.value.hint == "its ranks are 0 to 5"
 
 
 def test_many_pages_are_every_line_once(source: FakeSource, tmp_path: Path) -> None:
