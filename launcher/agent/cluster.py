@@ -113,7 +113,7 @@ class ClusterMembership(NodeMembership):
                 limits=f"{format_options(*asked)}{format_agreed_options(config, settings)}",
                 digest=_hash(_list_words(config)),
                 has_secret=bool(startup.credentials.secret),
-                word_codes=make_word_codes(config),
+                word_codes=make_word_codes(config, startup.credentials.secret),
             ),
             node_name=startup.name,
             boot_id=startup.boot_id,
@@ -319,10 +319,19 @@ def _hash(words: Sequence[str] | str) -> str:
     return hashlib.sha256(json.dumps(words).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def make_word_codes(config: Config) -> str:
-    """Return a code of each word of the command, too short to tell more of it than whether it is another one."""
+def make_word_codes(config: Config, secret: bytes) -> str:
+    """Return a code of each word of the command, by which nodes see which of them differ.
+
+    They are keyed by the job's secret and the run. Without a secret, who reads the store can try guesses of a word.
+    """
+    import hashlib
+
     words = _list_words(config)
-    return "".join(_hash(word)[:WORD_CODE_LENGTH] for word in words) if len(words) <= CODED_WORDS_MAX else ""
+    if len(words) > CODED_WORDS_MAX:
+        return ""
+    key = hashlib.sha256(secret + (config.run_id or "").encode(errors="surrogateescape")).digest()
+    codes = (hashlib.blake2b(word.encode(errors="surrogateescape"), key=key).hexdigest() for word in words)
+    return "".join(code[:WORD_CODE_LENGTH] for code in codes)
 
 
 def label_words(config: Config) -> tuple[str, ...]:
@@ -330,12 +339,12 @@ def label_words(config: Config) -> tuple[str, ...]:
     labels = ["the form of the script", f"the script {sanitize(config.script)}"]
     option = ""
     for number, word in enumerate(config.script_args, 1):
-        name, equals, _ = word.partition("=")
-        if len(word) > 1 and word[0] == "-" and not word[1].isdigit():
+        name, equals, value = word.partition("=")
+        if len(word) > 1 and word[0] == "-" and (word[1] == "-" or word[1].isalpha()):
             name = name if name.startswith("--") else name[:2]  # what follows in -p1234 is a value
             labels.append(sanitize(name))
             option = "" if equals else name
-        elif equals and name.lstrip("+~").replace(".", "_").isidentifier():  # as Hydra has it
+        elif not option and value.strip("=") and name.lstrip("+~").replace(".", "_").isidentifier():  # as Hydra has it
             labels.append(sanitize(name))
             option = ""
         else:

@@ -240,8 +240,8 @@ class Agent(Struct, kw_only=True, eq=False):
         self._get_inquiries().begin(start.round, self.spec_builder.make_worker_mesh(share), targets)
 
     def _submit(self, event: events.Event) -> None:
-        self.observer.history.take(event)
         self.membership.driver.submit(event)
+        self.observer.history.take(event)
 
     def _get_inquiries(self) -> Inquiries:
         if self._inquiries is None:

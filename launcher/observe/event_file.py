@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -21,6 +22,8 @@ from launcher.observe.timeline import RoundSummary, WorkerRecord
 from rendezvous import codec
 
 STDOUT = "-"
+ROUND_LIMIT_S = 1.0
+"""How long the agent waits for the file of a round."""
 _ROUND_TIMES = ("began_at", "ended_at", "saved_at")
 
 
@@ -91,11 +94,23 @@ class EventFile:
 def make_round_writer(
     folder: str, warn: Callable[[str], None]
 ) -> Callable[[RoundSummary, Sequence[WorkerRecord]], None]:
-    """Return what writes `round_<number>.json` into a folder: the round as this node saw it, and its workers."""
+    """Return what writes `round_<number>.json` into a folder: the round as this node saw it, and its workers.
+
+    A thread writes: storage that hangs may be why the round has ended, and must not hold the agent.
+    """
     has_warned = False
+    writer: threading.Thread | None = None
+
+    def warn_once(sentence: str) -> None:
+        nonlocal has_warned
+        if not has_warned:
+            has_warned = True
+            warn(sentence)
 
     def write(summary: RoundSummary, workers: Sequence[WorkerRecord]) -> None:
-        nonlocal has_warned
+        nonlocal writer
+        if writer is not None and writer.is_alive():
+            return
         path = os.path.join(folder, f"round_{summary.round}.json")
         fields = msgspec.to_builtins(summary)
         for name in _ROUND_TIMES:
@@ -105,6 +120,13 @@ def make_round_writer(
             for name in ("started_at", "ended_at"):
                 record[name] = format_time(record[name]) if record[name] else None
         text = msgspec.json.format(codec.encode({"schema": 1, **fields, "workers": records}), indent=2)
+        writer = threading.Thread(target=store, args=(path, text), name="round file", daemon=True)
+        writer.start()
+        writer.join(ROUND_LIMIT_S)
+        if writer.is_alive():
+            warn_once(f"{path} is not written: its storage does not answer")
+
+    def store(path: str, text: bytes) -> None:
         try:
             with open(f"{path}.part", "wb") as file:
                 file.write(text + b"\n")
@@ -112,9 +134,7 @@ def make_round_writer(
         except OSError as error:
             with suppress(OSError):
                 os.unlink(f"{path}.part")
-            if not has_warned:
-                has_warned = True
-                warn(f"{path} cannot be written: {error.strerror}")
+            warn_once(f"{path} cannot be written: {error.strerror}")
 
     return write
 

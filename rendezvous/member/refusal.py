@@ -14,6 +14,8 @@ from rendezvous.records import WORD_CODE_LENGTH, Spec
 
 HINT = "give all nodes of a run the same command and options, and another run another --rdzv-id"
 LABELS_MAX = 3
+RENAMED = {"tolls": "level-costs"}
+"""Options that agents tell each other by their former names: the texts of all versions are compared."""
 
 
 def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
@@ -27,6 +29,8 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
     differences += _compare_options(_split_options(theirs.limits), _split_options(ours.limits))
     if differences:
         return f"{run_name} was started {'; '.join(differences)}"
+    if theirs.limits != ours.limits:  # as no text that this version writes can
+        return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
     if theirs.digest != ours.digest:
         return f"{run_name} was started with another command{_compare_words(theirs, ours, labels)}"
     return ""
@@ -35,7 +39,7 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
 def _split_options(text: str) -> dict[str, str]:
     """Return the options of a text like `--nnodes 1:2 --max-restarts 3`, name -> value."""
     options = (part.partition(" ") for part in f" {text}".split(" --")[1:])
-    return {f"--{name}": value for name, _, value in options}
+    return {f"--{RENAMED.get(name, name)}": value for name, _, value in options}
 
 
 def _compare_options(theirs: dict[str, str], ours: dict[str, str]) -> Iterator[str]:

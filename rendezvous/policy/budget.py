@@ -88,7 +88,7 @@ class RestartBudget(Struct, frozen=True, kw_only=True):
             provisional_round=0,
             provisional_since=-math.inf,
             first_failures=tuple(strike for strike in self.first_failures if strike.at < self.provisional_since),
-            stuck_rounds=max(0, self.stuck_rounds - 1),  # 0 if the round made progress; none has been counted since
+            stuck_rounds=max(0, self.stuck_rounds - 1),  # 0 if it made progress; none has come since
         )
 
     def settle(self, now: float, settle_s: float) -> RestartBudget:

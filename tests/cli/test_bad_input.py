@@ -162,7 +162,7 @@ def test_variables_and_options_that_nothing_reads_are_remarked_upon(place: Path)
     environ = {"CUDA_VISIBLE_DEVICES": "", "LAUNCHER_NPROC_PER_NDOE": "2"}
     outcome = run("meshrun", "train.py", "--nproc-per-node", "2", cwd=place, environ=environ)
     assert outcome.err.splitlines()[:2] == [
-        "meshrun: LAUNCHER_NPROC_PER_NDOE has no effect: did you mean LAUNCHER_NPROC_PER_NODE?",
+        "meshrun: LAUNCHER_NPROC_PER_NDOE is not read: did you mean LAUNCHER_NPROC_PER_NODE?",
         "meshrun: --nproc-per-node is passed to train.py: options of meshrun stand before the script",
     ]
     assert (outcome.out, outcome.code) == ("it runs\n", 0)

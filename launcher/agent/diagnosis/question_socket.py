@@ -20,6 +20,8 @@ from launcher.observe.local_socket import SOCKET_NAME, Question, read_user
 CONNECTIONS_MAX = 32
 """Further ones are closed: they may ask again."""
 LINE_MAX = 1 << 16
+BATCHES_MAX = 16
+"""Of connections in one turn of the loop, which anybody may make; the others keep the listener readable."""
 SHORT_MAX = 64 * 1024
 """Bytes: a socket's buffer holds so much."""
 SHORT_LIMIT_S = 0.1
@@ -94,10 +96,11 @@ class QuestionSocket:
 
     def take(self) -> Iterator[tuple[Connection, Question]]:
         """Yield what has been asked; the connection is the caller's from then on."""
-        is_more = True
-        while is_more:
+        for _ in range(BATCHES_MAX):
             is_more = self._accept()
             yield from self._read()
+            if not is_more:
+                return
 
     def _read(self) -> Iterator[tuple[Connection, Question]]:
         for descriptor, connection in list(self._connections.items()):

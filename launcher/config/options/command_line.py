@@ -143,6 +143,8 @@ def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[st
     for origin, text in candidates:
         if text is None or (text == "" and (option.is_text or origin != option.flag)):
             continue
+        if origin != option.flag and origin.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://")):
+            continue  # Kubernetes' link to a Service of that name
         if len(text) > TEXT_MAX:
             raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")
         return Value(option, text, origin)

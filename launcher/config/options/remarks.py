@@ -39,9 +39,13 @@ def list_remarks(args: ParsedArgs, environ: Mapping[str, str]) -> list[str]:
 def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     """Return a sentence for each variable that is not known and nearly has the name of one that is.
 
-    Its value is not repeated: it may be meant for a secret.
+    Its value is not repeated: it may be meant for a secret. An address is Kubernetes' link to a Service of that name.
     """
-    unknown = sorted(name for name, text in environ.items() if text and name.startswith(FAMILIES) and name not in KNOWN)
+    unknown = sorted(
+        name
+        for name, text in environ.items()
+        if text and "://" not in text and name.startswith(FAMILIES) and name not in KNOWN
+    )
     found = []
     for name in unknown:
         family = next(family for family in FAMILIES if name.startswith(family))
@@ -51,7 +55,7 @@ def list_misspelt_variables(environ: Mapping[str, str]) -> list[str]:
         own = f"LAUNCHER_{suffix}"
         question = f"did you mean {own}?" if own in KNOWN else suggest(suffix, candidates, SIMILARITY)
         if question:
-            found.append(f"{sanitize(name)} has no effect: {question}")
+            found.append(f"{sanitize(name)} is not read: {question}")
     return found
 
 

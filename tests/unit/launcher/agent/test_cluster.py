@@ -41,9 +41,9 @@ def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(words: li
     assert format_agreed_options(config, make_settings(config)) == agreed
 
 
-def words(*given: str) -> tuple[tuple[str, ...], str]:
+def words(*given: str, secret: bytes = b"") -> tuple[tuple[str, ...], str]:
     config = replace(resolve(), script_args=given)
-    return label_words(config), make_word_codes(config)
+    return label_words(config), make_word_codes(config, secret)
 
 
 def test_a_word_of_the_command_is_called_by_its_option_not_its_value() -> None:
@@ -55,6 +55,15 @@ def test_a_word_of_the_command_is_called_by_its_option_not_its_value() -> None:
         "--token", "-p", "the value of -p", "+model.lr", "argument 8 of the script",
     )  # fmt: skip
     assert len(codes) == len(labels) * WORD_CODE_LENGTH
+
+
+def test_a_value_that_ends_like_a_name_is_not_shown() -> None:
+    labels, _ = words("QUJDREVGRw==", "--token", "QUJDREVGRw==", "--lr", "-.5")
+    assert labels[2:] == ("argument 1 of the script", "--token", "the value of --token", "--lr", "the value of --lr")
+
+
+def test_codes_cannot_be_compared_without_the_secret_of_the_job() -> None:
+    assert words("4831", secret=b"one")[1] != words("4831", secret=b"two")[1]
 
 
 def test_only_the_codes_of_other_words_are_others() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.model.errors import UsageError
+from launcher.observe import event_file
 from launcher.observe.event_file import EventFile, make_round_writer
 from launcher.observe.run_events import RemarkMade, RunEvent
 from launcher.observe.timeline import RoundSummary, WorkerRecord
@@ -156,3 +157,15 @@ def test_a_round_is_a_file_with_its_workers(tmp_path: Path) -> None:
     lost(summary, workers)
     assert len(said) == 1
     assert "cannot be written: No such file" in said[0]
+
+
+def test_storage_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_file, "ROUND_LIMIT_S", 0.01)
+    said: list[str] = []
+    write = make_round_writer(str(tmp_path), said.append)
+    summary = RoundSummary(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
+    os.mkfifo(tmp_path / "round_1.json.part")  # to open it waits for a reader
+    write(summary, [])
+    write(summary, [])
+    assert said == [f"{tmp_path}/round_1.json is not written: its storage does not answer"]
+    os.close(os.open(tmp_path / "round_1.json.part", os.O_RDONLY))

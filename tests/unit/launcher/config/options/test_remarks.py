@@ -25,7 +25,7 @@ from tests.support.documents.pages import ROOT
     ],
 )
 def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str, meant: str) -> None:
-    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"{name} has no effect: did you mean {meant}?"]
+    assert list_misspelt_variables({name: "hunter2", "HOME": "/"}) == [f"{name} is not read: did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,12 @@ def test_a_name_that_is_nearly_ours_is_remarked_upon_without_its_value(name: str
 def test_other_programs_may_have_variables_of_their_own(name: str) -> None:
     assert list_misspelt_variables({name: "1"}) == []
     assert list_misspelt_variables({"LAUNCHER_NPROC_PER_NDOE": ""}) == [], "it counts as not given"
+
+
+def test_a_kubernetes_service_of_our_name_sets_no_option() -> None:
+    links = {"LAUNCHER_PORT": "tcp://10.0.0.1:9090", "LAUNCHER_METRICS_PORT": "tcp://10.0.0.1:9090"}
+    assert list_misspelt_variables(links) == []
+    assert command_line.resolve_values({}, links)["metrics-port"].text == ""
 
 
 def test_every_variable_in_the_code_is_known_and_causes_no_remark() -> None:
