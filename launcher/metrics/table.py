@@ -148,7 +148,7 @@ METRICS: tuple[Metric, ...] = (
            _read_ends),
     Metric("failures", "counter", ("class",), "Failures of workers of this node that ended a round, by class.",
            _read_failures),
-    Metric("restarts_charged", "counter", (), "Restarts of the run that count against --max-restarts.",
+    Metric("restarts_charged", "gauge", (), "Restarts of the run that count against --max-restarts.",
            _read_value("restart_count")),
     Metric("restarts_allowed", "gauge", (), "The limit of charged restarts, --max-restarts.",
            _read_value("max_restarts")),
@@ -162,7 +162,7 @@ METRICS: tuple[Metric, ...] = (
            _read_goodput),
     Metric("trained_seconds", "gauge", (), "Time of training since the agent's start, without work that was undone.",
            _read_trained),
-    Metric("lost_seconds", "counter", ("cause",), "Time since the agent's start that was not training, by cause.",
+    Metric("lost_seconds", "gauge", ("cause",), "Time since the agent's start that was not training, by cause.",
            _read_lost),
 
     # The node.

@@ -73,7 +73,9 @@ class Notifier:
             try:
                 problem = self._post(line) if self._is_url else self._run_command(line)
             except Exception as error:  # urllib raises many kinds, and none may end the thread
-                problem = sanitize(str(error)) or type(error).__name__
+                # What http.client refuses it repeats, and addresses of chats are secrets.
+                is_told = not self._is_url or isinstance(error, OSError)
+                problem = (sanitize(str(error)) if is_told else "") or type(error).__name__
             if problem:
                 self._complain(problem)
             else:

@@ -182,8 +182,9 @@ class SharedRun:
                 if page.first > self._events_next:  # some are kept no more: numbers go on without them
                     self._events.clear()
                     self._events_size = 0
-                self._events.extend(page.lines)
-                self._events_size += sum(map(len, page.lines))
+                lines = page.lines[max(0, self._events_next - page.first) :]  # another thread may have taken some
+                self._events.extend(lines)
+                self._events_size += sum(map(len, lines))
                 self._events_next = max(self._events_next, page.first + len(page.lines))
                 while len(self._events) > EVENTS_MAX or self._events_size > EVENTS_BYTES_MAX:
                     self._events_size -= len(self._events.popleft())

@@ -53,6 +53,8 @@ def plan_without(report: RunReport, lost: Sequence[str]) -> WhatIf:
     before = _find_current_plan(report)
     left = {name: one for name, one in usable.items() if name not in lost}
     without = f"without {', '.join(lost)}"
+    if report.missing:
+        without += f" and the {len(report.missing)} that did not answer"
     if not left:
         return WhatIf(sentence=f"{without} no node is left", is_possible=False)
     try:

@@ -95,7 +95,7 @@ def test_prometheus_reads_a_job_that_restarts(tmp_path: Path) -> None:
             wait_until(lambda: prometheus.query("meshrun_round == 2"))
             assert prometheus.wait_for('meshrun_rounds_ended_total{cause="failure"} == 1') == 1
             assert prometheus.wait_for('meshrun_failures_total{class="user code"} == 1') == 1
-            assert prometheus.wait_for("meshrun_restarts_charged_total / meshrun_restarts_allowed") == 0.5
+            assert prometheus.wait_for("meshrun_restarts_charged / meshrun_restarts_allowed") == 0.5
             prometheus.wait_for('meshrun_worker_step{rank="1"} > 10')
             prometheus.wait_for("deriv(meshrun_worker_step[10s]) > 1")
             prometheus.wait_for('rate(meshrun_worker_cpu_seconds_total{rank="0"}[10s])')

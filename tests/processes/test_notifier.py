@@ -155,3 +155,13 @@ def test_without_the_program_that_bounds_it_a_command_is_refused(monkeypatch: py
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="the program timeout is not on the path"):
         make("cat", [])
+
+
+@pytest.mark.parametrize("address", ["http://bob:hunter2@127.0.0.1/hook", "http://127.0.0.1:1/hunter2 path"])
+def test_an_address_that_cannot_be_used_is_not_repeated(address: str) -> None:
+    said: list[str] = []
+    told = make(address, said)
+    told.write(END)
+    told.close()
+    assert len(said) == 1
+    assert "hunter2" not in said[0]

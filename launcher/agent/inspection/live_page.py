@@ -61,13 +61,13 @@ class LivePage:
     def _run(self) -> None:
         server: PageServer | None = None
         while not self._is_closed:
-            self._changed.clear()
             if self._is_wanted and server is None:
                 server = self._open()
             elif server is not None and not self._is_wanted:
                 server.close()
                 server = None
             self._changed.wait(RETRY_S if self._is_wanted and server is None else None)
+            self._changed.clear()
         if server is not None:
             server.close()
 
@@ -76,7 +76,7 @@ class LivePage:
             from launcher.page.server import PageServer  # http.server and its kin: 30 ms
 
             server = PageServer(self._source, *self._address)
-        except LauncherError as error:
+        except (LauncherError, RuntimeError, OSError, ImportError) as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 self._log(f"{self._origin}: {error}; the job goes on, and it is tried again every {RETRY_S:g} s")

@@ -49,6 +49,7 @@ class LocalState:
     def __init__(self, read_devices: Callable[[Collection[str]], tuple[int, int]] | None = None) -> None:
         self._read_devices = read_devices
         self._cpu: dict[int, tuple[float, float]] = {}  # by pid: CPU seconds, and when
+        self._spent: dict[tuple[int, float], tuple[float, ...]] = {}  # by pid and start of a worker
         self._signs: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}  # by round and local rank: since when
 
     def report(self, snapshot: NodeSnapshot, *, has_rounds: bool) -> NodeReport:
@@ -58,6 +59,8 @@ class LocalState:
         use = measure_use(pids)
         ranks = tuple(self._report_rank(snapshot, worker, use) for worker in snapshot.workers)
         self._cpu = {pid: (use[pid].cpu_s, snapshot.now) for pid in pids if pid in use}
+        known = {(worker.pid, worker.started_at) for worker in snapshot.workers}
+        self._spent = {key: value for key, value in self._spent.items() if key in known}
         live = {(base.round, worker.local_rank) for worker in snapshot.workers}
         self._signs = {key: value for key, value in self._signs.items() if key in live}
         own = measure_process(base.agent_pid)
@@ -74,6 +77,7 @@ class LocalState:
 
     def _report_rank(self, snapshot: NodeSnapshot, worker: WorkerRecord, use: Mapping[int, ProcessUse]) -> RankReport:
         own = use.get(worker.pid) if worker.state == "running" else None
+        spent = self._note_spent(worker, own)
         signs = snapshot.signs.get(worker.local_rank, RankSigns())
         names = snapshot.devices.get(worker.local_rank, ())
         is_seen = own is not None and self._read_devices is not None and names
@@ -89,10 +93,10 @@ class LocalState:
             exit_code=worker.exit_code,
             sentence=worker.sentence,
             cores=self._compute_cores(worker, own, snapshot),
-            cpu_s=own.cpu_s if own is not None else 0.0,
+            cpu_s=spent[0],
             rss_bytes=own.rss_bytes if own is not None else 0,
-            read_bytes=own.read_bytes if own is not None else 0,
-            written_bytes=own.written_bytes if own is not None else 0,
+            read_bytes=int(spent[1]),
+            written_bytes=int(spent[2]),
             progress_age_s=self._compute_age(snapshot, worker.local_rank, signs, own) if is_running else -1.0,
             step=signs.counts[-1] - 1 if signs.counts else -1,
             phase=signs.phase,
@@ -100,6 +104,16 @@ class LocalState:
             device_memory_bytes=used,
             device_memory_total_bytes=total,
         )
+
+    def _note_spent(self, worker: WorkerRecord, use: ProcessUse | None) -> tuple[float, ...]:
+        """Return CPU seconds, and bytes read and written, never less than before: readers take a fall for a restart.
+
+        They would fall where a reading fails, or a process leaves the worker's tree.
+        """
+        key = (worker.pid, worker.started_at)
+        now = (use.cpu_s, use.read_bytes, use.written_bytes) if use is not None else (0.0, 0, 0)
+        self._spent[key] = tuple(map(max, now, self._spent.get(key, now)))
+        return self._spent[key]
 
     def _compute_cores(self, worker: WorkerRecord, use: ProcessUse | None, snapshot: NodeSnapshot) -> float:
         """Return the CPUs used since the last report; since the worker's start in the first one, -1 if unknown."""

@@ -48,9 +48,15 @@ class DeviceMemory:
         if self._thread is not None and self._thread.is_alive():  # the driver has not answered for a second
             return
         self._asked_at = now
-        self._thread = threading.Thread(target=self._query, daemon=True, name="NVML memory")
+        self._thread = threading.Thread(target=self._query_safely, daemon=True, name="NVML memory")
         self._thread.start()
         self._thread.join(PATIENCE_S)
+
+    def _query_safely(self) -> None:
+        try:
+            self._query()
+        except Exception:  # a package that is not what its name says: a thread must not end with a traceback
+            self._is_missing = True
 
     def _query(self) -> None:
         if self._module is None:

@@ -79,6 +79,6 @@ def test_a_worker_without_known_progress_or_device_has_no_such_sample() -> None:
 def test_a_spare_that_never_ran_has_no_goodput() -> None:
     spare = make_report(state="spare", round=0, rounds=(), ranks=())
     assert read("meshrun_goodput_ratio", spare) == {}
-    assert read("meshrun_lost_seconds_total", spare) == {}
+    assert read("meshrun_lost_seconds", spare) == {}
     assert read("meshrun_goodput_ratio", make_report()) == {(): 0.8}
-    assert read("meshrun_lost_seconds_total", make_report())["failure",] == 15.0
+    assert read("meshrun_lost_seconds", make_report())["failure",] == 15.0
