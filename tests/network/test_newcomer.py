@@ -117,7 +117,7 @@ def test_a_third_of_a_newcomers_packets_may_be_lost(network: KnownNetwork, job: 
     network.lose(NEWCOMER, 0.33)
     try:
         job.start(NEWCOMER)
-        job.wait_for("this node ", NEWCOMER)
+        job.wait_for("this node's place in the network is unknown", NEWCOMER)  # and then it measures
     finally:
         network.heal(NEWCOMER)
     job.wait_for("round 1 runs without this node", NEWCOMER)
