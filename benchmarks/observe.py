@@ -4,14 +4,15 @@ A worker does a fixed amount of CPU work per step and measures it; the job has 1
 --events, a scrape of --metrics-port each second, `meshctl ps` each second, `meshctl logs -f`, 200 readers of the page,
 who each read once in 2 s. All of them run on this machine, beside the workers, so few cores raise the ratio of steps.
 With --flood a rank more writes 100,000 lines a second to files, on both sides. `start_s`: from the exec to the last
-worker's first line, when no reader is there yet. `agent_cpu`: cores that the agent uses during the steps. Which side of
-a pair runs first is drawn, and a pair before the counted ones warms the caches.
+worker's first line, when no reader is there yet. `agent_cpu`, `look_cpu`: cores that the agent, and all who look, use
+during the steps. Which side of a pair runs first is drawn, and a pair before the counted ones warms the caches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import random
 import socket
 import statistics
@@ -124,15 +125,22 @@ def run_job(workers: int, seconds: float, readers: int | None, is_flooded: bool)
             wait_for_lines(results, all_workers, 1)
             started_s = time.monotonic() - job.started_s
             agent = psutil.Process(job.process.pid)
-            before, begun = sum(agent.cpu_times()[:2]), time.monotonic()
+            before, begun, looked = sum(agent.cpu_times()[:2]), time.monotonic(), sum(os.times()[:4])
             with looking(job, metrics, page, readers) if readers is not None else contextlib.nullcontext():
                 wait_for_lines(results, workers, 2)
                 cores = (sum(agent.cpu_times()[:2]) - before) / (time.monotonic() - begun)
                 memory = agent.memory_info().rss / 2**20
+            looked = (sum(os.times()[:4]) - looked) / (time.monotonic() - begun)
             (results / "done").touch()
             job.finish()
         steps = [float((results / str(rank)).read_text().splitlines()[1]) for rank in range(workers)]
-    return {"start_s": started_s, "step_ms": statistics.mean(steps), "agent_mib": memory, "agent_cpu": cores}
+    return {
+        "start_s": started_s,
+        "step_ms": statistics.mean(steps),
+        "agent_mib": memory,
+        "agent_cpu": cores,
+        "look_cpu": looked,
+    }
 
 
 def run_pair(workers: int, seconds: float, readers: int, is_flooded: bool) -> list[dict[str, float]]:
