@@ -3,9 +3,9 @@
 A chunk is split at its last line end; one `bytes.replace` puts the prefix after all others. The incomplete last line
 waits for its end, so that lines of several workers never mix on the console.
 
-A carriage return ends a line too, as with torchrun: a progress bar that redraws itself with "\\r" would
-otherwise show nothing until it is finished, and eight of them would overwrite each other. Log files keep the
-bytes as they came.
+A progress bar redraws its line with "\\r", some ten times a second, and bars of several workers would overwrite each
+other. So of a line that is redrawn the console shows its last state, and every REDRAW_S seconds the newest. Log files
+keep the bytes as they came.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SEARCH_LIMIT = 64 * 1024  # bytes
 # Bytes. A line that grows beyond is shown in pieces of about this size; it is what one stream may hold in memory.
 LINE_LIMIT = 8 * 1024 * 1024
+REDRAW_S = 1.0
 
 
 class LinePrefixer:
@@ -32,36 +33,63 @@ class LinePrefixer:
         self._pending_size = 0
         # A "\r" at the end of a chunk: whether it is half of "\r\n" is only known with the next one.
         self._undecided = b""
+        self._redrawn = b""  # the newest state that is not shown
+        self._redraws_since: float | None = None  # or since one was shown
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Return the lines that `chunk` completes, each with its prefix; a line beyond the limit in pieces."""
+    def feed(self, chunk: bytes, now: float = 0.0) -> bytes:
+        """Return the lines that `chunk` completes, each with its prefix; a line beyond the limit in pieces.
+
+        `now`, seconds on any clock, decides whether the newest state of a line that is redrawn is shown already.
+        """
+        shown = b""
         if self._undecided:
             chunk = self._undecided + chunk
             self._undecided = b""
         if b"\r" in chunk:
             if chunk.endswith(b"\r"):
                 chunk, self._undecided = chunk[:-1], b"\r"
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            chunk = chunk.replace(b"\r\n", b"\n")
+        if b"\r" in chunk or self._redrawn:
+            chunk, shown = self._take_redraws(chunk, now)
         end = chunk.rfind(b"\n")
         if end < 0:
             self._pending.append(chunk)
             self._pending_size += len(chunk)
             if self._pending_size < self._limit:
-                return b""
+                return shown
             self.has_cut_line = True
-            return self._release()
+            return shown + self._release()
         body = chunk[:end]
         if self._pending_size:
             self._pending.append(body)
             body = b"".join(self._pending)
         rest = chunk[end + 1 :]
         self._pending, self._pending_size = [rest], len(rest)
-        return b"".join((self._prefix, body.replace(b"\n", self._line_end_and_prefix), b"\n"))
+        return b"".join((shown, self._prefix, body.replace(b"\n", self._line_end_and_prefix), b"\n"))
 
     def finish(self) -> bytes:
         """Return the line that the stream's end truncated, if any, with a line end."""
-        is_open, self._undecided = bool(self._undecided or self._pending_size), b""
-        return self._release() if is_open else b""
+        if not b"".join(self._pending).strip():  # wiped out, or nothing
+            self._pending, self._pending_size = [self._redrawn], len(self._redrawn)
+        return self._release() if self._pending_size else b""
+
+    def _take_redraws(self, chunk: bytes, now: float) -> tuple[bytes, bytes]:
+        """Return what is left of the chunk without states that were drawn over, and the one that is shown now."""
+        lines = (b"".join(self._pending) + chunk).split(b"\n")
+        self._pending, self._pending_size = [], 0
+        for index, line in enumerate(lines):
+            *drawn_over, last = line.split(b"\r")
+            self._redrawn = next((state for state in reversed(drawn_over) if state.strip()), self._redrawn)
+            if index < len(lines) - 1:
+                lines[index], self._redrawn = last or self._redrawn, b""
+            else:
+                lines[index] = last
+        rest, shown = b"\n".join(lines), b""
+        if self._redrawn and self._redraws_since is None:
+            self._redraws_since = now
+        elif self._redrawn and self._redraws_since is not None and now - self._redraws_since >= REDRAW_S:
+            shown, self._redrawn, self._redraws_since = self._prefix + self._redrawn + b"\n", b"", now
+        return rest, shown
 
     def _release(self) -> bytes:
         body = b"".join(self._pending)

@@ -224,13 +224,13 @@ class OutputPump:
             capture.is_moving = False
         if size:
             self.moved_size += size
-            self._output_at[capture.local_rank] = time.monotonic()
+            self._output_at[capture.local_rank] = now = time.monotonic()
             if capture.search:
                 self.match_count += capture.search.feed(bytes(chunk))
             if capture.file:
                 capture.file.write(chunk)
             if capture.prefixer:
-                self._show(capture, capture.prefixer.feed(bytes(chunk)))
+                self._show(capture, capture.prefixer.feed(bytes(chunk), now))
                 if capture.prefixer.has_cut_line:
                     limit_mib = LINE_LIMIT >> 20
                     self._warn("cut", f"{capture.label} prints lines above {limit_mib} MiB, the console shows them cut")

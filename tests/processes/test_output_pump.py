@@ -206,7 +206,7 @@ def test_bytes_that_are_no_text_reach_the_file_exactly(job: Job, console: Consol
     job.finish()
     data = bytes(range(256)) * 300
     assert job.log(0).read_bytes() == data
-    shown = [b"[default0]:" + line + b"\n" for line in data.replace(b"\r", b"\n").split(b"\n")]
+    shown = [b"[default0]:" + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]
     assert console.rest() == b"".join(shown)
 
 

@@ -29,13 +29,18 @@ def shown(chunks: list[bytes], limit: int = 1000) -> bytes:
     return b"".join([*(lines.feed(chunk) for chunk in chunks), lines.finish()])
 
 
+def last_states(data: bytes) -> list[bytes]:
+    """What a terminal would show of each line: what was drawn last, or what was there if that is nothing."""
+    lines = []
+    for line in data.replace(b"\r\n", b"\n").split(b"\n"):
+        *drawn_over, last = line.split(b"\r")
+        lines.append(last or next((state for state in reversed(drawn_over) if state.strip()), b""))
+    return lines if lines[-1] else lines[:-1]
+
+
 @given(outputs, st.lists(st.integers(min_value=0), max_size=10))
 def test_how_the_bytes_were_cut_into_chunks_does_not_show(data: bytes, borders: list[int]) -> None:
-    text = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    whole = text.split(b"\n")
-    if not whole[-1]:
-        whole.pop()
-    assert shown(chunks_of(data, borders)) == b"".join(PREFIX + line + b"\n" for line in whole)
+    assert shown(chunks_of(data, borders)) == b"".join(PREFIX + line + b"\n" for line in last_states(data))
 
 
 @given(outputs, st.lists(st.integers(min_value=0), max_size=10))
@@ -60,12 +65,19 @@ def test_a_line_beyond_the_limit_is_shown_whole_in_pieces() -> None:
     assert b"".join(line[len(PREFIX) :] for line in lines) == b"x" * 400 + b"next"
 
 
-def test_a_progress_bar_shows_each_of_its_states() -> None:
+def test_a_progress_bar_shows_its_newest_state_once_a_second() -> None:
     lines = LinePrefixer(PREFIX)
-    assert lines.feed(b"\r10%") == b"[default3]:\n"
-    assert lines.feed(b"\r20%") == b"[default3]:10%\n"
-    assert lines.feed(b"\r") == b""  # perhaps half of a "\r\n"
-    assert lines.feed(b"\n") == b"[default3]:20%\n"
+    released = [lines.feed(b"\r%d%%" % tenth, tenth / 10) for tenth in range(35)]
+    assert [line for line in released if line] == [b"[default3]:10%\n", b"[default3]:20%\n", b"[default3]:30%\n"]
+    assert lines.feed(b"\r100%\n", 3.5) == b"[default3]:100%\n"
+    assert lines.feed(b"epoch 2\n", 3.6) == b"[default3]:epoch 2\n"
+
+
+def test_a_bar_that_is_wiped_out_leaves_no_empty_lines() -> None:
+    lines = LinePrefixer(PREFIX)
+    released = [lines.feed(b"\r%d%%\r      \r" % second, second) for second in range(3)]
+    assert released == [b"", b"[default3]:1%\n", b"[default3]:2%\n"]
+    assert lines.finish() == b""
 
 
 @pytest.mark.parametrize(
