@@ -10,8 +10,8 @@ then Python goes on with it: hooks, exit code, exit handlers. While the script r
 module, and tracebacks begin with its lines; only those who walk the whole stack find the one frame of this file.
 
 Every worker compiles this file, in 0.3 ms, so it has what a script needs that succeeds. `main_forms` has the other
-forms of a program, `main_failure` what follows a failure, and what JAX needs. The workers' Python may be another than
-the agent's: none of them imports anything of this project.
+forms of a program, `main_failure` what follows a failure, and what JAX needs, `main_debugger` what `breakpoint()` does.
+The workers' Python may be another than the agent's: none of them imports anything of this project.
 """
 
 import os  # not annotations from __future__, which is a module of its own
@@ -31,6 +31,19 @@ def _load(name: str) -> "dict[str, Any]":
     with open(path, "rb") as source:
         exec(compile(source.read(), path, "exec"), names)
     return names
+
+
+def _share_terminal() -> None:
+    """Let `breakpoint()` ask for the terminal, if other workers have it too and the user has chosen nothing else."""
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1" and "PYTHONBREAKPOINT" not in os.environ and os.isatty(0):
+        names: dict[str, Any] = {}
+
+        def stop_here(*, header: "str | None" = None) -> None:
+            if not names:
+                names.update(_load("main_debugger"))
+            names["stop_at"](sys._getframe(1), header)
+
+        sys.breakpointhook = stop_here
 
 
 def _make_main_module(own: "ModuleType") -> "ModuleType":
@@ -90,6 +103,7 @@ if __name__ == "__main__":
         if _failure:
             del _words[0]
             _failure["require_free_port"]()
+        _share_terminal()
         _run, _arguments = _prepare(_words[0], _words[1:], _main_module)
         _run(*_arguments)
     except BaseException as _error:

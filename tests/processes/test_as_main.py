@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -21,6 +23,7 @@ import pytest
 
 from launcher.logs.error_file import read_error_file
 from launcher.ranks import as_main
+from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
 LOOK = """
@@ -294,3 +297,46 @@ def test_rank_0_does_not_listen_where_another_coordinator_does(folder: Path, opt
         assert (taken.returncode, taken.stdout) == (1, "")
         assert f"port {port} is where JAX's coordinator is to listen" in taken.stderr
         assert as_jax_worker(folder, "script", "fine.py", RANK="1", **coordinator).returncode == 0
+
+
+def test_two_workers_at_a_breakpoint_get_the_terminal_in_turn(folder: Path) -> None:
+    (folder / "stops.py").write_text("def work(x):\n    breakpoint()\n    print('went on with', x)\n\nwork(7)\n")
+    master, terminal = pty.openpty()
+    workers = {
+        rank: subprocess.Popen(
+            [sys.executable, "-u", as_main.__file__, "script", "stops.py"], cwd=folder, stdin=terminal, stdout=terminal,
+            stderr=terminal, env=os.environ | {"RANK": rank, "LOCAL_WORLD_SIZE": "2"},
+        )
+        for rank in "01"
+    }  # fmt: skip
+    shown = ""
+
+    def ask(end: str) -> str:
+        nonlocal shown
+        while end not in shown:
+            assert select.select([master], [], [], LIMIT_S)[0], shown
+            shown += os.read(master, 4096).decode()
+        answer, _, shown = shown.partition(end)
+        return answer
+
+    def find_waiting() -> list[str]:
+        waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
+        return [rank for rank, worker in workers.items() if str(worker.pid) in {words[5] for words in waiting}]
+
+    try:
+        (waits,) = wait_until(find_waiting)
+        holds = "10"[int(waits)]
+        assert f"(Pdb rank {waits})" not in ask(f"(Pdb rank {holds}) ")
+        os.write(master, b"p x\n")
+        assert "7" in ask(f"(Pdb rank {holds}) ")
+        assert find_waiting() == [waits]
+        os.write(master, b"c\n")
+        assert "went on with 7" in ask(f"(Pdb rank {waits}) ")
+        os.write(master, b"c\n")
+        assert [worker.wait(LIMIT_S) for worker in workers.values()] == [0, 0]
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.wait()
+        os.close(master)
+        os.close(terminal)
