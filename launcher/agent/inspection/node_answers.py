@@ -14,7 +14,6 @@ from launcher.agent.inspection.log_pages import LogSource, read_page
 from launcher.agent.inspection.observer import History
 from launcher.agent.inspection.snapshot import SnapshotSource
 from launcher.agent.membership import read_clock
-from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.node_report import (
     PAGE_BYTES_MAX,
     EventPage,
@@ -57,7 +56,7 @@ class NodeAnswers:
                 snapshot = self._source.take(journal, read_clock())
                 return "state", partial(self._state.report, snapshot, has_rounds=has_rounds)
             case ReadEvents(after=after):
-                return "state", partial(read_event_page, journal.buffer, after)
+                return "state", partial(fit_event_page, journal.buffer.read(after))
             case ReadLogs():
                 current = journal.timeline.current
                 live_round = current.round if current is not None else 0
@@ -71,9 +70,8 @@ class NodeAnswers:
         ]
 
 
-def read_event_page(buffer: EventBuffer, after: int) -> EventPage:
-    """Read the next page of events that a note can hold."""
-    page = buffer.read(after)
+def fit_event_page(page: EventPage) -> EventPage:
+    """Shorten a page of events to what a note can hold; the next one begins there."""
     while len(page.lines) > 1 and not _fits(page):
         lines = page.lines[: len(page.lines) // 2]
         page = replace(page, lines=lines, next_after=page.first + len(lines) - 1, is_last=False)

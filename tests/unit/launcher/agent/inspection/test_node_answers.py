@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.agent.inspection.log_pages import LogSource
 from launcher.agent.inspection.messages import Reply, encode_inspection
-from launcher.agent.inspection.node_answers import read_event_page, read_log_page
+from launcher.agent.inspection.node_answers import NodeAnswers, fit_event_page, read_log_page
 from launcher.observe.event_buffer import EventBuffer
-from launcher.observe.node_report import EventPage, LogCursor, LogPage, ReadLogs
+from launcher.observe.node_report import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
 from launcher.observe.run_events import FailureFound, decode_event
 from rendezvous.member import notes
 
@@ -57,7 +58,7 @@ def test_events_with_endless_texts_get_through_and_are_events(unit: str) -> None
         )
     after, ranks = -1, []
     for _ in range(9):
-        page = read_event_page(buffer, after)
+        page = fit_event_page(buffer.read(after))
         assert is_sendable(page)
         after = page.next_after
         for line in page.lines:
@@ -66,3 +67,16 @@ def test_events_with_endless_texts_get_through_and_are_events(unit: str) -> None
             assert event.error.endswith("...")
             ranks.append(event.rank)
     assert ranks == list(range(9))
+
+
+def test_events_are_read_in_the_loop_that_adds_to_them() -> None:
+    buffer = EventBuffer()
+    journal = SimpleNamespace(buffer=buffer)
+    answers = NodeAnswers(SimpleNamespace(open=lambda: journal), None, None, "", {})  # type: ignore[arg-type]
+    failure = FailureFound(at=1.0, run_id="r", node="n0", rank=0, exit_code=1)
+    buffer.take(failure)
+    _, work = answers.answer(ReadEvents())
+    buffer.take(failure)  # while a thread makes the page
+    page = work()
+    assert isinstance(page, EventPage)
+    assert (len(page.lines), page.is_last) == (1, True)
