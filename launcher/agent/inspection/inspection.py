@@ -108,9 +108,13 @@ class Inspection:
         if asked.is_of_all and same is not None:  # 200 who look at 1,000 nodes shall not cost 200,000 replies
             same.takes.append(take)
             return
-        id = os.urandom(8).hex()
-        self._pending[id] = asked
-        self._send(TO_LEADER, Inspect(id=id, node=node, request=request))
+        question = Inspect(id=os.urandom(8).hex(), node=node, request=request)
+        if not (self._member.list_members() or notes.fits(encode_inspection(question))):
+            asked.error = "the question is too long for a message: ask on the node that leads"
+            take(asked)
+            return
+        self._pending[question.id] = asked
+        self._send(TO_LEADER, question)
 
     def reply_alone(self, request: NodeRequest, take: Callable[[Inspected], object]) -> None:
         """Answer for this node without any other."""
@@ -158,11 +162,16 @@ class Inspection:
         own_id = self._member.member_id
         chosen = {one: name for one, name in members.items() if question.node in ("", one)}
         chosen = chosen or {one: name for one, name in members.items() if name == question.node}
+        expect, error = Expect(id=question.id, members=chosen, leader=own_id), ""
         if not chosen:
             error = f"no node is called {question.node}; there are {format_list(sorted(members.values()), 8)}"
+        elif asker != own_id and not notes.fits(encode_inspection(expect)):
+            leader = members.get(own_id, own_id)
+            error = f"{len(chosen):,} nodes are more than a message can name: ask on {leader}, which leads"
+        if error:
             self._send(asker, Reply(id=question.id, asker=asker, member_id="", error=error))
             return
-        self._send(asker, Expect(id=question.id, members=chosen, leader=own_id))
+        self._send(asker, expect)
         for member_id in chosen:
             request = question.request
             if isinstance(request, ReadState) and not question.node:  # the leader knows all rounds

@@ -21,15 +21,18 @@ from launcher.agent.inspection.reporter import Reporter
 from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import (
     EventPage,
+    LogCursor,
     NodeReply,
     NodeReport,
     NodeRequest,
     RankReport,
     ReadEvents,
+    ReadLogs,
     ReadState,
 )
 from launcher.observe.timeline import RoundSummary
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
+from rendezvous.member import notes
 from rendezvous.peers.messages import NOTE_MAX
 
 
@@ -55,7 +58,9 @@ class Node:
 
     def submit(self, event: Event | str, *parts: object) -> None:
         if isinstance(event, SendNote):
-            self.net.notes.append((self.member_id, event.to, event.text))
+            is_own = event.to == self.member_id or (event.to == TO_LEADER and self.net.leader == self.name)
+            if is_own or notes.fits(event.text):  # as rendezvous.member.notes sends them
+                self.net.notes.append((self.member_id, event.to, event.text))
         elif self.answers:
             work, take = parts
             take(work(), "")  # type: ignore[operator]
@@ -258,3 +263,25 @@ def test_a_reply_to_no_member_is_not_sent_round_in_circles(asker: str) -> None:
     net = Net("a", "b")
     net.nodes["a"].inspection.take_note("id-b", encode_inspection(Reply(id="1", asker=asker, member_id="id-b")))
     assert not net.notes
+
+
+def test_more_nodes_than_a_message_can_name_are_shown_by_the_leader_alone() -> None:
+    net = Net("a", *(f"node-{number:04}.of-a-machine-with-a-long-name.example" for number in range(1500)))
+    by = list(net.nodes)[7]
+    asked = net.ask(by)
+    assert asked is not None
+    assert asked.error == "1,501 nodes are more than a message can name: ask on a, which leads"
+    asked = net.ask("a")
+    assert asked is not None
+    assert (asked.error, len(asked.replies)) == ("", 1501)
+
+
+def test_a_question_too_long_for_a_message_is_refused() -> None:
+    net = Net("a", "b")
+    request = ReadLogs(cursors=tuple(LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000)))
+    asked = net.ask("b", "a", request)
+    assert asked is not None
+    assert asked.error == "the question is too long for a message: ask on the node that leads"
+    asked = net.ask("a", "a", request)
+    assert asked is not None
+    assert (asked.error, len(asked.replies)) == ("", 1)
