@@ -73,12 +73,16 @@ def list_local_agents() -> list[LocalAgent]:
 
 
 def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:
-    """Choose whom to ask, by a run or an agent's pid; None if there is none. Raises UsageError if it may be several."""
+    """Choose whom to ask, by a run or else an agent's pid; None if there is none.
+
+    Raises UsageError if it may be several.
+    """
     runs = {agent.run_id: f"{agent.run_id} (pid {agent.pid})" for agent in agents}
     if run_id is None and len(runs) > 1:
         there = format_list(sorted(runs.values()), 4)
         raise UsageError(f"{len(runs)} jobs run on this machine: name a run, or its agent's pid", f"there: {there}")
-    return next((agent for agent in agents if run_id in (None, agent.run_id, agent.pid)), None)
+    found = [agent for agent in agents if run_id in (None, agent.run_id)]
+    return next(iter(found or [agent for agent in agents if agent.pid == run_id]), None)
 
 
 class QuestionSource:

@@ -1,0 +1,28 @@
+"""Which agent of this machine is meant by a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.model.errors import UsageError
+from launcher.observe.local_socket import LocalAgent, choose_agent
+
+
+def make_agent(run_id: str, pid: int) -> LocalAgent:
+    return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0")
+
+
+def test_a_run_is_found_by_its_name_before_any_agent_is_by_its_pid() -> None:
+    agents = [make_agent("exp", 41), make_agent("41", 50)]
+    assert choose_agent(agents, "41") == agents[1]
+    assert choose_agent(agents, "50") == agents[1]
+    assert choose_agent(agents[:1], "41") == agents[0]
+    assert choose_agent(agents, "60") is None
+
+
+def test_without_a_name_there_must_be_one_run() -> None:
+    agents = [make_agent("exp", 41), make_agent("exp", 42)]
+    assert choose_agent(agents, None) == agents[0]
+    assert choose_agent([], None) is None
+    with pytest.raises(UsageError, match="2 jobs run on this machine"):
+        choose_agent([*agents, make_agent("other", 43)], None)
