@@ -6,7 +6,16 @@ nodes, the time since keep-alives) is missing.
 
 from __future__ import annotations
 
-from launcher.meshctl.status.state import FORMING, RUNNING, STOPPING, WAITING, NodeState, Overview, find_lost_nodes
+from launcher.meshctl.status.state import (
+    ENDED,
+    FORMING,
+    RUNNING,
+    STOPPING,
+    WAITING,
+    NodeState,
+    Overview,
+    find_lost_nodes,
+)
 from launcher.observe.node_report import NodeReport, RunReport
 from launcher.observe.timeline import RoundSummary
 from rendezvous.records import RoundHistory
@@ -44,6 +53,8 @@ def _derive_phase(report: RunReport) -> str:
     states = {node.state for node in report.nodes}
     if not report.rounds:
         return FORMING
+    if report.rounds[-1].ended_at and report.rounds[-1].cause == "end":
+        return ENDED
     if "stopping" in states or "leaving" in states:
         return STOPPING
     return RUNNING if not report.rounds[-1].ended_at else WAITING
@@ -62,7 +73,7 @@ def _derive_node(node: NodeReport, leader: str) -> NodeState:
         member_id=node.member_id,
         state=state,
         ranks=tuple(sorted(rank.rank for rank in node.ranks)) if node.round else (),
-        slot_count=len(node.ranks),
+        slot_count=node.slot_count or len(node.ranks),
         path=tuple(domain for _, domain in node.locality),
         locality=node.locality,
         why=failed[0] if failed else node.waiting,
@@ -77,12 +88,12 @@ def _derive_history(one: RoundSummary) -> RoundHistory:
         node_count=one.node_count,
         coordinator="",
         reason="",
-        ended=one.reason or one.cause if one.ended_at else "",
+        ended=": ".join(filter(None, (one.reason or one.cause, one.error))) if one.ended_at else "",
         ran_s=max(0.0, one.ended_at - one.began_at) if one.ended_at else 0.0,
         began_at=one.began_at,
         ended_at=one.ended_at,
         cause=one.cause,
         failed_rank=one.failed_rank,
-        failure_class=one.failure_class if not one.error else f"{one.failure_class}: {one.error}".removeprefix(": "),
+        failure_class=one.failure_class,
         nodes=one.nodes,
     )

@@ -82,6 +82,8 @@ def format_headline(overview: Overview) -> str:
         return f"no round yet, {format_count(len(overview.nodes), 'node')} there"
     if overview.phase == RUNNING:
         return f"round {overview.round} runs {_format_world(overview.world_size, len(overview.active))}"
+    if overview.phase == ENDED:  # as agents know it, who write no verdict
+        return f"has ended with round {overview.round}" + (f": {overview.stop_reason}" if overview.stop_reason else "")
     doing = "is being stopped" if overview.phase == STOPPING else "is over, the next one is not sealed yet"
     return f"round {overview.round} {doing}: {overview.stop_reason}"
 
@@ -199,6 +201,7 @@ def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
     has_ages = any(node.silent_s is not None for node in nodes)
     rows = [("node", "state", "ranks", *([locality.header] if locality.cells else []), "last seen", "")]
     rows += [_format_row(node, locality) for node in nodes]
+    rows = [tuple(map(escape_unprintable, row)) for row in rows]  # states and levels are what nodes say
     if not has_ages:
         rows = [(*row[:-2], row[-1]) for row in rows]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
@@ -220,7 +223,7 @@ def _format_row(node: NodeState, locality: LocalityColumn) -> tuple[str, ...]:
         _truncate(ranges.format_ranges(node.ranks) if node.ranks else "-"),
         *([_truncate(locality.cells[node.member_id], _PLACE_MAX)] if locality.cells else []),
         f"{node.silent_s:.0f} s ago" if node.silent_s is not None else "-",
-        escape_unprintable(", ".join(filter(None, ("leads" if node.is_leader else "", node.why)))),
+        ", ".join(filter(None, ("leads" if node.is_leader else "", node.why))),
     )
 
 
@@ -352,4 +355,4 @@ def _truncate(text: str, most: int = _CELL_MAX) -> str:
 
 
 def _wrap(label: str, text: str) -> str:
-    return wrap_labelled(label, escape_unprintable(text), _LABEL_WIDTH)
+    return wrap_labelled(escape_unprintable(label), escape_unprintable(text), _LABEL_WIDTH)

@@ -58,5 +58,32 @@ def test_before_and_between_rounds() -> None:
     assert derive_overview(replace(REPORT, nodes=(waiting,), rounds=())).phase == "forming"
     between = derive_overview(replace(REPORT, nodes=(waiting,), rounds=(FIRST,)))
     assert (between.phase, between.nodes[0].why) == ("waiting", "1 of at least 2 nodes")
+    over = replace(FIRST, cause="end", reason="all workers succeeded")
+    ended = derive_overview(replace(REPORT, nodes=(make_node(0, state="leaving"),), rounds=(over,)))
+    assert (ended.phase, ended.leader) == ("ended", "h0")
+    assert "now       has ended with round 1: all workers succeeded\n" in describe(ended)
     stopping = replace(REPORT, nodes=(make_node(0, state="stopping"),))
     assert derive_overview(stopping).phase == "stopping"
+
+
+def test_a_failure_has_its_class_in_one_field_and_its_error_in_another() -> None:
+    """As in the store, where a class is the same whenever a rank fails in the same way."""
+    failed = replace(FIRST, cause="failure", reason="rank 1 failed", failed_rank=1, failure_class="user code: KeyError")
+    seen = derive_overview(replace(REPORT, rounds=(replace(failed, error="KeyError: 'lost'"),)))
+    (past,) = encode_overview(seen)["history"]
+    assert (past["failure_class"], past["ended"]) == ("user code: KeyError", "rank 1 failed: KeyError: 'lost'")
+    assert "rank 1 failed: KeyError: 'lost' (rank 1: user code: KeyError)" in " ".join(describe(seen).split())
+
+
+def test_slots_are_counted_also_where_no_workers_run() -> None:
+    spare = make_node(0, state="spare", ranks=(), slot_count=8)
+    seen = derive_overview(replace(REPORT, nodes=(spare, make_node(1))))
+    assert [node.slot_count for node in seen.nodes] == [2, 8]
+
+
+def test_what_nodes_say_stays_in_its_line() -> None:
+    forged = make_node(0, node="h0\n", state="up\x1b[2J\u202e", locality=(("rack\n", "r1"),))
+    text = describe(derive_overview(replace(REPORT, nodes=(forged, make_node(1)))))
+    assert text.isascii()
+    assert "up\\x1b[2J\\u202e" in text
+    assert next(line for line in text.splitlines() if line.startswith("h0")).startswith("h0\\n")
