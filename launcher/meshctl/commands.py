@@ -17,7 +17,7 @@ import click
 
 from launcher.meshctl.group import TIMEOUT_S, Function, job_command, meshctl, open_jobs, timeout_option
 from launcher.model.console import write_stdout
-from launcher.model.errors import UsageError
+from launcher.model.errors import UsageError, sanitize
 from rendezvous.records import Command
 
 _PLAN_EXAMPLES = """\b
@@ -25,6 +25,7 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
+_RUN_HINT = "meshctl list shows the runs of this machine; with --rdzv-endpoint, those of a store"
 DEFAULT_LEVELS = "spine,leaf"
 
 
@@ -280,10 +281,10 @@ def _show_answer(
     if agent is not None:
         conclusion = why.ask_agent(agent, timeout_s)
     elif run_id is None:
-        raise UsageError("no job of this user runs workers on this machine", "name the run, and --rdzv-endpoint")
+        raise UsageError("no job of this user runs workers on this machine", _RUN_HINT)
     else:
         if not knows_store(store, os.environ):
-            raise UsageError(f"no run or agent named {run_id} is on this machine", "--rdzv-endpoint names its store")
+            raise UsageError(f"no run or agent named {sanitize(run_id)} is on this machine", _RUN_HINT)
         with open_jobs(store, run_id) as jobs:
             conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
     text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)

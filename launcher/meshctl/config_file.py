@@ -34,6 +34,10 @@ _BYTES_MAX = 64 * 1024
 _LINE = re.compile(r'\s*([A-Za-z0-9_-]+)\s*=\s*("(?:[^"\\]|\\.)*")\s*(?:#.*)?')
 
 
+class ConfigFileError(UsageError):
+    """The file cannot be used."""
+
+
 def find_path(environ: Mapping[str, str]) -> str:
     """Return where the file is, or would be. Raises UsageError without a home directory."""
     if path := environ.get("LAUNCHER_CONFIG"):
@@ -84,7 +88,9 @@ def write_config(path: str, values: Mapping[str, str]) -> None:
     part = f"{path}.{os.getpid()}.part"
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        with open(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write("".join((head, *lines)))
         os.replace(part, path)
     except OSError as error:
@@ -109,12 +115,15 @@ def check_setting(name: str, text: str) -> None:
 def apply_config(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return the environment with the file's settings as variables, and the file's path if they count, else "".
 
-    `flags`: options of the command line that name the store, by name. Raises UsageError for a file that cannot be used.
+    `flags`: options of the command line that name the store, by name. Raises ConfigFileError.
     """
     if ENDPOINT in flags or any(environ.get(name) for name in BY_NAME[ENDPOINT].all_variables):
         return dict(environ), ""
-    path = find_path(environ)
-    values = read_config(path)
+    try:
+        path = find_path(environ)
+        values = read_config(path)
+    except UsageError as error:
+        raise ConfigFileError(str(error), error.hint) from None
     if ENDPOINT not in values:
         return dict(environ), ""
     added = {}

@@ -7,6 +7,7 @@ all nodes of the run answer. `status` and `list` read the store too, where one i
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ import click
 
 from launcher.config.options.readers import Value, parse_listen_address
 from launcher.config.options.table import BY_NAME
-from launcher.meshctl.config_file import NAMES
+from launcher.meshctl.config_file import NAMES, ConfigFileError
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
@@ -24,6 +25,8 @@ from rendezvous.errors import MeshrunError
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
 
+_NUMBER_MAX = 2**31
+"""Of what is sent to an agent."""
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 _follow_option = click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 
@@ -39,16 +42,18 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
     from launcher.meshctl.live import listing
 
     found = None
-    if knows_store(store, os.environ):
-        try:
+    try:
+        if knows_store(store, os.environ):
             with open_jobs(store, None) as jobs:
                 found = listing.list_runs(jobs)
-        except MeshrunError as error:
-            if store:
-                raise
-            _warn(f"{error}; the runs of this machine follow")
-    found = listing.list_runs(None) if found is None else found
-    write_stdout(listing.encode_runs(found) if as_json else listing.describe_runs(found))
+    except MeshrunError as error:
+        if store:
+            raise
+        _warn(f"{error}; the runs of this machine follow")
+    runs = listing.list_runs(None) if found is None else found
+    width = _get_width() if os.isatty(1) else 0
+    text = listing.describe_runs(runs, has_store=found is not None, width=width)
+    write_stdout(listing.encode_runs(runs) if as_json else text)
 
 
 @job_command("Show a run: its round, its nodes, and how it came to this.", run="optional")
@@ -65,24 +70,27 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
     from launcher.meshctl.status.follow import show_agents_status, show_status
 
     if run_id is None:
-        show_agents_status(_find(None), **how)
+        source = _find(None)
+        _run_to_reader(lambda: show_agents_status(source, _write_lines, **how))
         return
-    if not knows_store(store, os.environ):
-        if (source := _find_local(run_id)) is None:
-            raise UsageError(
-                f"no agent of run {sanitize(run_id)} is on this machine, and no store is named", NAME_STORE
-            )
-        show_agents_status(source, **how)
-        return
+    problem: MeshrunError | None = None
     try:
-        with open_jobs(store, run_id) as jobs:
-            show_status(jobs, run_id, **how)
+        if knows_store(store, os.environ):
+            with open_jobs(store, run_id) as jobs:
+                _run_to_reader(lambda: show_status(jobs, run_id, _write_lines, **how))
+            return
     except MeshrunError as error:
-        if store or (source := _find_local(run_id)) is None:
+        if store:
             raise
-        if not isinstance(error, UsageError):  # the run is not there: it has no store, or another one
-            _warn(f"{error}; an agent of this machine says:")
-        show_agents_status(source, **how)
+        problem = error
+    local = _find_local(run_id)
+    if local is None:
+        missing = f"no agent of run {sanitize(run_id)} is on this machine, and no store is named"
+        raise problem or UsageError(missing, NAME_STORE)
+    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
+    if problem is not None and (isinstance(problem, ConfigFileError) or not isinstance(problem, UsageError)):
+        _warn(f"{problem}; an agent of this machine says:")
+    _run_to_reader(lambda: show_agents_status(local, _write_lines, **how))
 
 
 @meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")
@@ -106,7 +114,7 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
 @meshctl.command(short_help="Show the output of a run's workers, of all nodes in one.")
 @click.argument("run_id", required=False)
 @_follow_option
-@click.option("--rank", type=click.IntRange(0), default=None, metavar="R", help="Of this rank only.")
+@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Of this rank only.")
 @click.option("--node", default="", metavar="NAME", help="Of this node only.")
 @click.option(
     "--tail", default="10", show_default=True, metavar="N|all", help="Begin so many lines before the end of each file."
@@ -114,7 +122,7 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
 @click.option(
     "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True, help="Which output."
 )
-@click.option("--round", type=click.IntRange(1), default=None, metavar="N", help="Of an earlier round.")
+@click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Of an earlier round.")
 def logs(
     run_id: str | None,
     follow: bool,
@@ -131,12 +139,12 @@ def logs(
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 
-    if tail != "all" and not tail.isdecimal():
-        raise UsageError(f"--tail must be a number of lines or all, not {tail}")
+    if tail != "all" and not (tail.isdecimal() and len(tail) <= 18):
+        raise UsageError(f"--tail must be a number of lines or all, not {sanitize(tail)}")
     query = LogQuery(
         rank=-1 if rank is None else rank,
         node=node,
-        tail_lines=ALL_LINES if tail == "all" else int(tail),
+        tail_lines=ALL_LINES if tail == "all" else min(int(tail), _NUMBER_MAX),
         stream=stream,
         round=round or 0,
         follow=follow,
@@ -271,9 +279,16 @@ def _find_local(run_id: str) -> LocalSource | None:
 
 
 def _write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout. Raises BrokenPipeError when its reader has gone, EarlyExitError for another failure."""
+    """Write lines to stdout.
+
+    Raises BrokenPipeError when its reader has gone, also for no lines, and EarlyExitError for another failure.
+    """
     data = memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    reader = select.poll()
+    reader.register(1, 0)
     try:
+        if any(state & (select.POLLERR | select.POLLHUP) for _, state in reader.poll(0)):
+            raise BrokenPipeError
         while data:
             data = data[os.write(1, data) :]
     except BrokenPipeError:

@@ -34,6 +34,8 @@ SOCKET_NAME = "meshrun.{uid}.{pid}"
 CONNECT_LIMIT_S = 2.0
 INSPECT_LIMIT_S = 5.0
 WHY_LIMIT_S = 15.0
+LIMIT_MAX_S = 1e8
+"""The kernel takes no longer one, nor one that is no number."""
 ANSWER_MAX = 64 << 20
 """Bytes of an answer: a report on a thousand nodes with eight ranks each has about 5 MB."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -137,7 +139,7 @@ class SocketSource(QuestionSource):
 def exchange(name: str, question: Question, limit_s: float) -> bytes:
     """Send a question to the socket of this name; return the line that it answers. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        end.settimeout(limit_s)
+        end.settimeout(min(LIMIT_MAX_S, limit_s))
         end.connect(f"\0{name}")
         if os.geteuid() not in (0, read_user(end)):
             raise PermissionError(1, "it is another user's")

@@ -155,11 +155,17 @@ def test_a_job_of_one_machine_is_listed_and_shown_without_a_store(tmp_path: Path
         assert [rank["rank"] for rank in report["nodes"][0]["ranks"]] == [0, 1]
         assert report["at"].endswith("Z")
         assert ask("logs", job.pid).splitlines() == ["[0-1] hello", "[0] I am 0", "[1] I am 1"]
+        assert ask("logs", job.pid, "--rank", 1, "--tail", 10**17).splitlines() == ["[1] hello", "[1] I am 1"]
         assert ask("logs", job.pid, "--rank", 1, "--tail", 1).splitlines() == ["[1] I am 1"]
         assert "its ranks are 0 to 1" in ask("logs", job.pid, "--rank", 7, exit_code=2)
         status = json.loads(ask("status", job.pid, "--json"))
         assert (status["schema"], status["round"], status["world_size"]) == (1, 1, 2)
         assert all("..odd" in ask(command, job.pid) for command in ("ps", "status"))
+        with start("status", "--watch", job.pid) as watch:
+            assert "round 1 runs" in watch.stdout.readline()  # type: ignore[union-attr]
+            watch.stdout.close()  # type: ignore[union-attr]  # as head -1 does, and nothing changes any more
+            assert watch.wait(60) == 0
+        assert "ranks" in ask("why", job.pid, "--timeout", "inf")
         assert "..odd  round 1 starts: 2 ranks on 1 node" in ask("events", job.pid)
         kinds = [json.loads(line)["event"] for line in ask("events", job.pid, "--json").splitlines()]
         assert {"agent_started", "round_started", "worker_started"} <= set(kinds)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from msgspec import Struct, to_builtins
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.live.tables import Column, format_table
+from launcher.meshctl.live.log_lines import escape_controls
+from launcher.meshctl.live.tables import GAP, Column, format_table
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
@@ -20,6 +23,7 @@ from launcher.observe.node_report import RunReport
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1
+_NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""
 
@@ -47,7 +51,9 @@ def list_runs(jobs: JobStore | None) -> list[ListedRun]:
     found = []
     for run_id in sorted({*agents, *stored}):
         here = agents.get(run_id, [])
-        phase, now = stored[run_id] if run_id in stored and (not here or stored[run_id][0]) else _ask(here)
+        phase, now = _ask(here) if here else ("", "")
+        if not phase and run_id in stored:  # a job of one machine may have the name of an old one in the store
+            phase, now = stored[run_id]
         found.append(
             ListedRun(
                 run_id=run_id,
@@ -61,16 +67,23 @@ def list_runs(jobs: JobStore | None) -> list[ListedRun]:
     return found
 
 
-def describe_runs(runs: Sequence[ListedRun]) -> str:
-    """Describe them as a table."""
+def describe_runs(runs: Sequence[ListedRun], *, has_store: bool, width: int = 0) -> str:
+    """Describe them as a table, `width` letters wide (0: no limit). `has_store`: whether a store was asked too."""
     if not runs:
-        return "no run of this user has an agent on this machine; those in a store: --rdzv-endpoint"
+        here = "no run of this user has an agent on this machine"
+        return f"{here}, and none is in the store" if has_store else f"{here}\nhint: --rdzv-endpoint names a store"
     columns = [
         Column("run", tuple(run.run_id for run in runs)),
         Column("here", tuple(format_list([f"pid {pid}" for pid in run.pids], 2) or "-" for run in runs)),
-        Column("now", tuple(run.now for run in runs), most=200),
     ]
-    return format_table(columns)
+    lines = format_table(columns).splitlines()
+    start = max(map(len, lines)) + len(GAP)
+    room = width - start if width - start >= _NOW_MIN else _NOW_MAX
+    cells = [
+        textwrap.wrap(escape_controls(now)[:_NOW_MAX], room) or [""] for now in ("now", *(run.now for run in runs))
+    ]
+    rows = [row for line, parts in zip(lines, cells, strict=True) for row in zip_longest([line], parts, fillvalue="")]
+    return "\n".join(f"{line:<{start}}{now}" for line, now in rows)
 
 
 def encode_runs(runs: Sequence[ListedRun]) -> str:

@@ -1,0 +1,72 @@
+"""meshctl's views of runs, where there is no run to see."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.meshctl.config_file import read_config
+from tests.cli.running import Outcome, run
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    path = tmp_path / "config.toml"
+    path.write_text("[store]\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def meshctl(*words: str, **environ: str) -> Outcome:
+    return run("meshctl", *words, environ=environ)
+
+
+def test_a_broken_configuration_file_is_told_where_it_is_not_needed(broken: str) -> None:
+    listed = meshctl("list", LAUNCHER_CONFIG=broken)
+    assert listed.code == 0
+    assert listed.err == (
+        f"meshctl: configuration file {broken}, line 1: [store] is not of the form name = \"text\"; the runs of this"
+        " machine follow\n"
+    )  # fmt: skip
+    assert listed.out
+    for words in (["status", "no-such-run"], ["why", "no-such-run"], ["list", "--rdzv-prefix", "p"]):
+        refused = meshctl(*words, LAUNCHER_CONFIG=broken)
+        assert (refused.code, refused.out) == (2, "")
+        assert f"meshctl: error: configuration file {broken}, line 1" in refused.err
+
+
+@pytest.mark.parametrize("command", ["why", "stacks", "ps", "logs", "events", "serve"])
+def test_the_hint_for_an_unknown_run_names_the_list_of_runs(command: str, tmp_path: Path) -> None:
+    outcome = meshctl(command, "no-such\nrun", LAUNCHER_CONFIG=str(tmp_path / "none"))
+    sentence, hint = outcome.err.splitlines()
+    assert outcome.code == 2
+    assert "'no-such\\nrun'" in sentence
+    assert "meshctl list" in hint
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--tail", "9" * 5000), "--tail must be a number of lines or all, not 999"),
+        (("--round", str(2**63)), "Invalid value for '--round'"),
+        (("--rank", str(2**63)), "Invalid value for '--rank'"),
+    ],
+)
+def test_a_number_that_no_agent_can_read_is_refused(words: tuple[str, ...], sentence: str) -> None:
+    outcome = meshctl("logs", "no-such-run", *words)
+    assert outcome.code == 2
+    assert sentence in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_the_configuration_file_is_utf_8_in_every_locale(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    call = f"write_config({str(path)!r}, {{'rdzv-prefix': '\\xfc'}})"
+    program = f"from launcher.meshctl.config_file import write_config; {call}"
+    environ = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+    assert read_config(str(path)) == {"rdzv-prefix": "ü"}
