@@ -21,7 +21,7 @@ HEAD = f"""\
 
 `--events FILE` appends a line of JSON to FILE for each event of this node's run; `-` is stdout, and FILE may be a named
 pipe that has a reader. `meshctl events` shows the last events of all nodes. Lines of several agents may go to one file:
-each is written whole. What a slow reader or a full disk does not take is lost, which the agent says; it never waits.
+each is written whole. A mebibyte waits for a slow reader or storage; what does not fit is lost, which the agent says.
 
 Each line has, in this order:
 

@@ -1,27 +1,34 @@
 """Where events go on this node's disk: the file or stream of --events, and a file for each round beside its logs.
 
-Neither may hold the agent, nor end it: a pipe without a reader, a full disk or a removed directory costs lines, which
-is said once. A line is written whole or not at all, so that several agents may append to one file.
+Neither may hold the agent, nor end it: threads write, and a pipe that is not read, storage that hangs or a full disk
+costs lines, which is said. A line is written whole or not at all, so that several agents may append to one file.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
-from launcher.model.console import format_time, write_at_once
+from launcher.model.console import format_time
 from launcher.model.errors import UsageError, sanitize
+from launcher.model.text import format_count
 from launcher.observe.run_events import RunEvent, encode_event
 from launcher.observe.timeline import RoundSummary, WorkerRecord
 from rendezvous import codec
 
 STDOUT = "-"
+WAITING_BYTES_MAX = 1 << 20
+"""Of lines that wait to be written."""
+END_LIMIT_S = 3.0
+"""For what is still to be written when the agent ends."""
 ROUND_LIMIT_S = 1.0
 """How long the agent waits for the file of a round."""
 _ROUND_TIMES = ("began_at", "ended_at", "saved_at")
@@ -40,54 +47,106 @@ class EventSink(Protocol):
 
 
 class EventFile:
-    """The lines of --events. `warn` gets a sentence when lines are lost. Raises UsageError if it cannot be written."""
+    """The lines of --events. `warn` gets a sentence when lines are lost, from any thread.
+
+    A thread writes them: storage that hangs must not hold the agent. Lines wait for it up to `WAITING_BYTES_MAX`.
+    Raises UsageError for a file that cannot be written.
+    """
 
     def __init__(self, path: str, origin: str, warn: Callable[[str], None]) -> None:
         self._label = f"{origin} {sanitize(path)}"
         self._warn = warn
-        self._has_warned = False
-        self._pending = b""  # of a line of which a part has been written
-        self._is_shared = path == STDOUT  # with the workers: their position in a file counts, and they may wait
         try:
-            self._descriptor = os.dup(1) if self._is_shared else _open_append(path)
+            self._descriptor = os.dup(1) if path == STDOUT else _open_append(path)
         except OSError as error:
             hint = "a pipe needs a reader before the start" if error.errno == 6 else ""
             raise UsageError(f"{self._label} cannot be written: {error.strerror}", hint) from None
+        is_file = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        self._excuse = "its storage does not answer" if is_file else "its reader is too slow"
+        self._changed = threading.Condition()  # of all that follows
+        self._waiting: deque[bytes] = deque()  # the first is being written
+        self._waiting_size = 0
+        self._lost_count = 0
+        self._why = ""
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
 
     def write(self, event: RunEvent) -> None:
-        """Write a line, or drop it if there is no room for it."""
-        try:
-            self._pending = self._write(self._pending)
-            if self._pending:
-                raise BlockingIOError
-            self._pending = self._write(encode_event(event) + b"\n")
-        except OSError as error:
-            self._report(error)
-            return
-        if self._has_warned:
-            self._has_warned = False
-            self._warn(f"{self._label} is written again")
+        """Have a line written, or drop it if too many wait."""
+        line = encode_event(event) + b"\n"
+        with self._changed:
+            if self._waiting and self._waiting_size + len(line) > WAITING_BYTES_MAX:
+                self._lose(1, self._excuse)
+                return
+            self._waiting.append(line)
+            self._waiting_size += len(line)
+            self._changed.notify()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="events", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are no more threads to be had; the lines wait
+                return
+            self._thread = thread
 
     def close(self) -> None:
-        with suppress(OSError):
+        """Wait a moment for what is still to be written, and say what is lost."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(END_LIMIT_S)
+        with self._changed:
+            lost_count = self._lost_count + len(self._waiting)
+            if lost_count:
+                why = self._excuse if self._waiting else self._why
+                self._warn(f"{self._label}: {format_count(lost_count, 'event')} lost: {why}")
+        if self._thread is None:
             os.close(self._descriptor)
 
-    def _write(self, data: bytes) -> bytes:
-        """Write what can be; return the rest of a line that has begun. Raises OSError if none of it can be written."""
-        write = write_at_once if self._is_shared else os.write
-        size = len(data)
+    def _run(self) -> None:
+        rest, problem = b"", ""  # of a line of which a part has been written
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                line = self._waiting[0] if self._waiting else b""
+            rest, problem = self._store(rest)
+            if line and not problem:
+                rest, problem = self._store(line)
+                if rest and rest != line:
+                    problem = ""  # the rest follows with the next line
+                else:
+                    rest = b""
+            with self._changed:
+                if not line:
+                    break
+                self._waiting.popleft()
+                self._waiting_size -= len(line)
+                if problem:
+                    self._lose(1, problem)
+                elif self._lost_count and not self._waiting:
+                    lost, self._lost_count = format_count(self._lost_count, "event"), 0
+                    self._warn(f"{self._label} is written again; {lost} were lost")
+        if rest:  # `close` tells
+            self._lost_count, self._why = self._lost_count + 1, problem
+        os.close(self._descriptor)
+
+    def _store(self, data: bytes) -> tuple[bytes, str]:
+        """Write what can be, however long it takes; return the rest, and why it is left."""
+        room = select.poll()
+        room.register(self._descriptor, select.POLLOUT)
         try:
             while data:
-                data = data[write(self._descriptor, data) :]
-        except OSError:
-            if len(data) == size:
-                raise
-        return data
+                room.poll()  # stdout may be non-blocking, as whoever shares it has made it
+                with suppress(BlockingIOError):
+                    data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            return data, error.strerror or str(error)
+        return b"", ""
 
-    def _report(self, error: OSError) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            why = "its reader is too slow" if isinstance(error, BlockingIOError) else error.strerror
+    def _lose(self, count: int, why: str) -> None:
+        self._lost_count, self._why = self._lost_count + count, why
+        if self._lost_count == count:
             self._warn(f"{self._label}: events are lost: {why}")
 
 

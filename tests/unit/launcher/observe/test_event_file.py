@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from launcher.observe import event_file
 from launcher.observe.event_file import EventFile, make_round_writer
 from launcher.observe.run_events import RemarkMade, RunEvent
 from launcher.observe.timeline import RoundSummary, WorkerRecord
+from tests.support.waiting import wait_until
 
 
 def remark(text: str) -> RunEvent:
@@ -33,28 +35,77 @@ def test_lines_are_appended_to_what_is_there(tmp_path: Path) -> None:
     assert json.loads(second)["time"] == "1970-01-01T00:00:01.500Z"
 
 
+def read_now(end: int) -> bytes:
+    try:
+        return os.read(end, 1 << 20)
+    except BlockingIOError:
+        return b""
+
+
 def test_a_reader_that_does_not_read_costs_lines_and_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     said: list[str] = []
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     file = EventFile(str(path), "--events", said.append)
-    for _ in range(200):
+    for _ in range(3000):
         file.write(remark("x" * 1000))
     assert said == [f"--events {path}: events are lost: its reader is too slow"]
-    taken = b""
-    for _ in range(2):
-        taken += os.read(reader, 1 << 20)
-        file.write(remark("last"))
-    assert said[1:] == [f"--events {path} is written again"]
-    taken += os.read(reader, 1 << 20)
-    lines = taken.decode().splitlines()
+    taken: list[bytes] = []
+    wait_until(lambda: taken.append(read_now(reader)) or said[1:], what="a remark on what was lost")
+    file.write(remark("last"))
+    wait_until(lambda: not file._waiting)
+    lines = b"".join((*taken, read_now(reader))).decode().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["remark"] * len(lines), "no line is torn"
     assert json.loads(lines[-1])["sentence"] == "last"
+    assert said[1:] == [f"--events {path} is written again; {3001 - len(lines):,} events were lost"]
     os.close(reader)
     file.write(remark("to nobody"))
-    assert "Broken pipe" in said[-1]
     file.close()
+    assert said[2:] == [
+        f"--events {path}: events are lost: Broken pipe", f"--events {path}: 1 event lost: Broken pipe"
+    ]  # fmt: skip
+
+
+def test_storage_of_events_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_file, "END_LIMIT_S", 0.01)
+    said: list[str] = []
+    gate, write = threading.Event(), os.write
+    file = EventFile(str(tmp_path / "events"), "--events", said.append)
+
+    def hang(descriptor: int, data: bytes) -> int:
+        if descriptor == file._descriptor:
+            assert gate.wait(60)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", hang)
+    for _ in range(3000):
+        file.write(remark("x" * 1000))
+    assert file._waiting_size <= event_file.WAITING_BYTES_MAX
+    file.close()
+    label = f"--events {tmp_path}/events"
+    assert said == [
+        f"{label}: events are lost: its storage does not answer",
+        f"{label}: 3,000 events lost: its storage does not answer",
+    ]
+    gate.set()
+    assert file._thread is not None
+    file._thread.join()
+
+
+def test_without_a_thread_to_be_had_lines_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    said: list[str] = []
+    file = EventFile(str(tmp_path / "events"), "--events", said.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        file.write(remark("one"))
+    file.write(remark("two"))
+    file.close()
+    assert [json.loads(line)["sentence"] for line in (tmp_path / "events").read_text().splitlines()] == ["one", "two"]
+    assert said == []
 
 
 @pytest.fixture
@@ -75,6 +126,7 @@ def test_lines_of_workers_and_events_do_not_overwrite_each_other(tmp_path: Path,
         stdout(shared.fileno())
         file = EventFile("-", "--events", print)
         file.write(remark("one"))
+        wait_until(lambda: not file._waiting)
         os.write(shared.fileno(), b"a worker's line\n")
         file.write(remark("two"))
         file.close()
@@ -95,11 +147,13 @@ def test_a_stdout_that_is_not_read_holds_nothing(kind: str, stdout: Callable[[in
     for number in range(600):
         file.write(remark(f"{number} " + "x" * 10_000))
     assert said == ["--events -: events are lost: its reader is too slow"]
-    assert len(file._pending) < 20_000
-    taken = os.read(read_end, 1 << 22)
+    assert file._waiting_size <= event_file.WAITING_BYTES_MAX
+    os.set_blocking(read_end, False)
+    taken: list[bytes] = []
+    wait_until(lambda: taken.append(read_now(read_end)) or said[1:], what="a remark on what was lost")
     file.write(remark("last"))
-    taken += os.read(read_end, 1 << 22)
-    lines = [json.loads(line)["sentence"] for line in taken.splitlines()]
+    wait_until(lambda: not file._waiting)
+    lines = [json.loads(line)["sentence"] for line in b"".join((*taken, read_now(read_end))).splitlines()]
     assert lines[0][:2] == "0 "
     assert lines[-1] == "last", "no line is torn"
     file.close()
@@ -123,10 +177,12 @@ def test_what_a_full_disk_has_cut_off_is_completed_later(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "write", write)
     for text in ("cut off", "dropped", "dropped"):
         file.write(remark(text))
+    wait_until(lambda: not file._waiting)
     assert said == [f"--events {tmp_path}/events: events are lost: No space left on device"]
     room = 10_000
     file.write(remark("again"))
     file.close()
+    assert said[1:] == [f"--events {tmp_path}/events is written again; 2 events were lost"]
     found = [json.loads(line)["sentence"] for line in stored.splitlines()]
     assert found == ["cut off", "again"]
 
