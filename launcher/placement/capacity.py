@@ -21,7 +21,7 @@ from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree
-from launcher.placement import shortage
+from launcher.placement import sentences
 from launcher.placement.limits import Feasibility, Limits
 from launcher.placement.units import (
     CapacityLayer,
@@ -64,7 +64,7 @@ def assess_feasibility(nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> Fea
     world = find_largest_world(nodes, mesh, limits)
     if not world.size:
         return Feasibility(world_size=0, node_count=0, is_full=False, reason=world.reason)
-    reason = shortage.describe_world(world.size, world.node_count, len(nodes), world.reason, limits)
+    reason = sentences.describe_world(world.size, world.node_count, len(nodes), world.reason, limits)
     is_full = _is_full(world, mesh, limits)
     return Feasibility(world_size=world.size, node_count=world.node_count, is_full=is_full, reason=reason)
 
@@ -92,31 +92,39 @@ def find_largest_world(nodes: Sequence[Node], mesh: Mesh, limits: Limits, tree: 
         supply = make_supply(nodes if tree is None else tree.nodes, mesh, limits, tree)
     except UsageError as error:
         return LargestWorld(0, 1, (), (), (), str(error), error.hint)
-    found = _find_world(supply)
-    if isinstance(found, LargestWorld):
-        return found
-    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), found.reason, found.hint)
+    return _find_world(supply)
 
 
-def _find_world(supply: Supply) -> LargestWorld | shortage.Shortage:
-    """Return the largest world, or why there is none."""
+def _explain_shortage(supply: Supply, low: int = 1, high: int = 0) -> LargestWorld:
+    from launcher.placement.shortage import describe_shortage  # most jobs have a world
+
+    found = describe_shortage(supply, low, high)
+    return _refuse(supply, found.reason, found.hint)
+
+
+def _refuse(supply: Supply, reason: str, hint: str) -> LargestWorld:
+    return LargestWorld(0, supply.block_size, tuple(supply.items), (), tuple(supply.unused), reason, hint)
+
+
+def _find_world(supply: Supply) -> LargestWorld:
+    """Return the largest world, of size 0 with the reason if there is none."""
     mesh, limits = supply.mesh, supply.limits
     if 0 < len(supply.items) * supply.hosts < limits.nodes_min:
-        return shortage.describe_too_few_nodes(supply)
+        return _explain_shortage(supply)
     item_max = None if limits.nodes_max is None else limits.nodes_max // supply.hosts
     ranks_max = sum(sorted((item.room for item in supply.items), reverse=True)[:item_max]) * supply.block_size
     low, high = (limits.elastic_min, limits.elastic_max) if mesh.elastic_axis else (1, 1)
     most = ranks_max // mesh.replica_size
     high = most if high is None else min(high, most)
     if high < low:
-        return shortage.describe_shortage(supply, low, high)
+        return _explain_shortage(supply, low, high)
     best: tuple[int, _Granularity, _Filling] | None = None
     for cut in _list_granularities(supply):
         sizes = list_elastic_sizes(mesh, cut.block_size, supply.item_ranks, low if best is None else best[0] + 1, high)
         found = _find_last_fit(supply, cut, sizes) if sizes else None
         best = (found[0], cut, found[1]) if found else best
     if best is None:
-        return shortage.describe_shortage(supply, low, high)
+        return _explain_shortage(supply, low, high)
     size, cut, filling = best
     # Rooms in larger units than the limits require may leave a small node without any.
     kept = [index for index, room in enumerate(cut.rooms) if room]
@@ -128,14 +136,14 @@ def _find_world(supply: Supply) -> LargestWorld | shortage.Shortage:
         tuple(replace(supply.items[index], room=cut.rooms[index]) for index in kept),
         tuple((number[item], count) for item, count in filling),
         (*supply.unused, *list_too_small(small, cut.block_size)),
-        shortage.explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
+        sentences.explain_size(mesh, size, size == high == limits.elastic_max, size < high, limits),
     )
     if world.node_count < limits.nodes_min:
-        return shortage.Shortage(
-            f"mesh {shortage.format_mesh(mesh, size)} makes a world of {world.size:,} ranks on "
-            f"{shortage.format_node_count(world.node_count)}, but at least {limits.nodes_min} must be active",
-            "lower --nnodes, or ask for a larger mesh",
+        reason = (
+            f"mesh {sentences.format_mesh(mesh, size)} makes a world of {world.size:,} ranks on "
+            f"{sentences.format_node_count(world.node_count)}, but at least {limits.nodes_min} must be active"
         )
+        return _refuse(supply, reason, "lower --nnodes, or ask for a larger mesh")
     return world
 
 

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
 from launcher.model.traffic import scale_to_integers
-from launcher.placement import shortage
+from launcher.placement import sentences
 from launcher.placement.capacity import LargestWorld
-from launcher.placement.limits import Costs, Limits
+from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import Ints
 from launcher.placement.problem.problem import (
@@ -44,7 +44,7 @@ from launcher.placement.problem.problem import (
 from launcher.placement.problem.step_time import HostMap, StepTimer
 from launcher.placement.search.refine import lay_whole, refine
 from launcher.placement.search.search import search
-from launcher.placement.stability import NO_ITEM, BlockRun, LayoutChoice, fill_holes, fill_holes_apart, tile
+from launcher.placement.stability import fill_holes, fill_holes_apart, tile
 from launcher.placement.units import compute_grid
 
 BLOCKS_MAX = 1 << 18
@@ -166,7 +166,7 @@ def _choose_cheapest(
     if not fewer:
         return best, ()
     kept = min(fewer, key=lambda each: each.cost)
-    dearer = shortage.format_amount(kept.cost, scale)
+    dearer = sentences.format_amount(kept.cost, scale)
     return best, (f"if only {kept.moved:,} ranks moved, the traffic's cost would be {dearer}",)
 
 

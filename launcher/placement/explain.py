@@ -29,7 +29,7 @@ from launcher.placement.limits import Costs, Limits, Plan, StepTime
 from launcher.placement.problem.hops import Exchange, Hops, Labels, Traffic, sum_leaving_traffic
 from launcher.placement.problem.problem import Layout, Problem, make_problem
 from launcher.placement.problem.step_time import StepTimer
-from launcher.placement.shortage import pluralize
+from launcher.placement.sentences import pluralize
 from launcher.placement.units import compute_grid
 
 Holders = NDArray[np.int32]

@@ -133,3 +133,29 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def world_size(self) -> int:
         return sum(len(ranks) for ranks in self.ranks.values())
+
+
+NO_ITEM = -1
+"""In place of an item: no present item held the unit before."""
+
+
+class BlockRun(Struct, frozen=True):
+    """Consecutive units on one item."""
+
+    item: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+class LayoutChoice(Struct, frozen=True):
+    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
+
+    runs: list[BlockRun]
+    cost: int
+    bound: int
+    scale: int = 1
+    notes: tuple[str, ...] = ()

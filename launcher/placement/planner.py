@@ -18,19 +18,9 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import make_default_traffic, scale_to_integers
-from launcher.placement import shortage
+from launcher.placement import sentences
 from launcher.placement.capacity import LargestWorld, find_largest_world
-from launcher.placement.limits import Costs, Limits, Plan, StepTime
-from launcher.placement.stability import (
-    NO_ITEM,
-    BlockRun,
-    LayoutChoice,
-    count_moved,
-    fill_holes,
-    find_owners,
-    make_first_fit,
-    tile,
-)
+from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits, Plan, StepTime
 from launcher.placement.units import compute_grid
 
 
@@ -42,9 +32,13 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     tree = build_tree(nodes, limits.levels)
     world = find_largest_world(tree.nodes, mesh, limits, tree)
     if not world.size:
-        raise UsageError(world.reason, world.hint or shortage.ADD_NODES)
+        raise UsageError(world.reason, world.hint or sentences.ADD_NODES)
     shape = mesh.resolve_shape(world.size)
-    owners = find_owners(previous, mesh, shape)
+    owners: list[str | None] | None = None
+    if previous is not None:
+        from launcher.placement.stability import count_moved, find_owners
+
+        owners = find_owners(previous, mesh, shape)
     answer = _choose_by_number(world) or _choose_without_search(world, tree, mesh, limits, costs, owners)
     if answer is None:
         # docs/internals/decisions/0007-numpy-in-the-planner.md
@@ -59,7 +53,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
     if owners is not None:
         moved = sum(count_moved(owners, node.id, start, end) for node, start, end in stretches)
     spares = _list_spares(world, tree, costs, answer.runs)
-    spare = f"; {len(spares)} spare{'s' * (len(spares) > 1)}: {shortage.format_nodes(spares)}" if spares else ""
+    spare = f"; {len(spares)} spare{'s' * (len(spares) > 1)}: {sentences.format_nodes(spares)}" if spares else ""
     unused = {node.id: each.reason for each in world.unused for node in each.nodes}
     found = Plan(
         shape=shape,
@@ -79,7 +73,7 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         remarks = resolve_rates(costs.rates, tree).remarks
         found = replace(found, step_time=compute_step_time(found, tree.nodes, mesh, limits, costs))
     reasons = [
-        shortage.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare,
+        sentences.describe_world(world.size, len(ranks), len(tree.nodes), world.reason, limits) + spare,
         *_describe_unused(world),
         *_describe_idle_slots(world, ranks),
         *_describe_cost(answer),
@@ -166,13 +160,13 @@ def _choose_without_search(
     cost = (0, 1) if is_free else _compute_flat_cost(world, tree, mesh, costs, level_costs)
     if cost is None:
         return None
-    pick = make_first_fit(rooms)
-    ways: tuple[Callable[[], list[BlockRun] | None], ...] = (
-        lambda: fill_holes(held, rooms, pick),
-        lambda: tile(held, rooms, pick),
-        lambda: _make_runs(world.filling),
-    )
-    for way in ways if any(item != NO_ITEM for item in held) else ways[-1:]:
+    ways: list[Callable[[], list[BlockRun] | None]] = [lambda: _make_runs(world.filling)]
+    if any(item != NO_ITEM for item in held):
+        from launcher.placement.stability import fill_holes, make_first_fit, tile
+
+        pick = make_first_fit(rooms)
+        ways = [lambda: fill_holes(held, rooms, pick), lambda: tile(held, rooms, pick), *ways]
+    for way in ways:
         runs = way()
         if runs is None or not limits.nodes_min <= len(runs) <= (limits.nodes_max or len(runs)):
             continue
@@ -236,10 +230,10 @@ def _find_held_items(world: LargestWorld, owners: list[str | None] | None) -> li
 
 
 def _describe_unused(world: LargestWorld) -> list[str]:
-    shown = world.unused[: shortage.NAMES_MAX]
-    sentences = [f"not usable, as {unused.reason}: {shortage.format_nodes(unused.nodes)}" for unused in shown]
+    shown = world.unused[: sentences.NAMES_MAX]
+    told = [f"not usable, as {unused.reason}: {sentences.format_nodes(unused.nodes)}" for unused in shown]
     more = sum(len(unused.nodes) for unused in world.unused[len(shown) :])
-    return [*sentences, f"not usable for like reasons: {shortage.format_node_count(more)} more"] if more else sentences
+    return [*told, f"not usable for like reasons: {sentences.format_node_count(more)} more"] if more else told
 
 
 def _describe_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]]) -> list[str]:
@@ -254,11 +248,11 @@ def _describe_cost(choice: LayoutChoice) -> list[str]:
     """Describe the cost of the traffic, and its lower bound."""
     if not choice.cost:
         return []
-    cost = f"the traffic's cost is {shortage.format_amount(choice.cost, choice.scale)}"
+    cost = f"the traffic's cost is {sentences.format_amount(choice.cost, choice.scale)}"
     if choice.bound == choice.cost:
         return [f"{cost}, and no layout of this world has less"]
-    least = f"no layout of this world can have less than {shortage.format_amount(choice.bound, choice.scale)}"
-    return [f"{cost}; {least}, {shortage.format_percent(choice.cost - choice.bound, choice.cost)} below"]
+    least = f"no layout of this world can have less than {sentences.format_amount(choice.bound, choice.scale)}"
+    return [f"{cost}; {least}, {sentences.format_percent(choice.cost - choice.bound, choice.cost)} below"]
 
 
 def _describe_time(time: StepTime | None) -> list[str]:
@@ -266,11 +260,11 @@ def _describe_time(time: StepTime | None) -> list[str]:
     if time is None or not time.seconds:
         return []
     most = max(time.parts, key=lambda part: part.seconds)
-    name, total = most.communicator.name, shortage.format_seconds(time.seconds)
+    name, total = most.communicator.name, sentences.format_seconds(time.seconds)
     if not time.is_absolute:
         share = f"{most.seconds / (time.seconds + time.overlap):.0%}".replace("%", " %")
         return [f"{name} waits for {most.link}: {share} of the time of a step's parts"]
-    part = shortage.format_seconds(most.seconds)
+    part = sentences.format_seconds(most.seconds)
     return [f"a step's communication takes {total}; {name} waits for {most.link}: {part} of it"]
 
 
@@ -283,6 +277,6 @@ def _describe_moves(
     gone = sorted(before - set(ranks), key=make_natural_key)
     joined = [node for node in tree.nodes if node.id in ranks and node.id not in before]
     words = [f"{moved:,} of {world.size:,} ranks change their node"]
-    words += [f"without {shortage.join_names(gone)}"] * bool(gone)
-    words += [f"with {shortage.format_nodes(joined)}"] * bool(joined)
+    words += [f"without {sentences.join_names(gone)}"] * bool(gone)
+    words += [f"with {sentences.format_nodes(joined)}"] * bool(joined)
     return ["; ".join(words)]

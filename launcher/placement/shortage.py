@@ -1,4 +1,4 @@
-"""Sentences about worlds: the reason of one and, where there is none, what is missing.
+"""Sentences about what is missing where there is no world, and what would help.
 
 Each names the relevant numbers and, where few nodes are unusual, the nodes: "mesh pp=4,dp=*,tp=8 needs at least 4 nodes
 with 8 devices; 3 are present, and node c has 4". They are for users who do not know the planner.
@@ -7,14 +7,19 @@ with 8 devices; 3 are present, and node c has 4". They are for users who do not 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.topology import HOST, sort_nodes
-from launcher.placement.limits import Limits
+from launcher.placement.sentences import (
+    ADD_NODES,
+    NAMES_MAX,
+    format_mesh,
+    format_node_count,
+    pluralize,
+)
 from launcher.placement.units import (
     Supply,
     UnusedNodes,
@@ -23,79 +28,6 @@ from launcher.placement.units import (
     find_usual_slot_count,
     list_elastic_sizes,
 )
-
-NAMES_MAX = 8  # more would make a log line too long
-ADD_NODES = "add nodes, or ask for fewer nodes or a smaller mesh"
-
-
-def format_nodes(nodes: Iterable[Node]) -> str:
-    """Format the nodes' ids, the first few by name and the rest by number."""
-    return join_names([node.id for node in nodes])
-
-
-def join_names(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:NAMES_MAX]) + (f" and {len(ids) - NAMES_MAX:,} more" if len(ids) > NAMES_MAX else "")
-
-
-def format_node_count(count: int) -> str:
-    return "1 node" if count == 1 else f"{count:,} nodes"
-
-
-def pluralize(level: str) -> str:
-    """Return the plural of a level."""
-    return f"{level[:-1]}ves" if level.endswith("leaf") else f"{level}s"
-
-
-def format_mesh(mesh: Mesh, elastic_size: int) -> str:
-    """Format the mesh with the elastic axis' size in place of the star."""
-    return str(mesh).replace("*", str(elastic_size))
-
-
-def format_percent(part: int, whole: int) -> str:
-    """Return `part` of `whole` in percent, rounded down."""
-    tenths = part * 1000 // whole
-    return f"{tenths // 10:,}{f'.{tenths % 10}' if tenths % 10 else ''} %" if tenths else "less than 0.1 %"
-
-
-def format_amount(scaled: int, scale: int) -> str:
-    """Format `scaled` / `scale` for reading: 1,008; 2.5; 1,397,981.3."""
-    whole, rest = divmod(scaled, scale)
-    if not rest:
-        return f"{whole:,}"
-    if whole >= 100:
-        tenths = scaled * 10 // scale
-        return f"{tenths // 10:,}.{tenths % 10}"
-    return f"{scaled / scale:.4g}"
-
-
-def format_seconds(seconds: float) -> str:
-    """ "0.68 s", "12.3 ms", "4 µs", "1,240 s" """
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if 0 < seconds * factor < 100:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
-
-
-def describe_world(size: int, node_count: int, present_count: int, reason: str, limits: Limits) -> str:
-    """Return the whole sentence about a world. `reason`: from `explain_size`."""
-    ranks = "1 rank" if size == 1 else f"{size:,} ranks"
-    most = f" on at most {format_node_count(node_count)}" if limits.nodes_max == node_count < present_count else ""
-    return f"world of {ranks} on {node_count:,} of {format_node_count(present_count)}: {reason}{most}"
-
-
-def explain_size(mesh: Mesh, elastic_size: int, is_most_allowed: bool, is_held_back: bool, limits: Limits) -> str:
-    """Explain the size of the world. `is_held_back`: there are devices for more, but a rule forbids it."""
-    if mesh.elastic_axis is None:
-        return f"mesh {mesh} has a fixed size"
-    name = f"{mesh.elastic_axis.name}={elastic_size}"
-    if is_most_allowed:
-        return f"{name} is the most that is allowed"
-    rules = [f"{axis} within a {level}" for axis, level in limits.within.items()] if is_held_back else []
-    rules += [f"whole {pluralize(limits.all_or_nothing.level)}"] if is_held_back and limits.all_or_nothing else []
-    return f"{name} is the largest whole number of replicas{' with ' if rules else ''}{' and '.join(rules)}"
-
-
-# Why there is no world
 
 
 class Shortage(Struct, frozen=True):
@@ -107,6 +39,8 @@ class Shortage(Struct, frozen=True):
 
 def describe_shortage(supply: Supply, low: int, high: int) -> Shortage:
     """Explain why no world of `low` to `high` replicas can be formed. `high`: as many as there are devices for."""
+    if 0 < len(supply.items) * supply.hosts < supply.limits.nodes_min:
+        return _describe_too_few_nodes(supply)
     found = _describe_oversized_class(supply, low)
     if found is not None:
         return found
@@ -146,7 +80,7 @@ def _find_least_grid(supply: Supply, low: int) -> tuple[int, tuple[int, ...] | N
     return size, compute_grid(shape, block_size)
 
 
-def describe_too_few_nodes(supply: Supply) -> Shortage:
+def _describe_too_few_nodes(supply: Supply) -> Shortage:
     limits = supply.limits
     count = sum(len(item.nodes) for item in supply.items)
     present = "is present" if count == 1 else "are present"

@@ -17,7 +17,7 @@ from launcher.model.mesh import Axis, Mesh
 from launcher.model.node import Node
 from launcher.placement.capacity import LargestWorld, find_largest_world
 from launcher.placement.limits import Limits, Plan
-from launcher.placement.shortage import format_node_count
+from launcher.placement.sentences import format_node_count
 from launcher.placement.units import choose_block_size, find_usual_slot_count
 
 

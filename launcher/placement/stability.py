@@ -16,49 +16,22 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.model.mesh import Mesh
-from launcher.placement.limits import Plan
-
-NO_ITEM = -1
-"""In place of an item: no present item held the unit before."""
-
-
-class BlockRun(Struct, frozen=True):
-    """Consecutive units on one item."""
-
-    item: int
-    start: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
-
-
-class LayoutChoice(Struct, frozen=True):
-    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
-
-    runs: list[BlockRun]
-    cost: int
-    bound: int
-    scale: int = 1
-    notes: tuple[str, ...] = ()
-
+from launcher.placement.limits import NO_ITEM, BlockRun, Plan
 
 ItemPicker = Callable[[Collection[int], int, int], int]
 """(free items in order, first unit of a hole, units missing there) -> the item that gets them, as far as it has room,
 or NO_ITEM."""
 
 
-def find_owners(previous: Plan | None, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None] | None:
+def find_owners(previous: Plan, mesh: Mesh, shape: tuple[int, ...]) -> list[str | None] | None:
     """Return for every rank of a world of `shape` the node that held its coordinates before; None if they are new.
 
-    None in place of the list without a previous plan of this mesh, except perhaps for the size of the elastic axis.
+    None in place of the list if the plan was of another mesh, except perhaps for the size of the elastic axis.
     """
-    if previous is None or len(previous.shape) != len(mesh.axes):
+    if len(previous.shape) != len(mesh.axes):
         return None
     if any(axis.size not in (None, size) for size, axis in zip(previous.shape, mesh.axes, strict=True)):
         return None

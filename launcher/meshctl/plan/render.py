@@ -23,7 +23,7 @@ from launcher.model.text import format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
 from launcher.placement.limits import Plan, StepTime
-from launcher.placement.shortage import format_seconds
+from launcher.placement.sentences import format_seconds
 
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column

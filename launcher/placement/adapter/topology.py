@@ -23,7 +23,7 @@ from launcher.model.rates import LinkName, Rates
 from launcher.model.topology import HOST, make_natural_key
 from launcher.placement.adapter.description import Description
 from launcher.placement.limits import AllOrNothing, Costs, Limits
-from launcher.placement.shortage import join_names
+from launcher.placement.sentences import join_names
 
 LEVELS_MAX = 24  # of all nodes together
 MACHINE, SLICE = "machine", "slice"

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree, resolve_level_costs
 from launcher.model.traffic import make_default_traffic
-from launcher.placement.limits import Costs, Limits
+from launcher.placement.limits import NO_ITEM, Costs, Limits
 from launcher.placement.problem.hops import BlockArray, Exchange, Hops, Ints, Traffic, make_traffic
 from launcher.placement.problem.hops import compute_cost as compute_traffic_cost
-from launcher.placement.stability import NO_ITEM
 from launcher.placement.units import Constraint, compute_grid, make_constraints
 
 WEIGHT_BITS, LEVEL_COST_BITS = 32, 19

@@ -15,11 +15,11 @@ from launcher.model.traffic import Communicator, make_default_traffic
 from launcher.placement import choice
 from launcher.placement.capacity import assess_feasibility
 from launcher.placement.choice import compute_exchange_costs
-from launcher.placement.limits import AllOrNothing, Costs, Limits, Plan
+from launcher.placement.limits import NO_ITEM, AllOrNothing, BlockRun, Costs, Limits, Plan
 from launcher.placement.planner import plan
 from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import Problem
-from launcher.placement.stability import NO_ITEM, BlockRun, fill_holes, make_first_fit, tile
+from launcher.placement.stability import fill_holes, make_first_fit, tile
 from launcher.placement.units import choose_block_size
 from tests.support.placement.plans import coordinates, count_moved, domains, faults, meshes
 
