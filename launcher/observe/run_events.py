@@ -162,18 +162,6 @@ def encode_event(event: RunEvent) -> bytes:
     )
 
 
-def decode_event(line: bytes | str) -> AnyRunEvent | None:
-    """Decode a line; None for an event that this version does not know. Raises RecordError for what is none."""
-    fields = codec.decode(dict[str, Any], line, "an event")
-    fields.pop("schema", None)
-    if fields.get("event") not in EVENT_NAMES:
-        return None
-    return codec.convert(AnyRunEvent, {**fields, "at": parse_time(str(fields.pop("time", "")))}, "an event")  # type: ignore[arg-type]
-
-
-EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in AnyRunEvent.__args__)
-
-
 def parse_time(text: str) -> float:
     """Return the seconds since 1970 of what `format_time` has written; 0 for anything else."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
+from launcher.observe.run_events import AnyRunEvent, RunEvent, parse_time
 from launcher.observe.timeline import RoundSummary
 
 NOW = 1_800_000_000.0
@@ -111,3 +113,14 @@ def make_event(kind: str, node: str, at: str, **fields: object) -> str:
     """Make a line of --events; `at`: such as "08:05:00.250"."""
     head = {"schema": 1, "event": kind, "time": f"2026-01-31T{at}Z", "run_id": "exp", "node": node, "round": 1}
     return msgspec.json.encode({**head, **fields}).decode()
+
+
+EVENT_NAMES = tuple(str(kind.__struct_config__.tag) for kind in AnyRunEvent.__args__)
+
+
+def decode_event(line: bytes | str) -> RunEvent:
+    """Read a line of --events as the event that was written."""
+    fields = msgspec.json.decode(line, type=dict[str, Any])
+    assert fields.pop("schema") == 1
+    fields["at"] = parse_time(fields.pop("time"))
+    return msgspec.convert(fields, AnyRunEvent)  # type: ignore[call-overload,no-any-return]

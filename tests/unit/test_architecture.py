@@ -45,7 +45,7 @@ BORDERS = {
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.page.shared_run": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
-    "launcher.placement.adapter.planner_adapter": 5,
+    "launcher.placement.adapter.planner_adapter": 5, "launcher.placement.capacity": 1,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.machine": 2, "rendezvous.member.join": 1,
     "rendezvous.policy.decide": 1,
@@ -60,7 +60,7 @@ BORDERS = {
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.capacity": 1, "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 6,
+    "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 6,
     # Each command imports what it shows a run with, when it runs.
     "launcher.meshctl.group": 1, "launcher.meshctl.view_commands": 11,
 }  # fmt: skip

@@ -6,7 +6,8 @@ import msgspec
 
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.node_report import PAGE_BYTES_MAX
-from launcher.observe.run_events import RemarkMade, decode_event
+from launcher.observe.run_events import RemarkMade
+from tests.support.run_reports import decode_event
 
 
 def fill(buffer: EventBuffer, count: int, text: str = "x") -> None:

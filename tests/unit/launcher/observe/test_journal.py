@@ -20,6 +20,7 @@ from launcher.supervisor import messages
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import events
 from rendezvous.records import Verdict
+from tests.support.run_reports import decode_event
 
 HEADER = JournalHeader(
     run_id="r", node="n0", pid=7, started_at=100.0, worker_count=2, reason="as asked", max_restarts=3, mesh_axes=("dp",)
@@ -158,7 +159,7 @@ def test_no_message_at_any_time_is_more_than_the_journal_can_take(sequence: list
     for message, at in sequence:
         run.take(message, at=at)
     for event in run.events:
-        assert type(run_events.decode_event(run_events.encode_event(event))) is type(event)
+        assert type(decode_event(run_events.encode_event(event))) is type(event)
     found = compute_goodput(run.journal.timeline.rounds, run.journal.timeline.before, 1e9)
     assert found.trained_s >= 0
     assert all(seconds >= 0 for seconds in found.lost_s.values())

@@ -1,22 +1,18 @@
-"""Events as lines of JSON: what a reader gets back, and what it does with lines of other versions."""
+"""Events as lines of JSON: what a reader gets back."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
-
 from launcher.model.console import format_time
 from launcher.observe.run_events import (
-    EVENT_NAMES,
     RemarkMade,
     RoundEnded,
     WorkerEnded,
-    decode_event,
     encode_event,
     parse_time,
 )
-from rendezvous.errors import RecordError
+from tests.support.run_reports import EVENT_NAMES, decode_event
 
 AT = 1_767_225_600.25
 ENDED = RoundEnded(at=AT, run_id="digits", node="n0", round=2, cause="loss", reason="n3 lost", ran_s=12.5, step=400)
@@ -35,20 +31,6 @@ def test_what_was_written_is_read_again() -> None:
     )
     for event in (ENDED, killed):
         assert decode_event(encode_event(event)) == event
-
-
-def test_an_event_or_field_of_a_later_version_is_left_out() -> None:
-    assert decode_event(b'{"schema": 1, "event": "moon_risen", "time": "2026-01-01T00:00:00.000Z"}') is None
-    fields = {**json.loads(encode_event(ENDED)), "moon": "full"}
-    assert decode_event(json.dumps(fields)) == ENDED
-
-
-@pytest.mark.parametrize(
-    "line", [b"", b"{", b"[]", b'{"event": "round_ended"}', b'{"event": "round_ended", "round": "x"}']
-)
-def test_what_is_no_event_is_refused(line: bytes) -> None:
-    with pytest.raises(RecordError):
-        decode_event(line)
 
 
 def test_times_keep_their_milliseconds() -> None:

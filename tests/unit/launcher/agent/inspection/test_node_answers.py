@@ -12,8 +12,9 @@ from launcher.agent.inspection.messages import Reply, encode_inspection
 from launcher.agent.inspection.node_answers import NodeAnswers, fit_event_page, read_log_page
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.node_report import EventPage, LogCursor, LogPage, ReadEvents, ReadLogs
-from launcher.observe.run_events import FailureFound, decode_event
+from launcher.observe.run_events import FailureFound
 from rendezvous.member import notes
+from tests.support.run_reports import decode_event
 
 
 def is_sendable(page: LogPage | EventPage) -> bool:

@@ -12,8 +12,8 @@ from launcher.meshctl.live import events as views
 from launcher.meshctl.live import poller
 from launcher.meshctl.live.events import EventView, describe_event, format_events, read_event
 from launcher.meshctl.live.source import RunGoneError
-from launcher.observe.run_events import EVENT_NAMES, parse_time
-from tests.support.run_reports import REPORT, FakeSource, make_event
+from launcher.observe.run_events import parse_time
+from tests.support.run_reports import EVENT_NAMES, REPORT, FakeSource, make_event
 
 NOW = parse_time("2026-01-31T08:06:00.000Z")
 ROUND = {"world_size": 4, "node_count": 2, "mesh": "dp=4", "restart_count": 1, "max_restarts": 3}
