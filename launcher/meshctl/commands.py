@@ -25,7 +25,7 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
-_RUN_HINT = "meshctl list shows the runs of this machine; with --rdzv-endpoint, those of a store"
+_RUN_HINT = "meshctl list shows the runs here; --rdzv-endpoint names a store"
 DEFAULT_LEVELS = "spine,leaf"
 
 
