@@ -197,7 +197,10 @@ def _make_inquiries(
             keeps_failures=not layout.is_temporary,
         )
 
-    return Inquiries(poll, make_examination, driver.submit, layout.run_id, host, observer.answer, observer.bridge)
+    def identify() -> dict[str, str]:
+        return {"run_id": layout.run_id, "node": host, "job": driver.machine.state.membership.joined_root}
+
+    return Inquiries(poll, make_examination, driver.submit, identify, observer.answer, observer.bridge)
 
 
 def _watch_progress(

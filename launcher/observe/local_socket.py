@@ -50,11 +50,15 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class LocalAgent(Struct, frozen=True, kw_only=True):
-    """An agent of this machine. `name`: its socket's, in the abstract namespace."""
+    """An agent of this machine. `name`: its socket's, in the abstract namespace.
+
+    `job`: the same for all agents of a job, another for each job of one run id; "" before the agent has joined one.
+    """
 
     name: str
     run_id: str
     node: str
+    job: str = ""
 
     @property
     def pid(self) -> str:
@@ -70,7 +74,7 @@ Answer = TypeVar("Answer")
 
 def list_local_agents() -> list[LocalAgent]:
     """List the agents of this user (of all users, for root) that answer here."""
-    agents = (_identify(name) for name in _list_socket_names())
+    agents = (_identify(name) for name in list_socket_names())
     return [agent for agent in agents if agent is not None]
 
 
@@ -89,6 +93,8 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
 
 class QuestionSource:
     """A RunSource. `exchange`: sends a question and returns the line of its answer, or raises OSError, in a limit."""
+
+    switch_count = 0
 
     def __init__(self, exchange: Callable[[Question, float], bytes], run_id: str) -> None:
         self._exchange = exchange
@@ -162,7 +168,7 @@ def _identify(name: str) -> LocalAgent | None:
         return None
 
 
-def _list_socket_names() -> Iterator[str]:
+def list_socket_names() -> Iterator[str]:
     """Yield the names of agents' sockets that this user may ask."""
     own = SOCKET_NAME.format(uid=os.geteuid(), pid="")
     first = SOCKET_NAME.partition("{")[0] if os.geteuid() == 0 else own

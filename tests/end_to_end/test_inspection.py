@@ -40,7 +40,10 @@ def test_every_node_is_seen_from_the_one_that_does_not_lead(tmp_path: Path, etcd
     options = ("--nnodes=1:2", "--nproc-per-node=2", "--redirects=3", f"--log-dir={tmp_path}/logs", "--join-grace=600")
     with Cluster(tmp_path, *options, etcd=etcd, script=WORK) as cluster:
         cluster.begin(N1, N2, workers=4)
-        sources = {host: SocketSource(find_agent(cluster[host])) for host in (N1, N2)}
+        agents = {host: find_agent(cluster[host]) for host in (N1, N2)}
+        assert {agent.job.rpartition("/")[0] for agent in agents.values()} == {f"/meshrun/{cluster.run_id}"}
+        assert agents[N1].job == agents[N2].job
+        sources = {host: SocketSource(agent) for host, agent in agents.items()}
         reports = {host: source.read_run() for host, source in sources.items()}
         for report in reports.values():
             assert [node.state for node in report.nodes] == ["running", "running"]

@@ -33,7 +33,7 @@ ANSWER_MAX = 60_000
 
 
 class Inquiries:
-    """`poll`: the loop's. `run_id` and `node`: what is said to who asks which run this is.
+    """`poll`: the loop's. `identify`: what is said to who asks which run this is, fields of a `LocalAgent`.
 
     `inspect`: answers those who look at the run or a node (launcher/agent/inspection). `bridge`: of this agent's
     threads, which ask as other processes do.
@@ -44,16 +44,14 @@ class Inquiries:
         poll: select.poll,
         make_examination: Callable[[], Examination],
         submit: Callable[[Event], None],
-        run_id: str,
-        node: str,
+        identify: Callable[[], dict[str, str]],
         inspect: Callable[[Asker, Question, float], object],
         bridge: Bridge,
     ) -> None:
         self._make_examination = make_examination
         self._examination: Examination | None = None
         self._submit = submit
-        self._run_id = run_id
-        self._node = node
+        self._identify = identify
         self._inspect = inspect
         self._bridge = bridge
         self._pending: dict[str, Callable[[Conclusion | None], object]] = {}
@@ -127,7 +125,7 @@ class Inquiries:
             elif question.kind in ("inspect", "inspect_node"):
                 self._inspect(asker, question, now)
             else:
-                asker.answer(codec.encode({"run_id": self._run_id, "node": self._node}))
+                asker.answer(codec.encode(self._identify()))
         if self._examination is None:
             return []
         left = []

@@ -6,7 +6,7 @@ All views take a RunSource and none cares where it is from; here is the one plac
 from __future__ import annotations
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
-from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent, list_local_agents
+from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent, list_local_agents, list_socket_names
 from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
 
 
@@ -16,10 +16,14 @@ class RunGoneError(TemporaryError):
 
 
 class LocalSource:
-    """A RunSource that asks another agent of the same run, if there is one, when the one it asks has ended."""
+    """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer.
+
+    `switch_count`: how often that has happened; numbers of events are an agent's own.
+    """
 
     def __init__(self, agent: LocalAgent) -> None:
         self._agent = agent
+        self.switch_count = 0
 
     @property
     def run_id(self) -> str:
@@ -34,14 +38,16 @@ class LocalSource:
         try:
             return SocketSource(self._agent).read_run()
         except TemporaryError:
-            self._find_again()
+            if not self._find_again():
+                raise
             return SocketSource(self._agent).read_run()
 
     def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+        asked = self._agent
         try:
-            return SocketSource(self._agent).read_node(node, request)
+            return SocketSource(asked).read_node(node, request)
         except TemporaryError:
-            if not self._find_again():
+            if not self._find_again() or self._agent.name == asked.name:
                 raise
             return SocketSource(self._agent).read_node(node, request)
 
@@ -49,14 +55,23 @@ class LocalSource:
         return SocketSource(self._agent).ask_why()
 
     def _find_again(self) -> bool:
-        """Whether another agent is asked now than before. Raises RunGoneError if there is none."""
-        agents = [agent for agent in list_local_agents() if agent.run_id == self._agent.run_id]
-        if not agents:
-            raise RunGoneError(f"the agent of run {self._agent.run_id} on this machine has ended")
-        if self._agent in agents:
+        """Whether an agent of the job answers here: the one that is asked, or another, which is asked from now on.
+
+        Raises RunGoneError if all of them have ended.
+        """
+        known = self._agent
+        agents = {agent.name: agent for agent in list_local_agents() if agent.run_id == known.run_id}
+        if known.name in agents:
+            self._agent = agents[known.name]  # it may have joined its job since
+            return True
+        others = [agent for agent in agents.values() if known.job in ("", agent.job)]
+        if others:
+            self._agent = others[0]
+            self.switch_count += 1
+            return True
+        if known.name in list_socket_names():  # it is frozen, or very busy
             return False
-        self._agent = agents[0]
-        return True
+        raise RunGoneError(f"the agent of run {known.run_id} on this machine has ended")
 
 
 def find_source(run_id: str | None) -> LocalSource:

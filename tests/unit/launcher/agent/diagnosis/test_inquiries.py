@@ -79,8 +79,7 @@ class Bench:
             select.poll(),
             lambda: examination,
             self.submitted.append,
-            "night",
-            "h1",
+            lambda: {"run_id": "night", "node": "h1"},
             lambda asker, question, now: self.inspected.append(question.kind),
             self.bridge,
         )
@@ -138,7 +137,7 @@ def test_other_questions_are_told_apart(bench: Bench) -> None:
 
 
 def test_a_run_whose_name_is_no_text_answers(bench: Bench) -> None:
-    bench.inquiries._run_id = "l\udcff"
+    bench.inquiries._identify = lambda: {"run_id": "l\udcff", "node": "h1"}
     assert bench.ask("run").lines == [b'{"run_id":"l?","node":"h1"}']
 
 
