@@ -14,6 +14,11 @@ from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
 class RunSource(Protocol):
     """Answers within a limit; each method raises TemporaryError with a sentence if there is no answer."""
 
+    @property
+    def switch_count(self) -> int:
+        """How often another agent was chosen to be asked: numbers of events are an agent's own."""
+        ...
+
     def read_run(self) -> RunReport:
         """Return what all nodes of the run say of themselves."""
         ...

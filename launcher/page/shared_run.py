@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe.node_report import EventPage, LogPage, ReadEvents, ReadLogs, RunReport
+from launcher.observe.run_events import parse_time
 from launcher.observe.run_source import RunSource
 from launcher.page.view import RunView, SeenNode, make_view, remember
 from rendezvous.errors import MeshrunError
@@ -80,6 +81,9 @@ class SharedRun:
         self._events: deque[str] = deque()
         self._events_size = 0
         self._events_next = 0  # the number of the next line
+        self._agent_next = 0  # the same as the agent that is asked counts
+        self._switch_count = 0
+        self._skip_until = 0.0  # seconds since 1970: earlier events of this agent are left out
         self._why: bytes = b""
 
     def read_run(self) -> Body:
@@ -174,18 +178,28 @@ class SharedRun:
 
     def _take_events(self) -> None:
         for _ in range(EVENT_PAGES_MAX):
-            request = ReadEvents(after=self._events_next - 1)
+            switch_count = self._source.switch_count
+            if switch_count != self._switch_count:  # another agent of this machine goes on where the last one was
+                self._switch_count, self._agent_next = switch_count, 0
+                self._skip_until = _read_time(self._events[-1]) if self._events else 0.0
+            request = ReadEvents(after=self._agent_next - 1)
             page = self._ask(lambda request=request: self._source.read_node("", request))  # type: ignore[misc]
             if not isinstance(page, EventPage):
                 raise TemporaryError("the agent has answered something else than events")
+            if self._source.switch_count != switch_count:
+                continue  # it may be of either agent
             with self._entries_lock:
-                if page.first > self._events_next:  # some are kept no more: numbers go on without them
+                if page.first > self._agent_next and not self._skip_until:  # some are kept no more
+                    self._events_next += page.first - self._agent_next  # numbers go on without them
                     self._events.clear()
                     self._events_size = 0
-                lines = page.lines[max(0, self._events_next - page.first) :]  # another thread may have taken some
+                lines = page.lines[max(0, self._agent_next - page.first) :]  # another thread may have taken some
+                self._agent_next = max(self._agent_next, page.first + len(page.lines))
+                lines = tuple(line for line in lines if not self._skip_until or _read_time(line) >= self._skip_until)
+                self._skip_until = self._skip_until if not lines else 0.0
                 self._events.extend(lines)
                 self._events_size += sum(map(len, lines))
-                self._events_next = max(self._events_next, page.first + len(page.lines))
+                self._events_next += len(lines)
                 while len(self._events) > EVENTS_MAX or self._events_size > EVENTS_BYTES_MAX:
                     self._events_size -= len(self._events.popleft())
             if page.is_last:
@@ -220,6 +234,14 @@ class SharedRun:
             return entry.value  # type: ignore[return-value]
         finally:
             entry.lock.release()
+
+
+def _read_time(line: str) -> float:
+    """Return when an event happened, in seconds since 1970; 0 if its line does not tell."""
+    try:
+        return parse_time(str(msgspec.json.decode(line, type=dict[str, object]).get("time", "")))
+    except msgspec.MsgspecError:
+        return 0.0
 
 
 def compress(text: bytes) -> bytes:

@@ -47,6 +47,8 @@ class FixedSource:
     `asked`: how often. While `gate` is not set, nothing is answered.
     """
 
+    switch_count = 0
+
     def __init__(self, answer: NodeReport | str) -> None:
         self.answer = answer
         self.asked = 0

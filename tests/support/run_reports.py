@@ -67,6 +67,7 @@ class FakeSource:
 
     run_id = "exp"
     node = "h0"
+    switch_count = 0
 
     def __init__(self, report: RunReport = REPORT) -> None:
         self.report = report

@@ -62,6 +62,7 @@ class FakeRun:
         self.slots = slots
         self.calm = calm
         self.text = text
+        self.switch_count = 0
         self.problem = ""
         self.silent = False
         self.counts: dict[str, int] = {}

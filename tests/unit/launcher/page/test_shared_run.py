@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -139,6 +140,42 @@ def test_events_are_read_once_each_by_every_reader() -> None:
     clock.now += 1
     assert shared.list_events(9).lines == ("e10",)
     assert shared.list_events(7) == shared_run.EventLines(first=8, lines=("e8", "e9", "e10"))
+
+
+def make_lines(node: str, times: Iterable[int]) -> list[str]:
+    return [f'{{"event":"remark","time":"2026-01-31T08:00:{at:02}.000Z","node":"{node}"}}' for at in times]
+
+
+@pytest.mark.parametrize("later", [range(2, 12), range(8, 12), range(12)])
+def test_the_events_of_another_agent_go_on_where_the_last_one_was(later: range) -> None:
+    """Its numbers are its own: there may be fewer of its events, or more."""
+    source, clock = EventRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = make_lines("h0", range(6))
+    assert shared.list_events(-1).lines == tuple(source.lines)
+    source.lines, source.switch_count = make_lines("h1", later), 1
+    clock.now += 1
+    page = shared.list_events(5)
+    assert (page.first, page.dropped) == (6, 0)
+    assert page.lines == tuple(make_lines("h1", (at for at in later if at >= 5)))
+    source.lines += make_lines("h1", [13])
+    clock.now += 1
+    assert shared.list_events(page.first + len(page.lines) - 1).lines == tuple(make_lines("h1", [13]))
+
+
+def test_a_page_of_events_during_a_switch_is_asked_for_again() -> None:
+    class SwitchingRun(EventRun):
+        def read_node(self, node: str, request: NodeRequest) -> NodeReply:
+            if clock.now > 100 and not self.switch_count:
+                self.switch_count, self.lines = 1, make_lines("h1", range(12))
+            return super().read_node(node, request)
+
+    source, clock = SwitchingRun(), Clock()
+    shared = SharedRun(source, clock)
+    source.lines = make_lines("h0", range(6))
+    shared.list_events(-1)
+    clock.now += 1
+    assert shared.list_events(5).lines == tuple(make_lines("h1", range(5, 12)))
 
 
 def test_events_that_are_kept_no_more_are_counted() -> None:
