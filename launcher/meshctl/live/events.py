@@ -140,17 +140,16 @@ def read_event(line: str, node: str) -> SeenEvent | None:
 
 def format_events(events: list[SeenEvent], now: float) -> list[str]:
     """Format events in order, the same of several nodes as one line at the first one's time."""
-    groups: list[list[SeenEvent]] = []
-    last: dict[str, list[SeenEvent]] = {}
+    groups: list[dict[tuple[str, int], SeenEvent]] = []  # by node and rank
+    last: dict[str, dict[tuple[str, int], SeenEvent]] = {}
     for event in events:
-        key = event.common or event.sentence
+        key, place = event.common or event.sentence, (event.node, event.rank)
         group = last.get(key)
-        is_same = group is not None and event.at - group[0].at <= SAME_S
-        if group is None or not is_same or any((one.node, one.rank) == (event.node, event.rank) for one in group):
-            group = last[key] = []
+        if group is None or place in group or event.at - next(iter(group.values())).at > SAME_S:
+            group = last[key] = {}
             groups.append(group)
-        group.append(event)
-    return [_format_group(group, now) for group in groups]
+        group[place] = event
+    return [_format_group(list(group.values()), now) for group in groups]
 
 
 def _format_group(group: list[SeenEvent], now: float) -> str:

@@ -30,9 +30,9 @@ _ESCAPES |= {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 
 class OutputFile(Struct, frozen=True, order=True):
     """Whose output it is. `node`: a member id."""
 
+    round: int
     rank: int
     node: str
-    round: int
     stream: str
     file: str
 
@@ -68,6 +68,7 @@ class LineMerger:
         self._pending: dict[_Key, Counter[OutputFile]] = {}  # how often each file has it waiting
         self._count = 0
         self._file_counts: Counter[tuple[int, str]] = Counter()  # by round and stream
+        self._newest_round = 0
 
     @property
     def line_count(self) -> int:
@@ -78,7 +79,9 @@ class LineMerger:
         """Take the next piece of a file; it may begin and end within a line."""
         waiting = self._files.get(file)
         if waiting is None:
-            self._forget_before(file.round)
+            if file.round > self._newest_round:
+                self._newest_round = file.round
+                self._forget_before(file.round)
             waiting = self._files[file] = _Waiting(lines=deque(), unfinished=[])
             self._file_counts[file.round, file.stream] += 1
         *whole, rest = data.split("\n")
@@ -125,8 +128,12 @@ class LineMerger:
         waiting.unfinished, waiting.unfinished_size = [], 0
 
     def _group_heads(self) -> OrderedDict[_Key, list[OutputFile]]:
+        """Group the files by their next lines: those of the oldest round that has any, since later ones follow it."""
         groups: OrderedDict[_Key, list[OutputFile]] = OrderedDict()
-        for file in sorted(file for file, waiting in self._files.items() if waiting.lines):
+        files = sorted(file for file, waiting in self._files.items() if waiting.lines)
+        for file in files:
+            if file.round > files[0].round:
+                break
             groups.setdefault(self._files[file].lines[0][0], []).append(file)
         return groups
 

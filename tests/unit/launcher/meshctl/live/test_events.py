@@ -89,6 +89,30 @@ def test_following_shows_each_event_once_and_ends_with_the_run(
     assert remarks == ["run exp has no agent on this machine any more"]
 
 
+def test_what_thousands_of_ranks_do_at_once_is_grouped_without_comparing_all_with_all() -> None:
+    looks = 0
+
+    class Event:
+        def __init__(self, rank: int) -> None:
+            self.at, self.node, self.rank, self.common, self.sentence = 0.0, f"h{rank // 8}", rank, "started", ""
+
+        def __getattribute__(self, name: str) -> object:
+            nonlocal looks
+            looks += name == "rank"
+            return super().__getattribute__(name)
+
+    (line,) = format_events([Event(rank) for rank in range(1000)], 0.0)  # type: ignore[misc]
+    assert line.endswith("h0-h124  ranks 0-999 started")
+    assert looks < 5000
+
+
+def test_the_same_of_one_rank_twice_is_two_lines() -> None:
+    line = make_event("worker_started", "h0", "08:05:01.000", rank=0, local_rank=0, pid=1)
+    event = read_event(line, "h0")
+    assert event is not None
+    assert len(format_events([event, event], NOW)) == 2
+
+
 def test_every_kind_of_event_has_its_own_sentence() -> None:
     assert set(EVENT_NAMES) == set(views._SENTENCES)
 

@@ -137,3 +137,25 @@ def test_many_ranks_with_lines_of_their_own_are_quick() -> None:
     for rank in range(2000):
         merger.add(make_file(rank), f"own {rank}\n" * 5, 0.0)
     assert len(list(merger.take(0.0, is_final=True))) == 10_000
+
+
+def test_lines_of_an_older_round_go_before_those_of_a_newer_one() -> None:
+    merger = LineMerger()
+    merger.add(make_file(0), "one\ntwo\n", 0.0)
+    merger.add(make_file(0, round=2), "three\n", 0.0)
+    merger.add(make_file(1), "Traceback\nKeyError\n", 0.0)
+    rounds = [line.round for line in merger.take(0.0, is_final=True)]
+    assert rounds == [1, 1, 1, 1, 2]
+
+
+def test_files_of_earlier_rounds_are_looked_for_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    forget = LineMerger._forget_before
+    monkeypatch.setattr(LineMerger, "_forget_before", lambda self, round: rounds.append(round) or forget(self, round))
+    merger = LineMerger()
+    for round in (1, 2):
+        for rank in range(50):
+            merger.add(make_file(rank, round), "x\n", 0.0)
+        assert len(list(merger.take(0.0, is_final=True))) == 1
+    assert rounds == [1, 2]
+    assert {file.round for file in merger._files} == {2}
