@@ -36,7 +36,7 @@ class PolledNode(Struct, kw_only=True):
     name: str
     state: Any = None
     is_first: bool = True
-    """Whether it was there when the view began."""
+    """Whether it was there when the view began, even if it did not answer then."""
     has_answered: bool = False
     has_all: bool = False
     is_busy: bool = False
@@ -86,7 +86,8 @@ class RequestPool:
 class NodePoller:
     """`make_request` gets a node and returns what to ask it, None for nothing. `warn` gets a sentence.
 
-    `report`: the last of the run. `is_over`: no agent of the run is on this machine any more.
+    `report`: the last of the run. `problem`: why there is none that is newer, "" if there is. `is_over`: no agent of
+    the run is on this machine any more.
     """
 
     def __init__(
@@ -102,10 +103,12 @@ class NodePoller:
         self._clock = clock
         self._pool = RequestPool()
         self._silent: set[str] = set()  # names of nodes that the user was told about
+        self._first_missing: set[str] = set()  # names of nodes that have not answered since the view began
         self._report_at = 0.0
         self._is_reading_run = False
         self.nodes: dict[str, PolledNode] = {}
         self.report: RunReport | None = None
+        self.problem = ""
         self.is_over = False
 
     @property
@@ -148,26 +151,33 @@ class NodePoller:
             work = _bind(self._source.read_node, node.member_id, request)
             self._pool.submit(node.member_id, work)
         answers = []
+        bugs: list[Exception] = []
         for key, result in self._pool.wait(wait_s):
             if isinstance(result, RunGoneError) and self.report is not None:
                 self.is_over = True
             elif isinstance(result, Exception) and not isinstance(result, TemporaryError):
-                raise result
+                bugs.append(result)
             if key is None:
                 self._take_report(result)
             elif (answered := self._take_reply(self.nodes[str(key)], result)) is not None:
                 answers.append(answered)
+        if bugs:
+            raise bugs[0]
         return answers
 
     def _take_report(self, result: object) -> None:
         self._is_reading_run = False
         self._report_at = self._clock() + REPORT_INTERVAL_S
         if isinstance(result, RunReport):
-            is_first, self.report = self.report is None, result
+            is_first, self.report, self.problem = self.report is None, result, ""
+            if is_first:
+                self._first_missing = set(result.missing)
             names = {node.member_id: node.node for node in result.nodes}
             for member_id, name in names.items():
                 if member_id not in self.nodes:
-                    self.nodes[member_id] = PolledNode(member_id=member_id, name=name, is_first=is_first)
+                    was_there = is_first or name in self._first_missing
+                    self.nodes[member_id] = PolledNode(member_id=member_id, name=name, is_first=was_there)
+                    self._first_missing.discard(name)
             for node in self.nodes.values():
                 is_silent = node.member_id not in names and node.name in result.missing
                 node.is_gone = node.member_id not in names and not is_silent
@@ -175,13 +185,15 @@ class NodePoller:
                     node.failures = max(node.failures, FAILURES_MAX)
                     node.next_at = max(node.next_at, self._report_at)
             self._tell_silence(result, names)
-        elif isinstance(result, TemporaryError) and self.report is None:
-            raise result
+        elif isinstance(result, TemporaryError):
+            if self.report is None:
+                raise result
+            self.problem = str(result)
 
     def _take_reply(self, node: PolledNode, result: object) -> NodeAnswer | None:
         node.is_busy = False
         now = self._clock()
-        if isinstance(result, TemporaryError):
+        if isinstance(result, Exception):
             node.failures += 1
             node.has_all = False
             node.next_at = now + min(BACKOFF_MAX_S, 2.0**node.failures / 2)

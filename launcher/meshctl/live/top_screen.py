@@ -11,6 +11,7 @@ import threading
 import time
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -21,7 +22,7 @@ from launcher.meshctl.live.local_files import LocalFolders
 from launcher.meshctl.live.poller import NodeAnswer, NodePoller
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.live.top_state import TopState, TopTable
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import TemporaryError, describe_bug
 from launcher.observe.node_report import EventPage, RunReport
 
 REDRAW_S = 1.0
@@ -64,6 +65,7 @@ class TopScreen(App[None]):
         self._source = source
         self._state = TopState(source.run_id)
         self._shown = TABLES[0]
+        self._filled: dict[str, TopTable] = {}  # what each table holds
         self._is_closing = threading.Event()
 
     def compose(self) -> ComposeResult:
@@ -111,16 +113,17 @@ class TopScreen(App[None]):
         while not self._is_closing.is_set() and not poller.is_over:
             try:
                 answers = poller.poll(0.2)
-            except TemporaryError as error:
-                self._hand_over(None, [], str(error))
+                events = [event for answer in answers for event in _read_answer(collector, answer)]
+                if poller.report is not None and poller.report is not shown:
+                    folders.update(poller.report)
+            except Exception as error:  # without this thread the screen would show an old state as that of now
+                problem = str(error) if isinstance(error, TemporaryError) else describe_bug(error)
+                self._hand_over(None, [], problem)
                 self._is_closing.wait(REDRAW_S)
                 continue
-            events = [event for answer in answers for event in _read_answer(collector, answer)]
-            if events or poller.report is not shown:
+            if events or poller.report is not shown or poller.problem != self._state.problem:
                 shown = poller.report
-                if shown is not None:
-                    folders.update(shown)
-                self._hand_over(shown, events, "")
+                self._hand_over(shown, events, poller.problem)
         if poller.is_over and poller.report is not None:
             self._state.ending = folders.describe_ending(poller.report)
             self._state.is_over = True
@@ -148,7 +151,9 @@ class TopScreen(App[None]):
         order = f"   sorted by {self._state.sort_key}" if self._shown == "ranks" else ""
         self.query_one("#title", Static).update(f"{others}{order}")
         self.query_one("#events", Static).update("\n".join(self._state.list_events(now)[-6:]))
-        _fill(self.query_one(f"#{self._shown}", DataTable), self._make_table(now))
+        content = self._make_table(now)
+        _fill(self.query_one(f"#{self._shown}", DataTable), self._filled.get(self._shown), content)
+        self._filled[self._shown] = content
 
     def _make_table(self, now: float) -> TopTable:
         if self._shown == "ranks":
@@ -160,22 +165,28 @@ def _read_answer(collector: EventCollector, answer: NodeAnswer) -> list[SeenEven
     return collector.take(answer.node, answer.reply) if isinstance(answer.reply, EventPage) else []
 
 
-def _fill(table: DataTable[str], content: TopTable) -> None:
-    """Show this content, and leave cursor and scrolling where they are."""
-    headers = tuple(str(column.label) for column in table.ordered_columns)
-    if headers != content.headers or table.row_count != len(content.rows):
+def _fill(table: DataTable[Text], shown: TopTable | None, content: TopTable) -> None:
+    """Show this content instead of what is shown, and leave cursor and scrolling where they are.
+
+    Cells are `Text`: in a str, textual takes square brackets for markup.
+    """
+    if shown is None or shown.headers != content.headers or len(shown.rows) != len(content.rows):
         row = table.cursor_row
         table.clear(columns=True)
         for header in content.headers:
             table.add_column(header, key=header)
         for index, cells in enumerate(content.rows):
-            table.add_row(*cells, key=str(index))
+            table.add_row(*map(Text, cells), key=str(index))
         table.move_cursor(row=min(row, max(0, len(content.rows) - 1)))
         return
-    for index, cells in enumerate(content.rows):
-        for header, cell in zip(content.headers, cells, strict=True):
-            if table.get_cell(str(index), header) != cell:
-                table.update_cell(str(index), header, cell, update_width=True)
+    widths = {column.key.value: column.content_width for column in table.ordered_columns}
+    for index, (before, cells) in enumerate(zip(shown.rows, content.rows, strict=True)):
+        for header, old, cell in zip(content.headers, before, cells, strict=True):
+            if old != cell:  # a column that became narrower would be measured anew for each of its cells
+                text = Text(cell)
+                is_wider = text.cell_len > widths[header]
+                table.update_cell(str(index), header, text, update_width=is_wider)
+                widths[header] = max(widths[header], text.cell_len)
 
 
 def run_screen(source: LocalSource) -> None:

@@ -89,8 +89,9 @@ class TopState:
             lines.append(format_goodput(report.goodput))
         absent = [f"lost: {format_names([name for name, _ in overview.lost])}"] if overview.lost else []
         absent += [f"no answer: {format_names(report.missing)}"] if report.missing else []
-        absent += [self.problem] if self.problem and not self.is_over else []
         lines += ["   ".join(absent)] if absent else []
+        if self.problem and not self.is_over:
+            lines.append(f"this is the state of {format_clock(report.at, now)}: {self.problem}")
         return [escape_controls(line) for line in lines]
 
     def make_node_table(self) -> TopTable:

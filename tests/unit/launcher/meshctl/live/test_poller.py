@@ -90,3 +90,67 @@ def test_a_node_that_fails_is_named_once_and_asked_more_seldom() -> None:
     wait_until(step, 30, "sixty requests to h0")
     assert remarks == ["node h1 does not answer: its disk hangs"]
     assert sum(node == "m1" for node, _ in source.requests) < 15
+
+
+def test_a_node_that_was_silent_at_first_was_there_nevertheless() -> None:
+    source = FakeSource(replace(REPORT, nodes=(make_node(0),), missing=("h1",)))
+    now = [0.0]
+    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
+
+    def has(count: int) -> bool:
+        now[0] += 0.5
+        poller.poll(0.02)
+        return len(poller.nodes) == count
+
+    wait_until(lambda: has(1), 20, "the first report")
+    source.events |= {"m1": [], "m2": [], "m3": []}
+    source.report = replace(REPORT, nodes=(make_node(0), make_node(1), make_node(2)), missing=())
+    wait_until(lambda: has(3), 20, "the second report")
+    assert {node.name: node.is_first for node in poller.nodes.values()} == {"h0": True, "h1": True, "h2": False}
+    again = make_node(3, node="h1")
+    source.report = replace(REPORT, nodes=(make_node(0), again), missing=())
+    wait_until(lambda: has(4), 20, "the third report")
+    assert not poller.nodes["m3"].is_first, "what it writes after its return is new"
+
+
+def test_why_there_is_no_newer_report() -> None:
+    source = FakeSource(replace(REPORT, missing=()))
+    now = [0.0]
+    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
+
+    def poll_until(problem: str) -> None:
+        def step() -> bool:
+            now[0] += 0.5
+            poller.poll(0.02)
+            return poller.report is not None and poller.problem == problem
+
+        wait_until(step, 20, problem or "a new report")
+
+    poll_until("")
+    source.error = TemporaryError("no agent that leads has answered")
+    poll_until("no agent that leads has answered")
+    source.error = None
+    poll_until("")
+
+
+def test_an_unexpected_error_is_raised_and_every_node_is_asked_again() -> None:
+    source = FakeSource(replace(REPORT, missing=()))
+    now = [0.0]
+    poller = NodePoller(source, make_request, lambda sentence: None, clock=lambda: now[0])
+    broken = {"m0", "m1"}
+    heard: set[str] = set()
+
+    def fail(member_id: str) -> None:
+        if member_id in broken:
+            raise RuntimeError("a bug")
+
+    def poll(until: int) -> bool:
+        now[0] += 0.5
+        try:
+            heard.update(answer.node.member_id for answer in poller.poll(0.02))
+        except RuntimeError:
+            broken.clear()
+        return len(heard) == until and not broken
+
+    source.before_answer = fail
+    wait_until(lambda: poll(2), 20, "answers of both")

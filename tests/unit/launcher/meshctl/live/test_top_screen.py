@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
+from launcher.meshctl.live import poller
 from launcher.meshctl.live.source import RunGoneError
+from launcher.model.errors import TemporaryError
 from tests.support.run_reports import REPORT, FakeSource, make_event, make_node
 
 
@@ -56,6 +58,71 @@ def test_the_screen_shows_ranks_and_obeys_its_keys() -> None:
         assert app.return_code == 0
 
     drive(source, steps)
+
+
+def test_square_brackets_are_shown_as_they_are() -> None:
+    name = "[/] [red]x[/red]"
+    source = FakeSource(replace(REPORT, nodes=(make_node(0, node=name, waiting=name),), missing=(name,)))
+
+    async def steps(pilot: object) -> None:
+        from textual.widgets import DataTable
+
+        app = pilot.app  # type: ignore[attr-defined]
+        await wait_for(pilot, lambda: app.query_one("#ranks", DataTable).row_count == 2)
+        for _ in range(3):
+            await pilot.press("tab")  # type: ignore[attr-defined]
+        cell = app.query_one("#nodes", DataTable).get_cell("0", "node")
+        assert cell.plain == f"{name} *"
+        screen = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+        assert screen.count(name) == 3  # node, what it waits for, and who does not answer
+
+    drive(source, steps)
+
+
+def test_an_old_state_is_shown_as_old_until_there_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
+    source = FakeSource(REPORT)
+
+    async def steps(pilot: object) -> None:
+        from textual.widgets import Static
+
+        def says(text: str) -> bool:
+            return text in str(pilot.app.query_one("#head", Static).render())  # type: ignore[attr-defined]
+
+        await wait_for(pilot, lambda: says("restarts 1 of 3"))
+        source.error = TemporaryError("the agent has not answered in time")
+        await wait_for(pilot, lambda: says("the agent has not answered in time"))
+        assert says("this is the state of ")
+        source.error, read_run = None, source.read_run
+        source.read_run = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        await wait_for(pilot, lambda: says("ZeroDivisionError: division by zero"))
+        source.read_run = read_run  # type: ignore[method-assign]
+        await wait_for(pilot, lambda: not says("this is the state of "))
+
+    drive(source, steps)
+
+
+def test_columns_grow_and_are_not_measured_anew_when_cells_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("textual")
+    from textual.widgets import DataTable
+
+    measured: list[object] = []
+    measure = DataTable.get_column
+    monkeypatch.setattr(DataTable, "get_column", lambda self, key: measured.append(key) or measure(self, key))
+    monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
+    source = FakeSource(REPORT)
+
+    async def steps(pilot: object) -> None:
+        table = pilot.app.query_one("#ranks", DataTable)  # type: ignore[attr-defined]
+        for name in ("h0", "a-longer-name", "h2"):
+            source.report = replace(REPORT, nodes=(make_node(0, node=name),))
+            await wait_for(pilot, lambda name=name: table.row_count == 2 and table.get_cell("1", "node").plain == name)
+            await pilot.pause()  # type: ignore[attr-defined]
+        (column,) = [column for column in table.ordered_columns if column.key.value == "node"]
+        assert column.content_width == len("a-longer-name")
+
+    drive(source, steps)
+    assert not measured
 
 
 def test_a_tiny_terminal_and_a_run_of_thousands_of_ranks_do_not_break_it() -> None:
