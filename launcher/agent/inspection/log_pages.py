@@ -13,6 +13,8 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from launcher.model.ranges import format_ranges
+from launcher.model.text import format_list
 from launcher.observe.node_report import PAGE_BYTES_MAX, LogChunk, LogCursor, LogPage, ReadLogs
 
 TAIL_BYTES_MAX = 1 << 20
@@ -40,16 +42,17 @@ def read_page(
     """Read the next page of those files that the request is about. `live_round`: that runs, 0 for none."""
     chosen = choose_sources(sources, request)
     if not chosen:
-        kept = any(source.stream in (request.stream, "stdout", "stderr") for source in sources)
-        remark = f"there is no output of rank {request.rank} here" if kept and request.rank >= 0 else _NO_FILES
-        return LogPage(chunks=(), cursors=(), remark="" if kept and request.rank < 0 else remark)
+        return LogPage(chunks=(), cursors=(), remark=_describe_absence(sources, request, live_round))
     known = {cursor.file: cursor.offset for cursor in request.cursors}
+    sizes = {source.name: _get_size(source.path) for source in chosen}
+    truncated = [source for source in chosen if 0 <= sizes[source.name] < known.get(source.name, 0)]
+    known |= {source.name: 0 for source in truncated}
     offsets = {
         source.name: known[source.name] if source.name in known else find_tail(source.path, request.tail_lines)
         for source in chosen
     }
     newest = max(source.round for source in chosen)
-    shares = divide_page({source.name: _get_size(source.path) - offsets[source.name] for source in chosen}, page_bytes)
+    shares = divide_page({name: size - offsets[name] for name, size in sizes.items()}, page_bytes)
     chunks, cursors, is_last = [], [], True
     for source in chosen:
         offset = offsets[source.name]
@@ -71,7 +74,24 @@ def read_page(
             continue  # of long ago, read to its end: without a cursor it is not read again
         is_last = is_last and not has_more
         cursors.append(LogCursor(source.name, offset + len(data)))
-    return LogPage(chunks=tuple(chunks), cursors=tuple(cursors), is_last=is_last)
+    remark = ""
+    if truncated:
+        whose = format_list([f"{one.stream} of rank {one.rank}" for one in truncated], 4)
+        remark = f"the log of {whose} was truncated; it is read from its beginning"
+    return LogPage(chunks=tuple(chunks), cursors=tuple(cursors), is_last=is_last, remark=remark)
+
+
+def _describe_absence(sources: Sequence[LogSource], request: ReadLogs, live_round: int) -> str:
+    """Describe why no file is what was asked for."""
+    if not sources:
+        return _NO_FILES if live_round else "no worker runs here, and none has left output"
+    rounds = sorted({source.round for source in sources})
+    of_round = [source for source in sources if source.round == (request.round or rounds[-1])]
+    if not of_round:
+        return f"there is no output of round {request.round} here; rounds with output: {format_ranges(rounds)}"
+    if request.stream not in ("both", *(source.stream for source in of_round)):
+        return f"{request.stream} is not kept here: --redirects 3 or --tee 3 keeps both"
+    return f"there is no output of rank {request.rank} here"
 
 
 def choose_sources(sources: Sequence[LogSource], request: ReadLogs) -> list[LogSource]:
@@ -131,10 +151,11 @@ def find_tail(path: str, line_count: int) -> int:
 
 
 def _get_size(path: str) -> int:
+    """Return the bytes of a file, -1 if they are not known."""
     try:
         return os.stat(path).st_size
     except OSError:
-        return 0
+        return -1
 
 
 def _read_lines(path: str, offset: int, size: int, *, is_final: bool) -> tuple[bytes, bool]:

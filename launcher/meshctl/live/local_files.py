@@ -7,16 +7,36 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
 
 import msgspec
+from msgspec import Struct
 
 from launcher.observe.local_socket import list_local_agents
 from launcher.observe.node_report import RunReport
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 16
+_ROUND_FILE = re.compile(r"round_(\d{1,9})\.json")
 _ROUND_FILE_MAX = 16 << 20
+
+
+class KeptWorker(Struct, frozen=True, kw_only=True):
+    rank: int
+    local_rank: int
+
+
+class KeptRound(Struct, frozen=True, kw_only=True):
+    """What is needed here of `round_<number>.json`, which an agent has written of a round on its node."""
+
+    round: int
+    restart_count: int = 0
+    ended_at: str | None = None
+    cause: str = ""
+    reason: str = ""
+    workers: tuple[KeptWorker, ...] = ()
 
 
 class LocalFolders:
@@ -41,11 +61,9 @@ class LocalFolders:
         """Describe how the run's last round ended, from the files of rounds; "" if none of them is here."""
         first = report.rounds[-1].round if report.rounds else 1
         for folder in self.by_member.values():
-            number, found = first, None
-            while (content := _read_round(folder, number)) is not None:
-                number, found = number + 1, content
-            if found is not None and found.get("ended_at"):
-                return f"round {found['round']} ended: {found.get('reason') or found.get('cause') or 'no reason given'}"
+            *_, last = (None, *read_rounds(folder, first))
+            if last is not None and last.ended_at:
+                return f"round {last.round} ended: {last.reason or last.cause or 'no reason given'}"
         return ""
 
 
@@ -63,7 +81,8 @@ def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, offset))
+            is_truncated = os.fstat(file.fileno()).st_size < offset
+            file.seek(0 if is_truncated else max(0, offset))
             while block := file.read(_BLOCK):
                 yield decoder.decode(block)
     except (OSError, ValueError, OverflowError):
@@ -71,9 +90,24 @@ def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:
     yield decoder.decode(b"", True)
 
 
-def _read_round(folder: str, number: int) -> dict[str, Any] | None:
+def read_rounds(folder: str, first: int) -> Iterator[KeptRound]:
+    """Yield what an agent's files say of the rounds from number `first` on; a spare node has none of some."""
     try:
-        with open(os.path.join(folder, f"round_{number}.json"), "rb") as file:
-            return msgspec.json.decode(file.read(_ROUND_FILE_MAX), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError):
-        return None
+        names = os.listdir(folder)
+    except OSError:
+        return
+    numbers = sorted(int(match[1]) for name in names if (match := _ROUND_FILE.fullmatch(name)) is not None)
+    for number in numbers[bisect_left(numbers, first) :]:
+        path = os.path.join(folder, f"round_{number}.json")
+        with suppress(OSError, msgspec.MsgspecError), open(path, "rb") as file:
+            yield msgspec.json.decode(file.read(_ROUND_FILE_MAX), type=KeptRound)
+
+
+def list_stream_files(folder: str, kept: KeptRound) -> Iterator[tuple[str, int, str]]:
+    """Yield (name, rank, stream) of the files of a round's workers, by the layout of the log directory."""
+    attempt = f"attempt_{kept.restart_count}"
+    later = f"{attempt}.round_{kept.round}"  # of a second round with the same restart count
+    attempt = later if os.path.isdir(os.path.join(folder, later)) else attempt
+    for worker in kept.workers:
+        for stream in ("stdout", "stderr"):
+            yield f"{attempt}/{worker.local_rank}/{stream}.log", worker.rank, stream

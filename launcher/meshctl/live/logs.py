@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct, field
 
-from launcher.meshctl.live.local_files import LocalFolders, describe_gone, read_rest
-from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, format_line
+from launcher.meshctl.live.local_files import (
+    LocalFolders,
+    describe_gone,
+    list_stream_files,
+    read_rest,
+    read_rounds,
+)
+from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, escape_controls, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
@@ -49,6 +55,8 @@ class _NodeLogs(Struct, kw_only=True):
     offsets: dict[str, int] = field(default_factory=dict)
     files: dict[str, OutputFile] = field(default_factory=dict)
     has_answered: bool = False
+    newest_round: int = 0
+    """Of its files that had something to show."""
     round: int = 0
     ranks: dict[int, int] = field(default_factory=dict)
     """Local rank -> rank, of the newest round."""
@@ -72,8 +80,10 @@ class LogView:
         self._merger = LineMerger()
         self._poller = NodePoller(source, self._make_request, warn, clock)
         self._report: RunReport | None = None
-        self._remarks: dict[str, set[str]] = {}
-        self._rounds: set[int] = set()
+        self._remarks: dict[str, set[str]] = {}  # why there is nothing to read: names of nodes
+        self._told_remarks: set[str] = set()
+        self._has_files = False
+        self._first_round = 0  # the newest when the view began
         self._shown_round = 0
         self._folders = LocalFolders()
 
@@ -88,23 +98,28 @@ class LogView:
                     self._take_page(answer.node, answer.reply)
             self._note_report()
             if self._poller.has_begun or self._merger.line_count > LINES_MAX:
-                self._print(is_final=False)
+                self._print(self._clock())
+            if self._query.follow and self._poller.has_begun:
+                self._tell_absence()
             if self._poller.is_over or (not self._query.follow and self._poller.has_all):
                 break
         if self._poller.is_over:
             self._finish_from_files()
-        self._print(is_final=True)
+        self._print(self._clock(), is_final=True)
         self._tell_end()
 
     def _make_request(self, node: PolledNode) -> ReadLogs | None:
         query, state = self._query, _get_state(node)
-        if query.node not in ("", node.name, node.member_id):
+        if not self._is_wanted(node):
             return None
         # What comes after the beginning is new as a whole.
         tail_lines = query.tail_lines if node.is_first and not state.has_answered else ALL_LINES
         return ReadLogs(
             cursors=state.cursors, tail_lines=tail_lines, rank=query.rank, stream=query.stream, round=query.round
         )
+
+    def _is_wanted(self, node: PolledNode) -> bool:
+        return self._query.node in ("", node.name, node.member_id)
 
     def _take_page(self, node: PolledNode, page: LogPage) -> None:
         state = _get_state(node)
@@ -114,9 +129,12 @@ class LogView:
         for chunk in page.chunks:
             file = _make_file(node, chunk)
             state.files[chunk.file] = file
-            self._rounds.add(chunk.round)
+            state.newest_round = max(state.newest_round, chunk.round)
             self._merger.add(file, chunk.data, self._clock())
-        if page.remark:
+        self._has_files = self._has_files or bool(page.cursors)
+        if page.remark and page.cursors:
+            self._warn(f"{sanitize(node.name)}: {escape_controls(page.remark)}")
+        elif page.remark:
             self._remarks.setdefault(page.remark, set()).add(node.name)
 
     def _note_report(self) -> None:
@@ -126,6 +144,7 @@ class LogView:
             return
         is_first, self._report = self._report is None, report
         if is_first:
+            self._first_round = report.rounds[-1].round if report.rounds else 0
             self._require_rank(report)
         if is_first and self._query.node:
             names = {name for node in report.nodes for name in (node.node, node.member_id)} | set(report.missing)
@@ -150,21 +169,41 @@ class LogView:
             raise UsageError(f"run {report.run_id} has no rank {self._query.rank}", f"its ranks are 0 to {count - 1}")
 
     def _finish_from_files(self) -> None:
-        """Add what the nodes of this machine have written since their last answer."""
+        """Print what the nodes of this machine have written since their last answer, round by round."""
+        rests: dict[OutputFile, Iterator[str]] = {}
         for node in self._poller.nodes.values():
-            state = _get_state(node)
             folder = self._folders.by_member.get(node.member_id)
-            if folder is None:
-                continue
-            for name, offset in sorted(state.offsets.items()):
-                file = state.files.get(name) or _guess_file(node, state, name)
-                if file is not None:
-                    for data in read_rest(folder, name, offset):
-                        self._merger.add(file, data, self._clock())
+            if folder is not None and self._is_wanted(node):
+                rests |= {file: read_rest(folder, file.file, offset) for file, offset in self._list_rests(node, folder)}
+        now = self._clock()  # of all of it: lines wait for those of other files however long it takes to read
+        for number in sorted({file.round for file in rests}):
+            left = {file: data for file, data in sorted(rests.items()) if file.round == number}
+            while left:  # a piece of each in turn, so that equal lines meet
+                for file in list(left):
+                    data = next(left[file], None)
+                    if data is None:
+                        del left[file]
+                    else:
+                        self._merger.add(file, data, now)
+                if self._merger.line_count > LINES_MAX:
+                    self._print(now)
 
-    def _print(self, *, is_final: bool) -> None:
+    def _list_rests(self, node: PolledNode, folder: str) -> Iterator[tuple[OutputFile, int]]:
+        """Yield where the files of a node go on, and those of rounds that were too short to be seen."""
+        state, query = _get_state(node), self._query
+        for name, offset in state.offsets.items():
+            file = state.files.get(name) or _guess_file(node, state, name)
+            if file is not None:
+                yield file, offset
+        for kept in read_rounds(folder, max(self._first_round, state.newest_round) + 1):
+            for name, rank, stream in list_stream_files(folder, kept):
+                is_asked = query.rank in (-1, rank) and query.stream in ("both", stream)
+                if name not in state.offsets and is_asked and query.round in (0, kept.round):
+                    yield OutputFile(rank=rank, node=node.member_id, round=kept.round, stream=stream, file=name), 0
+
+    def _print(self, now: float, *, is_final: bool = False) -> None:
         lines: list[str] = []
-        for line in self._merger.take(self._clock(), is_final=is_final):
+        for line in self._merger.take(now, is_final=is_final):
             if line.round > self._shown_round:
                 if self._shown_round:
                     self._write(lines)
@@ -185,9 +224,19 @@ class LogView:
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
             ending = self._folders.describe_ending(self._report)
             self._warn(f"{describe_gone(self._report.run_id, ending)}{rest}")
-        elif self._remarks and not self._rounds:
-            remark, names = max(self._remarks.items(), key=lambda one: len(one[1]))
-            raise TemporaryError(f"{sanitize(format_list(merge_names(names)))}: {remark}")
+        elif self._remarks and not self._has_files:
+            raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
+
+    def _tell_absence(self) -> None:
+        """Say once why there is nothing to show."""
+        for remark, names in self._remarks.items():
+            if not self._has_files and remark not in self._told_remarks:
+                self._told_remarks.add(remark)
+                self._warn(_format_remark(remark, names))
+
+
+def _format_remark(remark: str, names: Collection[str]) -> str:
+    return f"{sanitize(format_list(merge_names(names)))}: {escape_controls(remark)}"
 
 
 def _get_state(node: PolledNode) -> _NodeLogs:

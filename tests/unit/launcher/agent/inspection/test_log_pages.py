@@ -87,6 +87,20 @@ def test_a_name_that_is_no_file_of_the_job_is_not_read(tmp_path: Path) -> None:
 
 def test_without_files_the_page_says_how_to_keep_them() -> None:
     assert "--log-dir" in read_page([], ReadLogs(), 1).remark
+    assert read_page([], ReadLogs(), 0).remark == "no worker runs here, and none has left output"
+
+
+def test_a_truncated_file_is_read_from_its_beginning_and_that_is_said_once(tmp_path: Path) -> None:
+    sources = make_sources(tmp_path, {(1, rank): b"a line\n" for rank in range(2)})
+    cursors = tuple(LogCursor(source.name, 7) for source in sources)
+    Path(sources[0].path).write_text("new\n")
+    page = read_page(sources, ReadLogs(cursors=cursors), 1)
+    assert [(chunk.offset, chunk.data) for chunk in page.chunks] == [(0, "new\n")]
+    assert page.remark == "the log of stdout of rank 0 was truncated; it is read from its beginning"
+    assert read_page(sources, ReadLogs(cursors=page.cursors), 1).remark == ""
+    Path(sources[0].path).unlink()  # its worker still writes to it, and nobody can read that
+    page = read_page(sources, ReadLogs(cursors=page.cursors), 1)
+    assert (page.chunks, page.remark) == ((), "")
 
 
 def test_an_offset_beyond_the_end_or_before_the_start_is_harmless(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from launcher.meshctl.live import poller
+from launcher.meshctl.live import logs, poller
 from launcher.meshctl.live.local_files import read_rest
+from launcher.meshctl.live.log_lines import LineMerger, OutputFile
 from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 from launcher.meshctl.live.source import RunGoneError
 from launcher.model.errors import TemporaryError, UsageError
@@ -105,20 +106,158 @@ def test_no_files_are_a_sentence(source: FakeSource) -> None:
         Screen().show(source)
 
 
-def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(
-    source: FakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def follow_until(source: FakeSource, is_done: Callable[[], bool], **query: object) -> Screen:
+    """Follow a run whose agents end once `is_done`."""
+    screen = Screen()
+
+    def end(member_id: str) -> None:
+        if is_done():
+            source.error = GONE
+
+    source.before_answer = end
+    return screen.show(source, follow=True, **query)
+
+
+@pytest.fixture
+def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "PAUSE_S", 0.01)
     monkeypatch.setattr(poller, "REPORT_INTERVAL_S", 0.01)
+
+
+@pytest.fixture
+def log_dir(source: FakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The log directory of h0, whose agent is on this machine."""
     monkeypatch.setattr(
         "launcher.meshctl.live.local_files.list_local_agents",
         lambda: [type("Agent", (), {"run_id": "exp", "node": "h0", "pid": "10"})],
     )
-    source.report = replace(
-        source.report, nodes=(make_node(0, log_dir=str(tmp_path / "h0")), make_node(1, log_dir=str(tmp_path / "h1")))
-    )
+    source.report = replace(source.report, nodes=(make_node(0, log_dir=str(tmp_path / "h0")), make_node(1)))
+    return tmp_path / "h0"
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_who_follows_output_that_is_not_kept_is_told_so_once(source: FakeSource) -> None:
+    source.files = {"m0": [], "m1": []}
+    calls = iter(range(1000))
+    screen = follow_until(source, lambda: next(calls) == 30)
+    (told,) = [remark for remark in screen.remarks if "--log-dir" in remark]
+    assert told.startswith("h0-h1: the workers' output is not kept here")
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_workers_that_write_nothing_yet_are_not_remarked_upon(source: FakeSource) -> None:
+    for file in source.files["m0"]:
+        Path(file.path).write_text("")
+    source.files["m1"] = []  # as of a spare node
+    calls = iter(range(1000))
+    (told,) = follow_until(source, lambda: next(calls) == 30).remarks
+    assert told.startswith("run exp has no agent on this machine any more")
+    source.error, source.before_answer = None, lambda member_id: None
+    assert Screen().show(source).lines == []
+
+
+@pytest.mark.parametrize(
+    ("query", "remark"),
+    [
+        ({"round": 7}, "h0-h1: there is no output of round 7 here; rounds with output: 1"),
+        ({"stream": "stderr"}, "h0-h1: stderr is not kept here: --redirects 3 or --tee 3 keeps both"),
+        ({"rank": 5}, "h0-h1: there is no output of rank 5 here"),
+    ],
+)
+def test_what_is_not_there_is_said(source: FakeSource, query: dict[str, object], remark: str) -> None:
+    with pytest.raises(TemporaryError) as problem:
+        Screen().show(source, **query)
+    assert str(problem.value) == remark
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_a_file_that_was_truncated_is_read_from_its_beginning_with_a_remark(source: FakeSource) -> None:
     screen = Screen()
-    later = source.add_file("m0", tmp_path / "h0" / "attempt_1" / "0" / "stdout.log", 0, round=2)
+    calls = iter(range(1000))
+    path = Path(source.files["m0"][0].path)
+
+    def go_on(member_id: str) -> None:
+        step = next(calls)
+        if step == 20:
+            path.write_text("new\n")
+        elif step == 60:
+            source.error = GONE
+
+    source.before_answer = go_on
+    screen.show(source, follow=True)
+    assert screen.lines[-1] == "[0] new"
+    assert screen.remarks[0] == "h0: the log of stdout of rank 0 was truncated; it is read from its beginning"
+    assert len(screen.remarks) == 2
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_rounds_too_short_to_be_seen_are_read_from_the_files_in_order(source: FakeSource, log_dir: Path) -> None:
+    calls = iter(range(1000))
+
+    def end() -> bool:
+        if next(calls) != 30:
+            return False
+        for number, attempt in ((2, "attempt_1"), (4, "attempt_1.round_4")):
+            for rank in (0, 1):
+                path = log_dir / attempt / str(rank) / "stderr.log"
+                path.parent.mkdir(parents=True)
+                path.write_text(f"KeyError in {number}\n")
+            workers = ", ".join(f'{{"rank": {rank}, "local_rank": {rank}}}' for rank in (0, 1))
+            (log_dir / f"round_{number}.json").write_text(
+                f'{{"round": {number}, "restart_count": 1, "ended_at": "x", "reason": "a KeyError", '
+                f'"workers": [{workers}]}}'
+            )
+        return True
+
+    source.report = replace(source.report, rounds=())
+    screen = follow_until(source, end, rank=0)
+    assert screen.lines == ["[0] hello", "[0] I am 0", "[0] KeyError in 2", "[0] KeyError in 4"]
+    assert [remark for remark in screen.remarks if remark.startswith("round")] == ["round 2", "round 4"]
+    assert "round 4 ended: a KeyError" in screen.remarks[-1]
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_earlier_rounds_are_not_taken_for_unseen_ones(source: FakeSource, log_dir: Path) -> None:
+    old = log_dir / "attempt_9" / "0" / "stdout.log"
+    old.parent.mkdir(parents=True)
+    old.write_text("of long ago\n")
+    (log_dir / "round_2.json").write_text('{"round": 2, "restart_count": 9, "workers": [{"rank": 0, "local_rank": 0}]}')
+    calls = iter(range(1000))
+    assert "[0] of long ago" not in follow_until(source, lambda: next(calls) == 30).lines
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_a_long_rest_is_printed_in_parts(source: FakeSource, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LINES_MAX", 1000)
+    calls = iter(range(1000))
+    most = 0
+
+    def note_count(merger: LineMerger, file: OutputFile, data: str, now: float) -> None:
+        nonlocal most
+        add(merger, file, data, now)
+        most = max(most, merger.line_count)
+
+    def go_on(member_id: str) -> None:
+        if member_id == "m0" and next(calls) == 30:
+            for file in source.files["m0"]:
+                os.replace(f"{file.path}.whole", file.path)
+            source.error = GONE
+
+    for file in source.files["m0"]:
+        rest = "".join(f"step {index:06}\n" for index in range(60_000))
+        Path(f"{file.path}.whole").write_text(Path(file.path).read_text() + rest)
+    add = LineMerger.add
+    monkeypatch.setattr(LineMerger, "add", note_count)
+    source.before_answer = go_on
+    screen = Screen().show(source, follow=True)
+    assert screen.lines[-60_000:] == [f"[0-1] step {index:06}" for index in range(60_000)]
+    assert most < 40_000
+
+
+@pytest.mark.usefixtures("is_quick")
+def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(source: FakeSource, log_dir: Path) -> None:
+    screen = Screen()
+    later = source.add_file("m0", log_dir / "attempt_1" / "0" / "stdout.log", 0, round=2)
     source.files["m0"].pop()
     new = source.files["m0"][:]
     calls = iter(range(1000))
@@ -134,7 +273,7 @@ def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(
                 file.write("too late for a page")
             with later.open("a") as file:
                 file.write("last words")
-            (tmp_path / "h0" / "round_2.json").write_text('{"round": 2, "ended_at": "x", "reason": "all is done"}')
+            (log_dir / "round_2.json").write_text('{"round": 2, "ended_at": "x", "reason": "all is done"}')
             source.error = GONE
 
     source.before_answer = go_on
@@ -175,3 +314,9 @@ def test_a_name_from_outside_does_not_lead_out_of_the_log_directory(name: str, t
 def test_the_rest_of_a_file_with_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345\xff\xc3\xa4\xc3")
     assert "".join(read_rest(str(tmp_path), "x", 5)) == "\ufffdä\ufffd"
+
+
+def test_the_rest_of_a_file_that_was_truncated_is_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("new")
+    assert "".join(read_rest(str(tmp_path), "x", 4)) == "new"
+    assert "".join(read_rest(str(tmp_path), "x", 3)) == ""
