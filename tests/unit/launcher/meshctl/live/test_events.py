@@ -89,7 +89,7 @@ def test_following_shows_each_event_once_and_ends_with_the_run(
     assert remarks == ["run exp has no agent on this machine any more"]
 
 
-def test_what_thousands_of_ranks_do_at_once_is_grouped_without_comparing_all_with_all() -> None:
+def test_events_of_many_ranks_are_not_compared_with_each_other() -> None:
     looks = 0
 
     class Event:

@@ -171,7 +171,7 @@ def test_what_is_not_there_is_said(source: FakeSource, query: dict[str, object],
 
 
 @pytest.mark.usefixtures("is_quick")
-def test_a_file_that_was_truncated_is_read_from_its_beginning_with_a_remark(source: FakeSource) -> None:
+def test_a_truncated_file_is_read_anew_with_a_remark(source: FakeSource) -> None:
     screen = Screen()
     calls = iter(range(1000))
     path = Path(source.files["m0"][0].path)
