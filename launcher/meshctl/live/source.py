@@ -6,6 +6,7 @@ All views take a RunSource and none cares where it is from; here is the one plac
 from __future__ import annotations
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
+from launcher.model.text import format_list
 from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent, list_local_agents, list_socket_names
 from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
 
@@ -77,14 +78,18 @@ class LocalSource:
 def find_source(run_id: str | None) -> LocalSource:
     """Find an agent of the run on this machine; `run_id` may be its pid, or None if there is one run only.
 
-    Raises UsageError, with where to ask instead, if there is none.
+    Raises UsageError, with where to ask instead, if there is none that answers.
     """
-    agent = choose_agent(list_local_agents(), run_id)
+    agents = list_local_agents()
+    agent = choose_agent(agents, run_id)
     if agent is not None:
         return LocalSource(agent)
+    silent = {name.rpartition(".")[2] for name in list_socket_names()} - {agent.pid for agent in agents}
+    pids = format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
+    unless = f", unless it is one that does not answer (pid {pids})" if silent else ""
     if run_id is None:
-        raise UsageError("no run of this user has an agent on this machine", "run it on a node of the run")
-    name = sanitize(run_id)
+        raise UsageError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise UsageError(
-        f"no agent of run {name} is on this machine", "run it on a node of the run; meshctl list shows runs"
+        f"no agent of run {sanitize(run_id)} is on this machine{unless}",
+        "run it on a node of the run; meshctl list shows runs",
     )

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.live import source as sources
-from launcher.meshctl.live.source import LocalSource, RunGoneError
-from launcher.model.errors import TemporaryError
+from launcher.meshctl.live.source import LocalSource, RunGoneError, find_source
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe.local_socket import LocalAgent
 from launcher.observe.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, RunReport
 from tests.support.run_reports import REPORT
@@ -93,3 +93,13 @@ def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Ma
     machine.named.remove(A)
     assert source.read_run() is REPORT
     assert machine.asked[-1] == "h2"
+
+
+@pytest.mark.parametrize("run_id", ["exp", None])
+def test_a_frozen_agent_is_not_taken_for_none(machine: Machine, run_id: str | None) -> None:
+    machine.named, machine.silent = [A], {A}
+    with pytest.raises(UsageError, match=r"on this machine, unless it is one that does not answer \(pid 1\)"):
+        find_source(run_id)
+    machine.named = []
+    with pytest.raises(UsageError, match=r"on this machine$"):
+        find_source(run_id)
