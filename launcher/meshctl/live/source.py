@@ -17,14 +17,19 @@ class RunGoneError(TemporaryError):
 
 
 class LocalSource:
-    """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer.
-
-    `switch_count`: how often that has happened; numbers of events are an agent's own.
-    """
+    """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer."""
 
     def __init__(self, agent: LocalAgent) -> None:
-        self._agent = agent
-        self.switch_count = 0
+        self._asked = (agent, 0)  # in one value: other threads see both change at once
+
+    @property
+    def _agent(self) -> LocalAgent:
+        return self._asked[0]
+
+    @property
+    def switch_count(self) -> int:
+        """How often another agent was chosen."""
+        return self._asked[1]
 
     @property
     def run_id(self) -> str:
@@ -60,15 +65,14 @@ class LocalSource:
 
         Raises RunGoneError if all of them have ended.
         """
-        known = self._agent
+        known, switch_count = self._asked
         agents = {agent.name: agent for agent in list_local_agents() if agent.run_id == known.run_id}
         if known.name in agents:
-            self._agent = agents[known.name]  # it may have joined its job since
+            self._asked = (agents[known.name], switch_count)  # it may have joined its job since
             return True
         others = [agent for agent in agents.values() if known.job in ("", agent.job)]
         if others:
-            self._agent = others[0]
-            self.switch_count += 1
+            self._asked = (others[0], switch_count + 1)
             return True
         if known.name in list_socket_names():  # it is frozen, or very busy
             return False
