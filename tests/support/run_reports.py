@@ -61,12 +61,10 @@ REPORT = RunReport(
 class FakeSource:
     """A RunSource over made reports, lines of events, and real files.
 
-    `before_answer`: called with a node's member id before it answers, and may raise. `run_id` and `node`: as of
-    `LocalSource`.
+    `before_answer`: called with a node's member id before it answers, and may raise. `run_id`: as of `LocalSource`.
     """
 
     run_id = "exp"
-    node = "h0"
     switch_count = 0
 
     def __init__(self, report: RunReport = REPORT) -> None:

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -125,11 +126,6 @@ class NodePoller:
             node.has_all or node.is_gone or node.failures >= FAILURES_MAX for node in self.nodes.values()
         )
 
-    @property
-    def silent_names(self) -> frozenset[str]:
-        """The names of nodes that do not answer."""
-        return frozenset(self._silent)
-
     def poll(self, wait_s: float) -> list[NodeAnswer]:
         """Ask whom it is time to ask, and return the answers that come within `wait_s` seconds.
 
@@ -148,8 +144,7 @@ class NodePoller:
                 node.next_at = now + REPORT_INTERVAL_S
                 continue
             node.is_busy = True
-            work = _bind(self._source.read_node, node.member_id, request)
-            self._pool.submit(node.member_id, work)
+            self._pool.submit(node.member_id, partial(self._source.read_node, node.member_id, request))
         answers = []
         bugs: list[Exception] = []
         for key, result in self._pool.wait(wait_s):
@@ -228,9 +223,3 @@ class NodePoller:
         if name in self._silent:
             self._silent.discard(name)
             self._warn(f"node {sanitize(name)} answers again")
-
-
-def _bind(
-    read_node: Callable[[str, NodeRequest], NodeReply], member_id: str, request: NodeRequest
-) -> Callable[[], NodeReply]:
-    return lambda: read_node(member_id, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.meshctl.live.tables import Column, format_age, format_size, format_table
 from launcher.model.ranges import merge_names
-from launcher.model.text import format_count, format_list
+from launcher.model.text import format_list
 from launcher.observe.node_report import NodeReport, RankReport, RunReport
 
 RankRow = tuple[NodeReport, RankReport]
@@ -77,10 +77,3 @@ def format_device_memory(rank: RankReport) -> str:
 
 def format_names(names: tuple[str, ...] | list[str]) -> str:
     return format_list(merge_names(names))
-
-
-def format_world(report: RunReport) -> str:
-    """8 ranks on 2 nodes"""
-    rank_count = sum(len(node.ranks) for node in report.nodes)
-    node_count = sum(1 for node in report.nodes if node.ranks)
-    return f"{format_count(rank_count, 'rank')} on {format_count(node_count, 'node')}"

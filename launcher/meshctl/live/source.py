@@ -35,11 +35,6 @@ class LocalSource:
     def run_id(self) -> str:
         return self._agent.run_id
 
-    @property
-    def node(self) -> str:
-        """The node of the agent that is asked."""
-        return self._agent.node
-
     def read_run(self) -> RunReport:
         try:
             return SocketSource(self._agent).read_run()
