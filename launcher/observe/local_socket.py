@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -83,12 +83,25 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
 
     Raises UsageError if it may be several.
     """
-    runs = {agent.run_id: f"{agent.run_id} (pid {agent.pid})" for agent in agents}
-    if run_id is None and len(runs) > 1:
-        there = format_list(sorted(runs.values()), 4)
-        raise UsageError(f"{len(runs)} jobs run on this machine: name a run, or its agent's pid", f"there: {there}")
-    found = [agent for agent in agents if run_id in (None, agent.run_id)]
-    return next(iter(found or [agent for agent in agents if agent.pid == run_id]), None)
+    named = [agent for agent in agents if run_id in (None, agent.run_id)]
+    jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
+    if len(jobs) > 1:
+        there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
+        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (f" of run {run_id}", "name a pid")
+        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine: {hint}", f"there: {there}")
+    return jobs[0][0] if jobs else None
+
+
+def group_by_job(agents: Iterable[LocalAgent]) -> list[list[LocalAgent]]:
+    """Group them by job. An agent that has joined none yet belongs to the first job of its run."""
+    jobs: dict[tuple[str, str], list[LocalAgent]] = {}
+    first: dict[str, list[LocalAgent]] = {}
+    for agent in sorted(agents, key=lambda agent: not agent.job):
+        key = (agent.run_id, agent.job)
+        group = first[agent.run_id] if not agent.job and agent.run_id in first else jobs.setdefault(key, [])
+        first.setdefault(agent.run_id, group)
+        group.append(agent)
+    return list(jobs.values())
 
 
 class QuestionSource:

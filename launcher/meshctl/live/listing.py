@@ -18,7 +18,7 @@ from launcher.meshctl.status.state import build_overview
 from launcher.model.console import format_time
 from launcher.model.errors import TemporaryError
 from launcher.model.text import format_list
-from launcher.observe.local_socket import LocalAgent, SocketSource, list_local_agents
+from launcher.observe.local_socket import LocalAgent, SocketSource, group_by_job, list_local_agents
 from launcher.observe.node_report import RunReport
 from rendezvous.errors import MeshrunError
 
@@ -44,13 +44,14 @@ class ListedRun(Struct, frozen=True, kw_only=True):
 
 def list_runs(jobs: JobStore | None) -> list[ListedRun]:
     """List the runs by name. `jobs`: the store, if one is known. Raises StoreError."""
-    agents: dict[str, list[LocalAgent]] = {}
-    for agent in list_local_agents():
-        agents.setdefault(agent.run_id, []).append(agent)
+    jobs_here = group_by_job(list_local_agents())
     stored = {run_id: _read_stored(jobs, run_id) for run_id in jobs.list_runs()} if jobs is not None else {}
+    only_stored: list[tuple[str, list[LocalAgent]]] = [
+        (run_id, []) for run_id in stored.keys() - {job[0].run_id for job in jobs_here}
+    ]
     found = []
-    for run_id in sorted({*agents, *stored}):
-        here = agents.get(run_id, [])
+    listed = [*((job[0].run_id, job) for job in jobs_here), *only_stored]
+    for run_id, here in sorted(listed, key=lambda run: (run[0], [agent.pid for agent in run[1]])):
         phase, now = _ask(here) if here else ("", "")
         if not phase and run_id in stored:  # a job of one machine may have the name of an old one in the store
             phase, now = stored[run_id]

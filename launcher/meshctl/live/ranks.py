@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.meshctl.live.log_lines import escape_controls
 from launcher.meshctl.live.tables import Column, format_age, format_size, format_table
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
@@ -28,7 +29,7 @@ def describe_ranks(report: RunReport, width: int = 0) -> str:
     if report.missing:
         rest.append(f"{format_names(report.missing)}: no answer")
     if rest:
-        parts.append("\n".join(rest))
+        parts.append("\n".join(map(escape_controls, rest)))
     return "\n\n".join(parts) or f"run {report.run_id} has no workers"
 
 

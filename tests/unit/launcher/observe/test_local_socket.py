@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from launcher.model.errors import UsageError
-from launcher.observe.local_socket import LocalAgent, choose_agent
+from launcher.observe.local_socket import LocalAgent, choose_agent, group_by_job
 
 
-def make_agent(run_id: str, pid: int) -> LocalAgent:
-    return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0")
+def make_agent(run_id: str, pid: int, job: str = "") -> LocalAgent:
+    return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", job=job)
 
 
 def test_a_run_is_found_by_its_name_before_any_agent_is_by_its_pid() -> None:
@@ -26,3 +26,17 @@ def test_without_a_name_there_must_be_one_run() -> None:
     assert choose_agent([], None) is None
     with pytest.raises(UsageError, match="2 jobs run on this machine"):
         choose_agent([*agents, make_agent("other", 43)], None)
+
+
+def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
+    agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
+    with pytest.raises(UsageError, match="2 jobs of run exp run on this machine: name a pid") as refused:
+        choose_agent(agents, "exp")
+    assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
+    assert choose_agent(agents, "42") == agents[1]
+
+
+def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
+    agents = [make_agent("exp", 41), make_agent("exp", 42, "j1"), make_agent("other", 43)]
+    assert group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
+    assert choose_agent(agents, "exp") == agents[1]
