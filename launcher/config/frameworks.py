@@ -1,9 +1,10 @@
 """The frameworks whose variables the workers get: torchrun's always, and those of the framework that they use.
 
 A launcher does not know which framework a script imports, only which it could import: where JAX is installed and torch
-is not, it will be JAX. Both packages are searched the way Python does it, without importing either. Workers may run in
-another Python than this one (PYTHON_EXEC); starting that only to query it might start a profiler or a container as
-well, so then the package directories of such a Python are searched.
+is not, it will be JAX, and where Paddle is installed and neither of them, Paddle. The packages are searched the way
+Python does it, without importing any. Workers may run in another Python than this one (PYTHON_EXEC); starting that only
+to query it might start a profiler or a container as well, so then the package directories of such a Python are
+searched.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def choose_environments(
         own, reason = "jax", "JAX: there are TPU chips, and no torch_xla"
     elif not tpu and finds("torch") is False and finds("jax"):
         own, reason = "jax", "JAX: Python finds jax and no torch"
+    elif not tpu and finds("torch") is False and finds("jax") is False and finds("paddle"):
+        own, reason = "paddle", "Paddle: Python finds paddle, no torch and no jax"
     if not own:
         return EnvironmentChoice(("torch", *tpu), "")
     return EnvironmentChoice(("torch", own, *tpu), f"workers get the variables of {reason}")

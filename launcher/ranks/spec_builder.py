@@ -358,6 +358,10 @@ def make_environments(choice: EnvironmentChoice, config: Config, environ: Mappin
             from launcher.ranks.environments.jax import JaxEnvironment
 
             found.append(JaxEnvironment(**binding, mpi_reason=detect_mpi(config.python, environ)))
+        elif name == "paddle":
+            from launcher.ranks.environments.paddle import PaddleEnvironment
+
+            found.append(PaddleEnvironment(**binding))
         elif name in ("tpu", "xla"):
             from launcher.ranks.environments import tpu
 

@@ -17,7 +17,7 @@ EXCEPTION_MAX = 200  # characters
 _PEER_LOSS = (
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
     r"|Socket (?:closed|Timeout)|recvValue failed|failed to recv, got 0 bytes|Connection was likely closed"
-    r"|caused pair closure"
+    r"|caused pair closure|transport/tcp/pair\.cc:\d+\] TIMEOUT self_rank"  # the latter is how Paddle's gloo says it
     r"|(?<!connected to )(?<!Notified )coordination service|CoordinationService/"
     r"|JAX distributed service detected fatal errors"
     r"|process group .* (?:aborted|terminated)|Watchdog caught collective operation timeout"

@@ -58,7 +58,7 @@ from launcher.placement.adapter.description import NodeAssignment
 VERSION = 1
 NO_SCRIPT = "SCRIPT"
 """Represents the script where none is given."""
-FRAMEWORKS = ("torch", "jax", "torch_xla")
+FRAMEWORKS = ("torch", "jax", "torch_xla", "paddle")
 NO_FRAMEWORK = "workers get torchrun's variables: nothing speaks for another framework"
 
 

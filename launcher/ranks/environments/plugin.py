@@ -16,7 +16,7 @@ class PluginEnvironment:
     """Raises UsageError if there is no such plug-in; `requested_by`: the option that named it."""
 
     def __init__(self, name: str, requested_by: str) -> None:
-        self._plugin = plugins.load(GROUP, name, requested_by, built_in=("auto", "torch", "jax", "xla"))
+        self._plugin = plugins.load(GROUP, name, requested_by, built_in=("auto", "torch", "jax", "paddle", "xla"))
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return the plug-in's variables. Raises UsageError if it fails, or returns what an environment cannot hold."""

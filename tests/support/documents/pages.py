@@ -124,7 +124,13 @@ def anchors(page: Path) -> set[str]:
 
 
 # Headings of the page, and the environment that sets what is below: "" every one.
-FRAMEWORKS = {"In every worker": "", "Under JAX": "jax", "On TPU chips": "tpu", "Under torch_xla": "xla"}
+FRAMEWORKS = {
+    "In every worker": "",
+    "Under JAX": "jax",
+    "Under Paddle": "paddle",
+    "On TPU chips": "tpu",
+    "Under torch_xla": "xla",
+}
 
 
 class Variable(NamedTuple):

@@ -60,14 +60,14 @@ def told(name: str) -> set[str]:
     return {re.sub("_(DP|TP)_", "_<AXIS>_", variable) for variable in found}
 
 
-@pytest.mark.parametrize("name", ["torch", "jax", "tpu", "xla"])
+@pytest.mark.parametrize("name", ["torch", "jax", "paddle", "tpu", "xla"])
 def test_every_variable_that_a_framework_s_workers_get_has_a_row(name: str) -> None:
     shown = {kind.variable for kind in KINDS.values()}  # these are rules of devices
     missing = told(name) - {row.name for row in VARIABLES} - shown
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["torch", "jax", "tpu", "xla"])
+@pytest.mark.parametrize("name", ["torch", "jax", "paddle", "tpu", "xla"])
 def test_a_row_of_a_framework_is_a_variable_that_its_environment_sets(name: str) -> None:
     framework = "" if name == "torch" else name
     # What is not the framework's is the agent's: a real worker shows it (tests/end_to_end/test_worker_variables.py).

@@ -28,6 +28,10 @@ def choice(framework: str, device: Device, *installed: str, unknown: bool = Fals
         (CPU, ("torch", "jax"), ("torch",)),
         (CPU, ("jax",), ("torch", "jax")),
         (CPU, (), ("torch",)),
+        (CPU, ("paddle",), ("torch", "paddle")),
+        (CPU, ("paddle", "jax"), ("torch", "jax")),
+        (CPU, ("paddle", "torch"), ("torch",)),
+        (TPU, ("paddle",), ("torch", "tpu")),
         (TPU, ("torch",), ("torch", "tpu")),
         (TPU, ("torch", "jax"), ("torch", "jax", "tpu")),
         (TPU, ("torch", "jax", "torch_xla"), ("torch", "xla", "tpu")),
@@ -36,14 +40,14 @@ def choice(framework: str, device: Device, *installed: str, unknown: bool = Fals
 def test_auto_takes_what_can_be_imported(device: Device, installed: tuple[str, ...], names: tuple[str, ...]) -> None:
     found = choice("auto", device, *installed)
     assert found.names == names
-    assert bool(found.reason) == bool({"jax", "xla"} & set(names))
+    assert bool(found.reason) == bool({"jax", "xla", "paddle"} & set(names))
 
 
 def test_jax_is_not_taken_where_nobody_can_see_whether_torch_is_there() -> None:
     assert choice("auto", CPU, unknown=True) == EnvironmentChoice(("torch",), "")
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax", "xla", "mine"])
+@pytest.mark.parametrize("framework", ["torch", "jax", "paddle", "xla", "mine"])
 def test_what_is_asked_for_is_not_looked_for(framework: str) -> None:
     own = () if framework == "torch" else (framework,)
     assert choice(framework, CPU).names == ("torch", *own)

@@ -21,6 +21,8 @@ ECHOES = [
     "likely indicates that another task died",
     "ValueError: UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by "
     "peer [127.0.0.1]:29584",
+    "RuntimeError: [/paddle/third_party/gloo/gloo/transport/tcp/pair.cc:584] TIMEOUT self_rank = 0 pair_rank = 1 "
+    "peer_str = [127.0.0.1]:2432",
     "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted",
 ]
 CAUSES = [

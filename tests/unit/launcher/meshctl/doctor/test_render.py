@@ -112,4 +112,5 @@ def test_a_framework_of_another_python_is_found_without_starting_it(tmp_path: An
         "torch": {"found": False, "version": None},
         "jax": {"found": True, "version": None},
         "torch_xla": {"found": False, "version": None},
+        "paddle": {"found": False, "version": None},
     }
