@@ -68,6 +68,23 @@ def completion(shell: str) -> None:
     write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
 
 
+@meshctl.command("install-shim", short_help="Put a torchrun that starts meshrun into a directory.")
+@click.argument("directory", metavar="DIR")
+@click.option("--remove", "is_removed", is_flag=True, help="Remove it again.")
+def install_shim(directory: str, is_removed: bool) -> None:
+    """Put a torchrun that starts meshrun into a directory, which stands before torch's own on PATH.
+
+    It is for programs that call torchrun by its name. A torchrun of anything else is never replaced. Programs that
+    import torch.distributed.run, such as accelerate launch, do not see it: start their scripts by meshrun.
+    """
+    from launcher.meshctl import shim
+
+    if is_removed:
+        shim.remove_shim(directory)
+    else:
+        shim.install_shim(directory, os.environ)
+
+
 def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
     return click.option(f"--{name}", metavar=metavar, help=help)
 

@@ -213,7 +213,7 @@ def top(run_id: str | None) -> None:
     run_screen(source)
 
 
-@meshctl.group()
+@meshctl.group(short_help="Say once where the store is, for all commands.")
 def config() -> None:
     """Say once where the store is, so that no command has to name it.
 

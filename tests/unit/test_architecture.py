@@ -60,7 +60,7 @@ BORDERS = {
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.torchrun_plugin": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 6,
+    "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 7,
     # Each command imports what it shows a run with, when it runs.
     "launcher.meshctl.group": 1, "launcher.meshctl.view_commands": 11,
 }  # fmt: skip
