@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.stores.etcd import EtcdServer
 
-CLIENTS = ("torch", "jax", "accelerate", "transformers", "deepspeed")
+CLIENTS = ("torch", "jax", "accelerate", "transformers", "lightning", "torchx", "deepspeed")
 
 
 def pytest_report_header() -> str:
