@@ -23,6 +23,8 @@ JOB_TESTS := $(wildcard tests/network tests/end_to_end)
 COMPAT_TESTS := $(wildcard tests/compat)
 # Libraries that a launcher starts, in an environment of their own: `make slow WHAT=clients`.
 CLIENTS_TESTS := $(wildcard tests/clients)
+# Likewise: `make slow WHAT=paddle`.
+PADDLE_TESTS := $(wildcard tests/paddle)
 # Agents of this version and of an older one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
 
@@ -72,7 +74,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/mkdocs build --strict
 
 clean: ## remove what these targets made
-	rm -rf .venv .demo-venv .clients-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo-venv .clients-venv .paddle-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # `make slow WHAT=soak` makes the target slow-soak. Without WHAT, or with one that does not exist, the choices are listed.
 SLOW := $(shell sed -n 's/^\(slow-[a-z]*\):.*/\1/p' Makefile)
@@ -89,8 +91,8 @@ ATTACK_SECONDS ?= 30
 slow-attacks: .venv/installed servers ## attack a job and its store as another user, ATTACK_SECONDS in each way
 	ATTACK_S=$(ATTACK_SECONDS) .venv/bin/pytest tests/store/test_served_unauthenticated.py tests/end_to_end/test_conflicting_agents.py tests/end_to_end/test_attacks.py
 
-# Ten minutes, and more the first time: DeepSpeed compiles.
-slow-clients: .clients-venv/installed servers ## real libraries under meshrun on CPUs: torch, JAX, accelerate, transformers, DeepSpeed
+# A quarter of an hour, and more the first time: DeepSpeed compiles.
+slow-clients: .clients-venv/installed servers ## real libraries under meshrun on CPUs: torch, JAX, accelerate, Lightning, TorchX ...
 	.clients-venv/bin/pytest $(CLIENTS_TESTS) -rs --durations=0 --durations-min=1
 
 # Eight minutes on a quiet machine, nearly all of them torchrun's.
@@ -141,6 +143,10 @@ slow-stores: .venv/installed servers ## compare every kind of store with the mod
 
 slow-traces: .venv/installed ## replay all 2,000 frozen traces of the simulation
 	FREEZE_SEEDS=2000 .venv/bin/pytest tests/protocol/test_frozen_traces.py
+
+# Two minutes.
+slow-paddle: .paddle-venv/installed ## PaddlePaddle under meshrun on CPUs: restarts, a lost node, stops
+	.paddle-venv/bin/pytest $(PADDLE_TESTS) -rs
 
 # The version whose agents meet those of today.
 OLD_VERSION ?= 38525e974b9ed3122daf435edc6ebbc5cbbd7a53
@@ -213,6 +219,14 @@ servers browser shells:
 	.clients-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[examples,clients]' pytest psutil setuptools
 	DS_BUILD_OPS=0 .clients-venv/bin/python $(PIP) --no-build-isolation deepspeed || \
 		echo "deepspeed cannot be installed here: its tests are skipped"
+	touch $@
+
+# Paddle wants another opt-einsum than JAX.
+.paddle-venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .paddle-venv
+	sed '/^opt-einsum==/d' constraints.txt > .paddle-venv/constraints.txt
+	.paddle-venv/bin/python -m pip install --quiet --constraint .paddle-venv/constraints.txt \
+		--config-settings editable_mode=compat --editable . paddlepaddle scikit-learn pytest
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.
