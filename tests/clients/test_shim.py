@@ -66,7 +66,7 @@ def test_the_trainer_of_transformers_trains_under_it(tmp_path: Path) -> None:
     ("package", "words"),
     [
         ("torch", ("python", "-m", "torch.distributed.run", "--nproc_per_node=2")),
-        ("accelerate", ("accelerate", "launch", "--cpu", "--num_processes=2", "--num_machines=1")),
+        ("accelerate", ("accelerate", "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1")),
         ("lightning", ("fabric", "run", "--accelerator=cpu", "--devices=2")),
     ],
     ids=["torch.distributed.run", "accelerate launch", "fabric run"],
