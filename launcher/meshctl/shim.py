@@ -43,19 +43,19 @@ def install_shim(directory: str, environ: Mapping[str, str]) -> None:
     It gets its name when it has run once, so there is no broken one at any time. Raises UsageError if the directory
     has another torchrun, if it cannot be written, or if the shim does not run there.
     """
+    if not os.path.isdir(directory):
+        raise UsageError(f"{directory!r} is no directory", f"mkdir -p {_quote(directory)}" if directory else None)
     directory = os.path.abspath(directory)
     path = os.path.join(directory, NAME)
-    if not os.path.isdir(directory):
-        raise UsageError(f"{sanitize(directory)} is no directory", f"mkdir -p {_quote(directory)}")
     if _read_owner(path) == "foreign":
         raise UsageError(
-            f"{sanitize(path)} is not of meshctl install-shim, and is left as it is",
+            f"{sanitize(path)} was not {_MARK}, and is left as it is",
             f"another directory, before {sanitize(directory)} on PATH, makes the shim the {NAME} that is found",
         )
     part = f"{path}.{os.getpid()}.part"
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777), "w") as file:
-            file.write(render_shim(sys.executable))
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777), "wb") as file:
+            file.write(os.fsencode(render_shim(sys.executable)))
             file.flush()
             os.fsync(file.fileno())
         _require_runs(part, path, environ)
@@ -76,7 +76,7 @@ def remove_shim(directory: str) -> None:
     path = os.path.join(os.path.abspath(directory), NAME)
     owner = _read_owner(path)
     if owner == "foreign":
-        raise UsageError(f"{sanitize(path)} is not of meshctl install-shim, and is left as it is")
+        raise UsageError(f"{sanitize(path)} was not {_MARK}, and is left as it is")
     try:
         if owner:
             os.unlink(path)
@@ -113,7 +113,7 @@ def _read_owner(path: str) -> str:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return "foreign"
         with open(path, "rb") as file:
-            return "ours" if _MARK.encode() in file.read(4096) else "foreign"
+            return "ours" if _MARK.encode() in file.read(8192) else "foreign"
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -78,7 +78,9 @@ def test_a_torchrun_of_something_else_is_left_alone(tmp_path: Path, call: Call, 
     for option in ((), ("--remove",)):
         done = call("meshctl", "install-shim", *option, str(path.parent), cwd=tmp_path)
         assert done.code == 2
-        assert done.err.startswith(f"meshctl: error: {path} is not of meshctl install-shim, and is left as it is\n")
+        assert done.err.startswith(
+            f"meshctl: error: {path} was not written by meshctl install-shim, and is left as it is\n"
+        )
     assert os.lstat(path).st_ino == before.st_ino
     assert os.listdir(path.parent) == ["torchrun"]
 
@@ -100,7 +102,21 @@ def test_a_directory_that_takes_no_files_is_said(tmp_path: Path, call: Call) -> 
     assert done.code == 2
     assert done.err.startswith("meshctl: error: /proc/torchrun cannot be written: ")
     done = call("meshctl", "install-shim", "not there", cwd=tmp_path)
-    assert done.err == f"meshctl: error: {tmp_path}/not there is no directory\nhint: mkdir -p '{tmp_path}/not there'\n"
+    assert done.err == "meshctl: error: 'not there' is no directory\nhint: mkdir -p 'not there'\n"
+    assert call("meshctl", "install-shim", "", cwd=tmp_path).err == "meshctl: error: '' is no directory\n"
+
+
+def test_a_path_of_python_that_is_not_utf_8_is_refused(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "\udcff" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    done = call("meshctl", "install-shim", str(tmp_path), cwd=tmp_path)
+    assert done.code == 2
+    assert "would not start meshrun: exit code 1" in done.err
+    assert not list(tmp_path.glob("torchrun*"))
 
 
 def test_a_shim_that_would_not_start_meshrun_is_not_left_there(tmp_path: Path, call: Call) -> None:
