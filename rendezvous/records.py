@@ -47,9 +47,10 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Spec(Record, frozen=True, kw_only=True):
-    """What every agent of a job must agree on before it may join. `digest` covers the command and its arguments.
+    """What the agents of a job must agree on before they may join, as its first one has it; see `member.refusal`.
 
-    `word_codes`: WORD_CODE_LENGTH letters for each word of the command; see `member.refusal`.
+    `digest` covers the command and its arguments. `word_codes`: WORD_CODE_LENGTH letters for each word of the command,
+    which may end early. `shared_options`: like `limits`, but an agent without one of them has no objection to it.
     """
 
     mesh: str
@@ -57,6 +58,7 @@ class Spec(Record, frozen=True, kw_only=True):
     digest: str
     has_secret: bool = False
     word_codes: str = ""
+    shared_options: str = ""
 
 
 class Member(Record, frozen=True, kw_only=True):

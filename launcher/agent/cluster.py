@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
 _PAUSE_S = 0.1  # between two probes
 MEASURED_LEVELS = ("spine", "leaf")
-CODED_WORDS_MAX = 256  # of a command, each of which has a code of 4 letters in the job's record
+CODED_WORDS_MAX = 256  # of a command, from its first: each has a code of 4 letters in the job's record
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
@@ -114,6 +114,7 @@ class ClusterMembership(NodeMembership):
                 digest=_hash(_list_words(config)),
                 has_secret=bool(startup.credentials.secret),
                 word_codes=make_word_codes(config, startup.credentials.secret),
+                shared_options="" if config.framework == "auto" else f"--framework {config.framework}",
             ),
             node_name=startup.name,
             boot_id=startup.boot_id,
@@ -309,7 +310,7 @@ def format_agreed_options(config: Config, settings: Settings) -> str:
 
 
 def _list_words(config: Config) -> list[str]:
-    """Return what all nodes must run alike: the form of the script, the script, and its arguments."""
+    """Return the command: the form of the script, the script, and its arguments."""
     return [config.launch_mode, config.script, *config.script_args]
 
 
@@ -322,13 +323,13 @@ def _hash(words: Sequence[str] | str) -> str:
 def make_word_codes(config: Config, secret: bytes) -> str:
     """Return a code of each word of the command, by which nodes see which of them differ.
 
-    They are keyed by the job's secret and the run. Without a secret, who reads the store can try guesses of a word.
+    They are keyed by the job's secret and the run. Without a secret, who reads the store can try guesses of a word. The
+    script is known by the last part of its path: it may lie elsewhere on another node.
     """
     import hashlib
 
-    words = _list_words(config)
-    if len(words) > CODED_WORDS_MAX:
-        return ""
+    mode, script, *arguments = _list_words(config)
+    words = [mode, os.path.basename(script) or script, *arguments][:CODED_WORDS_MAX]
     key = hashlib.sha256(secret + (config.run_id or "").encode(errors="surrogateescape")).digest()
     codes = (hashlib.blake2b(word.encode(errors="surrogateescape"), key=key).hexdigest() for word in words)
     return "".join(code[:WORD_CODE_LENGTH] for code in codes)

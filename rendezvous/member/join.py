@@ -110,13 +110,18 @@ def _may_join(state: MemberState, now: float) -> bool:
     except RecordError as error:  # a job of another version, or with a secret that this agent does not know
         state.ask(Finish(EXIT_USAGE, str(error), hint=error.hint or ""))
         return False
-    difference = ""
+    difference = others = ""
     if spec is not None and spec != setup.spec:
         from rendezvous.member import refusal
 
         difference = refusal.describe_difference(setup.run_name, spec, setup.spec, setup.command_labels)
+        others = refusal.describe_other_arguments(spec, setup.spec, setup.command_labels)
     if difference:
         state.ask(Finish(EXIT_USAGE, difference, hint=refusal.HINT))
+    elif others and verdict is not None and verdict.kind == "success" and not was_member:
+        # Its exit code would say that this command has succeeded, too.
+        reason = f"{setup.run_name} has already ended: {verdict.reason}; it was started {others}"
+        state.ask(Finish(EXIT_USAGE, reason, hint=refusal.ENDED_HINT))
     elif verdict is not None:
         prefix = "" if was_member else f"{setup.run_name} has already ended: "
         if prefix and verdict.kind == "success":  # which an agent does not report otherwise
@@ -126,6 +131,9 @@ def _may_join(state: MemberState, now: float) -> bool:
         reason = f"node {setup.node.node_name} is drained from {setup.run_name}"
         state.ask(Finish(EXIT_TEMPORARY, reason))
     else:
+        if others and state.membership.other_arguments != others:
+            state.membership.other_arguments = others
+            state.requests.log(f"{setup.run_name} was started {others}; this node keeps its own")
         return True
     return False
 

@@ -1,19 +1,25 @@
 """How the job of an agent differs from the run that it wants to join, in words.
 
-Equal specs are the same job; only a difference needs words, so this module is imported when there is one. Options are
-named with both values. Of the command only which of its words differ: the record has the first letters of a hash of
-each word, and not the words, since a script may have been given a secret. The codes decide nothing; a record of an
-earlier version, or of a very long command, has none.
+Equal specs are the same job; only a difference needs words, so this module is imported when there is one. Some
+differences are refused: of the options that decide which rounds there can be, and of the program, because another one
+is most likely another job under the same name. Arguments of the script may differ from node to node, as under torchrun;
+a remark says that they do.
+
+Options are named with both values. Of the command only which of its words differ: the record has the first letters of
+a hash of each word, and not the words, since a script may have been given a secret. A record of an earlier version has
+no such codes. Then nothing tells arguments from the program, and any difference is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rendezvous.records import WORD_CODE_LENGTH, Spec
 
-HINT = "give all nodes of a run the same command and options, and another run another --rdzv-id"
+HINT = "give all nodes of a run the same program and options, and another run another --rdzv-id"
+ENDED_HINT = "another --rdzv-id makes another run, --on-finished rerun begins this one anew"
 LABELS_MAX = 3
+PROGRAM_WORDS = 2  # of a command, before the arguments: the form of the script, and the script
 RENAMED = {"tolls": "level-costs"}
 """Options that agents tell each other by their former names: the texts of all versions are compared."""
 
@@ -27,13 +33,32 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
         return f"{run_name} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
     differences = [*_compare_options({"--mesh": theirs.mesh}, {"--mesh": ours.mesh})]
     differences += _compare_options(_split_options(theirs.limits), _split_options(ours.limits))
+    run_options, own_options = _split_options(theirs.shared_options), _split_options(ours.shared_options)
+    both = [name for name in own_options if name in run_options]
+    differences += _compare_options({name: run_options[name] for name in both}, own_options, both)
     if differences:
         return f"{run_name} was started {'; '.join(differences)}"
     if theirs.limits != ours.limits:  # as no text that this version writes can
         return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
-    if theirs.digest != ours.digest:
-        return f"{run_name} was started with another command{_compare_words(theirs, ours, labels)}"
-    return ""
+    if theirs.digest == ours.digest:
+        return ""
+    run_codes, own_codes = _split_codes(theirs.word_codes), _split_codes(ours.word_codes)
+    is_known = min(len(run_codes), len(own_codes)) >= PROGRAM_WORDS
+    if is_known and run_codes[:PROGRAM_WORDS] == own_codes[:PROGRAM_WORDS]:
+        return ""
+    words = _compare_words(run_codes[:PROGRAM_WORDS], own_codes[:PROGRAM_WORDS], labels) if is_known else ""
+    return f"{run_name} was started with another command{words}"
+
+
+def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
+    """Describe how this agent's command differs from the run's, "with another command line: --lr differs".
+
+    Empty if it does not. Only for specs that `describe_difference` does not refuse.
+    """
+    if theirs.digest == ours.digest:
+        return ""
+    words = _compare_words(_split_codes(theirs.word_codes), _split_codes(ours.word_codes), labels)
+    return f"with another command line{words}"
 
 
 def _split_options(text: str) -> dict[str, str]:
@@ -42,8 +67,10 @@ def _split_options(text: str) -> dict[str, str]:
     return {f"--{RENAMED.get(name, name)}": value for name, _, value in options}
 
 
-def _compare_options(theirs: dict[str, str], ours: dict[str, str]) -> Iterator[str]:
-    for name in dict.fromkeys((*theirs, *ours)):
+def _compare_options(
+    theirs: Mapping[str, str], ours: Mapping[str, str], names: Iterable[str] | None = None
+) -> Iterator[str]:
+    for name in dict.fromkeys((*theirs, *ours)) if names is None else names:
         run_value, own_value = theirs.get(name), ours.get(name)
         if run_value == own_value:
             continue
@@ -51,10 +78,10 @@ def _compare_options(theirs: dict[str, str], ours: dict[str, str]) -> Iterator[s
         yield f"{with_run}, this agent {'without it' if own_value is None else f'with {name} {own_value}'}"
 
 
-def _compare_words(theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
+def _compare_words(run_codes: list[str], own_codes: list[str], labels: Sequence[str]) -> str:
     """Return the words that differ, as the end of a sentence; empty if they are not known."""
-    run_codes, own_codes = _split_codes(theirs.word_codes), _split_codes(ours.word_codes)
-    if not run_codes or len(own_codes) != len(labels) or run_codes == own_codes:
+    labels = labels[: len(own_codes)]
+    if len(own_codes) != len(labels) or run_codes == own_codes:
         return ""
     if len(run_codes) == len(own_codes):  # the usual case: some values are others
         differ = [label for label, run, own in zip(labels, run_codes, own_codes, strict=True) if run != own]

@@ -70,6 +70,7 @@ class MembershipState:
         self.current: KeyValue | None = None  # the key that names the job, once read
         self.is_current_read = False
         self.is_inspected = False  # the job was read
+        self.other_arguments = ""  # how the command differs from the job's, once that was logged
 
     def move(self, event: str) -> None:
         """Go to the next phase, by the table."""

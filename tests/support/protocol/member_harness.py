@@ -63,14 +63,18 @@ class Bench:
         chance = itertools.count(chance_from)
         self.protocol = MemberMachine(
             settings=Settings(**settings),
-            spec=Spec(mesh="dp=*", limits="1:1", digest=digest),
             node_name="node",
             boot_id="boot",
             worker_port=4000,
             prefix="p",
             run_id="r",
             rng=lambda: next(chance) / 1000,
-            **{"description": "{}", "sizer": _everybody, **(options or {})},
+            **{
+                "spec": Spec(mesh="dp=*", limits="1:1", digest=digest),
+                "description": "{}",
+                "sizer": _everybody,
+                **(options or {}),
+            },
         )
 
     @property

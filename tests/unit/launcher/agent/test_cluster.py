@@ -70,7 +70,15 @@ def test_only_the_codes_of_other_words_are_others() -> None:
     one, other = words("--lr", "0.1")[1], words("--lr", "0.2")[1]
     assert one[:-WORD_CODE_LENGTH] == other[:-WORD_CODE_LENGTH]
     assert one != other
-    assert words(*["x"] * CODED_WORDS_MAX)[1] == "", "a record has a limit"
+    assert len(words(*["x"] * CODED_WORDS_MAX)[1]) == CODED_WORDS_MAX * WORD_CODE_LENGTH, "a record has a limit"
+
+
+def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None:
+    def code(script: str) -> str:
+        return make_word_codes(replace(resolve(), script=script), b"")
+
+    assert code("train.py") == code("/home/me/train.py") == code("./train.py") != code("/home/me/other.py")
+    assert code("package.train") != code("package.test")
 
 
 def test_a_number_is_claimed_after_measuring_which_may_outlast_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:

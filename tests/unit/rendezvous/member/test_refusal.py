@@ -1,10 +1,10 @@
-"""Why an agent is not let into a run, in words: which option, or which word of the command, is another one."""
+"""How an agent's job differs from a run, in words: what is refused, and what may be another on each node."""
 
 from __future__ import annotations
 
 import pytest
 
-from rendezvous.member.refusal import describe_difference
+from rendezvous.member.refusal import describe_difference, describe_other_arguments
 from rendezvous.records import Spec
 
 LIMITS = "--nnodes 1:2 --max-restarts 3"
@@ -47,26 +47,64 @@ def test_options_are_named_with_both_values(theirs: dict[str, str], sentence: st
 @pytest.mark.parametrize(
     ("theirs", "ours", "sentence"),
     [
-        ("script t.py --lr 1", "script t.py --lr 2", ": W3 differs"),
-        ("script t.py --lr 1", "script u.py --lr 2", ": W1, W3 differ"),
-        ("a b c d e f", "a 1 2 3 4 5", ": W1, W2, W3 and 2 more differ"),
-        ("script t.py --lr 1", "script t.py --lr 1 --big", ", without W4"),
-        ("script t.py --lr 1", "script t.py --big --lr 1", ", without W2"),
-        ("script t.py --lr 1 --big", "script t.py --lr 1", ", with 1 more argument after W3"),
-        ("script t.py a b", "script t.py", ", with 2 more arguments after W1"),
-        ("script t.py x y z", "script t.py p q", ": it differs from W2 on"),
-        ("z", "a z", ", without W0"),
-        ("a z", "z", ", with 1 more argument after W0"),
+        ("script t.py --lr 1", "script u.py --lr 1", ": W1 differs"),
+        ("script t.py --lr 1", "script u.py --lr 2", ": W1 differs"),
+        ("path t.py", "script u.py --lr 2", ": W0, W1 differ"),
     ],
 )
-def test_of_a_command_is_said_which_word_differs(theirs: str, ours: str, sentence: str) -> None:
+def test_another_program_is_refused_and_named(theirs: str, ours: str, sentence: str) -> None:
     labels = [f"W{at}" for at in range(len(ours.split()))]
     found = describe(spec(*theirs.split()), spec(*ours.split()), *labels)
     assert found == f"run y was started with another command{sentence}"
 
 
-def test_without_codes_only_that_the_command_is_another_one_is_known() -> None:
+@pytest.mark.parametrize(
+    ("theirs", "ours", "sentence"),
+    [
+        ("script t.py --lr 1", "script t.py --lr 2", ": W3 differs"),
+        ("script t.py b c d e f", "script t.py 2 3 4 5 6", ": W2, W3, W4 and 2 more differ"),
+        ("script t.py --lr 1", "script t.py --lr 1 --big", ", without W4"),
+        ("script t.py --lr 1", "script t.py --big --lr 1", ", without W2"),
+        ("script t.py --lr 1 --big", "script t.py --lr 1", ", with 1 more argument after W3"),
+        ("script t.py a b", "script t.py", ", with 2 more arguments after W1"),
+        ("script t.py x y z", "script t.py p q", ": it differs from W2 on"),
+        ("script t.py", "script t.py", ""),
+    ],
+)
+def test_other_arguments_are_let_in_and_named(theirs: str, ours: str, sentence: str) -> None:
+    labels = tuple(f"W{at}" for at in range(len(ours.split())))
+    run, own = spec(*theirs.split()), spec(*ours.split())
+    run = Spec(mesh=run.mesh, limits=run.limits, digest="of other words", word_codes=run.word_codes)
+    assert describe_difference("run y", run, own, labels) == ""
+    assert describe_other_arguments(run, own, labels) == f"with another command line{sentence}"
+    assert describe_other_arguments(own, own, labels) == ""
+
+
+def test_without_codes_nothing_tells_arguments_from_the_program_and_both_are_refused() -> None:
     for theirs in (spec("a", "b", has_codes=False), Spec(mesh="dp=*", limits=LIMITS, digest="x", word_codes="123")):
-        found = describe(theirs, spec("a", "c"), "A", "C")
-        assert found.startswith("run y was started with another command")
-        assert describe(theirs, spec("a", "c")) == "run y was started with another command"
+        assert describe(theirs, spec("a", "b", "c"), "A", "B", "C") == "run y was started with another command"
+
+
+def test_words_beyond_those_that_have_codes_may_differ() -> None:
+    run, own = spec("script", "t.py", "a"), spec("script", "t.py", "a")
+    run = Spec(mesh=run.mesh, limits=run.limits, digest="more", word_codes=run.word_codes)
+    labels = ("W0", "W1", "W2", "W3", "W4")
+    assert describe_difference("run y", run, own, labels) == ""
+    assert describe_other_arguments(run, own, labels) == "with another command line"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "sentence"),
+    [
+        ("--framework jax", "--framework torch", "with --framework jax, this agent with --framework torch"),
+        ("--framework jax", "", ""),
+        ("", "--framework jax", ""),
+        ("--framework jax", "--framework jax", ""),
+    ],
+)
+def test_a_shared_option_is_compared_where_both_give_it(theirs: str, ours: str, sentence: str) -> None:
+    run, own = (
+        Spec(mesh="dp=*", limits=LIMITS, digest="a", word_codes="00010002", shared_options=text)
+        for text in (theirs, ours)
+    )
+    assert describe(run, own) == (f"run y was started {sentence}" if sentence else "")
