@@ -34,8 +34,8 @@ LaunchMode = Literal["script", "module", "program", "path"]
 
 # Without any of these there is no scheduler to detect.
 SCHEDULER_VARIABLES = (
-    "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX", "LWS_GROUP_SIZE", "PET_NNODES", "PROCESS_ID", "SLURM_JOB_ID",
-    "VC_TASK_INDEX", "WORLD_SIZE",
+    "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX", "LWS_GROUP_SIZE", "PET_NNODES", "PROCESS_ID",
+    "SKYPILOT_NODE_RANK", "SLURM_JOB_ID", "VC_TASK_INDEX", "WORLD_SIZE",
 )  # fmt: skip
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {

@@ -1,7 +1,7 @@
 """Detects a scheduler's environment: the number of nodes, this one's rank, and where they meet.
 
-torchrun needs options for all that; Slurm, Kubernetes and controllers on it set variables, each in its own format. The
-detected values rank between the user's, by flag or variable, and the defaults.
+torchrun needs options for all that; Slurm, SkyPilot, Kubernetes and controllers on it set variables, each in its own
+format. The detected values rank between the user's, by flag or variable, and the defaults.
 
 The risk is to wait for nodes that do not exist. So a scheduler is recognised only by variables that it sets for the
 very command it starts, and that are complete; a shell in an allocation, a worker of another launcher or incomplete
@@ -93,7 +93,9 @@ def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
         if all(environ.get(variable) for variable in variables):
             found = detect_by(controller, variables, environ, hostname)
         if found is not None:
-            between = next((variable for variable in _NESTED_LAUNCHERS if environ.get(variable)), "")
+            own = () if detect_by is not _detect_skypilot or environ.get(_RAY_WORKER) else ("RAY_JOB_ID",)
+            nested = (variable for variable in _NESTED_LAUNCHERS if variable not in own)
+            between = next((variable for variable in nested if environ.get(variable)), "")
             if found.values and between:
                 why = f"this is {_NESTED_LAUNCHERS[between]}, which is not what the controller started"
                 found = Detection(found.controller, found.known_by, f"{between} is set: {why}")
@@ -323,6 +325,48 @@ def _expand_numbers(text: str) -> Iterator[str]:
             yield f"{number:0{len(low)}}"
 
 
+# --- SkyPilot ---
+
+_SKYPILOT = ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_IPS")
+_RAY_WORKER = "RAY_RAYLET_PID"
+
+
+def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, str], __: str) -> Detection:
+    """Detect a node of a SkyPilot task: a job of its `num_nodes`, the first of which serves the store.
+
+    SkyPilot runs the command as a task of its own Ray cluster. It leaves RAY_JOB_ID to it and takes RAY_RAYLET_PID away
+    (`UNSET_RAY_ENV_VARS` of SkyPilot 0.14), so a command that has both is a task of a Ray that the user's command has
+    started. SKYPILOT_NODE_IPS has an address on each line, in the order of the ranks. Jobs of one cluster may share
+    nodes, so the port is derived from the job's number there.
+    """
+
+    def leave_alone(reason: str, *, must_report: bool = True) -> Detection:
+        return Detection(controller, _SKYPILOT, reason, must_report=must_report)
+
+    rank, count = (parse_integer(environ.get(name, "")) for name in _SKYPILOT[:2])
+    if count == 1:
+        return leave_alone("the task has one node", must_report=False)
+    if missing := [name for name in _SKYPILOT if not environ.get(name)]:
+        return leave_alone(f"its variables are incomplete, there is no {' and no '.join(missing)}")
+    addresses = environ[_SKYPILOT[2]].split()
+    if rank is None or count is None or not 0 <= rank < count:
+        found = ", ".join(f"{name}={environ[name]!r}" for name in _SKYPILOT[:2])
+        return leave_alone(f"its variables cannot be read: {found}")
+    if bad := next((address for address in addresses if not is_host(address)), ""):
+        return leave_alone(f"SKYPILOT_NODE_IPS names {bad!r}, which is no address")
+    if len(addresses) != count:
+        return leave_alone(f"SKYPILOT_NODE_IPS names {len(addresses)}, and SKYPILOT_NUM_NODES is {count}")
+    job = parse_integer(environ.get("SKYPILOT_INTERNAL_JOB_ID", ""))
+    port = SERVED_PORT if job is None else _PORT_FIRST + job * 31 % _PORT_COUNT
+    run_id = environ.get("SKYPILOT_TASK_ID", "")
+    origin = "SKYPILOT_TASK_ID"
+    if not run_id or not run_id.isprintable() or "/" in run_id:
+        run_id, origin = addresses[0], _SKYPILOT[2]
+    origins = (_SKYPILOT[1], _SKYPILOT[0], _SKYPILOT[2], origin)
+    endpoint = join_address(addresses[0], port)
+    return _make_job(controller, _SKYPILOT, count, rank, addresses[0], endpoint, run_id, origins)
+
+
 # --- controllers on Kubernetes ---
 
 
@@ -414,6 +458,7 @@ def _detect_indexed_job(
 Detect = Callable[[str, tuple[str, ...], Mapping[str, str], str], Detection | None]
 # The schedulers, and variables that are all set where one is. The first whose detection succeeds counts.
 KNOWN_BY: tuple[tuple[str, Detect, tuple[str, ...]], ...] = (
+    ("SkyPilot", _detect_skypilot, ("SKYPILOT_NODE_RANK",)),
     ("Slurm", _detect_slurm, ("SLURM_JOB_ID",)),
     ("LeaderWorkerSet", _detect_pods, ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")),
     ("Kubeflow JAXJob", _detect_pods, ("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "NUM_PROCESSES", "PROCESS_ID")),

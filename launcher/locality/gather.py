@@ -25,13 +25,14 @@ from launcher.locality.explicit import read_explicit
 from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.merge import SourceResult, keep_usable_levels, merge, merge_rates
+from launcher.locality.skypilot import Source as SkyPilotSource
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.node import Device
 
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
-BUILT_IN = ("slice", "nvlink", "kubernetes", "slurm", "oci", "azure", "gce", "aws")
+BUILT_IN = ("slice", "nvlink", "kubernetes", "slurm", "skypilot", "oci", "azure", "gce", "aws")
 """In order of trust: the hardware, the scheduler that placed this process, the owner of the machine."""
 INFORMATIONAL = ("infiniband", "firmware")
 """Their results have no effect on the plan."""
@@ -39,6 +40,7 @@ _OUTER = ("region", "zone")  # nodes of one job are rarely in two
 _SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
     "kubernetes": KubernetesSource,
     "slurm": SlurmSource,
+    "skypilot": SkyPilotSource,
     "infiniband": InfinibandSource,
     "firmware": FirmwareSource,
 }
@@ -176,6 +178,6 @@ def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:
 def _describe_unknown(levels: Sequence[Level], found: Sequence[SourceResult]) -> str:
     """Return why nothing is known, or nothing that is nearer than a zone, in one sentence."""
     asked = "; ".join(f"{one.source}: {one.reason}" for one in found if one.source not in INFORMATIONAL)
-    why = asked or "no sign of Kubernetes, Slurm or a cloud; --locality sets it"
+    why = asked or "no sign of Kubernetes, Slurm, SkyPilot or a cloud; --locality sets it"
     what = "switch" if levels else "place in the network"
     return f"this node's {what} is unknown: {why}"

@@ -59,6 +59,7 @@ FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
         },
         {"volcano.sh/tor": "leaf", "volcano.sh/hypernode": "spine", "volcano.sh/hypercluster": "core"},
     ),
+    "skypilot": ({"region": "region", "zone": "zone"},),
     "aws": ({"placement/region": "region", "placement/availability-zone": "zone"},),
     "gce": (
         {

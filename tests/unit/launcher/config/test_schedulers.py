@@ -60,6 +60,15 @@ VOLCANO = {
     "VC_WORKER_HOSTS": "train-worker-0.train,train-worker-1.train", "VC_WORKER_NUM": "2",
     "MASTER_ADDR": "train-master-0.train", "MASTER_PORT": "23456", "WORLD_SIZE": "3", "RANK": "1",
 }  # fmt: skip
+# A task of SkyPilot 0.14 with num_nodes: 3, on its second node, as its task_codegen.py sets it. The task is one of
+# SkyPilot's own Ray, of which it leaves the job's id.
+SKYPILOT = {
+    "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "3", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n10.0.0.9",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "8", "SKYPILOT_TASK_ID": "sky-2026-11-20-10-00-00-000000_train-5",
+    "SKYPILOT_INTERNAL_JOB_ID": "5", "RAY_JOB_ID": "05000000",
+}  # fmt: skip
+SKYPILOT_PLACE = f"10.0.0.7:{20480 + 5 * 31}"
+SKYPILOT_RUN = "sky-2026-11-20-10-00-00-000000_train-5"
 INDEXED_JOB = {"JOB_COMPLETION_INDEX": "3"}
 
 
@@ -79,6 +88,14 @@ def nodes(made: Config) -> tuple[int, int | None]:
         (LWS, 4, "serve-1.serve.ai:29400", False, "serve-1.serve.ai", "LeaderWorkerSet: this is node 3 of 4, and ..."),
         (VOLCANO, 3, "train-master-0.train:23456", False, "train-master-0.train",
          "Volcano: this is node 1 of 3, and ..."),
+        (SKYPILOT, 3, SKYPILOT_PLACE, False, SKYPILOT_RUN,
+         "SkyPilot: this is node 1 of 3, and node 0 is 10.0.0.7"),
+        ({**SKYPILOT, "SKYPILOT_NODE_RANK": "0"}, 3, SKYPILOT_PLACE, True, SKYPILOT_RUN,
+         "SkyPilot: this is node 0 of 3"),
+        ({**SKYPILOT, "SKYPILOT_NODE_IPS": "fd00::7\nfd00::8\nfd00::9"}, 3,
+         SKYPILOT_PLACE.replace("10.0.0.7", "[fd00::7]"), False, SKYPILOT_RUN,
+         "SkyPilot: this is node 1 of 3, and node 0 is fd00::7"),
+        ({**SLURM, **SKYPILOT}, 3, SKYPILOT_PLACE, False, SKYPILOT_RUN, "SkyPilot: this is node 1 of 3, and ..."),
     ],
 )  # fmt: skip
 def test_a_controller_that_says_everything_makes_one_job_of_its_nodes(
@@ -140,6 +157,14 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
          "not what the controller started"),
         ({**JAX_JOB, "RAY_JOB_ID": "01"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the controller "
          "started"),
+        ({**SLURM, "RAY_JOB_ID": "01"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the controller "
+         "started"),
+        ({**SKYPILOT, "RAY_RAYLET_PID": "77"}, "RAY_JOB_ID is set: this is a task of Ray, which is not what the "
+         "controller started"),
+        ({**SKYPILOT, "OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK is set: this is a task of mpirun, which is "
+         "not what the controller started"),
+        ({**SKYPILOT, "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_IPS": "10.0.0.7"},
+         "the task has one node"),
     ],
 )  # fmt: skip
 def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str, str], reason: str) -> None:
@@ -176,6 +201,44 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
         assert resolve(*words, environ={**SLURM, **environ}).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({"SKYPILOT_NODE_IPS": ""}, "its variables are incomplete, there is no SKYPILOT_NODE_IPS"),
+        ({"SKYPILOT_NODE_IPS": "", "SKYPILOT_NUM_NODES": ""},
+         "its variables are incomplete, there is no SKYPILOT_NUM_NODES and no SKYPILOT_NODE_IPS"),
+        ({"SKYPILOT_NODE_RANK": "3"}, "its variables cannot be read: SKYPILOT_NODE_RANK='3', SKYPILOT_NUM_NODES='3'"),
+        ({"SKYPILOT_NODE_RANK": "-1"}, "its variables cannot be read: SKYPILOT_NODE_RANK='-1', SKYPILOT_NUM_NODES='3'"),
+        ({"SKYPILOT_NUM_NODES": "0"}, "its variables cannot be read: SKYPILOT_NODE_RANK='1', SKYPILOT_NUM_NODES='0'"),
+        ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NODE_IPS names 3, and SKYPILOT_NUM_NODES is 4"),
+        ({"SKYPILOT_NODE_IPS": "10.0.0.7,10.0.0.8,10.0.0.9"},
+         "SKYPILOT_NODE_IPS names '10.0.0.7,10.0.0.8,10.0.0.9', which is no address"),
+        ({"SKYPILOT_NODE_IPS": "10.0.0.7\n$(hostname)\n10.0.0.9"},
+         "SKYPILOT_NODE_IPS names '$(hostname)', which is no address"),
+    ],
+)  # fmt: skip
+def test_variables_of_skypilot_that_make_no_job_are_reported_and_not_used(environ: dict[str, str], reason: str) -> None:
+    made = resolve(environ={**SKYPILOT, **environ})
+    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (f"SkyPilot: {reason}",))
+    assert resolve("--standalone", environ={**SKYPILOT, **environ}).notes == ()
+
+
+@pytest.mark.parametrize("rubbish", ["", "x", "\n", "1e3", "9" * 5000])
+def test_a_job_of_skypilot_without_a_usable_number_meets_at_the_usual_port(rubbish: str) -> None:
+    made = resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": rubbish})
+    assert made.rdzv_endpoint == "10.0.0.7:29400"
+
+
+@pytest.mark.parametrize("rubbish", ["", "a/b", "a\nb", "\udcff"])
+def test_a_task_of_skypilot_without_a_usable_id_is_named_after_its_first_node(rubbish: str) -> None:
+    assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).run_id == "10.0.0.7"
+
+
+def test_two_jobs_of_one_cluster_of_skypilot_meet_on_different_ports() -> None:
+    ports = {resolve(environ={**SKYPILOT, "SKYPILOT_INTERNAL_JOB_ID": str(job)}).rdzv_endpoint for job in range(200)}
+    assert len(ports) == 200
+
+
 @pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_NODES"])
 @pytest.mark.parametrize("rubbish", ["x", "-1", "1.5", "", " ", "1e3", "\udcff"])
 def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbish: str) -> None:
@@ -184,6 +247,8 @@ def test_rubbish_in_the_variables_of_a_controller_stops_nobody(name: str, rubbis
     assert resolve(environ={**LWS, "LWS_LEADER_ADDRESS": f"{rubbish}/"}).network is None
     assert resolve(environ={"JOB_COMPLETION_INDEX": rubbish}).network is None
     assert resolve(environ={**VOLCANO, "MASTER_PORT": rubbish}).network is None
+    assert resolve(environ={**SKYPILOT, "SKYPILOT_NODE_RANK": rubbish}).network is None
+    assert resolve(environ={**SKYPILOT, "SKYPILOT_NUM_NODES": rubbish}).network is None
 
 
 def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> None:
@@ -209,7 +274,7 @@ def test_what_stands_in_a_variable_is_shown_on_one_line_and_not_at_length() -> N
         ["--master-addr=localhost"],
     ],
 )
-@pytest.mark.parametrize("environ", [SLURM, JAX_JOB, VOLCANO])
+@pytest.mark.parametrize("environ", [SLURM, JAX_JOB, VOLCANO, SKYPILOT])
 def test_who_asks_for_one_node_gets_one(words: list[str], environ: dict[str, str]) -> None:
     with_controller, without = resolve(*words, environ=environ), resolve(*words, environ={})
     assert asdict(with_controller) == asdict(without)

@@ -254,7 +254,8 @@ def test_nobody_waits_for_the_threads_of_sources() -> None:
 
 def test_that_nothing_is_known_is_said_with_what_was_asked(sources: dict[str, Says]) -> None:
     assert resolve_locality(config(), {}, names=NAMES).remarks == (
-        "this node's place in the network is unknown: no sign of Kubernetes, Slurm or a cloud; --locality sets it",
+        "this node's place in the network is unknown: no sign of Kubernetes, Slurm, SkyPilot or a cloud; --locality "
+        "sets it",
     )
     sources["gce"] = Says("gce", Hints((), "the metadata server does not answer"))
     assert resolve_locality(config(), {}, names=NAMES).remarks == (
