@@ -59,7 +59,7 @@ def run(args: ParsedArgs) -> int:
         if exporter is not None:
             exporter.close()
         if startup is not None:
-            startup.node_lock.release()
+            startup.release()
 
 
 def _make_exporter(config: Config) -> MetricsExporter | None:

@@ -88,6 +88,13 @@ class WorkerSpecBuilder:
         """Whether workers run JAX: they swallow SIGTERM, and abort when another has ended."""
         return "jax" in self._choice.names
 
+    @property
+    def own_cpus(self) -> frozenset[int]:
+        """Return the CPUs that are bound to workers so that these share them with no others."""
+        if self._cpu_binding is None or self._config.numa_binding not in ("exclusive", "core-complex"):
+            return frozenset()
+        return frozenset[int]().union(*(binding.cpus for binding in self._cpu_binding.bindings))
+
     def read_assignment(self, assignment: str) -> NodeAssignment:
         """Return this node's assignment. Raises RecordError if no leader with this job's command can have meant it."""
         share = decode_assignment(assignment)

@@ -409,7 +409,7 @@ def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file" / "places"), str(tmp_path / "file")]
     with pytest.raises(UsageError) as refusal:
-        stale_agents._find_lock_path("a.lock", folders)
+        stale_agents.find_lock_path("a.lock", folders)
     assert str(refusal.value) == (
         f"there is no place for this node's lock: {folders[0]} cannot be made: Not a directory; "
         f"{folders[1]} is not a directory of this user's alone"
@@ -422,7 +422,7 @@ def test_a_full_disk_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(TemporaryError, match="No space left on device"):
-        stale_agents._find_lock_path("a.lock", [str(tmp_path / "places")])
+        stale_agents.find_lock_path("a.lock", [str(tmp_path / "places")])
 
 
 def test_what_another_user_has_made_first_is_passed_over_and_told(
@@ -430,7 +430,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(mode=0o755)
-    assert stale_agents._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
     assert capfd.readouterr().err == (
         f"meshrun: the lock of this node lies in {second}: {first} is not a directory of this user's alone\n"
     )
@@ -440,11 +440,11 @@ def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Pa
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir(mode=0o700)
     (second / "a.lock").touch()
-    assert stale_agents._find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
-    assert stale_agents._find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
+    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
+    assert stale_agents.find_lock_path("b.lock", [str(first), str(second)]) == str(first / "b.lock")
     first.rename(tmp_path / "away")
     second.chmod(0o755)  # no longer ours alone: what lies there does not count
-    assert stale_agents._find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+    assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -10,7 +10,8 @@ are found in the control group, if the agent could create one.
 
 A keeper is given time, since the children that it has adopted cannot be found if it is killed. All other processes of a
 dead agent are killed, and no foreign process under a reused pid can be hit. An agent that lives is not: two agents
-under one name are a mistake that only the user can correct, and the second one reports it and ends.
+under one name are a mistake that only the user can correct, and the second one reports it and ends. Where the user has
+not named them, they get different names (`host_agents`).
 Containers see neither each other's processes nor, as a rule, each other's files.
 
 An agent that ends normally removes the file. Only the holder of its lock may, and a lock counts only if the file is
@@ -69,7 +70,7 @@ class NodeLock(Struct, frozen=True):
             lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(self.path, lock):
+                if is_at(self.path, lock):
                     os.unlink(self.path)
             finally:
                 os.close(lock)
@@ -83,8 +84,8 @@ def take_node_lock(
     `folder`: the directory of the locks, by default one of this user's. Raises TemporaryError with the pids that still
     exist after `limit_s`, and UsageError when there is no directory that only this user can write to.
     """
-    name = _hash_text("\0".join((run_id, node_name, *(environ.get(variable, "") for variable in _VISIBLE_DEVICES))))
-    path = _find_lock_path(f"{name}.lock", [folder] if folder else _list_lock_dirs())
+    name = hash_text("\0".join((run_id, node_name, *list_visible_devices(environ))))
+    path = find_lock_path(f"{name}.lock", [folder] if folder else list_lock_dirs())
     spared = {os.getpid(), *list_ancestors(os.getpid())}
     began = time.monotonic()
     deadline, agentless_since, has_logged = began + limit_s, math.inf, False
@@ -122,13 +123,18 @@ def take_node_lock(
         raise
 
 
+def list_visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which devices this agent may use, as far as variables say: agents with others have locks of their own."""
+    return tuple(environ.get(variable, "") for variable in _VISIBLE_DEVICES)
+
+
 def list_running_agents(folder: str = "") -> list[int]:
     """Return the pids of this user's agents on this node, of any run, by their lock files.
 
     The locks themselves are not tried: an agent that starts meanwhile would find its own taken.
     """
     found = []
-    for directory in [folder] if folder else _list_lock_dirs():
+    for directory in [folder] if folder else list_lock_dirs():
         if not os.path.isdir(directory) or _find_fault(directory):
             continue
         with suppress(OSError):
@@ -174,7 +180,7 @@ def _make_group(lock: int, name: str) -> str:
 # --- the lock ---
 
 
-def _list_lock_dirs() -> list[str]:
+def list_lock_dirs() -> list[str]:
     """The directories for locks. All agents of a user on a host must use the same, whatever their environment."""
     uid = os.geteuid()
     # Others cannot create the last two first; but they are only root's, or disappear when the user logs out.
@@ -182,10 +188,11 @@ def _list_lock_dirs() -> list[str]:
     return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
 
 
-def _find_lock_path(file: str, folders: list[str]) -> str:
+def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> str:
     """Return the path of the lock: where an agent has left the file, or else in the first usable directory.
 
-    Raises UsageError, or TemporaryError if only space is lacking.
+    `is_told`: whether to log which it is, if not the first of all. Raises UsageError, or TemporaryError if only space
+    is lacking.
     """
     for folder in folders:
         path = os.path.join(folder, file)
@@ -195,7 +202,7 @@ def _find_lock_path(file: str, folders: list[str]) -> str:
     for folder in folders:
         fault = _find_fault(folder)
         if not fault:
-            if faults:
+            if faults and is_told:
                 log(f"the lock of this node lies in {folder}: {'; '.join(sentence for sentence, _ in faults)}")
             return os.path.join(folder, file)
         faults.append(fault)
@@ -231,8 +238,8 @@ def _lock(path: str) -> int | None:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(path, lock):
-                os.pwrite(lock, f"{os.getpid()} {_read_start_time(os.getpid())}\n".encode().ljust(_OWNER_SIZE), 0)
+            if is_at(path, lock):
+                os.pwrite(lock, f"{os.getpid()} {read_start_time(os.getpid())}\n".encode().ljust(_OWNER_SIZE), 0)
                 return lock
         except BlockingIOError:
             pass
@@ -246,7 +253,7 @@ def _lock(path: str) -> int | None:
     return None
 
 
-def _is_at(path: str, lock: int) -> bool:
+def is_at(path: str, lock: int) -> bool:
     """Whether the open file is still the one of that name: the previous holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(lock), os.lstat(path))
@@ -259,11 +266,11 @@ def _read_agent_pid(path: str) -> str:
     words = _read(path)[:_OWNER_SIZE].split()
     if len(words) != 2 or not words[0].isdigit():
         return ""  # it is about to write it, or was killed before that: it has started nothing
-    is_same = _read_start_time(int(words[0])) == words[1].decode(errors="replace")
+    is_same = read_start_time(int(words[0])) == words[1].decode(errors="replace")
     return words[0].decode() if is_same else ""
 
 
-def _read_start_time(pid: int) -> str:
+def read_start_time(pid: int) -> str:
     """Return the start time of a process, in the kernel's ticks; "" if it has ended. It detects a reused pid."""
     found = read_stat(pid)
     return str(found.start_ticks) if found and found.state not in "ZX" else ""
@@ -286,7 +293,7 @@ def _is_leftover(pid: int, name: str, path: str) -> bool:
     mark = f"{LOCK_VARIABLE}={name}-".encode()
     environment = _read(f"/proc/{pid}/environ")
     is_marked = mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
-    return bool(_read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
+    return bool(read_start_time(pid)) and (is_marked or (bool(path) and _has_open(pid, path)))
 
 
 def _is_keeper(pid: int) -> bool:
@@ -318,7 +325,7 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _hash_text(text: str) -> str:
+def hash_text(text: str) -> str:
     import hashlib
 
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -28,6 +28,7 @@ from launcher.agent.startup.addresses import (
     is_numeric,
     is_resolvable,
 )
+from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.stale_agents import NodeLock, take_node_lock
 from launcher.config import credentials
@@ -54,8 +55,9 @@ class Startup(Struct, frozen=True):
     """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
     which it is to serve the store, none if another node does.
 
-    `listener` is for the presence of this node, `node_lock` keeps a second agent off; `boot_id` is the kernel's id of
-    this boot of the machine.
+    `listener` is for the presence of this node, `node_lock` keeps a second agent of its name off; `boot_id` is the
+    kernel's id of this boot of the machine. `host_agents`: the run's agents on this host; None where the user has named
+    this one.
     """
 
     network: StoreConfig
@@ -66,6 +68,7 @@ class Startup(Struct, frozen=True):
     node_lock: NodeLock
     listener: socket.socket
     serves_at: tuple[str, ...]
+    host_agents: HostAgents | None = None
 
     @property
     def presence_address(self) -> str:
@@ -75,6 +78,16 @@ class Startup(Struct, frozen=True):
     def inherited_fds(self) -> tuple[int, ...]:
         """Descriptors that keeper, supervisor and workers hold too."""
         return (self.listener.fileno(), self.node_lock.descriptor)
+
+    def release(self) -> None:
+        """Make way for the next agent of this name."""
+        _release(self.host_agents, self.node_lock)
+
+
+def _release(host_agents: HostAgents | None, place: NodeLock) -> None:
+    if host_agents is not None:
+        host_agents.leave()
+    place.release()
 
 
 @contextmanager
@@ -108,6 +121,9 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     if config.locality_file is not None:  # whether this node is in it is checked later, with its address
         read_file(config.locality_file)
     limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
+    run = config.run_id or "none"
+    if network.backend == "served":  # runs there rarely have names of their own: the store distinguishes them
+        run = f"{run} at {network.endpoints[0]}"
     serves_at = find_store(config, network, limit_s)
     if serves_at:
         stores.require_h2()
@@ -115,16 +131,19 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
         _, port = split_address(network.endpoints[0])  # the others use another route
         network = replace(network, endpoints=(join_address(serves_at[0], port),))
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
-    name = config.node_name or os.uname().nodename
-    run = config.run_id or "none"
-    if network.backend == "served":  # runs there rarely have names of their own: the store distinguishes them
-        run = f"{run} at {network.endpoints[0]}"
-    place = take_node_lock(run, name, environ)
+    host_agents = None
+    if config.node_name:
+        name, place = config.node_name, take_node_lock(run, config.node_name, environ)
+    else:
+        host_agents, place = take_host_place(
+            run, os.uname().nodename, environ, uses_accelerators=_may_use_accelerators(config)
+        )
+        name = host_agents.name
     try:
         require_master_port(config)
         listener = listen(config, address)
     except MeshrunError:
-        place.release()
+        _release(host_agents, place)
         raise
     return Startup(
         network=network,
@@ -135,7 +154,13 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
         node_lock=place,
         listener=listener,
         serves_at=serves_at,
+        host_agents=host_agents,
     )
+
+
+def _may_use_accelerators(config: Config) -> bool:
+    asked = config.devices
+    return config.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
 
 
 def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ class TorchDetector:
         if len(entries) != count or not value:
             entries = [str(index) for index in range(count)]
         devices = tuple(
-            Device(kind=self.kind, index=index, id=f"{self.kind}{index}", visible=entry)
+            Device(kind=self.kind, index=index, id=f"{self.kind}{entry}", visible=entry)
             for index, entry in enumerate(entries)
         )
         return Inventory(devices, f"{count} found by {reason}" if count else reason)

@@ -1,0 +1,251 @@
+"""The agents of one run on this host: what each is called, and which devices it has taken.
+
+A node is called after its host. Where several agents of a run are on one host, as on a laptop where two nodes are
+tried, the second is HOST-2, the third HOST-3. Everything goes by that name: ranks that stay, quarantine, `meshctl
+drain`, and the node lock by which the next agent ends what its predecessor has left (`stale_agents`). So an agent that
+comes again must find its own name, also if others are running, and never one that another has or had. It is recognised
+by the devices that its variables make visible, such as CUDA_VISIBLE_DEVICES; agents for which these are the same are
+interchangeable.
+
+One file for each run, beside the locks, lists the agents, also those that have ended. It is read and written under its
+own lock. It only remembers: an agent is running if its process is, what is left of one is known by its node lock, and a
+file that cannot be read counts as empty.
+
+Two agents with one device would both work, slowly, or run out of its memory, so the second is refused. Agents that were
+given names (--node-name) are not in the list: they are nodes of their own and may share devices.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from launcher.agent.startup.stale_agents import (
+    LIMIT_S,
+    RETRY_S,
+    NodeLock,
+    find_lock_path,
+    hash_text,
+    is_at,
+    list_lock_dirs,
+    list_visible_devices,
+    read_start_time,
+    take_node_lock,
+)
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.model.text import format_list
+from rendezvous import codec
+from rendezvous.errors import RecordError
+from rendezvous.records import name_run
+
+_SHOWN_MAX = 4  # devices in a message
+_Result = TypeVar("_Result")
+
+
+class HostAgent(Struct, frozen=True, kw_only=True):
+    """One agent. `visible`: a hash of what its variables make visible. `pid` 0: it has ended and left nothing.
+
+    `started`: when its process did, in the kernel's ticks. `devices`: the accelerators that it has taken, by id.
+    `cpus`: those to which it has bound its workers, if these are to share them with no other worker.
+    """
+
+    name: str
+    visible: str
+    pid: int
+    started: str
+    devices: tuple[str, ...] = ()
+    cpus: tuple[int, ...] = ()
+
+    @property
+    def is_running(self) -> bool:
+        return self.pid > 0 and read_start_time(self.pid) == self.started
+
+
+class HostAgents:
+    """The agents of a run on this host, among them this one. `path`: of their list."""
+
+    def __init__(self, run_id: str, path: str, *, limit_s: float = LIMIT_S) -> None:
+        self._own = HostAgent(name="", visible="", pid=os.getpid(), started=read_start_time(os.getpid()))
+        self._run_id = run_id
+        self._path = path
+        self._limit_s = limit_s
+
+    @property
+    def name(self) -> str:
+        return self._own.name
+
+    def join(self, host: str, environ: Mapping[str, str], *, uses_accelerators: bool) -> None:
+        """Find a name for this agent, and log it if it is not the host's.
+
+        An agent that has taken the accelerators which this one would take (`uses_accelerators`) may be about to end, as
+        in a quick restart: it is waited for, so that this one gets its name.
+        """
+        deadline, has_logged = time.monotonic() + self._limit_s, False
+        self._own = replace(self._own, visible=hash_text("\0".join(list_visible_devices(environ))))
+        running: list[HostAgent] = []
+
+        def change(agents: list[HostAgent]) -> str:
+            running[:] = self._list_others(agents)
+            may_wait = uses_accelerators and time.monotonic() < deadline
+            if name := _choose_name(agents, running, host, self._own.visible, may_wait=may_wait):
+                self._enter(agents, replace(self._own, name=name))
+            return name
+
+        while not (name := self._change(change)):
+            if not has_logged:
+                has_logged = True
+                log(f"{self._name_agents(running)} is here: waiting up to {self._limit_s:g} s for its end")
+            time.sleep(RETRY_S)
+        if name != host and running:
+            log(f"{self._name_agents(running)} is here, too: this node is called {name}")
+
+    def take_devices(self, devices: Iterable[str], hint: str) -> None:
+        """Note the accelerators of this agent, by id. Raises TemporaryError if another that is running has one."""
+        taken = tuple(dict.fromkeys(devices))
+
+        def change(agents: list[HostAgent]) -> tuple[HostAgent, list[str]] | None:
+            for other in self._list_others(agents):
+                if shared := [device for device in taken if device in other.devices]:
+                    return other, shared
+            self._enter(agents, replace(self._own, devices=taken))
+            return None
+
+        if (found := self._change(change)) is not None:
+            other, shared = found
+            sentence = f"{self._name_agents([other])} is here with {format_list(shared, _SHOWN_MAX)}"
+            raise TemporaryError(f"{sentence}, which this agent would use, too", hint)
+
+    def take_cpus(self, cpus: Iterable[int]) -> str:
+        """Note CPUs that this agent's workers are to have to themselves; return a remark if they do not, else ""."""
+        taken = tuple(sorted(set(cpus)))
+
+        def change(agents: list[HostAgent]) -> str:
+            self._enter(agents, replace(self._own, cpus=taken))
+            others = [other for other in self._list_others(agents) if not set(taken).isdisjoint(other.cpus)]
+            return f"{self._name_agents(others)} is here with workers on the same CPUs" if others else ""
+
+        return self._change(change)
+
+    def leave(self) -> None:
+        """Note that this agent has ended. The list ends with the last agent that may return to its name."""
+
+        def change(agents: list[HostAgent]) -> None:
+            self._enter(agents, replace(self._own, pid=0, started="", devices=(), cpus=()))
+            if all(agent.pid == 0 for agent in agents):
+                os.unlink(self._path)
+
+        with suppress(TemporaryError):  # that the process has ended is seen as well
+            self._change(change)
+
+    def _list_others(self, agents: Iterable[HostAgent]) -> list[HostAgent]:
+        return [agent for agent in agents if agent.name != self.name and agent.is_running]
+
+    def _enter(self, agents: list[HostAgent], own: HostAgent) -> None:
+        self._own = own
+        agents[:] = [*(agent for agent in agents if agent.name != own.name), own]
+
+    def _name_agents(self, agents: Sequence[HostAgent]) -> str:
+        who = format_list([f"{agent.pid} ({agent.name})" for agent in agents], _SHOWN_MAX)
+        return f"agent {who} of {name_run(self._run_id)}"
+
+    # --- the file ---
+
+    def _change(self, change: Callable[[list[HostAgent]], _Result]) -> _Result:
+        """Let `change` read and change the list while no other agent does; return its result."""
+        file = self._open()
+        try:
+            agents = _read(file)
+            before = list(agents)
+            result = change(agents)
+            if agents != before:
+                data = codec.encode(agents) + b"\n"
+                os.pwrite(file, data, 0)
+                os.ftruncate(file, len(data))
+            return result
+        except OSError as error:
+            sentence = f"cannot write {self._path}, the list of this run's agents on this host: {error.strerror}"
+            raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
+        finally:
+            os.close(file)
+
+    def _open(self) -> int:
+        """Open and lock the list. Raises TemporaryError if it stays locked: a stopped agent may hold it."""
+        deadline = time.monotonic() + self._limit_s
+        while True:
+            try:
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                sentence = f"cannot open {self._path}, the list of this run's agents on this host: {error.strerror}"
+                raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_at(self._path, file):  # else its last agent has removed it meanwhile
+                    return file
+            os.close(file)
+            if time.monotonic() >= deadline:
+                raise TemporaryError(
+                    f"{self._path}, the list of this run's agents on this host, was locked for {self._limit_s:g} s",
+                    "an agent of the run may be stopped: see ps -o pid,stat,cmd",
+                )
+            time.sleep(RETRY_S)
+
+
+def take_host_place(
+    run_id: str, host: str, environ: Mapping[str, str], *, uses_accelerators: bool = True, folder: str = ""
+) -> tuple[HostAgents, NodeLock]:
+    """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
+    folders = [folder] if folder else list_lock_dirs()
+    agents = HostAgents(run_id, find_lock_path(f"{hash_text(run_id)}.agents", folders, is_told=False))
+    agents.join(host, environ, uses_accelerators=uses_accelerators)
+    try:
+        return agents, take_node_lock(run_id, agents.name, environ, folder=folder)
+    except BaseException:
+        agents.leave()
+        raise
+
+
+def _choose_name(
+    agents: Sequence[HostAgent], running: Sequence[HostAgent], host: str, visible: str, *, may_wait: bool
+) -> str:
+    """Return a name for one more agent, "" if it is to wait for one of those that are running.
+
+    First the name of an agent like this one that was killed, because something may be left of it, then of one that has
+    ended. The name of an agent unlike this one is kept for that, running or not.
+    """
+    alike = [agent for agent in agents if agent.visible == visible and _parse_number(agent.name, host)]
+    if ended := [agent for agent in alike if agent not in running]:
+        return min(ended, key=lambda agent: (agent.pid == 0, _parse_number(agent.name, host))).name
+    if may_wait and any(agent.devices for agent in alike):
+        return ""
+    used = {agent.name for agent in agents}
+    return next(name for number in range(1, len(used) + 2) if (name := _make_name(host, number)) not in used)
+
+
+def _make_name(host: str, number: int) -> str:
+    return host if number == 1 else f"{host}-{number}"
+
+
+def _parse_number(name: str, host: str) -> int:
+    """Return the number of an agent of this host by its name, 0 for another host's: containers may share a /tmp."""
+    if name == host:
+        return 1
+    digits = name.removeprefix(f"{host}-")
+    return int(digits) if digits != name and digits.isdecimal() else 0
+
+
+def _read(file: int) -> list[HostAgent]:
+    """Read the list; a line that is torn, because its writer was killed, counts as none."""
+    with open(file, "rb", closefd=False) as reader:
+        line = reader.readline()
+    try:
+        return codec.decode(list[HostAgent], line, "the list of agents") if line else []
+    except RecordError:
+        return []

@@ -1,0 +1,297 @@
+"""Several agents of one run on this host: each has a name of its own, finds it again, and shares no device."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.agent.startup import host_agents
+from launcher.agent.startup.host_agents import HostAgents, take_host_place
+from launcher.model.errors import TemporaryError
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family
+from tests.support.waiting import wait_until
+
+# An agent: it takes a place, forks a supervisor with a worker, takes its devices, and waits for a line or for its end.
+AGENT = """
+import os, sys
+from launcher.agent.startup.host_agents import take_host_place
+from launcher.model.errors import TemporaryError
+uses = os.environ.get("USES", "")
+agents, place = take_host_place(sys.argv[2], "host", os.environ, uses_accelerators=uses != "cpu", folder=sys.argv[1])
+os.environ.update(place.environment)
+from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
+from launcher.supervisor.messages import WorkerSpec
+supervisor = Supervisor.fork((place.descriptor,), place.group)
+supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", os.environ["WORKER"]), {}, (), None, None)])
+while not (reports := supervisor.read_reports()): pass
+try:
+    agents.take_devices(uses.removeprefix("cpu").split(), "give it another")
+except TemporaryError as error:
+    print("refused", error, flush=True)
+else:
+    print(agents.name, reports[0].pid, flush=True)
+    sys.stdin.readline()
+supervisor.close(SWEEP_LIMIT_S)
+agents.leave()
+place.release()
+"""
+SLEEP = "exec sleep 1000"
+
+
+class Host:
+    """The agents of one run, started here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_id = f"run-{os.getpid()}-{secrets.token_hex(4)}"
+        self.token = secrets.token_hex(8)
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, uses: str = "cpu", worker: str = SLEEP, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(self.folder), self.run_id],
+            cwd=REPOSITORY,
+            env={**os.environ, "USES": uses, "WORKER": worker, **environment, TOKEN_VARIABLE: self.token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def begin(self, uses: str = "cpu", **environment: str) -> tuple[str, subprocess.Popen[str]]:
+        """The name of one more agent, once its worker runs."""
+        process = self.start(uses, **environment)
+        return name_of(process), process
+
+    def list(self) -> list[dict[str, object]]:
+        (path,) = self.folder.glob("*.agents")
+        found: list[dict[str, object]] = json.loads(path.read_text())
+        return found
+
+
+def name_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return line.split()[0]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """Let an agent end by itself; what it has said."""
+    return process.communicate("\n", timeout=60)[1]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path / "places")
+    yield host
+    kill_family(host.token)
+    for process in host.processes:
+        process.communicate()
+
+
+def test_agents_that_begin_at_once_get_different_names_and_no_gap_is_left(host: Host) -> None:
+    agents = [host.start() for _ in range(20)]
+    names = [name_of(agent) for agent in agents]
+    assert sorted(names) == sorted(["host", *(f"host-{number}" for number in range(2, 21))])
+    for agent in agents:
+        end(agent)
+    assert list(host.folder.iterdir()) == []
+
+
+def test_an_agent_that_is_not_the_first_says_which_are_there(host: Host) -> None:
+    _, first = host.begin()
+    name, second = host.begin()
+    assert name == "host-2"
+    sentence = f"agent {first.pid} (host) of run {host.run_id} is here, too: this node is called host-2"
+    assert sentence in end(second)
+    assert "is here" not in end(first)
+
+
+def test_an_agent_that_was_killed_comes_back_under_its_name_while_others_live(host: Host) -> None:
+    agents = dict(host.begin() for _ in range(3))
+    for name in ("host-2", "host", "host-3"):
+        kill(agents[name])
+        again, agents[name] = host.begin()
+        assert again == name
+
+
+def test_agents_of_different_devices_find_their_names_in_any_order(host: Host) -> None:
+    def begin(device: int) -> tuple[str, subprocess.Popen[str]]:
+        return host.begin(f"GPU-{device}", CUDA_VISIBLE_DEVICES=str(device))
+
+    agents = [begin(device) for device in (0, 1, 2)]
+    assert [name for name, _ in agents] == ["host", "host-2", "host-3"]
+    for _, agent in agents[1:]:
+        kill(agent)
+    assert begin(3)[0] == "host-4", "the name of a killed agent is kept for one with its devices"
+    assert [begin(device)[0] for device in (2, 1)] == ["host-3", "host-2"]
+
+
+def test_an_agent_that_has_ended_is_remembered_as_long_as_others_may_come_back(host: Host) -> None:
+    agents = [host.begin(CUDA_VISIBLE_DEVICES=str(device)) for device in (0, 1, 2)]
+    for _, agent in agents[1:]:
+        end(agent)
+    assert host.begin(CUDA_VISIBLE_DEVICES="2")[0] == "host-3"
+    for agent in host.processes:
+        if agent.poll() is None:
+            end(agent)
+    assert list(host.folder.iterdir()) == []
+    assert host.begin(CUDA_VISIBLE_DEVICES="2")[0] == "host"
+
+
+def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_and_a_sibling_is_spared(host: Host) -> None:
+    orphan_file = host.folder.parent / "orphan"
+    _, sibling = host.begin(CUDA_VISIBLE_DEVICES="0")
+    worker = f"(setsid sleep 1000 >/dev/null 2>&1 & echo $! > {orphan_file}); exec sleep 1000"
+    process = host.start(worker=worker, CUDA_VISIBLE_DEVICES="1")
+    assert name_of(process) == "host-2"
+    orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
+    for pid in (trio := [process.pid, *descendants(process.pid, 2)]):
+        freeze(pid)
+    for pid in reversed(trio):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    assert is_alive(orphan)
+    host.begin(CUDA_VISIBLE_DEVICES="2")
+    assert is_alive(orphan), "another's leftovers"
+    assert host.begin(CUDA_VISIBLE_DEVICES="1")[0] == "host-2"
+    assert not is_alive(orphan)
+    assert sibling.poll() is None
+
+
+def descendants(pid: int, depth: int) -> list[int]:
+    """The first child, its first child, and so on."""
+    (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [child, *(descendants(child, depth - 1) if depth > 1 else [])]
+
+
+def test_two_agents_with_one_device_are_refused_with_pid_and_device(host: Host) -> None:
+    _, first = host.begin("GPU-a GPU-b", CUDA_VISIBLE_DEVICES="0,1")
+    second = host.start("GPU-b GPU-c", CUDA_VISIBLE_DEVICES="1,2")
+    said, _ = second.communicate("\n", timeout=60)
+    assert said == (
+        f"refused agent {first.pid} (host) of run {host.run_id} is here with GPU-b, which this agent would use, too\n"
+    )
+    assert host.begin("GPU-c", CUDA_VISIBLE_DEVICES="2")[0] == "host-3"
+
+
+def test_of_agents_that_claim_a_device_at_once_one_gets_it(host: Host) -> None:
+    agents = [host.start("GPU-a", CUDA_VISIBLE_DEVICES=f"0,{number}") for number in range(6)]
+    names = [name_of(agent) for agent in agents]
+    assert names.count("refused") == 5
+
+
+def test_a_device_is_free_once_its_agent_was_killed(host: Host) -> None:
+    _, first = host.begin("GPU-a", CUDA_VISIBLE_DEVICES="0")
+    kill(first)
+    assert host.begin("GPU-a", CUDA_VISIBLE_DEVICES="0,1")[0] == "host-2"
+
+
+def test_an_agent_that_still_has_the_devices_is_waited_for_and_its_name_taken_over(host: Host) -> None:
+    _, first = host.begin("GPU-a")
+    second = host.start("GPU-a")
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    assert f"agent {first.pid} (host) of run {host.run_id} is here: waiting up to 10 s for its end" in said
+    end(first)
+    assert name_of(second) == "host"
+
+
+def test_an_agent_on_the_cpu_waits_for_nobody(host: Host) -> None:
+    host.begin("GPU-a")
+    assert host.begin("cpu")[0] == "host-2"
+
+
+def test_a_stopped_agent_keeps_its_name(host: Host) -> None:
+    _, first = host.begin()
+    freeze(first.pid)
+    assert host.begin()[0] == "host-2"
+    os.kill(first.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "[", '[{"name": 1}]\n', '{"a": 1}\n', "\xff\n", '[{"name":"host"}]\n', "[" * 100_000]
+)
+def test_a_list_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.agents").write_bytes(text.encode("latin-1"))
+    agents = HostAgents("run", str(tmp_path / "x.agents"))
+    agents.join("host", {}, uses_accelerators=False)
+    assert agents.name == "host"
+    (tmp_path / "x.agents").write_bytes(text.encode("latin-1"))
+    agents.take_devices(["GPU-a"], "")
+    with pytest.raises(TemporaryError):
+        HostAgents("run", str(tmp_path / "x.agents")).take_devices(["GPU-a"], "")
+
+
+def test_names_of_another_host_that_shares_the_directory_are_left_to_it(tmp_path: Path) -> None:
+    """As containers may do: their processes cannot be seen here."""
+    agents, place = take_host_place("run", "other", {}, folder=str(tmp_path / "places"))
+    path = next((tmp_path / "places").glob("*.agents"))
+    path.write_text(path.read_text().replace(f'"pid":{os.getpid()}', '"pid":4194305'))
+    own, own_place = take_host_place("run", "host", {}, folder=str(tmp_path / "places"))
+    assert own.name == "host"
+    for there, lock in ((agents, place), (own, own_place)):
+        there.leave()
+        lock.release()
+
+
+def test_a_list_that_stays_locked_is_named_after_the_limit(tmp_path: Path) -> None:
+    agents = HostAgents("run", str(tmp_path / "x.agents"), limit_s=0.2)
+    other = HostAgents("run", str(tmp_path / "x.agents"))
+    file = other._open()
+    with pytest.raises(TemporaryError, match=r"was locked for 0\.2 s"):
+        agents.join("host", {}, uses_accelerators=False)
+    os.close(file)
+    agents.join("host", {}, uses_accelerators=False)
+    assert agents.name == "host"
+
+
+def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = HostAgents("run", str(tmp_path / "x.agents"))
+    first.join("host", {}, uses_accelerators=False)
+    opened = os.open
+
+    def leave_between(*words: object) -> int:
+        found: int = opened(*words)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        first.leave()
+        return found
+
+    monkeypatch.setattr(os, "open", leave_between)
+    second = HostAgents("run", str(tmp_path / "x.agents"))
+    second.join("host", {}, uses_accelerators=False)
+    assert second.name == "host"
+    assert (tmp_path / "x.agents").exists()
+
+
+def test_workers_bound_to_the_cpus_of_others_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (HostAgents("run", str(tmp_path / "x.agents")) for _ in range(2))
+    for agents in (first, second):
+        agents.join("host", {}, uses_accelerators=False)
+    assert first.take_cpus([0, 1]) == ""
+    assert second.take_cpus([2, 3]) == ""
+    assert second.take_cpus([1, 2]) == f"agent {os.getpid()} (host) of run run is here with workers on the same CPUs"
+
+
+def test_a_name_is_not_taken_for_the_number_of_another(tmp_path: Path) -> None:
+    assert [host_agents._parse_number(name, "h") for name in ("h", "h-2", "h-x", "h2", "i-2", "h-2-3", "h-")] == [
+        1, 2, 0, 0, 0, 0, 0,
+    ]  # fmt: skip
