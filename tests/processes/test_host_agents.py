@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.startup import host_agents
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.model.errors import TemporaryError
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family
@@ -72,11 +70,6 @@ class Host:
         """The name of one more agent, once its worker runs."""
         process = self.start(uses, **environment)
         return name_of(process), process
-
-    def list(self) -> list[dict[str, object]]:
-        (path,) = self.folder.glob("*.agents")
-        found: list[dict[str, object]] = json.loads(path.read_text())
-        return found
 
 
 def name_of(process: subprocess.Popen[str]) -> str:
@@ -230,43 +223,41 @@ def test_a_stopped_agent_keeps_its_name(host: Host) -> None:
 )
 def test_a_list_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.agents").write_bytes(text.encode("latin-1"))
-    agents = HostAgents("run", str(tmp_path / "x.agents"))
-    agents.join("host", {}, uses_accelerators=False)
+    agents = HostAgents("run", "host", str(tmp_path / "x.agents"))
+    agents.join({}, uses_accelerators=False)
     assert agents.name == "host"
     (tmp_path / "x.agents").write_bytes(text.encode("latin-1"))
     agents.take_devices(["GPU-a"], "")
     with pytest.raises(TemporaryError):
-        HostAgents("run", str(tmp_path / "x.agents")).take_devices(["GPU-a"], "")
+        HostAgents("run", "host", str(tmp_path / "x.agents")).take_devices(["GPU-a"], "")
 
 
-def test_names_of_another_host_that_shares_the_directory_are_left_to_it(tmp_path: Path) -> None:
-    """As containers may do: their processes cannot be seen here."""
-    agents, place = take_host_place("run", "other", {}, folder=str(tmp_path / "places"))
-    path = next((tmp_path / "places").glob("*.agents"))
-    path.write_text(path.read_text().replace(f'"pid":{os.getpid()}', '"pid":4194305'))
-    own, own_place = take_host_place("run", "host", {}, folder=str(tmp_path / "places"))
-    assert own.name == "host"
-    for there, lock in ((agents, place), (own, own_place)):
-        there.leave()
-        lock.release()
+def test_hosts_that_share_the_directory_do_not_meet(host: Host) -> None:
+    """As containers may, which have host names of their own and count their devices from 0."""
+    own, place = take_host_place(host.run_id, "other", {}, folder=str(host.folder))
+    own.take_devices(["foo0"], "")
+    assert host.begin("foo0")[0] == "host"
+    assert own.name == "other"
+    own.leave()
+    place.release()
 
 
 def test_a_list_that_stays_locked_is_named_after_the_limit(tmp_path: Path) -> None:
-    agents = HostAgents("run", str(tmp_path / "x.agents"), limit_s=0.2)
-    other = HostAgents("run", str(tmp_path / "x.agents"))
+    agents = HostAgents("run", "host", str(tmp_path / "x.agents"), limit_s=0.2)
+    other = HostAgents("run", "host", str(tmp_path / "x.agents"))
     file = other._open()
     with pytest.raises(TemporaryError, match=r"was locked for 0\.2 s"):
-        agents.join("host", {}, uses_accelerators=False)
+        agents.join({}, uses_accelerators=False)
     os.close(file)
-    agents.join("host", {}, uses_accelerators=False)
+    agents.join({}, uses_accelerators=False)
     assert agents.name == "host"
 
 
 def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = HostAgents("run", str(tmp_path / "x.agents"))
-    first.join("host", {}, uses_accelerators=False)
+    first = HostAgents("run", "host", str(tmp_path / "x.agents"))
+    first.join({}, uses_accelerators=False)
     opened = os.open
 
     def leave_between(*words: object) -> int:
@@ -276,22 +267,16 @@ def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
         return found
 
     monkeypatch.setattr(os, "open", leave_between)
-    second = HostAgents("run", str(tmp_path / "x.agents"))
-    second.join("host", {}, uses_accelerators=False)
+    second = HostAgents("run", "host", str(tmp_path / "x.agents"))
+    second.join({}, uses_accelerators=False)
     assert second.name == "host"
     assert (tmp_path / "x.agents").exists()
 
 
 def test_workers_bound_to_the_cpus_of_others_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (HostAgents("run", str(tmp_path / "x.agents")) for _ in range(2))
+    first, second = (HostAgents("run", "host", str(tmp_path / "x.agents")) for _ in range(2))
     for agents in (first, second):
-        agents.join("host", {}, uses_accelerators=False)
+        agents.join({}, uses_accelerators=False)
     assert first.take_cpus([0, 1]) == ""
     assert second.take_cpus([2, 3]) == ""
     assert second.take_cpus([1, 2]) == f"agent {os.getpid()} (host) of run run is here with workers on the same CPUs"
-
-
-def test_a_name_is_not_taken_for_the_number_of_another(tmp_path: Path) -> None:
-    assert [host_agents._parse_number(name, "h") for name in ("h", "h-2", "h-x", "h2", "i-2", "h-2-3", "h-")] == [
-        1, 2, 0, 0, 0, 0, 0,
-    ]  # fmt: skip

@@ -7,9 +7,9 @@ comes again must find its own name, also if others are running, and never one th
 by the devices that its variables make visible, such as CUDA_VISIBLE_DEVICES; agents for which these are the same are
 interchangeable.
 
-One file for each run, beside the locks, lists the agents, also those that have ended. It is read and written under its
-own lock. It only remembers: an agent is running if its process is, what is left of one is known by its node lock, and a
-file that cannot be read counts as empty.
+One file for each run and name of a host, beside the locks, lists the agents, also those that have ended. It is read and
+written under its own lock. It only remembers: an agent is running if its process is, what is left of one is known by
+its node lock, and a file that cannot be read counts as empty.
 
 Two agents with one device would both work, slowly, or run out of its memory, so the second is refused. Agents that were
 given names (--node-name) are not in the list: they are nodes of their own and may share devices.
@@ -72,9 +72,10 @@ class HostAgent(Struct, frozen=True, kw_only=True):
 class HostAgents:
     """The agents of a run on this host, among them this one. `path`: of their list."""
 
-    def __init__(self, run_id: str, path: str, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, run_id: str, host: str, path: str, *, limit_s: float = LIMIT_S) -> None:
         self._own = HostAgent(name="", visible="", pid=os.getpid(), started=read_start_time(os.getpid()))
         self._run_id = run_id
+        self._host = host
         self._path = path
         self._limit_s = limit_s
 
@@ -82,7 +83,7 @@ class HostAgents:
     def name(self) -> str:
         return self._own.name
 
-    def join(self, host: str, environ: Mapping[str, str], *, uses_accelerators: bool) -> None:
+    def join(self, environ: Mapping[str, str], *, uses_accelerators: bool) -> None:
         """Find a name for this agent, and log it if it is not the host's.
 
         An agent that has taken the accelerators which this one would take (`uses_accelerators`) may be about to end, as
@@ -95,7 +96,7 @@ class HostAgents:
         def change(agents: list[HostAgent]) -> str:
             running[:] = self._list_others(agents)
             may_wait = uses_accelerators and time.monotonic() < deadline
-            if name := _choose_name(agents, running, host, self._own.visible, may_wait=may_wait):
+            if name := _choose_name(agents, running, self._host, self._own.visible, may_wait=may_wait):
                 self._enter(agents, replace(self._own, name=name))
             return name
 
@@ -104,7 +105,7 @@ class HostAgents:
                 has_logged = True
                 log(f"{self._name_agents(running)} is here: waiting up to {self._limit_s:g} s for its end")
             time.sleep(RETRY_S)
-        if name != host and running:
+        if name != self._host and running:
             log(f"{self._name_agents(running)} is here, too: this node is called {name}")
 
     def take_devices(self, devices: Iterable[str], hint: str) -> None:
@@ -203,8 +204,9 @@ def take_host_place(
 ) -> tuple[HostAgents, NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
     folders = [folder] if folder else list_lock_dirs()
-    agents = HostAgents(run_id, find_lock_path(f"{hash_text(run_id)}.agents", folders, is_told=False))
-    agents.join(host, environ, uses_accelerators=uses_accelerators)
+    name = hash_text("\0".join((run_id, host)))
+    agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents", folders, is_told=False))
+    agents.join(environ, uses_accelerators=uses_accelerators)
     try:
         return agents, take_node_lock(run_id, agents.name, environ, folder=folder)
     except BaseException:
@@ -220,7 +222,7 @@ def _choose_name(
     First the name of an agent like this one that was killed, because something may be left of it, then of one that has
     ended. The name of an agent unlike this one is kept for that, running or not.
     """
-    alike = [agent for agent in agents if agent.visible == visible and _parse_number(agent.name, host)]
+    alike = [agent for agent in agents if agent.visible == visible]
     if ended := [agent for agent in alike if agent not in running]:
         return min(ended, key=lambda agent: (agent.pid == 0, _parse_number(agent.name, host))).name
     if may_wait and any(agent.devices for agent in alike):
@@ -234,11 +236,8 @@ def _make_name(host: str, number: int) -> str:
 
 
 def _parse_number(name: str, host: str) -> int:
-    """Return the number of an agent of this host by its name, 0 for another host's: containers may share a /tmp."""
-    if name == host:
-        return 1
     digits = name.removeprefix(f"{host}-")
-    return int(digits) if digits != name and digits.isdecimal() else 0
+    return int(digits) if digits != name and digits.isdecimal() else 1
 
 
 def _read(file: int) -> list[HostAgent]:
