@@ -78,6 +78,26 @@ def test_two_tasks_of_a_slurm_step_are_one_job(tmp_path: Path) -> None:
     assert f"meshrun: Slurm step {job}.0: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
 
 
+def test_two_nodes_of_a_skypilot_task_are_one_job(tmp_path: Path) -> None:
+    job = next(number for number in range(os.getpid(), 1 << 30) if are_free(20480 + number * 31 % 8192))
+    port = 20480 + job * 31 % 8192
+    task = {
+        "SKYPILOT_NODE_IPS": f"{N1.address}\n{N2.address}",
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_INTERNAL_JOB_ID": str(job),
+        "SKYPILOT_TASK_ID": f"sky-2026_train-{job}",
+        "SKYPILOT_CLUSTER_INFO": '{"cluster_name": "c", "cloud": "GCP", "region": "r1", "zone": "r1-a"}',
+        "RAY_JOB_ID": "05000000",
+    }
+    environs = [{**task, "SKYPILOT_NODE_RANK": str(rank)} for rank in (0, 1)]
+    ended, words = run(tmp_path, "--nproc-per-node=1", environs=environs)
+    assert sorted(word[1] for word in words) == ["0", "1"]
+    assert [(word[0], word[4]) for word in words] == [("2", f"sky-2026_train-{job}")] * 2
+    assert f"this agent serves the job's store at {N1.address}:{port}" in ended[0].stderr
+    assert f"meshrun: SkyPilot: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
+    assert all("this node stands at region=r1,zone=r1-a, by skypilot" in one.stderr for one in ended)
+
+
 def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     port = free_port(N1.address, count=2)
     pod = {
