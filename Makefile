@@ -25,6 +25,8 @@ COMPAT_TESTS := $(wildcard tests/compat)
 CLIENTS_TESTS := $(wildcard tests/clients)
 # Likewise: `make slow WHAT=paddle`.
 PADDLE_TESTS := $(wildcard tests/paddle)
+# Tasks that SkyPilot reads, in an environment of its own: `make slow WHAT=skypilot`.
+SKYPILOT_TESTS := $(wildcard tests/skypilot)
 # Agents of this version and of an older one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
 
@@ -74,7 +76,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/mkdocs build --strict
 
 clean: ## remove what these targets made
-	rm -rf .venv .demo-venv .clients-venv .paddle-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .*-venv .witness build site meshrun.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # `make slow WHAT=soak` makes the target slow-soak. Without WHAT, or with one that does not exist, the choices are listed.
 SLOW := $(shell sed -n 's/^\(slow-[a-z]*\):.*/\1/p' Makefile)
@@ -129,6 +131,9 @@ slow-mutants: .venv/installed ## plant faults in the agreement one at a time, an
 slow-optima: .venv/installed ## prove the stored optima of small instances again
 	.venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[optima]'
 	nice .venv/bin/python -m tests.support.placement.optima
+
+slow-skypilot: .sky-venv/installed ## let SkyPilot read the example's and the guide's task files, without a network
+	.sky-venv/bin/pytest $(SKYPILOT_TESTS)
 
 SEEDS ?= 0:20000
 SOAK_PROCESSES ?= 2
@@ -227,6 +232,12 @@ servers browser shells:
 	sed '/^opt-einsum==/d' constraints.txt > .paddle-venv/constraints.txt
 	.paddle-venv/bin/python -m pip install --quiet --constraint .paddle-venv/constraints.txt \
 		--config-settings editable_mode=compat --editable . paddlepaddle scikit-learn pytest
+	touch $@
+
+# A hundred packages, and none of meshrun's: it only reads files. Constraints would tie them to what meshrun is tested with.
+.sky-venv/installed: Makefile
+	$(PYTHON) -m venv .sky-venv
+	.sky-venv/bin/python -m pip install --quiet skypilot==0.14.1 pytest
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.

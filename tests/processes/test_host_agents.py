@@ -116,7 +116,7 @@ def test_an_agent_that_is_not_the_first_says_which_are_there(host: Host) -> None
     assert "is here" not in end(first)
 
 
-def test_an_agent_that_was_killed_comes_back_under_its_name_while_others_live(host: Host) -> None:
+def test_an_agent_that_was_killed_comes_back_under_its_own_name(host: Host) -> None:
     agents = dict(host.begin() for _ in range(3))
     for name in ("host-2", "host", "host-3"):
         kill(agents[name])
@@ -136,7 +136,7 @@ def test_agents_of_different_devices_find_their_names_in_any_order(host: Host) -
     assert [begin(device)[0] for device in (2, 1)] == ["host-3", "host-2"]
 
 
-def test_an_agent_that_has_ended_is_remembered_as_long_as_others_may_come_back(host: Host) -> None:
+def test_an_agent_that_has_ended_is_remembered_while_others_are_there(host: Host) -> None:
     agents = [host.begin(CUDA_VISIBLE_DEVICES=str(device)) for device in (0, 1, 2)]
     for _, agent in agents[1:]:
         end(agent)
@@ -148,7 +148,7 @@ def test_an_agent_that_has_ended_is_remembered_as_long_as_others_may_come_back(h
     assert host.begin(CUDA_VISIBLE_DEVICES="2")[0] == "host"
 
 
-def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_and_a_sibling_is_spared(host: Host) -> None:
+def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Host) -> None:
     orphan_file = host.folder.parent / "orphan"
     _, sibling = host.begin(CUDA_VISIBLE_DEVICES="0")
     worker = f"(setsid sleep 1000 >/dev/null 2>&1 & echo $! > {orphan_file}); exec sleep 1000"
@@ -196,7 +196,7 @@ def test_a_device_is_free_once_its_agent_was_killed(host: Host) -> None:
     assert host.begin("GPU-a", CUDA_VISIBLE_DEVICES="0,1")[0] == "host-2"
 
 
-def test_an_agent_that_still_has_the_devices_is_waited_for_and_its_name_taken_over(host: Host) -> None:
+def test_an_agent_that_still_has_the_devices_is_waited_for(host: Host) -> None:
     _, first = host.begin("GPU-a")
     second = host.start("GPU-a")
     assert second.stderr is not None

@@ -177,8 +177,7 @@ def names() -> Iterator[str]:
     yield f"variables {stale_agents.LOCK_VARIABLE} {shared_page.VARIABLE} {SOCKET_VARIABLE}"
     yield f"group {control_group._PREFIX}"
     yield (
-        "folders "
-        f"{[folder.replace(str(stale_agents.os.geteuid()), 'UID') for folder in stale_agents.list_lock_dirs()]}"
+        f"folders {[folder.replace(str(stale_agents.os.geteuid()), 'UID') for folder in stale_agents.list_lock_dirs()]}"
     )
     offsets = shared_page.NUMBER_SIZE, shared_page.TIMEOUT_MS, shared_page.HEARTBEAT_COUNT, shared_page.POLLED_ROUND
     yield f"board {shared_page.LINE_SIZE} {' '.join(map(str, offsets))}"

@@ -217,7 +217,7 @@ TABLE: tuple[Option, ...] = (
            "torchrun's further settings, and user, password_file."),
     Option("ours", "rdzv-prefix", "meeting", "PREFIX", parse_text, "meshrun",
            "Where the run's keys lie in the store.", field="network"),
-    Option("ours", "node-name", "meeting", "NAME", make_optional(parse_node_name), "the host's name",
+    Option("ours", "node-name", "meeting", "NAME", make_optional(parse_node_name), "the host's name, HOST-2, ...",
            "What this node is called."),
 
     Option("ours", "target-nodes", "waiting", "N", parse_count, "none",

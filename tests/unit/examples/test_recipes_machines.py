@@ -13,8 +13,8 @@ from tests.support.documents.pages import ROOT
 from tests.support.documents.recipes import EXAMPLES, KUBERNETES, documents
 
 MARGIN_S = 15.0
-PAGES = ("bare-metal", "containers", "kubernetes", "slurm")
-FOLDERS = ("bare-metal", "kubernetes", "slurm")
+PAGES = ("bare-metal", "containers", "kubernetes", "skypilot", "slurm")
+FOLDERS = ("bare-metal", "kubernetes", "skypilot", "slurm")
 UNIT = EXAMPLES / "bare-metal" / "meshrun@.service"
 DOCKERFILE = KUBERNETES / "Dockerfile"
 
@@ -68,6 +68,25 @@ def test_the_unit_runs_a_job_of_several_machines_with_secrets_in_files() -> None
     given = credentials.find_variables(environ)
     assert {environ[variable].rpartition("/")[2] for variable in given.values()} == loaded
     assert all(variable.endswith("_FILE") for variable in given.values())
+
+
+def test_the_task_of_skypilot_needs_no_options_for_its_nodes() -> None:
+    (task,) = documents(EXAMPLES / "skypilot" / "train.yaml")
+    environ = {
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NUM_NODES": str(task["num_nodes"]),
+        "SKYPILOT_NODE_IPS": "\n".join(f"10.0.0.{number}" for number in range(task["num_nodes"])),
+        "SKYPILOT_INTERNAL_JOB_ID": "1",
+        "SKYPILOT_TASK_ID": "sky-managed-1",
+        "SKYPILOT_NUM_GPUS_PER_NODE": task["resources"]["accelerators"].partition(":")[2],
+        "RAY_JOB_ID": "01000000",
+    }
+    command = re.sub(r"\$(\w+)", lambda found: environ[found[1]], task["run"])
+    program, *words = shlex.split(command)
+    config = cli.parse(words, environ)
+    assert (program, config.nodes_min, config.nodes_max, config.worker_count) == ("meshrun", 4, 4, 8)
+    assert config.run_id == "sky-managed-1"
+    assert config.notes == ("SkyPilot: this is node 1 of 4, and node 0 is 10.0.0.0",)
 
 
 def test_the_image_gets_one_layer_that_runs_no_shell_in_front_of_the_agent() -> None:

@@ -230,7 +230,7 @@ def test_a_job_of_skypilot_without_a_usable_number_meets_at_the_usual_port(rubbi
 
 
 @pytest.mark.parametrize("rubbish", ["", "a/b", "a\nb", "\udcff"])
-def test_a_task_of_skypilot_without_a_usable_id_is_named_after_its_first_node(rubbish: str) -> None:
+def test_a_task_of_skypilot_without_an_id_is_named_after_its_first_node(rubbish: str) -> None:
     assert resolve(environ={**SKYPILOT, "SKYPILOT_TASK_ID": rubbish}).run_id == "10.0.0.7"
 
 

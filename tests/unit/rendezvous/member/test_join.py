@@ -248,7 +248,7 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
         ("failure", "exit", 9, "run r has already ended: done"),
     ],
 )
-def test_a_command_with_other_arguments_has_not_succeeded_because_an_earlier_one_has(
+def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
     kind: str, on_finished: str, exit_code: int, reason: str
 ) -> None:
     verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason="done")
@@ -259,7 +259,7 @@ def test_a_command_with_other_arguments_has_not_succeeded_because_an_earlier_one
         assert "--on-finished rerun" in end.hint
 
 
-def test_a_member_that_comes_back_to_a_run_that_has_succeeded_meanwhile_has_succeeded_too() -> None:
+def test_a_member_that_comes_back_after_success_has_succeeded_too() -> None:
     """Its own arguments are no reason to say otherwise: it has run them."""
     verdict = Verdict(kind="success", exit_code=0, round=1, reason="done")
     bench = Bench(with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict), options=OTHER)

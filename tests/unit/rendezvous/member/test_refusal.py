@@ -80,7 +80,7 @@ def test_other_arguments_are_let_in_and_named(theirs: str, ours: str, sentence: 
     assert describe_other_arguments(own, own, labels) == ""
 
 
-def test_without_codes_nothing_tells_arguments_from_the_program_and_both_are_refused() -> None:
+def test_without_codes_arguments_are_refused_like_the_program() -> None:
     for theirs in (spec("a", "b", has_codes=False), Spec(mesh="dp=*", limits=LIMITS, digest="x", word_codes="123")):
         assert describe(theirs, spec("a", "b", "c"), "A", "B", "C") == "run y was started with another command"
 
