@@ -69,6 +69,7 @@ class HostAgent(Struct, frozen=True, kw_only=True):
         return self.pid > 0 and read_start_time(self.pid) == self.started
 
 
+# docs/internals/decisions/0054-several-agents-of-one-host.md
 class HostAgents:
     """The agents of a run on this host, among them this one. `path`: of their list."""
 
@@ -103,10 +104,11 @@ class HostAgents:
         while not (name := self._change(change)):
             if not has_logged:
                 has_logged = True
-                log(f"{self._name_agents(running)} is here: waiting up to {self._limit_s:g} s for its end")
+                rival = next(agent for agent in running if agent.visible == self._own.visible and agent.devices)
+                log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for its end")
             time.sleep(RETRY_S)
         if name != self._host and running:
-            log(f"{self._name_agents(running)} is here, too: this node is called {name}")
+            log(f"{self._name_agents(running)} here, too: this node is called {name}")
 
     def take_devices(self, devices: Iterable[str], hint: str) -> None:
         """Note the accelerators of this agent, by id. Raises TemporaryError if another that is running has one."""
@@ -121,7 +123,7 @@ class HostAgents:
 
         if (found := self._change(change)) is not None:
             other, shared = found
-            sentence = f"{self._name_agents([other])} is here with {format_list(shared, _SHOWN_MAX)}"
+            sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
             raise TemporaryError(f"{sentence}, which this agent would use, too", hint)
 
     def take_cpus(self, cpus: Iterable[int]) -> str:
@@ -131,7 +133,7 @@ class HostAgents:
         def change(agents: list[HostAgent]) -> str:
             self._enter(agents, replace(self._own, cpus=taken))
             others = [other for other in self._list_others(agents) if not set(taken).isdisjoint(other.cpus)]
-            return f"{self._name_agents(others)} is here with workers on the same CPUs" if others else ""
+            return f"{self._name_agents(others)} here with workers on the same CPUs" if others else ""
 
         return self._change(change)
 
@@ -154,8 +156,10 @@ class HostAgents:
         agents[:] = [*(agent for agent in agents if agent.name != own.name), own]
 
     def _name_agents(self, agents: Sequence[HostAgent]) -> str:
+        """Return the beginning of a sentence: who is."""
         who = format_list([f"{agent.pid} ({agent.name})" for agent in agents], _SHOWN_MAX)
-        return f"agent {who} of {name_run(self._run_id)}"
+        noun, verb = ("agent", "is") if len(agents) == 1 else ("agents", "are")
+        return f"{noun} {who} of {name_run(self._run_id)} {verb}"
 
     # --- the file ---
 
@@ -172,8 +176,7 @@ class HostAgents:
                 os.ftruncate(file, len(data))
             return result
         except OSError as error:
-            sentence = f"cannot write {self._path}, the list of this run's agents on this host: {error.strerror}"
-            raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
+            raise self._make_error("change", error) from None
         finally:
             os.close(file)
 
@@ -183,20 +186,28 @@ class HostAgents:
         while True:
             try:
                 file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if is_at(self._path, file):
+                        return file
+                    os.close(file)  # its last agent has removed it meanwhile
+                except BaseException:
+                    os.close(file)
+                    raise
+            except BlockingIOError:
+                pass
             except OSError as error:
-                sentence = f"cannot open {self._path}, the list of this run's agents on this host: {error.strerror}"
-                raise TemporaryError(sentence, find_shortage_hint(error.errno)) from None
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_at(self._path, file):  # else its last agent has removed it meanwhile
-                    return file
-            os.close(file)
+                raise self._make_error("open", error) from None
             if time.monotonic() >= deadline:
                 raise TemporaryError(
                     f"{self._path}, the list of this run's agents on this host, was locked for {self._limit_s:g} s",
                     "an agent of the run may be stopped: see ps -o pid,stat,cmd",
                 )
             time.sleep(RETRY_S)
+
+    def _make_error(self, verb: str, error: OSError) -> TemporaryError:
+        sentence = f"cannot {verb} {self._path}, the list of this run's agents on this host: {error.strerror}"
+        return TemporaryError(sentence, find_shortage_hint(error.errno))
 
 
 def take_host_place(

@@ -173,6 +173,29 @@ CASES: tuple[Case, ...] = (
         script=_MEET,
     ),
     case(
+        "two agents of one machine without names",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D}",
+        (
+            "two agents of one machine without names: workers meet",
+            lambda seen: " ".join(seen.file(f"sum-{rank}") for rank in range(2)),
+            "3 3",
+        ),
+        agents=("", ""),
+        script=_MEET,
+    ),
+    case(
+        "other arguments on the other node",
+        f"--nnodes 2 --nproc-per-node 1 {_C10D}",
+        ("other arguments on the other node: both run", succeeds, "runs"),
+        (
+            "other arguments on the other node: sys.argv",
+            lambda seen: "; ".join(sorted(" ".join(worker["argv"][1:]) for worker in seen.workers)),
+            "--part 1; --part 2",
+        ),
+        agents=("train.py --part 1", "train.py --part 2"),
+        target="",
+    ),
+    case(
         "an IPv6 endpoint",
         "--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint [::1]:{port}",
         ("an IPv6 endpoint: two nodes meet", lambda seen: seen.environ("WORLD_SIZE"), "2"),
