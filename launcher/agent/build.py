@@ -27,7 +27,6 @@ from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.round_log import RoundLog, make_recorder
 from launcher.model import mesh as meshes
-from launcher.model.console import log
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
@@ -83,12 +82,9 @@ def build_agent(
         parent=os.environ,
         shared_page=shared_page,
     )
-    if startup is not None:
-        spec_builder.add_variables(startup.node_lock.environment)
-        cpus = spec_builder.own_cpus
-        if startup.host_agents is not None and cpus and (remark := startup.host_agents.take_cpus(cpus)):
-            origin = config.origins["numa_binding"]
-            log(f"{origin} {config.numa_binding}: {remark}; taskset gives each agent CPUs of its own")
+    spec_builder.add_variables(startup.node_lock.environment if startup else {})
+    if startup is not None and startup.host_agents is not None and spec_builder.cpu_binding is not None:
+        startup.host_agents.take_cpus(config, spec_builder.cpu_binding)
     if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         from launcher.ranks import timers
 

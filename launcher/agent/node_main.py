@@ -12,12 +12,10 @@ something to wait for, and the agent itself (`build`) once the node is fit.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launcher.agent.signals import Termination, Wakeup
 from launcher.config.config import Config
-from launcher.hardware.accelerators.contract import find_visible_variable
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
@@ -27,7 +25,6 @@ from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 
 if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
-    from launcher.agent.startup.host_agents import HostAgents
     from launcher.agent.startup.startup import Startup
     from launcher.metrics.exporter import MetricsExporter
 
@@ -98,7 +95,7 @@ def wait_until_ready(
         require_log_space(config)
         slots, reason = make_node_slots(config, os.environ)
         if startup is not None and startup.host_agents is not None:
-            take_devices(startup.host_agents, slots)
+            startup.host_agents.take_devices(slots)
         if fork_server is not None:
             fork_server.start(slots)
         return slots, reason
@@ -112,17 +109,6 @@ def wait_until_ready(
 
     place = startup.node_lock.environment if startup else {}
     return HealthGate(config, supervisor, termination, wakeup, place, fork_server).wait_until_fit(examine)
-
-
-def take_devices(host_agents: HostAgents, slots: Sequence[Slot]) -> None:
-    """Take the accelerators of these slots. Raises TemporaryError if another agent of the run has one of them."""
-    devices = [device for slot in slots for device in slot.devices if device.kind != "cpu"]
-    if devices:
-        variable = devices[0].variable or find_visible_variable(devices[0].kind, os.environ)
-        hint = f"{variable} gives each agent" if variable else "give each agent"
-        host_agents.take_devices(
-            (device.id for device in devices), f"{hint} devices of its own, or --node-name lets it share them"
-        )
 
 
 def require_log_space(config: Config) -> None:

@@ -80,20 +80,13 @@ class WorkerSpecBuilder:
         self._choice = choose_environments(config.framework, devices, config.python, parent)
         self._environments = make_environments(self._choice, config, parent)
         self._routes = _make_routes(config, layout, len(slots))
-        self._cpu_binding = bind_workers(config, slots)
+        self.cpu_binding = bind_workers(config, slots)
         self._has_fork_server = bool(config.preload or config.standby)
 
     @property
     def is_jax(self) -> bool:
         """Whether workers run JAX: they swallow SIGTERM, and abort when another has ended."""
         return "jax" in self._choice.names
-
-    @property
-    def own_cpus(self) -> frozenset[int]:
-        """Return the CPUs that are bound to workers so that these share them with no others."""
-        if self._cpu_binding is None or self._config.numa_binding not in ("exclusive", "core-complex"):
-            return frozenset()
-        return frozenset[int]().union(*(binding.cpus for binding in self._cpu_binding.bindings))
 
     def read_assignment(self, assignment: str) -> NodeAssignment:
         """Return this node's assignment. Raises RecordError if no leader with this job's command can have meant it."""
@@ -131,7 +124,7 @@ class WorkerSpecBuilder:
         for environment in self._environments:
             sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
         sentences += self._routes.list_remarks()
-        sentences += self._cpu_binding.remarks if self._cpu_binding else ()
+        sentences += self.cpu_binding.remarks if self.cpu_binding else ()
         return sentences
 
     def make_specs(
@@ -204,7 +197,7 @@ class WorkerSpecBuilder:
         filters: Mapping[str, LineFilter],
         pump: OutputPump | None,
     ) -> WorkerSpec:
-        binding = self._cpu_binding.bindings[place.local_rank] if self._cpu_binding else None
+        binding = self.cpu_binding.bindings[place.local_rank] if self.cpu_binding else None
         argv = make_argv(self._config, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
             local_rank=place.local_rank,
@@ -230,7 +223,7 @@ class WorkerSpecBuilder:
         variables |= self._extra_variables
         if self._shared_page is not None:
             variables.update(self._shared_page.list_variables(place.local_rank))
-        return variables | make_thread_variables(self._cpu_binding, place.local_rank, self._parent)
+        return variables | make_thread_variables(self.cpu_binding, place.local_rank, self._parent)
 
     def _place_worker(self, round: int, restart_count: int, share: NodeAssignment, local_rank: int) -> WorkerAssignment:
         rank = share.ranks[local_rank]

@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
+from launcher.hardware.cpu_binding import CpuBinding
+from launcher.hardware.node_binding import NodeBinding
 from launcher.model.errors import TemporaryError
+from launcher.model.node import Device, Slot
+from tests.support.options import resolve
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family
 from tests.support.waiting import wait_until
 
@@ -22,6 +26,7 @@ AGENT = """
 import os, sys
 from launcher.agent.startup.host_agents import take_host_place
 from launcher.model.errors import TemporaryError
+from launcher.model.node import Device, Slot
 uses = os.environ.get("USES", "")
 agents, place = take_host_place(sys.argv[2], "host", os.environ, uses_accelerators=uses != "cpu", folder=sys.argv[1])
 os.environ.update(place.environment)
@@ -31,7 +36,9 @@ supervisor = Supervisor.fork((place.descriptor,), place.group)
 supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", os.environ["WORKER"]), {}, (), None, None)])
 while not (reports := supervisor.read_reports()): pass
 try:
-    agents.take_devices(uses.removeprefix("cpu").split(), "give it another")
+    names = uses.removeprefix("cpu").split()
+    devices = [Device(kind="nvidia", index=at, id=name, visible=name) for at, name in enumerate(names)]
+    agents.take_devices([Slot(index=0, devices=tuple(devices))])
 except TemporaryError as error:
     print("refused", error, flush=True)
 else:
@@ -70,6 +77,10 @@ class Host:
         """The name of one more agent, once its worker runs."""
         process = self.start(uses, **environment)
         return name_of(process), process
+
+
+def slot(device: str, kind: str = "nvidia") -> Slot:
+    return Slot(index=0, devices=(Device(kind=kind, index=0, id=device, visible=device),))
 
 
 def name_of(process: subprocess.Popen[str]) -> str:
@@ -227,15 +238,15 @@ def test_a_list_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -
     agents.join({}, uses_accelerators=False)
     assert agents.name == "host"
     (tmp_path / "x.agents").write_bytes(text.encode("latin-1"))
-    agents.take_devices(["GPU-a"], "")
+    agents.take_devices([slot("GPU-a")])
     with pytest.raises(TemporaryError):
-        HostAgents("run", "host", str(tmp_path / "x.agents")).take_devices(["GPU-a"], "")
+        HostAgents("run", "host", str(tmp_path / "x.agents")).take_devices([slot("GPU-a")])
 
 
 def test_hosts_that_share_the_directory_do_not_meet(host: Host) -> None:
     """As containers may, which have host names of their own and count their devices from 0."""
     own, place = take_host_place(host.run_id, "other", {}, folder=str(host.folder))
-    own.take_devices(["foo0"], "")
+    own.take_devices([slot("foo0")])
     assert host.begin("foo0")[0] == "host"
     assert own.name == "other"
     own.leave()
@@ -273,10 +284,28 @@ def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
     assert (tmp_path / "x.agents").exists()
 
 
-def test_workers_bound_to_the_cpus_of_others_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_bound_to_the_cpus_of_others_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first, second = (HostAgents("run", "host", str(tmp_path / "x.agents")) for _ in range(2))
     for agents in (first, second):
         agents.join({}, uses_accelerators=False)
-    assert first.take_cpus([0, 1]) == ""
-    assert second.take_cpus([2, 3]) == ""
-    assert second.take_cpus([1, 2]) == f"agent {os.getpid()} (host) of run run is here with workers on the same CPUs"
+    capfd.readouterr()
+
+    def take(agents: HostAgents, *cpus: int, mode: str = "exclusive") -> str:
+        bindings = tuple(CpuBinding(frozenset({cpu}), "", 1) for cpu in cpus)
+        agents.take_cpus(resolve(f"--numa-binding={mode}"), NodeBinding(bindings, ()))
+        return capfd.readouterr().err
+
+    assert take(first, 0, 1) == take(second, 2, 3) == ""
+    assert take(second, 1, 2, mode="node") == "", "they are shared anyway"
+    assert take(second, 1, 2) == (
+        f"meshrun: --numa-binding exclusive: agent {os.getpid()} (host) of run run is here with workers on the same "
+        "CPUs; taskset gives each agent CPUs of its own\n"
+    )
+
+
+def test_cpus_are_no_devices_that_an_agent_takes(tmp_path: Path) -> None:
+    for _ in range(2):
+        agents = HostAgents("run", "host", str(tmp_path / "x.agents"))
+        agents.join({}, uses_accelerators=True)
+        agents.take_devices([slot("cpu0", kind="cpu")])
+    assert agents.name == "host-2"

@@ -22,7 +22,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,12 +39,18 @@ from launcher.agent.startup.stale_agents import (
     read_start_time,
     take_node_lock,
 )
+from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.model.text import format_list
 from rendezvous import codec
 from rendezvous.errors import RecordError
 from rendezvous.records import name_run
+
+if TYPE_CHECKING:
+    from launcher.config.config import Config
+    from launcher.hardware.node_binding import NodeBinding
+    from launcher.model.node import Slot
 
 _SHOWN_MAX = 4  # devices in a message
 _Result = TypeVar("_Result")
@@ -110,9 +116,12 @@ class HostAgents:
         if name != self._host and running:
             log(f"{self._name_agents(running)} here, too: this node is called {name}")
 
-    def take_devices(self, devices: Iterable[str], hint: str) -> None:
-        """Note the accelerators of this agent, by id. Raises TemporaryError if another that is running has one."""
-        taken = tuple(dict.fromkeys(devices))
+    def take_devices(self, slots: Iterable[Slot]) -> None:
+        """Take the accelerators of these slots. Raises TemporaryError if another agent that is running has one."""
+        devices = [device for slot in slots for device in slot.devices if device.kind != CpuDetector.kind]
+        if not devices:
+            return
+        taken = tuple(dict.fromkeys(device.id for device in devices))
 
         def change(agents: list[HostAgent]) -> tuple[HostAgent, list[str]] | None:
             for other in self._list_others(agents):
@@ -124,18 +133,27 @@ class HostAgents:
         if (found := self._change(change)) is not None:
             other, shared = found
             sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
-            raise TemporaryError(f"{sentence}, which this agent would use, too", hint)
+            variable = devices[0].variable or find_visible_variable(devices[0].kind, os.environ)
+            raise TemporaryError(
+                f"{sentence}, which this agent would use, too",
+                f"{f'{variable} gives' if variable else 'give'} each agent devices of its own, or --node-name lets it "
+                "share them",
+            )
 
-    def take_cpus(self, cpus: Iterable[int]) -> str:
-        """Note CPUs that this agent's workers are to have to themselves; return a remark if they do not, else ""."""
-        taken = tuple(sorted(set(cpus)))
+    def take_cpus(self, config: Config, binding: NodeBinding) -> None:
+        """Note the CPUs that this agent's workers are to have to themselves, and log if another's have some of them."""
+        if config.numa_binding not in ("exclusive", "core-complex"):
+            return
+        taken = frozenset[int]().union(*(one.cpus for one in binding.bindings))
 
-        def change(agents: list[HostAgent]) -> str:
-            self._enter(agents, replace(self._own, cpus=taken))
-            others = [other for other in self._list_others(agents) if not set(taken).isdisjoint(other.cpus)]
-            return f"{self._name_agents(others)} here with workers on the same CPUs" if others else ""
+        def change(agents: list[HostAgent]) -> list[HostAgent]:
+            self._enter(agents, replace(self._own, cpus=tuple(sorted(taken))))
+            return [other for other in self._list_others(agents) if not taken.isdisjoint(other.cpus)]
 
-        return self._change(change)
+        if others := self._change(change):
+            what = f"{config.origins['numa_binding']} {config.numa_binding}"
+            there = f"{self._name_agents(others)} here with workers on the same CPUs"
+            log(f"{what}: {there}; taskset gives each agent CPUs of its own")
 
     def leave(self) -> None:
         """Note that this agent has ended. The list ends with the last agent that may return to its name."""
