@@ -159,6 +159,14 @@ def test_an_agent_that_has_ended_is_remembered_while_others_are_there(host: Host
     assert host.begin(CUDA_VISIBLE_DEVICES="2")[0] == "host"
 
 
+def test_the_name_of_a_killed_agent_comes_before_that_of_an_ended_one(host: Host) -> None:
+    """Something may be left of it."""
+    agents = dict(host.begin() for _ in range(3))
+    end(agents["host"])
+    kill(agents["host-2"])
+    assert [host.begin()[0] for _ in range(2)] == ["host-2", "host"]
+
+
 def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Host) -> None:
     orphan_file = host.folder.parent / "orphan"
     _, sibling = host.begin(CUDA_VISIBLE_DEVICES="0")
@@ -192,7 +200,7 @@ def test_two_agents_with_one_device_are_refused_with_pid_and_device(host: Host) 
     assert said == (
         f"refused agent {first.pid} (host) of run {host.run_id} is here with GPU-b, which this agent would use, too\n"
     )
-    assert host.begin("GPU-c", CUDA_VISIBLE_DEVICES="2")[0] == "host-3"
+    assert host.begin("GPU-c", CUDA_VISIBLE_DEVICES="2")[0] == "host-2", "the name of a refused agent is free"
 
 
 def test_of_agents_that_claim_a_device_at_once_one_gets_it(host: Host) -> None:

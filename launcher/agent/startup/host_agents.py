@@ -126,6 +126,7 @@ class HostAgents:
         def change(agents: list[HostAgent]) -> tuple[HostAgent, list[str]] | None:
             for other in self._list_others(agents):
                 if shared := [device for device in taken if device in other.devices]:
+                    self._forget(agents)  # the name was never that of a node
                     return other, shared
             self._enter(agents, replace(self._own, devices=taken))
             return None
@@ -159,7 +160,8 @@ class HostAgents:
         """Note that this agent has ended. The list ends with the last agent that may return to its name."""
 
         def change(agents: list[HostAgent]) -> None:
-            self._enter(agents, replace(self._own, pid=0, started="", devices=(), cpus=()))
+            if self._own in agents:
+                self._enter(agents, replace(self._own, pid=0, started="", devices=(), cpus=()))
             if all(agent.pid == 0 for agent in agents):
                 os.unlink(self._path)
 
@@ -171,7 +173,11 @@ class HostAgents:
 
     def _enter(self, agents: list[HostAgent], own: HostAgent) -> None:
         self._own = own
-        agents[:] = [*(agent for agent in agents if agent.name != own.name), own]
+        self._forget(agents)
+        agents.append(own)
+
+    def _forget(self, agents: list[HostAgent]) -> None:
+        agents[:] = [agent for agent in agents if agent.name != self.name]
 
     def _name_agents(self, agents: Sequence[HostAgent]) -> str:
         """Return the beginning of a sentence: who is."""
