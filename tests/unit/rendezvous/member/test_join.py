@@ -18,6 +18,7 @@ from rendezvous.events import (
     StoreOutcomeUnknown,
     StoreRequest,
 )
+from rendezvous.member import join
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.protocol.follower import JOB, Follower
@@ -236,6 +237,11 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
     assert bench.store.get(bench.job.make_member_key(bench.protocol.member_id)).first is not None
     said = [action.sentence for action in bench.made if isinstance(action, Log) and "command line" in action.sentence]
     assert said == ["run r was started with another command line: --lr differs; this node keeps its own"]
+    bench.made.clear()
+    join.restart(bench.protocol.state)  # as when another agent has written meanwhile
+    bench.protocol.state.membership.is_current_read = bench.protocol.state.membership.is_inspected = True
+    assert join._may_join(bench.protocol.state, bench.now)
+    assert not bench.protocol.state.requests.actions
     found = bench.store.get(bench.job.spec).first
     assert found is not None
     assert records.decode(Spec, found.value, found.key).word_codes == "aaaabbbbcccc", "it stays the first agent's"
