@@ -28,7 +28,10 @@ from launcher.agent.startup.host_agents import take_host_place
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
 uses = os.environ.get("USES", "")
-agents, place = take_host_place(sys.argv[2], "host", os.environ, uses_accelerators=uses != "cpu", folder=sys.argv[1])
+agents, place = take_host_place(
+    sys.argv[2], "host", "boot", os.environ, uses_accelerators=uses != "cpu", folder=sys.argv[1],
+    node_rank=int(os.environ["NUMBER"]) if "NUMBER" in os.environ else None,
+)
 os.environ.update(place.environment)
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from launcher.supervisor.messages import WorkerSpec
@@ -167,6 +170,23 @@ def test_the_name_of_a_killed_agent_comes_before_that_of_an_ended_one(host: Host
     assert [host.begin()[0] for _ in range(2)] == ["host-2", "host"]
 
 
+def test_an_agent_with_a_number_finds_the_name_of_the_one_that_had_it(host: Host) -> None:
+    agents = [host.begin(NUMBER=str(number))[1] for number in range(3)]
+    for agent in agents[1:]:
+        kill(agent)
+    assert [host.begin(NUMBER=str(number))[0] for number in (2, 1)] == ["host-3", "host-2"]
+    kill(agents[0])
+    assert host.begin(NUMBER="9")[0] == "host", "what is left of another must be ended"
+
+
+def test_after_a_boot_nothing_is_left_and_names_begin_anew(host: Host) -> None:
+    kill(host.begin("GPU-a", CUDA_VISIBLE_DEVICES="0")[1])
+    agents, place = take_host_place(host.run_id, "host", "next boot", {}, folder=str(host.folder))
+    assert agents.name == "host"
+    agents.leave()
+    place.release()
+
+
 def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Host) -> None:
     orphan_file = host.folder.parent / "orphan"
     _, sibling = host.begin(CUDA_VISIBLE_DEVICES="0")
@@ -253,7 +273,7 @@ def test_a_list_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -
 
 def test_hosts_that_share_the_directory_do_not_meet(host: Host) -> None:
     """As containers may, which have host names of their own and count their devices from 0."""
-    own, place = take_host_place(host.run_id, "other", {}, folder=str(host.folder))
+    own, place = take_host_place(host.run_id, "other", "boot", {}, folder=str(host.folder))
     own.take_devices([slot("foo0")])
     assert host.begin("foo0")[0] == "host"
     assert own.name == "other"

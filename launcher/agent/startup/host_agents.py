@@ -4,12 +4,12 @@ A node is called after its host. Where several agents of a run are on one host, 
 tried, the second is HOST-2, the third HOST-3. Everything goes by that name: ranks that stay, quarantine, `meshctl
 drain`, and the node lock by which the next agent ends what its predecessor has left (`stale_agents`). So an agent that
 comes again must find its own name, also if others are running, and never one that another has or had. It is recognised
-by the devices that its variables make visible, such as CUDA_VISIBLE_DEVICES; agents for which these are the same are
-interchangeable.
+by the devices that its variables make visible, such as CUDA_VISIBLE_DEVICES, and among agents for which these are the
+same by its --node-rank; others are interchangeable.
 
-One file for each run and name of a host, beside the locks, lists the agents, also those that have ended. It is read and
-written under its own lock. It only remembers: an agent is running if its process is, what is left of one is known by
-its node lock, and a file that cannot be read counts as empty.
+One file for each run, name of a host and boot of it, beside the locks, lists the agents, also those that have ended. It
+is read and written under its own lock. It only remembers: an agent is running if its process is, what is left of one is
+known by its node lock, and a file that cannot be read counts as empty.
 
 Two agents with one device would both work, slowly, or run out of its memory, so the second is refused. Agents that were
 given names (--node-name) are not in the list: they are nodes of their own and may share devices.
@@ -57,16 +57,18 @@ _Result = TypeVar("_Result")
 
 
 class HostAgent(Struct, frozen=True, kw_only=True):
-    """One agent. `visible`: a hash of what its variables make visible. `pid` 0: it has ended and left nothing.
+    """One agent. `visible`: a hash of what its variables make visible. `node_rank`: None if it was given none.
 
-    `started`: when its process did, in the kernel's ticks. `devices`: the accelerators that it has taken, by id.
-    `cpus`: those to which it has bound its workers, if these are to share them with no other worker.
+    `pid` 0: it has ended and left nothing. `started`: when its process did, in the kernel's ticks. `devices`: the
+    accelerators that it has taken, by id. `cpus`: those to which it has bound its workers, if these are to share them
+    with no other worker.
     """
 
     name: str
     visible: str
     pid: int
     started: str
+    node_rank: int | None = None
     devices: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
 
@@ -90,27 +92,28 @@ class HostAgents:
     def name(self) -> str:
         return self._own.name
 
-    def join(self, environ: Mapping[str, str], *, uses_accelerators: bool) -> None:
+    def join(self, environ: Mapping[str, str], *, uses_accelerators: bool = True, node_rank: int | None = None) -> None:
         """Find a name for this agent, and log it if it is not the host's.
 
         An agent that has taken the accelerators which this one would take (`uses_accelerators`) may be about to end, as
         in a quick restart: it is waited for, so that this one gets its name.
         """
         deadline, has_logged = time.monotonic() + self._limit_s, False
-        self._own = replace(self._own, visible=hash_text("\0".join(list_visible_devices(environ))))
+        visible = hash_text("\0".join(list_visible_devices(environ)))
+        self._own = replace(self._own, visible=visible, node_rank=node_rank)
         running: list[HostAgent] = []
 
         def change(agents: list[HostAgent]) -> str:
             running[:] = self._list_others(agents)
             may_wait = uses_accelerators and time.monotonic() < deadline
-            if name := _choose_name(agents, running, self._host, self._own.visible, may_wait=may_wait):
+            if name := _choose_name(self._own, agents, running, self._host, may_wait=may_wait):
                 self._enter(agents, replace(self._own, name=name))
             return name
 
         while not (name := self._change(change)):
             if not has_logged:
                 has_logged = True
-                rival = next(agent for agent in running if agent.visible == self._own.visible and agent.devices)
+                rival = next(agent for agent in running if agent.visible == visible and agent.devices)
                 log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for its end")
             time.sleep(RETRY_S)
         if name != self._host and running:
@@ -235,13 +238,20 @@ class HostAgents:
 
 
 def take_host_place(
-    run_id: str, host: str, environ: Mapping[str, str], *, uses_accelerators: bool = True, folder: str = ""
+    run_id: str,
+    host: str,
+    boot_id: str,
+    environ: Mapping[str, str],
+    *,
+    uses_accelerators: bool = True,
+    node_rank: int | None = None,
+    folder: str = "",
 ) -> tuple[HostAgents, NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
     folders = [folder] if folder else list_lock_dirs()
-    name = hash_text("\0".join((run_id, host)))
+    name = hash_text("\0".join((run_id, host, boot_id)))
     agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents", folders, is_told=False))
-    agents.join(environ, uses_accelerators=uses_accelerators)
+    agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
         return agents, take_node_lock(run_id, agents.name, environ, folder=folder)
     except BaseException:
@@ -250,16 +260,20 @@ def take_host_place(
 
 
 def _choose_name(
-    agents: Sequence[HostAgent], running: Sequence[HostAgent], host: str, visible: str, *, may_wait: bool
+    own: HostAgent, agents: Sequence[HostAgent], running: Sequence[HostAgent], host: str, *, may_wait: bool
 ) -> str:
-    """Return a name for one more agent, "" if it is to wait for one of those that are running.
+    """Return a name for one more agent, `own`; "" if it is to wait for one of those that are running.
 
     First the name of an agent like this one that was killed, because something may be left of it, then of one that has
     ended. The name of an agent unlike this one is kept for that, running or not.
     """
-    alike = [agent for agent in agents if agent.visible == visible]
+    alike = [agent for agent in agents if agent.visible == own.visible]
     if ended := [agent for agent in alike if agent not in running]:
-        return min(ended, key=lambda agent: (agent.pid == 0, _parse_number(agent.name, host))).name
+
+        def rate(agent: HostAgent) -> tuple[bool, bool, int]:
+            return agent.node_rank != own.node_rank, agent.pid == 0, _parse_number(agent.name, host)
+
+        return min(ended, key=rate).name
     if may_wait and any(agent.devices for agent in alike):
         return ""
     used = {agent.name for agent in agents}

@@ -136,7 +136,12 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
         name, place = config.node_name, take_node_lock(run, config.node_name, environ)
     else:
         host_agents, place = take_host_place(
-            run, os.uname().nodename, environ, uses_accelerators=_may_use_accelerators(config)
+            run,
+            os.uname().nodename,
+            read_boot_id(),
+            environ,
+            uses_accelerators=_may_use_accelerators(config),
+            node_rank=config.node_rank,
         )
         name = host_agents.name
     try:
