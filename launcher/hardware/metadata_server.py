@@ -153,12 +153,45 @@ class _LimitedReader(io.RawIOBase):
         return count
 
 
+AMAZON_OFF = "AWS_EC2_METADATA_DISABLED"
+AMAZON_TOKEN = "X-aws-ec2-metadata-token"
+
+
+def is_amazon_off(environ: Mapping[str, str]) -> bool:
+    """Whether a variable that Amazon's own libraries heed forbids to ask its server."""
+    return environ.get(AMAZON_OFF, "").lower() == "true"
+
+
+def fetch_amazon_token(server: Server, ttl_s: int) -> str:
+    """Return the token for queries to Amazon's server (IMDSv2) in the next `ttl_s` seconds. Raises NoAnswer.
+
+    Every query needs one, and the answer with it must not cross more hops than the machine's owner allows. By default
+    that is one, too few for a container with a network of its own: the server seems not to answer.
+    """
+    try:
+        answer = server.ask("/latest/api/token", {f"{AMAZON_TOKEN}-ttl-seconds": str(ttl_s)}, method="PUT")
+    except NoAnswer as error:
+        raise NoAnswer(f"{error}; in a container its hop limit must be 2 or more") from None
+    token = strip_text(answer.text)
+    if answer.status != 200:
+        off = ": it is turned off for this machine" if answer.status == 403 else ""
+        raise NoAnswer(f"gives no token, it answers {answer.status}{off}")
+    if not is_token(token):
+        raise NoAnswer("gives a token that is none")
+    return token
+
+
 def ask_google(server: Server, key: str, asked: str = "", size_max: int = SIZE_MAX) -> str | None:
     """Return the value of a key of Google's server, None if there is none. Raises NoAnswer, also for another server."""
+    return query_google(server, key, size_max).get_text(asked or key)
+
+
+def query_google(server: Server, key: str, size_max: int = SIZE_MAX) -> HttpResponse:
+    """Return the response of Google's server to a key, whatever its status. Raises NoAnswer for another server, too."""
     answer = server.ask(f"/computeMetadata/v1/{key}", {_FLAVOR: "Google"}, size_max=size_max)
     if answer.headers.get(_FLAVOR.lower()) != "Google":
         raise NoAnswer("is not Google's")
-    return answer.get_text(asked or key)
+    return answer
 
 
 def parse_object(text: str) -> dict[str, Any]:

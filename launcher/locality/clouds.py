@@ -1,10 +1,7 @@
 """The metadata servers of clouds: where the machine under this node is, by the cloud's own word.
 
-A cloud is a row of `CLOUDS`: the signs by which its machines are known, and the function that asks its server for a few
-keys; `keys` has the levels of these. A server is asked only where there is a sign, because the address that all clouds
-use for theirs means nothing elsewhere, or worse, a foreign machine. The sign is the name of the machine's firmware,
-which Linux shows in files that every user may read, also in a container. Variables such as AWS_REGION are no sign: they
-name the cloud whose API a program uses, and are set on laptops too. A sandbox that hides the files has no sign.
+A cloud is a row of `CLOUDS`: the function that asks its server for a few keys; `keys` has the levels of these. A server
+is asked only where the firmware has a sign of the cloud (`launcher.hardware.cloud_firmware`).
 """
 
 from __future__ import annotations
@@ -12,32 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
+from launcher.hardware.cloud_firmware import has_cloud_signature
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import (
+    AMAZON_OFF,
+    AMAZON_TOKEN,
     LIMIT_S,
     LINK_LOCAL,
     NoAnswer,
     Server,
     ask_google,
-    is_token,
+    fetch_amazon_token,
+    is_amazon_off,
     parse_object,
     strip_text,
 )
 from launcher.locality.contract import Hints
 from launcher.locality.keys import derive_levels
 from launcher.model.locality_path import is_text
-
-
-class Cloud(Struct, frozen=True):
-    """`signs`: files of the firmware, one of which begins with the text. `ask`: fills in key -> value, returns remarks.
-
-    It raises NoAnswer, and what it has filled in counts.
-    """
-
-    signs: tuple[tuple[str, str], ...]
-    ask: Callable[[Server, dict[str, str]], str]
 
 
 class CloudSource:
@@ -52,11 +41,11 @@ class CloudSource:
         return has_cloud_signature(self.name, self._root)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        if self.name == "aws" and environ.get(_AWS_OFF, "").lower() == "true":
-            return Hints((), f"{_AWS_OFF} is set")
+        if self.name == "aws" and is_amazon_off(environ):
+            return Hints((), f"{AMAZON_OFF} is set")
         values: dict[str, str] = {}
         try:
-            told = CLOUDS[self.name].ask(Server(self._address, min(limit_s, LIMIT_S)), values)
+            told = CLOUDS[self.name](Server(self._address, min(limit_s, LIMIT_S)), values)
         except NoAnswer as error:
             told = f"the metadata server {error}"
         found = derive_levels(self.name, values)
@@ -66,17 +55,10 @@ class CloudSource:
         return Hints(found.levels, "; ".join(filter(None, (server_name, told, told_host, *found.remarks))))
 
 
-def has_cloud_signature(cloud: str, root: str = "/") -> bool:
-    """Whether the firmware says that this machine is in that cloud. `root`: the directory above /sys."""
-    return any(FileTree(root).read_text(file).startswith(text) for file, text in CLOUDS[cloud].signs)
-
-
 # Amazon: IMDSv2 has region and zone, and no switches. The network nodes above a machine are available from an API that
 # needs a permission, and on Kubernetes from labels that AWS's controller sets. The placement group is what was
 # requested and its partition what fails together; neither implies nearness, so they are told and not used.
 
-_AWS_OFF = "AWS_EC2_METADATA_DISABLED"  # Amazon's own libraries heed it
-_AWS_TOKEN = "X-aws-ec2-metadata-token"
 _NO_SWITCHES = (
     "it knows no switches: `aws ec2 describe-instance-topology` and the node labels "
     "topology.k8s.aws/network-node-layer-N name them"
@@ -84,7 +66,7 @@ _NO_SWITCHES = (
 
 
 def _ask_aws(server: Server, values: dict[str, str]) -> str:
-    headers = {_AWS_TOKEN: _fetch_aws_token(server)}
+    headers = {AMAZON_TOKEN: fetch_amazon_token(server, 60)}
     for key in ("placement/region", "placement/availability-zone"):
         values[key] = _read_aws_value(server, headers, key)
     group = _read_aws_value(server, headers, "placement/group-name")
@@ -93,24 +75,6 @@ def _ask_aws(server: Server, values: dict[str, str]) -> str:
         return _NO_SWITCHES
     group = f"{group[:60]}, partition {partition}" if partition.isdecimal() else group[:60]
     return f"{_NO_SWITCHES}; the placement group {group} says what was asked for, not what is near"
-
-
-def _fetch_aws_token(server: Server) -> str:
-    """Every query needs a token, and the answer with it must not cross more hops than the machine's owner allows.
-
-    By default that is one, too few for a container with a network of its own: the server seems not to answer.
-    """
-    try:
-        answer = server.ask("/latest/api/token", {f"{_AWS_TOKEN}-ttl-seconds": "60"}, method="PUT")
-    except NoAnswer as error:
-        raise NoAnswer(f"{error}; in a container its hop limit must be 2 or more") from None
-    token = strip_text(answer.text)
-    if answer.status != 200:
-        off = ": it is turned off for this machine" if answer.status == 403 else ""
-        raise NoAnswer(f"gives no token, it answers {answer.status}{off}")
-    if not is_token(token):
-        raise NoAnswer("gives a token that is none")
-    return token
 
 
 def _read_aws_value(server: Server, headers: Mapping[str, str], key: str) -> str:
@@ -227,11 +191,10 @@ def _ask_oci_path(server: Server, path: str) -> str | None:
     return server.ask(f"/opc/v2/{path}", {"Authorization": "Bearer Oracle"}).get_text(path)
 
 
-# docs/internals/decisions/0028-cloud-metadata-after-detection.md
-_DMI = "/sys/class/dmi/id"
-CLOUDS: Mapping[str, Cloud] = {
-    "aws": Cloud(((f"{_DMI}/sys_vendor", "Amazon EC2"), ("/sys/hypervisor/uuid", "ec2")), _ask_aws),
-    "gce": Cloud(((f"{_DMI}/product_name", "Google"),), _ask_gce),
-    "azure": Cloud(((f"{_DMI}/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),), _ask_azure),
-    "oci": Cloud(((f"{_DMI}/chassis_asset_tag", "OracleCloud.com"),), _ask_oci),
+CLOUDS: Mapping[str, Callable[[Server, dict[str, str]], str]] = {
+    "aws": _ask_aws,
+    "gce": _ask_gce,
+    "azure": _ask_azure,
+    "oci": _ask_oci,
 }
+"""Cloud -> what fills in key -> value and returns remarks. It raises NoAnswer, and what it has filled in counts."""

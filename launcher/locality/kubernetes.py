@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from launcher.hardware.cloud_firmware import has_cloud_signature
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import NoAnswer, Server, is_token, parse_object
 from launcher.hardware.slice_identity import has_identity_variable
-from launcher.locality.clouds import has_cloud_signature
 from launcher.locality.contract import Hints, Level
 from launcher.locality.keys import TIERS, derive_levels, sort_levels
 

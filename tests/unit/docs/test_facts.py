@@ -13,8 +13,8 @@ import pytest
 from launcher import cli
 from launcher.config.frameworks import EnvironmentChoice
 from launcher.hardware.accelerators.contract import KINDS
+from launcher.hardware.cloud_firmware import FIRMWARE_SIGNS
 from launcher.hardware.slice_types import MODELS
-from launcher.locality.clouds import CLOUDS
 from launcher.locality.gather import BUILT_IN
 from launcher.locality.keys import FAMILIES, derive_levels
 from launcher.model.errors import UsageError
@@ -115,7 +115,7 @@ def test_every_source_of_locality_has_a_row() -> None:
     assert [row[0].strip("`") for row in rows("locality", "Sources")] == list(BUILT_IN)
     signs = [(cloud, file, text) for cloud, file, text, _ in rows("locality", "Signs of clouds")]
     assert signs == [
-        (f"`{cloud}`", f"`{file}`", f"`{text}`") for cloud, known in CLOUDS.items() for file, text in known.signs
+        (f"`{cloud}`", f"`{file}`", f"`{text}`") for cloud, known in FIRMWARE_SIGNS.items() for file, text in known
     ]
 
 
