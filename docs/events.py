@@ -50,8 +50,8 @@ def describe(kind: type[RunEvent]) -> str:
 
 def write_type(field: FieldInfo) -> str:
     """The type of a field as JSON has it."""
-    names = {"int": "number", "float": "number", "str": "text", "tuple[int, ...]": "list of numbers",
-             "tuple[str, ...]": "list of texts"}  # fmt: skip
+    names = {"int": "number", "float": "number", "str": "text", "bool": "true or false",
+             "tuple[int, ...]": "list of numbers", "tuple[str, ...]": "list of texts"}  # fmt: skip
     text = (
         field.type.__name__ if isinstance(field.type, type) and not hasattr(field.type, "__args__") else str(field.type)
     )

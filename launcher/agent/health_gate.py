@@ -192,7 +192,9 @@ class HealthGate:
                 self._supervisor.reap()
             elif leave := self._termination.take_signal(signum):
                 raise EarlyExitError(f"{leave.reason} before this node had joined", leave.exit_code)
-        if leave := self._termination.check_file(read_clock()):
+        for update in self._termination.take_notices(read_clock()):
+            log(update.sentence)
+        if leave := self._termination.check(read_clock()):
             raise EarlyExitError(f"{leave.reason}, and this node had not joined yet", leave.exit_code)
         reports = self._supervisor.read_reports()
         for report in reports:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from launcher.agent.diagnosis.messages import Conclusion
     from launcher.agent.diagnosis.progress import NodeProgress
     from launcher.agent.preload import ForkServerClient
+    from launcher.hardware.notices.notice import NoticeUpdate
     from launcher.logs.pump import OutputPump
 
 STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
@@ -97,6 +98,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _has_asked: bool = False  # SIGQUIT has come once
     _held_stop: events.StopRound | None = None  # put off while the survivors of a failure are looked at
     _progress_at: float = math.inf  # when the round's `progress` is made
+    _stop_reason: str = ""  # of a round whose workers save
     _untold_silence: str = ""  # of this node; said once all are silent: one that waits for a save of another is well
     _poll: select.poll = field(default_factory=select.poll)
 
@@ -147,7 +149,9 @@ class Agent(Struct, kw_only=True, eq=False):
         """Handle everything that has happened since the last time."""
         for signum in self.wakeup.take():
             self._take_signal(signum)
-        if leave := self.termination.check_file(read_clock()):
+        for update in self.termination.take_notices(read_clock()):
+            self._take_notice(update)
+        if leave := self.termination.check(read_clock()):
             self._leave(leave)
         for round in self.worker_channel.take_saved_rounds():
             self._submit(events.CheckpointSaved(round))
@@ -234,7 +238,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self.supervisor.spawn(start.round, specs)
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
-        self._held_stop = None
+        self._held_stop, self._stop_reason = None, ""
         self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
         targets = self.spec_builder.make_targets(share, specs)
         self._get_inquiries().begin(start.round, self.spec_builder.make_worker_mesh(share), targets)
@@ -265,16 +269,23 @@ class Agent(Struct, kw_only=True, eq=False):
         is_held = may_wait and self._inquiries is not None and self._inquiries.is_holding
         self._held_stop = stop if is_held else None
         if self._held_stop is None:
-            self._stop(round, stop.mode)
+            self._stop(round, stop.mode, stop.reason)
 
-    def _stop(self, round: lifecycle.Round, mode: str) -> None:
+    def _request_stop(self, round: lifecycle.Round, grace_s: float) -> float:
+        """Ask the round's workers to save, and tell them until when; return how long they may take."""
+        grace_s, until = self.termination.limit_save(grace_s, read_clock())
+        self.worker_channel.request_stop(round.round, until, self._stop_reason)
+        return grace_s
+
+    def _stop(self, round: lifecycle.Round, mode: str, reason: str) -> None:
         if mode == "fence" or self._fork_server_error is not None:
             self._carry_out_all(round, round.kill())
             return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
         grace_s = self.settings.get_grace_s(mode)
         if mode == "grace":
-            self.worker_channel.request_stop(round.round)
+            self._stop_reason = reason
+            grace_s = self._request_stop(round, grace_s)
         self._carry_out_all(round, round.stop(signum, grace_s, read_clock()))
         if mode == "grace" and grace_s > 0 and round.live:
             is_typed = signum == signal.SIGINT and (os.isatty(0) or os.isatty(2))
@@ -510,6 +521,15 @@ class Agent(Struct, kw_only=True, eq=False):
         write_stderr(answer or "no agent has answered what its workers do")
         if leave := self.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
+
+    def _take_notice(self, update: NoticeUpdate) -> None:
+        """Say what the cloud announces, and shorten a save that is under way if the machine goes before its end."""
+        log(update.sentence)
+        self.observer.history.take(update)
+        round = self._round
+        if update.leaves and round is not None and self._stop_reason and round.wake_at < math.inf:
+            grace_s = self._request_stop(round, round.wake_at - read_clock())
+            self._carry_out_all(round, round.stop(signal.SIGTERM, grace_s, read_clock()))
 
     def _leave(self, leave: events.LeaveRequest) -> None:
         self.round_log.set_leaving()

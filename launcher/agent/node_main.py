@@ -12,6 +12,7 @@ something to wait for, and the agent itself (`build`) once the node is fit.
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from launcher.agent.signals import Termination, Wakeup
@@ -52,6 +53,7 @@ def run(
             fork_server.start()
         termination = Termination(config)
         wakeup = Wakeup([*termination.signals, "SIGCHLD"])
+        termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in creates its own
         layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())

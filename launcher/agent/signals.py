@@ -1,7 +1,8 @@
 """The signals of the agent: how they wake its loop, and when they make this node leave.
 
-Clouds and batch systems announce a preemption in their own way: a signal that means nothing else, or a file that
-appears. Both mean the same here as SIGTERM to the agent: this node leaves the job, with the full grace period.
+Clouds and batch systems announce a preemption in their own way: a signal that means nothing else, a file that appears,
+or a notice at the metadata server. All mean the same here as SIGTERM to the agent: this node leaves the job, with the
+full grace period, or with what a notice leaves of it.
 
 Every event wakes the agent's loop by one pipe, to which signals and threads write. A signal handler only records the
 number; the loop decides what it means.
@@ -13,23 +14,34 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.config.config import Config
 from rendezvous.events import LeaveRequest
 
+if TYPE_CHECKING:
+    from launcher.hardware.notices.node_notices import NodeNotices
+    from launcher.hardware.notices.notice import NoticeUpdate
+
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
+NOTICE_DELAY_S = 1.0
+"""From the first check until notices are looked for: what does that takes 20 ms to import."""
 
 
 class Termination:
     """`signum`: the signal that workers get when this node leaves; None until it has to. `signals`: those that the
-    agent must handle. `wake_at`: when to check for the file again.
+    agent must handle. `wake_at`: when to check for the file and for notices again.
     """
 
     def __init__(self, config: Config) -> None:
         self.signum: int | None = None
         self._file = config.preemption_file
-        self.wake_at = 0.0 if self._file else math.inf
+        self._file_at = 0.0 if self._file else math.inf
+        self._config = config
+        self._watch_at = math.inf
+        self._wake_and_clock: tuple[Callable[[], None], Callable[[], float]] | None = None
+        self._notices: NodeNotices | None = None
         name = config.preemption_signal
         self._preemption = signal.Signals[name] if name else None
         self.signals = [*_list_forwarded_signals(config), *([name] if name else [])]
@@ -43,17 +55,52 @@ class Termination:
             return self._terminate(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
         return self._terminate(signum, f"stopped by {name}", 128 + signum)
 
-    def check_file(self, now: float) -> LeaveRequest | None:
-        """Check for the file when it is time to; return a request if it exists."""
-        if now < self.wake_at or self._file is None:
-            return None
-        self.wake_at = now + FILE_INTERVAL_S
-        if self.signum is not None or not os.path.exists(self._file):
-            return None
-        return self._terminate(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
+    @property
+    def wake_at(self) -> float:
+        return min(self._file_at, self._watch_at, self._leave_at)
+
+    @property
+    def _leave_at(self) -> float:
+        return math.inf if self._notices is None or self.signum is not None else self._notices.outlook.leave_at
+
+    def watch_notices(self, wake: Callable[[], None], clock: Callable[[], float]) -> None:
+        """Have the cloud's notices read, soon. `wake` wakes the loop from any thread; `clock` is that of `check`."""
+        if self._config.notices != "off":
+            self._wake_and_clock, self._watch_at = (wake, clock), 0.0
+
+    def check(self, now: float) -> LeaveRequest | None:
+        """Check for the file and for notices when it is time to; return a request if this node has to leave."""
+        if self._watch_at == 0.0:
+            self._watch_at = now + NOTICE_DELAY_S
+        elif now >= self._watch_at:
+            self._open_notices()
+        if now >= self._file_at and self._file is not None:
+            self._file_at = now + FILE_INTERVAL_S
+            if self.signum is None and os.path.exists(self._file):
+                return self._terminate(signal.SIGTERM, f"{self._file} announces a preemption", 128 + signal.SIGTERM)
+        if now >= self._leave_at and self._notices is not None:
+            return self._terminate(signal.SIGTERM, self._notices.outlook.reason, 128 + signal.SIGTERM)
+        return None
+
+    def take_notices(self, now: float) -> list[NoticeUpdate]:
+        """Return what the cloud has announced or withdrawn since the last call. Call it before `check`."""
+        return [] if self._notices is None else self._notices.take(now, is_leaving=self.signum is not None)
+
+    def limit_save(self, grace_s: float, now: float) -> tuple[float, float]:
+        """Return how many seconds workers may take to save, no longer than the machine is there, and until when."""
+        return (grace_s, now + grace_s) if self._notices is None else self._notices.outlook.limit_save(grace_s, now)
+
+    def _open_notices(self) -> None:
+        from launcher.hardware.notices.node_notices import open_notices
+
+        assert self._wake_and_clock is not None
+        self._watch_at = math.inf
+        mode, timeout_s = self._config.notices, self._config.shutdown_timeout_s
+        is_asked = self._config.origins["notices"] != "default"
+        self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
 
     def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
-        self.signum, self.wake_at = signum, math.inf
+        self.signum, self._file_at = signum, math.inf
         return LeaveRequest(reason, exit_code)
 
 

@@ -93,11 +93,11 @@ class WorkerChannel:
         """Note that a worker runs."""
         self._pids[local_rank] = pid
 
-    def request_stop(self, round_number: int) -> None:
-        """Ask the workers of this round to save and end."""
+    def request_stop(self, round_number: int, until: float, reason: str) -> None:
+        """Ask the workers of this round to save and end, `until` a time of the agent's clock."""
         self._stop_round = round_number
         if self._shared_page is not None:
-            self._shared_page.request_stop(round_number)
+            self._shared_page.request_stop(round_number, until, reason)
 
     def signal_workers(self, local_round: Round, signum: int) -> None:
         """Send a stop's signal to all workers except those that poll and would not handle it."""

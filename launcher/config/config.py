@@ -121,6 +121,7 @@ class Config(Struct, frozen=True, kw_only=True):
     serve: tuple[str, int] | None
     preemption_signal: str | None
     preemption_file: str | None
+    notices: str
     progress_file: str | None
     metrics_address: tuple[str, int] | None
     metrics_file: str | None

@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
 from launcher.model.version import __version__
 from launcher.observe.event_buffer import EventBuffer
@@ -21,6 +23,7 @@ from launcher.observe.run_events import (
     CheckpointReported,
     FailureFound,
     HangReported,
+    NoticeRead,
     RemarkMade,
     RoundEnded,
     RoundStarted,
@@ -99,6 +102,8 @@ class Journal:
                 self._end_worker(local_rank, pid, exit_code, message.at)
             case events.LeaveRequest():
                 self.is_leaving = True
+            case NoticeUpdate():
+                self._add(NoticeRead(**self._common(at), **asdict(message)))
             case events.CheckpointSaved():
                 self._add(CheckpointReported(**self._common(at)))
             case events.RoundFailed():

@@ -109,6 +109,20 @@ class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
     rule: str = ""
 
 
+class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
+    """The cloud announces what will happen to this machine, or that it will not. `source`: the cloud.
+
+    `leaves`: whether this node leaves because of it, now or later. `left_s`: until the machine goes, -1 for unknown.
+    """
+
+    source: str
+    what: str
+    state: Literal["announced", "withdrawn"]
+    leaves: bool
+    left_s: float
+    sentence: str
+
+
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     """The round is being ended on all nodes. `mode`: "kill", "grace", or "fence" after a lost membership.
 
@@ -148,6 +162,7 @@ AnyRunEvent = (
     | CheckpointReported
     | HangReported
     | RemarkMade
+    | NoticeRead
     | RoundStopping
     | RoundEnded
     | AgentEnded

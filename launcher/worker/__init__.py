@@ -5,6 +5,7 @@
     mesh().group("tp")          # the ranks of my tensor-parallel group; grid.py
     torch_mesh()["dp", "tp"]    # the same grid as a DeviceMesh; jax_mesh() for JAX; frameworks.py
     stop_requested()            # whether it is time to save and leave; client.py
+    stop_request()              # the same with the seconds that are left, and why
     heartbeat()                 # this worker makes progress
     with phase("eval", limit_s=900): ...    # it may be silent for so long; phases.py
     progress(step)              # this training step is done
@@ -17,13 +18,22 @@ standard library's smallest parts. Under another launcher a function answers as 
 """
 
 from launcher.worker.claims import blame_node, give_up
-from launcher.worker.client import SOCKET_VARIABLE, checkpoint_saved, heartbeat, progress, stop_requested
+from launcher.worker.client import (
+    SOCKET_VARIABLE,
+    StopRequest,
+    checkpoint_saved,
+    heartbeat,
+    progress,
+    stop_request,
+    stop_requested,
+)
 from launcher.worker.frameworks import init_jax, jax_mesh, torch_mesh
 from launcher.worker.grid import WorkerMesh, mesh
 from launcher.worker.phases import phase
 
 __all__ = [
     "SOCKET_VARIABLE",
+    "StopRequest",
     "WorkerMesh",
     "blame_node",
     "checkpoint_saved",
@@ -34,6 +44,7 @@ __all__ = [
     "mesh",
     "phase",
     "progress",
+    "stop_request",
     "stop_requested",
     "torch_mesh",
 ]

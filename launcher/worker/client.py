@@ -11,7 +11,9 @@ method of multiprocessing starts, no stop is requested and no heartbeat is read:
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from launcher.hardware.linux import shared_page
 from launcher.worker import recorder
@@ -52,7 +54,8 @@ def stop_requested() -> bool:
     that communicate in every step must agree first, for instance by an all-reduce of the answer.
 
     A worker that polls needs no handler: from the first call on, the stop signal is sent to it only if it has one,
-    and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page.
+    and SIGINT is not sent at all. Costs less than a microsecond. Always False without a shared page. How long is left,
+    and why: `stop_request`.
     """
     if not recorder.is_settled:
         recorder.open_recorder()
@@ -61,6 +64,30 @@ def stop_requested() -> bool:
         return False
     page.numbers[page.polled_index] = page.round
     return bool(page.numbers[shared_page.STOPPED_ROUND // shared_page.NUMBER_SIZE] >= page.round)
+
+
+class StopRequest(NamedTuple):
+    """`reason`: a sentence for people, of the agent of this node. `seconds_left`: to save, from now; never negative."""
+
+    reason: str
+    seconds_left: float
+
+
+def stop_request() -> StopRequest | None:
+    """Return why this round's workers are asked to stop and how long they have; None as long as they are not.
+
+    The time ends when this worker is killed, or when the machine may go, if a notice says so and that is earlier. It
+    is this node's: workers of other nodes may have more. It can become shorter while they save. Polls like
+    `stop_requested`, and costs a system call or two once there is something to tell. Always None without a shared page.
+    """
+    page = find_page() if stop_requested() else None
+    if page is None:
+        return None
+    until_s = page.numbers[shared_page.STOP_UNTIL_MS // shared_page.NUMBER_SIZE] / 1000
+    reason = ""
+    with suppress(OSError, KeyError, ValueError):  # the descriptor may be closed by now, the numbers stay
+        reason = shared_page.read_reason(int(os.environ[shared_page.VARIABLE].partition(":")[0]), 0)
+    return StopRequest(reason, max(0.0, until_s - time.clock_gettime(time.CLOCK_BOOTTIME)))
 
 
 def heartbeat() -> bool:
@@ -139,9 +166,8 @@ def write_claim(kind: int, reason: str) -> bool:
     if page is None:
         return False
     descriptor = int(os.environ[shared_page.VARIABLE].partition(":")[0])
-    text = reason.encode(errors="replace")[: shared_page.REASON_SIZE].ljust(shared_page.REASON_SIZE, b"\0")
     with suppress(OSError):  # without the text the claim still counts
-        os.pwrite(descriptor, text, shared_page.find_reason_offset(page.line))
+        os.pwrite(descriptor, shared_page.encode_reason(reason), shared_page.find_reason_offset(page.line))
     page.numbers[(page.line * shared_page.LINE_SIZE + shared_page.CLAIM) // shared_page.NUMBER_SIZE] = kind
     return True
 

@@ -170,6 +170,8 @@ TABLE: tuple[Option, ...] = (
            "A further signal to leave on; workers get SIGTERM."),
     Option("ours", "preemption-file", "leaving", "FILE", make_optional(parse_text), "",
            "Leave within a second once this file is there."),
+    Option("ours", "notices", "leaving", "leave|report|off", parse_choice, "leave", "When the metadata server of AWS, "
+           "Google Cloud or Azure announces that this machine goes: leave in time, only report it, or never ask."),
     Option("ours", "lease-ttl", "leaving", "SECONDS", make_optional(parse_lease_ttl), "5; none on one machine",
            "A node cut off for so long kills its workers."),
     Option("ours", "store-outage", "leaving", "continue|stop", parse_switch, "continue",

@@ -9,14 +9,16 @@ The page is a file without a name that is created before the supervisor's fork, 
 frees it with the last process. It has lines of 64 bytes, the first of which is the agent's, each other one worker's, by
 local rank:
 
-    agent     last round requested to stop | TIMEOUT_MS | whether heartbeats are read
+    agent     last round requested to stop | TIMEOUT_MS | whether heartbeats are read | STOP_UNTIL_MS
     worker    heartbeats | round in which it has polled for a stop | phases entered and left | PHASE_LIMIT_MS | name
               | CLAIM, what it claims about its own failure | REACHED_STEP, the highest training step, from 1
 
-TIMEOUT_MS: without a heartbeat, after which a worker counts as failed (0: never). PHASE_LIMIT_MS: 0 outside a phase. A
-number has 8 bytes, in this machine's byte order, and only grows, except for the limit; the name has 16, of UTF-8. A
-look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported. Far
-behind the lines is a text for each worker: the reason of its claim. One that makes none leaves that part unwritten.
+TIMEOUT_MS: without a heartbeat, after which a worker counts as failed (0: never). STOP_UNTIL_MS: on CLOCK_BOOTTIME,
+until when workers that were asked to stop have to have saved; written before the round. PHASE_LIMIT_MS: 0 outside a
+phase. A number has 8 bytes, in this machine's byte order, and only grows, except for limits; the name has 16, of UTF-8.
+A look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported. Far
+behind the lines is a text for each line: why workers are asked to stop, and the reason of each worker's claim. One that
+makes none leaves that part unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """
@@ -35,6 +37,7 @@ NUMBER_SIZE = 8
 STOPPED_ROUND = 0
 TIMEOUT_MS = NUMBER_SIZE
 READS_HEARTBEATS = 2 * NUMBER_SIZE
+STOP_UNTIL_MS = 3 * NUMBER_SIZE
 HEARTBEAT_COUNT = 0
 POLLED_ROUND = NUMBER_SIZE
 PHASE_COUNT = 2 * NUMBER_SIZE
@@ -50,6 +53,7 @@ CLAIM_BLAMES_NODE = 2
 STEPS_MAX = 1 << 52
 """A larger number was not written by `progress`, and no record could hold it."""
 REASON_SIZE = 512
+_UNTIL_MAX_S = 1e12  # a time that never comes
 _REASONS_START = 1 << 20  # beyond the lines of any number of workers that a machine has
 _DESCRIPTOR = 111
 _NAME = "meshrun-board"
@@ -80,8 +84,10 @@ class SharedPage:
         """Return the environment with which the worker of this local rank finds its line."""
         return {VARIABLE: f"{self._location}:{1 + index}"}
 
-    def request_stop(self, round_number: int) -> None:
-        """Ask the workers of this round, and of any before, to stop."""
+    def request_stop(self, round_number: int, until: float = 0.0, reason: str = "") -> None:
+        """Ask the workers of this round, and of any before, to stop, and say `until` when and why."""
+        self._write(STOP_UNTIL_MS, max(0, round(min(until, _UNTIL_MAX_S) * 1000)))
+        os.pwrite(self.descriptor, encode_reason(reason), find_reason_offset(0))
         self._write(STOPPED_ROUND, round_number)
 
     def read_heartbeats(self) -> list[int]:
@@ -120,8 +126,7 @@ class SharedPage:
         return {index: (kind, self._read_reason(index)) for index, kind in kinds if kind}
 
     def _read_reason(self, index: int) -> str:
-        data = os.pread(self.descriptor, REASON_SIZE, find_reason_offset(1 + index))
-        return data.rstrip(b"\0").decode(errors="ignore")
+        return read_reason(self.descriptor, 1 + index)
 
     def _write(self, offset: int, number: int) -> None:
         os.pwrite(self.descriptor, number.to_bytes(NUMBER_SIZE, sys.byteorder), offset)
@@ -133,8 +138,18 @@ class SharedPage:
 
 
 def find_reason_offset(line: int) -> int:
-    """Return where the reason of the worker with this line is."""
+    """Return where the text of this line is: the agent's is 0."""
     return _REASONS_START + line * REASON_SIZE
+
+
+def encode_reason(reason: str) -> bytes:
+    """Return a reason as it is written: cut, or filled up with zeros."""
+    return reason.encode(errors="replace")[:REASON_SIZE].ljust(REASON_SIZE, b"\0")
+
+
+def read_reason(descriptor: int, line: int) -> str:
+    """Return the text of a line; empty if there is none. Raises OSError."""
+    return os.pread(descriptor, REASON_SIZE, find_reason_offset(line)).rstrip(b"\0").decode(errors="ignore")
 
 
 # docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md

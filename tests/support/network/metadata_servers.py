@@ -54,6 +54,62 @@ def pages(paths: Mapping[str, str | Mapping[str, Any]], **headers: str) -> Answe
     return answer
 
 
+AMAZON_TOKEN = "AQAEAHx0aGUgdG9rZW4tZm9yLXRlc3Rz=="
+
+
+def amazon(values: Mapping[str, str | list[Any] | Mapping[str, Any]], token: str = AMAZON_TOKEN) -> Answering:
+    """Amazon's: a token for who asks by PUT, and with it what is below /latest/meta-data/."""
+
+    def answer(request: Request) -> list[bytes]:
+        if request.path == "/latest/api/token":
+            is_asked = request.method == "PUT" and "x-aws-ec2-metadata-token-ttl-seconds" in request.headers
+            return reply(AMAZON_TOKEN) if is_asked else reply("", 405)
+        if request.headers.get("x-aws-ec2-metadata-token") != token:
+            return reply("", 401)
+        content = values.get(request.path.removeprefix("/latest/meta-data/"))
+        return reply("", 404) if content is None else reply(json.dumps(content), Date=DATE)
+
+    return answer
+
+
+def google(values: Mapping[str, str], changed: threading.Event | None = None) -> Answering:
+    """Google's: what is below /computeMetadata/v1/; a value that is waited for comes once `changed` is set, or later.
+
+    Its etag is the value itself.
+    """
+
+    def answer(request: Request) -> list[bytes]:
+        key, _, query = request.path.removeprefix("/computeMetadata/v1/").partition("?")
+        words = dict(word.split("=") for word in query.split("&")) if query else {}
+        if words.get("wait_for_change") == "true" and values.get(key) == words.get("last_etag") and changed is not None:
+            changed.wait(float(words["timeout_sec"]))
+        content = values.get(key)
+        if request.headers.get("metadata-flavor") != "Google" or content is None:
+            return reply("", 404, Metadata_Flavor="Google")
+        return reply(content, Metadata_Flavor="Google", ETag=content)
+
+    return answer
+
+
+def azure(events: list[Any], name: str = "vm-1") -> Answering:
+    """Azure's: the machine's name, and its scheduled events."""
+
+    def answer(request: Request) -> list[bytes]:
+        if request.headers.get("metadata") != "true":
+            return reply("", 400)
+        if request.path.startswith("/metadata/instance/compute/name?"):
+            return reply(name)
+        if request.path == "/metadata/scheduledevents?api-version=2020-07-01":
+            return reply({"DocumentIncarnation": 7, "Events": events}, Date=DATE)
+        return reply("", 404)
+
+    return answer
+
+
+DATE = "Mon, 05 Jan 2026 18:00:00 GMT"
+"""When these servers answer: times in notices are compared with it, and with no clock."""
+
+
 @contextmanager
 def serving(answer: Answering, tls: tuple[str, str] | None = None) -> Iterator[Serving]:
     """A server on a port of 127.0.0.1. `tls`: the files of its certificate and key."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from launcher.hardware.linux.shared_page import (
     make,
 )
 from launcher.model.errors import UsageError
-from launcher.worker import blame_node, client, give_up, heartbeat, progress, stop_requested
+from launcher.worker import blame_node, client, give_up, heartbeat, progress, stop_request, stop_requested
 
 
 @pytest.fixture
@@ -254,7 +256,7 @@ def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
 ) -> None:
     conversation, orders, round = make_channel(board, None, be, stop_requested)
     if is_asked:
-        conversation.request_stop(1)
+        conversation.request_stop(1, 0.0, "")
     before = signal.signal(signum, (lambda *_: None) if has_handler else signal.SIG_DFL)
     try:
         conversation.signal_workers(round, signum)
@@ -262,6 +264,45 @@ def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
         signal.signal(signum, before)
     assert orders.sent == sent
     assert stop_requested() == is_asked
+
+
+@pytest.mark.parametrize(
+    ("reason", "read"), [("n2 leaves", "n2 leaves"), ("", ""), ("ä" * 400, "ä" * 256), ("a\0b", "a\0b")]
+)
+def test_a_worker_learns_why_it_has_to_stop_and_how_long_it_has(
+    board: SharedPage, be: Any, reason: str, read: str
+) -> None:
+    board.begin(2, None)
+    be(board, 1)
+    assert stop_request() is None
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    board.request_stop(1, now + 28.0, reason)
+    told = stop_request()
+    assert told is not None
+    assert told.reason == read
+    assert 0.0 < told.seconds_left <= 28.001
+    board.request_stop(1, now - 3600.0, "sooner")  # a notice may come while it saves
+    assert stop_request() == ("sooner", 0.0)
+    board.request_stop(1, math.inf, "")
+    assert stop_request() > ("", 1e9)
+    be(board, 1, round=2)
+    assert stop_request() is None
+    be(None)
+    assert stop_request() is None
+
+
+def test_a_worker_that_has_closed_the_page_still_learns_of_a_stop(board: SharedPage, be: Any) -> None:
+    board.begin(1, None)
+    be(board)
+    assert not stop_requested()
+    board.request_stop(1, time.clock_gettime(time.CLOCK_BOOTTIME) + 5.0, "why")
+    number = os.dup(board.descriptor)
+    os.environ[VARIABLE] = f"{number}:{os.environ[VARIABLE].partition(':')[2]}"
+    os.close(number)
+    told = stop_request()
+    assert told is not None
+    assert told.reason == ""
+    assert told.seconds_left > 0.0
 
 
 def test_the_highest_step_of_any_worker_reaches_the_agent(board: SharedPage, be: Any) -> None:

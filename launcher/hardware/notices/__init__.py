@@ -1,0 +1,1 @@
+"""What a cloud announces about this machine before it takes it away, as its metadata server says."""

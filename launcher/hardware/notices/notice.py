@@ -1,0 +1,157 @@
+"""What a cloud has announced about this machine, and what follows from it. Nothing here asks or waits.
+
+A notice says that the machine will go (a spot interruption, a termination, a reboot), or only that something is about
+to happen to it (a recommendation, a live migration). Of a machine that goes its node leaves, so that its workers can
+save. It leaves at once if that is near, as it always is with spot machines; of what is announced for a later time, it
+leaves `LEAD_S` before, because until then the machine is as good as any other, and the notice may be withdrawn.
+
+How long the workers may take is --shutdown-timeout, or less if the machine goes before. A time that a cloud gives is
+compared with the time of the same server's answer, so the clock of this machine does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from launcher.model.text import format_duration
+
+LEAD_S = 180.0
+"""More than any spot notice leaves (two minutes), so those are acted on at once."""
+SAVE_EXTRA_S = 60.0
+"""The lead is never less than --shutdown-timeout and this: for the others' departures, and for a store that is slow."""
+KILL_MARGIN_S = 2.0
+"""Workers are killed so long before the machine goes, so that the agent can report the end of their processes."""
+GRACE_LEAST_S = 5.0
+"""Workers are given this in any case, as when a round is restarted."""
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """One thing that is announced. `key`: the same as long as it is the same thing; `when`: its time or state as the
+    cloud writes it, which may change meanwhile.
+
+    `what`: a clause behind the cloud's name, such as "announces a spot interruption". `ends_node`: whether the machine
+    goes, with what is in its memory. `left_s`: seconds until then when it was read, None if the cloud gives no time;
+    `least_s`: in that case the least that it documents.
+    """
+
+    key: str
+    what: str
+    ends_node: bool
+    when: str = ""
+    left_s: float | None = None
+    least_s: float = 0.0
+
+
+class NoticeChange(Struct, frozen=True, kw_only=True):
+    """A notice that is new or has changed, or that is gone. `read_at`: when it was read, on the agent's clock."""
+
+    notice: Notice
+    read_at: float
+    is_withdrawn: bool = False
+
+
+class NoticeUpdate(Struct, frozen=True, kw_only=True):
+    """A change, as people are told. `leaves`: whether this node leaves because of it, now or later.
+
+    `left_s`: until the machine goes, -1 if that is unknown or if it does not.
+    """
+
+    source: str
+    what: str
+    state: Literal["announced", "withdrawn"]
+    leaves: bool
+    left_s: float
+    sentence: str
+
+
+def compare_notices(known: Mapping[str, Notice], found: Sequence[Notice], now: float) -> list[NoticeChange]:
+    """Return what is new or has another time now, and what is not announced any more. `now`: on the agent's clock."""
+    current = {notice.key: notice for notice in found}
+    gone = [NoticeChange(notice=known[key], read_at=now, is_withdrawn=True) for key in known if key not in current]
+    new = [notice for key, notice in current.items() if key not in known or known[key].when != notice.when]
+    return [*gone, *(NoticeChange(notice=notice, read_at=now) for notice in new)]
+
+
+class NodeOutlook(Struct, kw_only=True):
+    """What is announced now. `source`: the cloud's name. `acts`: whether the node leaves; else it only reports."""
+
+    source: str
+    acts: bool
+    shutdown_timeout_s: float
+    notices: dict[str, NoticeChange] = {}
+
+    @property
+    def leave_at(self) -> float:
+        """When this node has to leave; infinite if it has not."""
+        return min((self._find_leave_at(change) for change in self.notices.values()), default=math.inf)
+
+    @property
+    def reason(self) -> str:
+        """Why: of several notices, because of the first to make it leave."""
+        change = min(self.notices.values(), key=self._find_leave_at)
+        return f"{self.source} {change.notice.what}"
+
+    def take(self, change: NoticeChange, now: float, *, is_leaving: bool) -> NoticeUpdate:
+        """Note a change; return what to say. `is_leaving`: whether this node leaves already, for whatever reason."""
+        notice = change.notice
+        if change.is_withdrawn:
+            self.notices.pop(notice.key, None)
+        else:
+            self.notices[notice.key] = change
+        leave_at = self._find_leave_at(change)
+        verb, _, rest = notice.what.partition(" ")
+        said = f"{self.source} no longer {verb} {rest}" if change.is_withdrawn else f"{self.source} {notice.what}"
+        has_time = notice.left_s is not None and notice.ends_node and not change.is_withdrawn
+        left = _describe_left(notice.left_s or 0.0) if has_time else ""
+        if is_leaving:
+            follows = "this node is leaving already"
+        elif change.is_withdrawn or leave_at == math.inf:
+            only = " (--notices report)" if notice.ends_node and not self.acts and not change.is_withdrawn else ""
+            follows = f"this node stays{only}"
+        elif leave_at > now:
+            follows = f"this node leaves in {format_duration(leave_at - now)}"
+        else:
+            follows = "this node leaves"
+        return NoticeUpdate(
+            source=self.source,
+            what=notice.what,
+            state="withdrawn" if change.is_withdrawn else "announced",
+            leaves=not change.is_withdrawn and leave_at < math.inf,
+            left_s=-1.0 if notice.left_s is None or not notice.ends_node else round(max(0.0, notice.left_s), 1),
+            sentence=f"{said}{left}: {follows}",
+        )
+
+    def limit_save(self, grace_s: float, now: float) -> tuple[float, float]:
+        """Return how many seconds workers may take to save, and until when they have to have saved.
+
+        They have as long as usual, but not beyond the machine's end. One that is still there then may stay for a while,
+        or its clock is wrong: that shortens nothing. They are told of the least time that is documented, and not killed
+        then, since they may have more.
+        """
+        ends = [change for change in self.notices.values() if change.notice.ends_node and self.acts]
+        left_s = min((_find_end(change) for change in ends), default=math.inf) - now - KILL_MARGIN_S
+        grace_s = grace_s if left_s <= 0 else min(grace_s, max(GRACE_LEAST_S, left_s))
+        return grace_s, min((now + grace_s, *(_find_end(change, takes_least=True) for change in ends)))
+
+    def _find_leave_at(self, change: NoticeChange) -> float:
+        if not change.notice.ends_node or not self.acts:
+            return math.inf
+        if change.notice.left_s is None:
+            return change.read_at
+        return _find_end(change) - max(LEAD_S, self.shutdown_timeout_s + SAVE_EXTRA_S)
+
+
+def _find_end(change: NoticeChange, *, takes_least: bool = False) -> float:
+    """Return when the machine goes; if the cloud gives no time never, or with `takes_least` as soon as it may."""
+    left_s = change.notice.left_s
+    if left_s is None:
+        return change.read_at + change.notice.least_s if takes_least and change.notice.least_s else math.inf
+    return change.read_at + left_s
+
+
+def _describe_left(left_s: float) -> str:
+    return f" in {format_duration(left_s)}" if left_s > 0 else ", and its time has come"
