@@ -111,9 +111,11 @@ DATE = "Mon, 05 Jan 2026 18:00:00 GMT"
 
 
 @contextmanager
-def serving(answer: Answering, tls: tuple[str, str] | None = None) -> Iterator[Serving]:
-    """A server on a port of 127.0.0.1. `tls`: the files of its certificate and key."""
-    listener = socket.create_server(("127.0.0.1", 0))
+def serving(
+    answer: Answering, tls: tuple[str, str] | None = None, address: tuple[str, int] = ("127.0.0.1", 0)
+) -> Iterator[Serving]:
+    """A server on a port of 127.0.0.1, or at an address. `tls`: the files of its certificate and key."""
+    listener = socket.create_server(address)
     found = Serving(listener.getsockname()[:2], [])
     is_over = threading.Event()
     thread = threading.Thread(target=_serve, args=(listener, answer, tls, found.requests, is_over))
@@ -122,8 +124,7 @@ def serving(answer: Answering, tls: tuple[str, str] | None = None) -> Iterator[S
         yield found
     finally:
         is_over.set()
-        with suppress(OSError):  # wakes it from accept
-            socket.create_connection(found.address, 10).close()
+        listener.shutdown(socket.SHUT_RDWR)  # wakes it from accept
         thread.join(20)
         listener.close()
         assert not thread.is_alive()
@@ -160,9 +161,9 @@ def _serve(
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*tls)
     while True:
-        connection, _ = listener.accept()
-        if is_over.is_set():
-            connection.close()
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it is over
             return
         with connection, suppress(OSError):
             connection.settimeout(10)
