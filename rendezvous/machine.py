@@ -97,6 +97,20 @@ class MemberMachine:
         return self.state.leadership is not None
 
     @property
+    def has_taken_over(self) -> bool:
+        """Return whether this member leads a job that others may have led before, as far as its rounds show."""
+        leadership = self.state.leadership
+        if leadership is None or (seal := self.state.cache.read(Seal, leadership.job.round)) is None:
+            return False
+        seen_at = self.state.cache.keys.get_first_seen_at(leadership.job.round)
+        return seal.round > 1 or seen_at < leadership.seen.opened_at
+
+    @property
+    def has_verdict(self) -> bool:
+        """Return whether the job has ended, as far as this member knows."""
+        return self.state.leaving.verdict is not None
+
+    @property
     def is_spare(self) -> bool:
         """Return whether a round runs without this member, as far as it knows."""
         state = self.state

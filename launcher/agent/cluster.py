@@ -92,6 +92,7 @@ class ClusterMembership(NodeMembership):
                 slice_hosts=identity.host_count,
                 host_pattern=identity.host_pattern,
             )
+        self.elastic_max = asked[0].elastic_max
         self._startup = startup
         self._settings = settings
         self._residence: Residence | None = None

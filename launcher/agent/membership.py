@@ -105,8 +105,11 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
 class NodeMembership:
     """This node's membership of the job. Close it when the agent has ended.
 
-    `locality`: the node's place in the network, (level, domain) pairs, outermost first.
+    `locality`: the node's place in the network, (level, domain) pairs, outermost first. `elastic_max`: the largest
+    size of the elastic axis, None for no limit.
     """
+
+    elastic_max: int | None = None
 
     def __init__(self, driver: Driver, call_limit_s: float, locality: Sequence[tuple[str, str]] = ()) -> None:
         self.driver = driver

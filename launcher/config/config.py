@@ -90,6 +90,7 @@ class Config(Struct, frozen=True, kw_only=True):
     log_times: str
     events: str
     notify: str
+    request_nodes: str | None
     failure_report: str
     shutdown_timeout_s: float
     signals_to_handle: tuple[str, ...]
@@ -192,6 +193,8 @@ def resolve(
     if is_alone:
         useless = (value for name, value in values.items() if name.startswith("locality") and not value.is_default)
         notes += [f"{value} has no effect: one machine stands alone" for value in useless]
+        if not values["request-nodes"].is_default:
+            notes.append(f"{values['request-nodes']} has no effect: no other node can join one machine")
     check, limit = values["health-check"], values["health-timeout"]
     if check.read() is not None and limit.read() == 0:
         raise UsageError(f"{limit}: no check ends in no time")

@@ -23,6 +23,7 @@ from launcher.observe.run_events import (
     CheckpointReported,
     FailureFound,
     HangReported,
+    NodesRequested,
     NoticeRead,
     RemarkMade,
     RoundEnded,
@@ -127,6 +128,12 @@ class Journal:
     def add_hang(self, kind: str, ranks: tuple[int, ...], sentence: str, folders: tuple[str, ...], at: float) -> None:
         """Add what the leader concludes of workers that make no progress."""
         self._add(HangReported(**self._common(at), kind=kind, ranks=ranks, sentence=sentence, folders=folders))
+
+    def add_request(self, wanted: int, present: int, reason: str, since: str, at: float) -> NodesRequested:
+        """Add that nodes are asked for, or that none are any more; return the event."""
+        event = NodesRequested(**self._common(at), wanted=wanted, present=present, reason=reason, since=since)
+        self._add(event)
+        return event
 
     def _common(self, at: float) -> dict[str, Any]:
         return {"at": at, "run_id": self._header.run_id, "node": self._header.node, "round": self._round}

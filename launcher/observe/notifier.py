@@ -4,22 +4,18 @@ Only the agent that leads tells, so each change is told once. A thread does it, 
 limit; what waits longer than the queue has room for is dropped, which is said once. Nothing waits for it but the end
 of the agent, for a moment.
 
-A command gets the event as a line of JSON on its stdin, in a shell, and writes to the agent's stderr; an http(s)
-address gets it as the body of a POST. The program `timeout` ends a command that takes longer, with its process group,
-also when this agent is gone. What a command leaves in the background when it ends itself is its author's.
+A command gets the event as a line of JSON on its stdin (`shell_command`), an http(s) address as the body of a POST.
 """
 
 from __future__ import annotations
 
 import queue
-import shutil
-import subprocess
 import threading
-import time
 from collections.abc import Callable
 
-from launcher.model.errors import UsageError, sanitize
+from launcher.model.errors import sanitize
 from launcher.observe.run_events import AgentEnded, RoundStarted, RoundStopping, RunEvent, encode_event
+from launcher.observe.shell_command import require_timeout_program, run_command
 
 LIMIT_S = 10.0
 END_LIMIT_S = 3.0
@@ -40,8 +36,8 @@ class Notifier:
         self._is_leader = is_leader
         self._warn = warn
         self._is_url = target.startswith(("http://", "https://"))
-        if not self._is_url and shutil.which("timeout") is None:
-            raise UsageError(f"{self._label}: the program timeout is not on the path", "it is in coreutils and busybox")
+        if not self._is_url:
+            require_timeout_program(self._label)
         self._events: queue.Queue[bytes | None] = queue.Queue(PENDING_MAX)
         self._thread: threading.Thread | None = None
         self._has_warned = False
@@ -71,7 +67,7 @@ class Notifier:
     def _run(self) -> None:
         while (line := self._events.get()) is not None:
             try:
-                problem = self._post(line) if self._is_url else self._run_command(line)
+                problem = self._post(line) if self._is_url else run_command(self._target, line, LIMIT_S)
             except Exception as error:  # urllib raises many kinds, and none may end the thread
                 # What http.client refuses it repeats, and addresses of chats are secrets.
                 is_told = not self._is_url or isinstance(error, OSError)
@@ -87,18 +83,6 @@ class Notifier:
         request = urllib.request.Request(self._target, line, {"Content-Type": "application/json"}, method="POST")
         with urllib.request.urlopen(request, timeout=LIMIT_S):
             return ""
-
-    def _run_command(self, line: bytes) -> str:
-        """Run the command; return what went wrong. The agent reaps its children, so the exit code comes as text."""
-        script = f'timeout -k 1 {LIMIT_S:g} sh -c "$1" >&2; echo $?'
-        began_at = time.monotonic()
-        words = ["sh", "-c", script, "sh", self._target]
-        # In a session of its own: Ctrl-C is for the agent, and the event of the stop must still be told.
-        done = subprocess.run(words, input=line + b"\n", stdout=subprocess.PIPE, start_new_session=True)
-        code = done.stdout.strip().decode(errors="replace")
-        if code in ("124", "137") and time.monotonic() - began_at >= LIMIT_S:
-            return f"it has not ended within {LIMIT_S:g} s"
-        return "" if code == "0" else f"exit code {code or 'unknown'}"
 
     def _complain(self, problem: str) -> None:
         if not self._has_warned:

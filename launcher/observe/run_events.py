@@ -123,6 +123,18 @@ class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
     sentence: str
 
 
+class NodesRequested(RunEvent, frozen=True, kw_only=True, tag="nodes_requested"):
+    """The command of --request-nodes is told how many nodes are wanted and present; `wanted` 0: the run has ended.
+
+    `since`: the time since when nodes have been missing.
+    """
+
+    wanted: int
+    present: int
+    reason: str
+    since: str = ""
+
+
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     """The round is being ended on all nodes. `mode`: "kill", "grace", or "fence" after a lost membership.
 
@@ -163,6 +175,7 @@ AnyRunEvent = (
     | HangReported
     | RemarkMade
     | NoticeRead
+    | NodesRequested
     | RoundStopping
     | RoundEnded
     | AgentEnded

@@ -80,9 +80,7 @@ def test_a_node_with_a_notice_saves_and_leaves_uncharged(
         )  # fmt: skip
 
 
-def test_notices_of_all_nodes_at_once_end_the_job_so_that_it_is_started_again(
-    network: Network, hosts: list[Host], cluster: Make
-) -> None:
+def test_notices_of_all_nodes_end_the_job_as_stopped(network: Network, hosts: list[Host], cluster: Make) -> None:
     with ExitStack() as stack:
         clouds = [stack.enter_context(on_amazon(network, host)) for host in hosts[:2]]
         job = cluster("--nnodes=1:2", "--target-nodes=2", "--max-restarts=0", script=SAVES)

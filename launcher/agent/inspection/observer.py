@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from launcher.observe.event_file import EventSink
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
+    from launcher.observe.node_requester import NodeRequester
+    from launcher.observe.run_events import NodesRequested
 
 NOTE_START = '{"see":'
 """How the notes of an inspection begin (`messages`), by which the loop tells them from those of an examination."""
@@ -97,6 +99,10 @@ class History:
         except Exception as error:
             self.complain(error)
 
+    def add_request(self, wanted: int, present: int, reason: str, since: str) -> NodesRequested:
+        """Add that nodes are asked for, or none any more; return the event. Raises what `open` does."""
+        return self.open().add_request(wanted, present, reason, since, time.time())
+
     def finish(self) -> None:
         """Write down what is kept, if it is to be written anywhere."""
         if self._is_wanted:
@@ -120,7 +126,8 @@ class Observer:
     """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
     `wake`: wakes the loop, from any thread.
 
-    `sinks`: where events go; they are closed at the end. `make_page`: what makes the page of --serve.
+    `sinks`: where events go; they are closed at the end. `make_page`: what makes the page of --serve. `requester`: the
+    one of --request-nodes.
     """
 
     def __init__(
@@ -132,6 +139,7 @@ class Observer:
         run_id: str,
         sinks: Sequence[EventSink] = (),
         make_page: Callable[[Bridge], LivePage] | None = None,
+        requester: NodeRequester | None = None,
     ) -> None:
         self.history = history
         self._files = files
@@ -140,6 +148,7 @@ class Observer:
         self._run_id = run_id
         self._sinks = sinks
         self._make_page = make_page
+        self._requester = requester
         self._page: LivePage | None = None
         self._inspection: Inspection | None = None
 
@@ -153,7 +162,9 @@ class Observer:
     @property
     def wake_at(self) -> float:
         """When to call `advance`."""
-        return min(self.history.wake_at, self._inspection.wake_at if self._inspection is not None else math.inf)
+        inspect_at = self._inspection.wake_at if self._inspection is not None else math.inf
+        request_at = self._requester.wake_at if self._requester is not None and self.history.is_open else math.inf
+        return min(self.history.wake_at, inspect_at, request_at)
 
     def advance(self, now: float) -> None:
         """Do what is due."""
@@ -163,6 +174,12 @@ class Observer:
             try:
                 self._inspection.advance(now)
             except Exception as error:
+                self.history.complain(error)
+        if self._requester is not None and self.history.is_open:
+            try:
+                self._requester.advance(now)
+            except Exception as error:
+                self._requester = None
                 self.history.complain(error)
         if self._make_page is not None and self.history.is_open:
             try:
@@ -198,14 +215,15 @@ class Observer:
 
     def finish(self) -> None:
         """Write down what is kept, and let go what was opened."""
+        if self._requester is not None:
+            self._close(self._requester)
         self.history.finish()
         for sink in self._sinks:
             self._close(sink)
-
         if self._page is not None:
             self._close(self._page)
 
-    def _close(self, opened: EventSink | LivePage) -> None:
+    def _close(self, opened: EventSink | LivePage | NodeRequester) -> None:
         try:
             opened.close()
         except Exception as error:

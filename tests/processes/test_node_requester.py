@@ -1,0 +1,144 @@
+"""A command that is asked for nodes: what it is told, and what happens if it is slow, broken or gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.model.errors import UsageError
+from launcher.observe import node_requester
+from launcher.observe.node_demand import SETTLE_S
+from launcher.observe.node_requester import CHECK_S, NodeRequester
+from launcher.observe.run_events import NodesRequested
+from tests.support.waiting import wait_until
+
+
+class Run:
+    """A run that wants two nodes, as its leader sees it; None: another leads."""
+
+    def __init__(self, command: str, *, takes_over: bool = False) -> None:
+        self.present: int | None = 1
+        self.has_ended = False
+        self.said: list[str] = []
+        self.events: list[NodesRequested] = []
+        self.now = 100.0
+        self.requester = NodeRequester(
+            command,
+            "--request-nodes",
+            2,
+            lambda: self.present,
+            lambda: takes_over,
+            lambda: self.has_ended,
+            self.add,
+            self.said.append,
+        )
+
+    def add(self, wanted: int, present: int, reason: str, since: str) -> NodesRequested:
+        event = NodesRequested(
+            at=1.0, run_id="r", node="n0", wanted=wanted, present=present, reason=reason, since=since
+        )
+        self.events.append(event)
+        return event
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += CHECK_S
+            self.requester.advance(self.now)
+
+    @property
+    def problems(self) -> list[str]:
+        return [sentence for sentence in self.said if " is told: " not in sentence]
+
+
+def read(folder: Path) -> list[str]:
+    return (folder / "told").read_text().splitlines() if (folder / "told").exists() else []
+
+
+def test_the_command_is_told_what_is_missing_and_that_all_are_there(tmp_path: Path) -> None:
+    run = Run(f"""cat >> {tmp_path}/told; echo "$NODES_WANTED $NODES_PRESENT $NODES_SINCE" >> {tmp_path}/told""")
+    run.pass_time(SETTLE_S + CHECK_S)
+    wait_until(lambda: len(read(tmp_path)) == 2, 20, "the first request")
+    event = json.loads(read(tmp_path)[0])
+    assert (event["event"], event["wanted"], event["present"]) == ("nodes_requested", 2, 1)
+    assert event["since"].endswith("Z")
+    assert read(tmp_path)[1] == f"2 1 {event['since']}"
+    run.present = 2
+    run.pass_time(60.0)
+    wait_until(lambda: len(read(tmp_path)) == 4, 20, "the last request")
+    assert read(tmp_path)[3] == "2 2 "
+    run.requester.close()
+    assert len(read(tmp_path)) == 4
+    assert run.said == [
+        "--request-nodes is told: 1 of the 2 nodes wanted is here, for 10 s",
+        "--request-nodes is told: all of the 2 nodes wanted are here",
+    ]
+
+
+def test_only_the_leader_asks_and_one_that_takes_over_says_what_holds(tmp_path: Path) -> None:
+    run = Run(f"cat >> {tmp_path}/told")
+    run.present = None
+    run.pass_time(1000.0)
+    run.requester.close()
+    assert read(tmp_path) == []
+    run = Run(f"cat >> {tmp_path}/told", takes_over=True)
+    run.present = 2
+    run.pass_time(60.0)
+    run.requester.close()
+    assert [event.present for event in run.events] == [2]
+    assert len(read(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("has_ended", "told"), [(True, ["2 1", "0 0"]), (False, ["2 1"])])
+def test_what_was_asked_for_is_withdrawn_when_the_run_ends(tmp_path: Path, has_ended: bool, told: list[str]) -> None:
+    run = Run(f'echo "$NODES_WANTED $NODES_PRESENT" >> {tmp_path}/told')
+    run.pass_time(SETTLE_S + CHECK_S)
+    wait_until(lambda: len(read(tmp_path)) == 1, 20, "the request")
+    run.has_ended = has_ended
+    run.requester.close()
+    assert read(tmp_path) == told
+
+
+def test_a_command_that_fails_is_reported_once(tmp_path: Path) -> None:
+    run = Run(f"echo >> {tmp_path}/told; exit 3")
+    for count in (1, 2):
+        run.pass_time(500.0)
+        wait_until(lambda count=count: len(read(tmp_path)) >= count, 20, "a request")  # type: ignore[misc]
+    run.requester.close()
+    assert run.problems == [f"--request-nodes echo >> {tmp_path}/told; exit 3: exit code 3"]
+
+
+def test_a_command_that_hangs_holds_nobody_and_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_requester, "LIMIT_S", 0.2)
+    run = Run(f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
+    run.pass_time(1000.0)
+    wait_until(lambda: bool(run.problems), 20, "what is said of it")
+    assert run.problems[0].endswith("it has not ended within 0.2 s")
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30, "the end of its child")
+    run.requester.close()
+
+
+def test_while_a_command_runs_only_the_newest_figures_wait(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    run = Run(f'echo "$NODES_PRESENT" >> {tmp_path}/told; [ "$NODES_PRESENT" = 1 ] && cat {go}')
+    run.pass_time(SETTLE_S + CHECK_S)
+    wait_until(lambda: read(tmp_path) == ["1"], 20, "the first request")
+    run.present = 0
+    run.pass_time(3600.0)
+    run.present = 2
+    run.pass_time(60.0)
+    assert len(run.events) > 3
+    go.write_text("")
+    wait_until(lambda: read(tmp_path) == ["1", "2"], 20, "the last request")
+    run.requester.close()
+
+
+def test_a_machine_without_the_program_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="--request-nodes true: the program timeout is not on the path"):
+        Run("true")
