@@ -54,6 +54,7 @@ class DemandDecision(Struct, frozen=True, kw_only=True):
     next_at: float
 
 
+# docs/internals/decisions/0059-requests-for-nodes-by-a-command.md
 def decide_demand(history: DemandHistory, wanted: int, present: int, now: float) -> DemandDecision:
     """Decide whether a run of `present` nodes that wants `wanted` should say so now. Times are of one clock."""
     figures, is_below = (wanted, present), present < wanted
