@@ -102,8 +102,7 @@ class MemberMachine:
         leadership = self.state.leadership
         if leadership is None or (seal := self.state.cache.read(Seal, leadership.job.round)) is None:
             return False
-        seen_at = self.state.cache.keys.get_first_seen_at(leadership.job.round)
-        return seal.round > 1 or seen_at < leadership.seen.opened_at
+        return seal.round > 1 or self.state.cache.keys.get_revision(leadership.job.round) < leadership.revision
 
     @property
     def has_verdict(self) -> bool:

@@ -58,6 +58,18 @@ def test_a_note_to_all_reaches_spares_too() -> None:
     assert follower.count_spares() == -1
 
 
+def test_a_leader_knows_whether_another_may_have_led_before() -> None:
+    assert not running().protocol.has_taken_over
+    member = Follower(successors=("me",))
+    assert not member.protocol.has_taken_over
+    member.store.lease_revoke(member.lease)
+    member.settle()
+    member.pass_time(3.0)
+    assert member.protocol.is_leader
+    assert member.protocol.has_taken_over
+    assert not member.protocol.has_verdict
+
+
 def test_a_request_is_passed_on_once_and_its_answer_written() -> None:
     bench = running()
     key = bench.job.make_command_key("t1")
