@@ -132,3 +132,12 @@ def test_a_recommendation_changes_nothing(network: Network, hosts: list[Host], t
         job.says("AWS no longer recommends replacing this machine")
         (tmp_path / "go").touch()
         assert job.wait().exit_code == 0
+
+
+def test_a_node_that_has_not_joined_yet_ends_at_a_notice(network: Network, hosts: list[Host], tmp_path: Path) -> None:
+    options = ("--standalone", "--nproc-per-node=1", "--health-check=false")
+    with on_amazon(network, hosts[0]) as (host, values):
+        values["spot/instance-action"] = IN_TWO_MINUTES
+        with Job(tmp_path, *options, prefix=host.prefix) as job:
+            assert job.wait().exit_code == 143
+            assert "AWS announces a spot interruption (terminate), and this node had not joined yet" in job.stderr

@@ -91,6 +91,13 @@ def test_amazon_recommends_and_announces_maintenance() -> None:
     assert retirement.left_s == pytest.approx(15 * 86400 + 15 * 3600 + 43)
 
 
+def test_maintenance_that_was_due_before_the_agent_began_is_over() -> None:
+    past = {**EVENT, "NotBefore": "5 Jan 2026 17:00:43 GMT", "Code": "instance-reboot"}
+    (notice,) = read(AmazonNotices(), amazon({"events/maintenance/scheduled": [past]}))
+    assert not notice.ends_node
+    assert notice.what == "announces scheduled maintenance (instance-reboot), for a time that is past"
+
+
 def test_scheduled_events_are_read_once_a_minute_and_kept_meanwhile() -> None:
     times = iter([0.0, 0.0, 59.0, 60.0, 60.0])
     provider = AmazonNotices(clock=lambda: next(times))
@@ -181,6 +188,9 @@ REBOOT: dict[str, Any] = {
 }
 
 
+BEGUN = {"EventStatus": "Started", "NotBefore": ""}
+
+
 @pytest.mark.parametrize(
     ("kind", "ends_node"),
     [("Preempt", True), ("Terminate", True), ("Reboot", True), ("Redeploy", True), ("Freeze", False), ("Dance", False)],
@@ -197,9 +207,17 @@ def test_an_event_of_another_machine_is_ignored() -> None:
     )
 
 
-def test_an_event_that_has_begun_leaves_no_time() -> None:
-    (notice,) = read(AzureNotices(), azure([{**REBOOT, "EventStatus": "Started", "NotBefore": ""}]))
-    assert (notice.left_s, notice.when) == (0.0, "Started")
+@pytest.mark.parametrize(("kind", "ends_node"), [("Preempt", True), ("Terminate", True), ("Reboot", False)])
+def test_an_event_that_has_begun_leaves_no_time_and_may_be_over(kind: str, ends_node: bool) -> None:
+    (notice,) = read(AzureNotices(), azure([{**REBOOT, **BEGUN, "EventType": kind}]))
+    assert (notice.ends_node, notice.left_s, notice.when) == (ends_node, 0.0, "Started")
+
+
+def test_a_reboot_that_was_announced_and_begins_early_ends_the_node() -> None:
+    provider = AzureNotices()
+    read(provider, azure([REBOOT]))
+    (notice,) = read(provider, azure([{**REBOOT, **BEGUN}]))
+    assert (notice.ends_node, notice.left_s) == (True, 0.0)
 
 
 def test_azure_is_only_ever_read() -> None:

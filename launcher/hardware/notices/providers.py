@@ -70,6 +70,7 @@ class AmazonNotices:
         self._clock = clock
         self._token = ""
         self._scheduled: list[Notice] = []
+        self._ahead: set[str] = set()
         self._scheduled_at = -self.SCHEDULED_EVERY_S
 
     def read(self, open_server: OpenServer) -> list[Notice]:
@@ -105,13 +106,16 @@ class AmazonNotices:
             if _read_text(event, "State") != "active":
                 continue
             code, when = _read_text(event, "Code"), _read_text(event, "NotBefore")
+            key, left_s = f"events/maintenance/scheduled {_read_text(event, 'EventId')}", measure_left_s(when, answer)
+            is_over = _is_over(key, left_s, self._ahead)
             found.append(
                 Notice(
-                    key=f"events/maintenance/scheduled {_read_text(event, 'EventId')}",
-                    what=f"announces scheduled maintenance ({code})",
-                    ends_node=code != "system-maintenance",  # network or power may be away for a while
+                    key=key,
+                    what=f"announces scheduled maintenance ({code}){_OVER if is_over else ''}",
+                    # That of the system is of its network or power, which may be away for a while.
+                    ends_node=code != "system-maintenance" and not is_over,
                     when=when,
-                    left_s=measure_left_s(when, answer),
+                    left_s=left_s,
                 )
             )
         return found
@@ -216,6 +220,7 @@ class AzureNotices:
     def __init__(self) -> None:
         self._name = ""
         self._has_answered = False
+        self._ahead: set[str] = set()
 
     def read(self, open_server: OpenServer) -> list[Notice]:
         if not self._name:
@@ -245,12 +250,14 @@ class AzureNotices:
     def _make_notice(self, event: Mapping[str, Any], answer: HttpResponse) -> Notice:
         kind, status, when = (_read_text(event, name) for name in ("EventType", "EventStatus", "NotBefore"))
         has_begun = status == "Started"
+        key, left_s = _read_text(event, "EventId"), 0.0 if has_begun else measure_left_s(when, answer)
+        is_over = kind in ("Reboot", "Redeploy") and _is_over(key, left_s, self._ahead)
         return Notice(
-            key=_read_text(event, "EventId"),
-            what=self.CLAUSES.get(kind, f"announces an event of this machine ({kind})"),
-            ends_node=kind in self.CLAUSES and kind != "Freeze",
+            key=key,
+            what=self.CLAUSES.get(kind, f"announces an event of this machine ({kind})") + _OVER * is_over,
+            ends_node=kind in self.CLAUSES and kind != "Freeze" and not is_over,
             when=status if has_begun else when,
-            left_s=0.0 if has_begun else measure_left_s(when, answer),
+            left_s=left_s,
             least_s=self.LEAST_S.get(kind, 0.0),
         )
 
@@ -260,6 +267,20 @@ PROVIDERS: Mapping[str, Callable[[], NoticeProvider]] = {
     "gce": GoogleNotices,
     "azure": AzureNotices,
 }
+
+
+_OVER = ", for a time that is past"
+
+
+def _is_over(key: str, left_s: float | None, ahead: set[str]) -> bool:
+    """Whether a reboot was due before anybody here has heard of it. `ahead`: the keys of those announced in time.
+
+    Such events stay in the list for some minutes after the reboot. The agent that is started then must not leave
+    because of the reboot that it was started by.
+    """
+    if left_s is None or left_s > 0:
+        ahead.add(key)
+    return key not in ahead
 
 
 def measure_left_s(when: str, answer: HttpResponse) -> float | None:

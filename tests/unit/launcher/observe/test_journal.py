@@ -9,7 +9,9 @@ from types import ModuleType
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.observe import run_events
 from launcher.observe.goodput import compute_goodput
 from launcher.observe.journal import NOT_STARTED, Journal, JournalHeader
@@ -33,6 +35,18 @@ def start(number: int = 1) -> events.StartRound:
         master_addr="h", master_port=1, summary="why",
     )  # fmt: skip
     return events.StartRound(number, 0, 0, "token", encode_assignment(assignment))
+
+
+def test_what_the_cloud_announces_and_what_is_asked_for_are_events() -> None:
+    run = Run()
+    update = NoticeUpdate(
+        source="AWS", what="announces x", state="announced", leaves=True, left_s=120.0, sentence="AWS announces x: y"
+    )
+    run.take(update)
+    assert run.journal.add_request(4, 3, "why", "", 111.0) is run.events[-1]
+    notice, request = run.events[-2:]
+    assert notice == run_events.NoticeRead(at=110.0, run_id="r", node="n0", **asdict(update))
+    assert request == run_events.NodesRequested(at=111.0, run_id="r", node="n0", wanted=4, present=3, reason="why")
 
 
 class Run:
