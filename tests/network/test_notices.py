@@ -93,7 +93,10 @@ def test_notices_of_all_nodes_end_the_job_as_stopped(network: Network, hosts: li
             assert job[name].marks("saved", ranks)
 
 
-def test_a_notice_shortens_a_save_that_is_under_way(network: Network, hosts: list[Host], tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_draining", [True, False])
+def test_a_save_ends_before_the_machine_also_if_it_is_under_way(
+    network: Network, hosts: list[Host], tmp_path: Path, is_draining: bool
+) -> None:
     script = """
 from launcher.worker import stop_request
 signal.signal(signal.SIGTERM, lambda *_: mark("asked"))
@@ -109,15 +112,16 @@ time.sleep(1000)
         Job(tmp_path, *options, script=script, prefix=host.prefix) as job,
     ):
         job.marks("up", [0])
-        job.send(signal.SIGTERM)
-        job.marks("asked", [0])
+        if is_draining:
+            job.send(signal.SIGTERM)
+            job.marks("asked", [0])
         values["spot/instance-action"] = IN_SEVEN_SECONDS
         assert job.wait().exit_code == 143
         (text,) = job.marks("hurries", [0])
         left_s, _, reason = text.partition(" ")
         assert float(left_s) <= 5.0
-        assert reason == "stopped by SIGTERM"
-        assert "in 7.0 s: this node is leaving already" in job.stderr
+        assert reason == ("stopped by SIGTERM" if is_draining else "AWS announces a spot interruption (terminate)")
+        assert f"in 7.0 s: this node {'is leaving already' if is_draining else 'leaves'}\n" in job.stderr
 
 
 def test_a_recommendation_changes_nothing(network: Network, hosts: list[Host], tmp_path: Path) -> None:
