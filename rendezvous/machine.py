@@ -105,11 +105,6 @@ class MemberMachine:
         return seal.round > 1 or self.state.cache.keys.get_revision(leadership.job.round) < leadership.revision
 
     @property
-    def has_verdict(self) -> bool:
-        """Return whether the job has ended, as far as this member knows."""
-        return self.state.leaving.verdict is not None
-
-    @property
     def is_spare(self) -> bool:
         """Return whether a round runs without this member, as far as it knows."""
         state = self.state

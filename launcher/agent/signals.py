@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.config.config import Config
+from launcher.model.console import log
+from launcher.model.errors import describe_bug
 from rendezvous.events import LeaveRequest
 
 if TYPE_CHECKING:
@@ -91,13 +93,16 @@ class Termination:
         return (grace_s, now + grace_s) if self._notices is None else self._notices.outlook.limit_save(grace_s, now)
 
     def _open_notices(self) -> None:
-        from launcher.hardware.notices.node_notices import open_notices
-
         assert self._wake_and_clock is not None
         self._watch_at = math.inf
         mode, timeout_s = self._config.notices, self._config.shutdown_timeout_s
         is_asked = self._config.origins["notices"] != "default"
-        self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
+        try:
+            from launcher.hardware.notices.node_notices import open_notices
+
+            self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
+        except Exception as error:  # no room for a thread, or a bug: it costs notices, and no job
+            log(f"no notices are read: {describe_bug(error)}")
 
     def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
         self.signum, self._file_at = signum, math.inf

@@ -80,19 +80,19 @@ class NodeRequester:
             since = decision.history.below_since
             since_text = "" if since is None else format_time(time.time() - (now - since))
             self._warn(f"{self._origin} is told: {decision.reason}")
-            self._tell(self._add_event(self._wanted, present, decision.reason, since_text))
+            self._queue(self._add_event(self._wanted, present, decision.reason, since_text))
 
     def close(self) -> None:
         """Withdraw what was asked for if the run has ended, and wait a moment for that."""
         if self._history is not None and self._history.is_owed and self._has_ended():
-            self._tell(self._add_event(0, 0, "the run has ended", ""))
+            self._queue(self._add_event(0, 0, "the run has ended", ""))
         with self._changed:
             self._is_closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(END_LIMIT_S)
 
-    def _tell(self, event: NodesRequested) -> None:
+    def _queue(self, event: NodesRequested) -> None:
         with self._changed:
             self._next = event
             self._changed.notify()

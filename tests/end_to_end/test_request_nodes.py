@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 N1, N2 = loopback_hosts(2)
 
 
-def test_a_missing_node_is_asked_for_until_it_has_come(tmp_path: Path, etcd: EtcdServer) -> None:
+def test_a_missing_node_is_asked_for_by_who_leads_until_it_has_come(tmp_path: Path, etcd: EtcdServer) -> None:
     told = tmp_path / "told"
     command = f'cat >> {told}; echo "$NODES_WANTED $NODES_PRESENT" >> {told}.figures'
     options = ("--nnodes=1:2", "--nproc-per-node=1", "--join-grace=0", "--grow=never")
@@ -28,5 +28,8 @@ def test_a_missing_node_is_asked_for_until_it_has_come(tmp_path: Path, etcd: Etc
             (2, 1, True), (2, 2, False),
         ]  # fmt: skip
         assert "--request-nodes is told: 1 of the 2 nodes wanted is here, for 1" in cluster[N1].stderr
-        cluster.finish()
         assert "is told" not in cluster[N2].stderr
+        cluster[N1].kill()
+        wait_until(lambda: figures.read_text() == "2 1\n2 2\n2 1\n", 60, "the request of the next leader")
+        cluster.finish(N2)
+        assert figures.read_text() == "2 1\n2 2\n2 1\n0 0\n", "the run has ended"

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from launcher.logs.pump import OutputPump
     from launcher.observe.event_file import EventSink
     from launcher.observe.journal import Journal
-    from launcher.observe.node_requester import NodeRequester
 
 
 def make_observer(
@@ -108,32 +107,12 @@ def make_observer(
         return LivePage(config.serve, config.origins["serve"], source, lambda: driver.machine.is_leader, log)
 
     serves = make_page if config.serve is not None else None
-    requester = _make_requester(config, membership, history, len(slots)) if config.request_nodes else None
+    requester = None
+    if config.request_nodes is not None and config.network is not None:
+        from launcher.agent.inspection.node_requests import make_requester
+
+        requester = make_requester(config, config.request_nodes, membership, history, len(slots))
     return Observer(history, files, make_inspection, wake, layout.run_id, sinks, serves, requester)
-
-
-def _make_requester(
-    config: Config, membership: NodeMembership, history: History, slot_count: int
-) -> NodeRequester | None:
-    """Make what --request-nodes asks for. Raises UsageError for what cannot be."""
-    from launcher.observe.node_demand import choose_wanted, count_useful_nodes
-    from launcher.observe.node_requester import NodeRequester
-
-    if config.network is None:
-        return None
-    machine = membership.driver.machine
-    useful = count_useful_nodes(config.mesh or meshes.DEFAULT_MESH, membership.elastic_max, slot_count)
-    target = int(config.settings.get("target_nodes", 0))
-    return NodeRequester(
-        config.request_nodes or "",
-        config.origins["request_nodes"],
-        choose_wanted(config.nodes_min, config.nodes_max, target, useful),
-        lambda: len(machine.list_members()) if machine.is_leader else None,
-        lambda: machine.has_taken_over,
-        lambda: machine.has_verdict,
-        history.add_request,
-        log,
-    )
 
 
 def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:

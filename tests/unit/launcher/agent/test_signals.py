@@ -138,6 +138,18 @@ def test_notices_that_are_off_are_never_looked_for(monkeypatch: pytest.MonkeyPat
     assert departure.check(100.0) is None
 
 
+def test_a_machine_without_room_for_a_thread_loses_its_notices_only(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Announced, "start", fail)
+    departure, _ = watch(monkeypatch)
+    assert departure.take_notices(12.0) == []
+    assert "no notices are read: RuntimeError: can't start new thread" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(("words", "said"), [((), ""), (("--notices=leave",), "no notices are read: no cloud")])
 def test_that_there_is_no_cloud_is_said_to_who_has_asked(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -67,7 +67,6 @@ def test_a_leader_knows_whether_another_may_have_led_before() -> None:
     member.pass_time(3.0)
     assert member.protocol.is_leader
     assert member.protocol.has_taken_over
-    assert not member.protocol.has_verdict
 
 
 def test_a_request_is_passed_on_once_and_its_answer_written() -> None:
