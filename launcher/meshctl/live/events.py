@@ -218,6 +218,8 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "checkpoint_saved": lambda one: f"a checkpoint was saved in round {one['round']}",
     "hang_reported": lambda one: f"no progress: {one['sentence']} (ranks {format_ranges(one['ranks'])})",
     "remark": lambda one: str(one["sentence"]),
+    "notice": lambda one: str(one["sentence"]),
+    "nodes_requested": lambda one: f"nodes are asked for, {one['wanted']} in all: {one['reason']}",
     "round_stopping": lambda one: f"round {one['round']} is being ended: {one['reason'] or one['cause']}",
     "round_ended": _describe_round_end,
     "agent_ended": _describe_agent_end,
