@@ -13,30 +13,22 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from launcher.hardware import api_server
 from launcher.hardware.cloud_firmware import has_cloud_signature
 from launcher.hardware.linux.sysfs import FileTree
-from launcher.hardware.metadata_server import NoAnswer, Server, is_token, parse_object
+from launcher.hardware.metadata_server import NoAnswer, Server, parse_object
 from launcher.hardware.slice_identity import has_identity_variable
 from launcher.locality.contract import Hints, Level
 from launcher.locality.keys import TIERS, derive_levels, sort_levels
-
-if TYPE_CHECKING:
-    import ssl
 
 LABELS, LABELS_FILE = "LAUNCHER_NODE_LABELS", "LAUNCHER_NODE_LABELS_FILE"
 NODE_NAMES = ("NODE_NAME", "LAUNCHER_NODE_NAME")
 """The variables of spec.nodeName in a pod; the second is also meshrun's name of the node."""
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a pod has the token of its account, and the API server's certificate authority."""
-
 LIMIT_S = 1.5
 """Less than all sources have together, so that an unresponsive server is named."""
 
-_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  # kubernetes.io/docs/tasks/run-application/access-api-from-pod
-_PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
 _PODINFO = "/etc/podinfo"  # the mount point of a downward API volume in Kubernetes' own examples
 _PODINFO_FILES = ("labels", "annotations")
 _FILE_MAX = 1 << 20
@@ -46,7 +38,6 @@ _ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applicat
 _NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ACCOUNT_NAME = re.compile(r"system:serviceaccount:[a-z0-9.:-]{1,320}")
 _SIZE_MAX = 4 << 20
-_TOKEN_MAX = 1 << 16
 
 
 class Source:
@@ -58,8 +49,8 @@ class Source:
         self._root = root
 
     def is_likely(self, environ: Mapping[str, str]) -> bool:
-        has_variable = any(environ.get(name) for name in (LABELS, LABELS_FILE, _SERVICE_HOST))
-        return has_variable or FileTree(self._root).is_directory(ACCOUNT)
+        has_variable = any(environ.get(name) for name in (LABELS, LABELS_FILE, api_server.HOST_VARIABLE))
+        return has_variable or FileTree(self._root).is_directory(api_server.ACCOUNT)
 
     def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
         found: dict[str, Level] = {}
@@ -112,22 +103,20 @@ def _merge_labels(origin: str, called: str, labels: Mapping[str, str], found: di
     return "; ".join((called if derived.levels else f"{called}: none of them names a place", *derived.remarks))
 
 
-# The labels of this pod's Node object, from the API server with the pod's own account. The token is read again each
-# time, because Kubernetes replaces it. It goes over TLS, to a server that the cluster's own authority certifies, and
-# nowhere else: not through a proxy, and not into any message.
+# The labels of this pod's Node object, from the API server with the pod's own account.
 
 
 def read_node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/") -> dict[str, str]:
     """Return the labels by key. `root`: the directory above /var, for tests. Raises NoAnswer with a whole clause."""
-    account = FileTree(root).resolve(ACCOUNT)
+    account = FileTree(root).resolve(api_server.ACCOUNT)
     node = next((environ[name] for name in NODE_NAMES if environ.get(name)), "")
     if not node:
         raise NoAnswer(f"{NODE_NAMES[0]} is not set from spec.nodeName, so the node's labels cannot be asked for")
     if not _NODE.fullmatch(node):
         raise NoAnswer(f"{node[:60]!r} is no name of a Kubernetes node")
-    address = _find_address(environ)
-    headers = {"Authorization": f"Bearer {_read_token(f'{account}/token')}", "Accept": _ACCEPT}
-    tls = _make_tls_context(f"{account}/ca.crt")
+    address = api_server.find_address(environ)
+    headers = {"Authorization": f"Bearer {api_server.read_token(f'{account}/token')}", "Accept": _ACCEPT}
+    tls = api_server.make_tls_context(f"{account}/ca.crt")
     try:
         server = Server(address, min(limit_s, LIMIT_S), tls)
         answer = server.ask(f"/api/v1/nodes/{node}", headers, size_max=_SIZE_MAX)
@@ -137,44 +126,6 @@ def read_node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/"
     except NoAnswer as error:
         raise NoAnswer(f"the API server {error}") from None
     return _keep_texts(metadata.get("labels") if isinstance(metadata, dict) else None)
-
-
-def _find_address(environ: Mapping[str, str]) -> tuple[str, int]:
-    host = environ.get(_SERVICE_HOST, "")
-    port = next((environ[name] for name in _PORTS if environ.get(name)), "443")
-    if not is_token(host):
-        raise NoAnswer(f"no {_SERVICE_HOST}, so there is no API server to ask")
-    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-        raise NoAnswer(f"{port[:20]!r} is no port of an API server")
-    return host, int(port)
-
-
-def _read_token(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            token = file.read(_TOKEN_MAX).strip()
-    except OSError as error:
-        why = error.strerror or "it cannot be read"
-        raise NoAnswer(f"no token of a service account (automountServiceAccountToken): {path}: {why}") from None
-    if not is_token(token):
-        raise NoAnswer(f"{path} holds no token")
-    return token
-
-
-def _make_tls_context(authority: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts the cluster's authority, and no other.
-
-    Python 3.13 requires more of certificates than Kubernetes (VERIFY_X509_STRICT): authorities of many clusters, those
-    of EKS among them, have no key identifier and would be refused (kubernetes-client/python, issue 2394).
-    """
-    import ssl
-
-    try:
-        trusting = ssl.create_default_context(cafile=authority)
-    except OSError as error:
-        raise NoAnswer(f"{authority} cannot be used: {error.strerror or 'no certificate'}") from None
-    trusting.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return trusting
 
 
 def _describe_refusal(status: int, text: str, node: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.hardware import api_server
 from launcher.locality import kubernetes
 from launcher.locality.contract import Hints
 from tests.support.network.metadata_servers import Answering, Request, Serving, reply, serving, silence
@@ -39,7 +40,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.certificates = Certificates(directory / "certificates", is_sparse=True)
         self.root = directory / "pod"
-        self.account = self.root / kubernetes.ACCOUNT.lstrip("/")
+        self.account = self.root / api_server.ACCOUNT.lstrip("/")
         self.account.mkdir(parents=True)
         self.reset()
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hardware.api_server import ACCOUNT
 from launcher.locality.clouds import CLOUDS, CloudSource
 from launcher.locality.contract import Hints
 from launcher.locality.keys import TIERS, RemarkedLevels, derive_levels
-from launcher.locality.kubernetes import ACCOUNT, LabelsError, parse_labels
+from launcher.locality.kubernetes import LabelsError, parse_labels
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.skypilot import Source as SkyPilotSource
 from launcher.locality.slurm import Source as SlurmSource
