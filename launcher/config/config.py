@@ -91,6 +91,7 @@ class Config(Struct, frozen=True, kw_only=True):
     events: str
     notify: str
     request_nodes: str | None
+    progress: str
     failure_report: str
     shutdown_timeout_s: float
     signals_to_handle: tuple[str, ...]

@@ -61,7 +61,13 @@ class Server:
         self._tls = tls
 
     def ask(
-        self, path: str, headers: Mapping[str, str], *, method: str = "GET", size_max: int = SIZE_MAX
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        method: str = "GET",
+        content: bytes = b"",
+        size_max: int = SIZE_MAX,
     ) -> HttpResponse:
         """Return the response, whatever its status; path and headers must be ASCII. Raises NoAnswer."""
         from http.client import HTTPException
@@ -69,7 +75,7 @@ class Server:
         try:
             with self._connect() as connection:
                 connection.settimeout(self.require_remaining_s())
-                connection.sendall(self._encode_request(method, path, headers))
+                connection.sendall(self._encode_request(method, path, headers, len(content)) + content)
                 return self._read_response(connection, method, size_max)
         except TimeoutError:
             clause = f"does not answer within {self._limit_s:g} s"
@@ -104,11 +110,11 @@ class Server:
             plain.close()
             raise
 
-    def _encode_request(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    def _encode_request(self, method: str, path: str, headers: Mapping[str, str], size: int) -> bytes:
         host = self._address[0]
         lines = [f"{method} {path} HTTP/1.1", f"Host: {f'[{host}]' if ':' in host else host}", "Connection: close"]
         if method != "GET":
-            lines.append("Content-Length: 0")
+            lines.append(f"Content-Length: {size}")
         lines += (f"{name}: {value}" for name, value in headers.items())
         return "\r\n".join((*lines, "", "")).encode("ascii")
 

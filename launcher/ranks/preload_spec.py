@@ -72,7 +72,7 @@ def make_fork_server_spec(config: Config, slots: Sequence[Slot], parent: Mapping
     return ForkServerSpec(
         argv=make_fork_server_argv(config, is_jax=is_jax),
         env=variables,
-        unset=list_unset_variables(parent),
+        unset=list_unset_variables(parent, reports_progress=config.progress != "none"),
         affinity=frozenset[int]().union(*(one.cpus for one in binding.bindings)) if binding else None,
         modules=config.preload,
         standby=config.standby * len(slots),

@@ -73,7 +73,8 @@ class WorkerSpecBuilder:
         self._host = host
         self._layout = layout
         self._parent = parent
-        self._unset = (*list_unset_variables(parent), *{RECORDER_VARIABLE}.intersection(parent))
+        unset = list_unset_variables(parent, reports_progress=config.progress != "none")
+        self._unset = (*unset, *{RECORDER_VARIABLE}.intersection(parent))
         self._extra_variables: dict[str, str] = {}
         self._shared_page = shared_page
         devices = [device for slot in slots for device in slot.devices]

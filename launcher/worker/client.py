@@ -11,6 +11,7 @@ method of multiprocessing starts, no stop is requested and no heartbeat is read:
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 import time
 from contextlib import suppress
 from typing import NamedTuple
@@ -117,13 +118,17 @@ def heartbeat() -> bool:
     return bool(page.numbers[shared_page.READS_HEARTBEATS // shared_page.NUMBER_SIZE])
 
 
-def progress(step: int) -> bool:
+def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str, object] | None = None) -> bool:
     """Report that this worker has completed training step `step`, from 0; True if the agent was reached.
 
     The highest step of a round decides whether it made progress: after three failed rounds in a row that did not get
     beyond the highest step of all rounds before them, the job ends with exit code 76. One worker may report for all.
     Count steps of the whole training, not of this round, and report each step, or each checkpoint. Costs less than a
     microsecond. Raises ValueError for a negative step, TypeError for what is no integer.
+
+    `total_steps` and `metrics`, names and numbers or texts, are for `--progress`, and are told by a worker on the node
+    of rank 0; each is kept until another call gives it again. With one of them a call costs some 10 microseconds, and
+    where a metric is a tensor on a device, the wait for it. No value of them is an error.
     """
     page = _page if _is_resolved else _resolve_page()
     if not 0 <= step < shared_page.STEPS_MAX:
@@ -132,6 +137,10 @@ def progress(step: int) -> bool:
         return False
     if step >= page.numbers[page.step_index]:
         page.numbers[page.step_index] = step + 1
+    if total_steps is not None or metrics:
+        from launcher.worker.figures import report_figures
+
+        report_figures(page.line, page.round, total_steps, metrics or {})
     return True
 
 
@@ -191,4 +200,5 @@ def _map_page(name: str, round_text: str) -> WorkerPage | None:
         return None
     import mmap
 
-    return WorkerPage(memoryview(mmap.mmap(descriptor, found.st_size)).cast("Q"), line, int(round_text))
+    size = (line + 1) * shared_page.LINE_SIZE  # far behind lie texts, which are written to the file
+    return WorkerPage(memoryview(mmap.mmap(descriptor, size)).cast("Q"), line, int(round_text))

@@ -51,6 +51,8 @@ BORDERS = {
     "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 5,
+    # json, of which a script that reports no metrics has no use.
+    "launcher.worker.client": 1,
     # prometheus_client and http.server, 40 ms, in a thread that begins after the workers.
     "launcher.metrics.exporter": 1,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.

@@ -39,7 +39,7 @@ def make_observer(
     shared_page: SharedPage | None,
     pump: OutputPump | None,
     host: str,
-    sinks: Sequence[EventSink],
+    sinks: list[EventSink],
     wake: Callable[[], None],
 ) -> Observer:
     """Make what notes the run's events, and answers who looks at it."""
@@ -52,6 +52,10 @@ def make_observer(
     def make_journal() -> Journal:
         from launcher.observe.journal import Journal, JournalHeader
 
+        if config.progress != "none":
+            from launcher.observe.trainer_status import TrainerReporter
+
+            sinks.append(TrainerReporter(os.environ, shared_page, log))
         write_round = None
         if log_dir and not layout.is_temporary:
             from launcher.observe.event_file import make_round_writer
@@ -95,7 +99,7 @@ def make_observer(
         answers = NodeAnswers(history, source, LocalState(memory.read if memory else None), log_dir, files)
         return Inspection(driver.machine, driver.submit, Reporter(wake), answers.answer)
 
-    is_wanted = bool(sinks) or bool(log_dir and not layout.is_temporary)
+    is_wanted = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
     def make_page(bridge: Bridge) -> LivePage:

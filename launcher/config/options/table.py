@@ -274,6 +274,8 @@ TABLE: tuple[Option, ...] = (
            "Append a line of JSON for each event of this node's run to FILE, a pipe, or - for stdout."),
     Option("ours", "notify", "observe", "COMMAND|URL", parse_printable, "",
            "Tell a shell command, by its stdin, or an http(s) URL, by POST, of each round and of the job's end."),
+    Option("ours", "progress", "observe", "none|kubeflow", parse_choice, "none",
+           "Report progress, metrics and restarts as the status of a TrainJob of Kubeflow's, in place of the workers."),
     Option("ours", "failure-report", "logs", "short|torchrun", parse_choice, "short",
            "What the report of a failed job looks like: a few lines, or torchrun's box with its labels."),
 

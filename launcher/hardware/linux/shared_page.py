@@ -17,8 +17,8 @@ TIMEOUT_MS: without a heartbeat, after which a worker counts as failed (0: never
 until when workers that were asked to stop have to have saved; written before the round. PHASE_LIMIT_MS: 0 outside a
 phase. A number has 8 bytes, in this machine's byte order, and only grows, except for limits; the name has 16, of UTF-8.
 A look at a worker that enters a phase may find the limit of one and the name of another: the name is only reported. Far
-behind the lines is a text for each line: why workers are asked to stop, and the reason of each worker's claim. One that
-makes none leaves that part unwritten.
+behind the lines is a text for each line: why workers are asked to stop, and the reason of each worker's claim; behind
+those is what `figures` has. What is not used is left unwritten.
 
 `launcher.worker.client` and `launcher.worker.phases` are the workers' side.
 """

@@ -22,6 +22,7 @@ class Request(NamedTuple):
     method: str
     path: str
     headers: Mapping[str, str]
+    body: bytes = b""
 
 
 class Serving(NamedTuple):
@@ -181,10 +182,16 @@ def _answer(connection: socket.socket, answer: Answering, requests: list[Request
         if not piece:
             return
         asked += piece
-    first, *lines = asked.decode().split("\r\n\r\n")[0].split("\r\n")
+    head, _, body = asked.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
     method, path, _ = first.split(" ")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    requests.append(Request(method, path, headers))
+    while len(body) < int(headers.get("content-length", 0)):
+        piece = connection.recv(65536)
+        if not piece:
+            return
+        body += piece
+    requests.append(Request(method, path, headers, body))
     for piece in answer(requests[-1]):
         connection.sendall(piece)
         if is_over.is_set():

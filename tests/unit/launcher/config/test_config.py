@@ -27,7 +27,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1,
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (), "logs_specs": None,
-        "event_log_handler": "null", "log_times": "auto", "events": "", "notify": "", "request_nodes": None,
+        "event_log_handler": "null", "log_times": "auto", "events": "", "notify": "", "progress": "none", "request_nodes": None,
         "serve": None,
         "failure_report": "short", "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import math
 import os
 import resource
@@ -19,6 +20,7 @@ from launcher.agent.lifecycle import Round, WorkerExit
 from launcher.agent.worker_channel import ABORT_GRACE_S, WorkerChannel
 from launcher.cli import parse
 from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
+from launcher.hardware.linux.figures import SIZE, find_offset, read_figures, write_figures
 from launcher.hardware.linux.shared_page import (
     CLAIM_GIVES_UP,
     LINE_SIZE,
@@ -29,7 +31,7 @@ from launcher.hardware.linux.shared_page import (
     make,
 )
 from launcher.model.errors import UsageError
-from launcher.worker import blame_node, client, give_up, heartbeat, progress, stop_request, stop_requested
+from launcher.worker import blame_node, client, figures, give_up, heartbeat, progress, stop_request, stop_requested
 
 
 @pytest.fixture
@@ -322,6 +324,45 @@ def test_the_highest_step_of_any_worker_reaches_the_agent(board: SharedPage, be:
     assert board.read_step() == -1
     be(None)
     assert not progress(3)
+
+
+def read_all(board: SharedPage) -> list[str]:
+    return [read_figures(board.descriptor, line) for line in (1, 2)]
+
+
+def test_figures_reach_the_agent_and_are_kept_until_they_are_given_again(
+    board: SharedPage, be: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "_metrics", {})
+    monkeypatch.setattr(figures, "_totals", {})
+    board.begin(2, None)
+    assert read_all(board) == ["", ""]
+    be(board, 1)
+    assert progress(3, total_steps=100, metrics={"loss": 1 / 3, "nan": float("nan"), "name": "ä", 7: True})
+    metrics = {"loss": "0.333333", "nan": "nan", "name": "ä", "7": "True"}
+    assert [text and json.loads(text) for text in read_all(board)] == [
+        "", {"round": 1, "metrics": metrics, "total": 100}
+    ]  # fmt: skip
+    assert progress(4, metrics={"loss": 10**5000, "bad": object(), "worse": float})
+    metrics |= {"loss": "int", "bad": "object", "worse": "type"}
+    assert json.loads(read_all(board)[1]) == {"round": 1, "metrics": metrics, "total": 100}
+    assert progress(5, total_steps="many", metrics={f"m{number}": "x" * 1000 for number in range(300)})  # type: ignore[arg-type]
+    found = json.loads(read_all(board)[1])
+    assert (found["total"], len(found["metrics"])) == (100, 257)
+    assert max(map(len, found["metrics"].values())) == 65
+    os.pwrite(board.descriptor, b"[", find_offset(2) + 20)
+    assert read_all(board) == ["", ""], "a look that meets a write sees nothing"
+
+
+def test_figures_that_cannot_be_written_are_no_error(board: SharedPage, be: Any) -> None:
+    board.begin(2, None)
+    assert not write_figures(board.descriptor, 1, "x" * SIZE)
+    be(board, 0)
+    assert progress(0)
+    os.environ[VARIABLE] = "no:page"
+    assert progress(1, total_steps=10)
+    be(None)
+    assert not progress(2, total_steps=10)
 
 
 @pytest.mark.parametrize("number", [2**64 - 1, 2**53, STEPS_MAX + 1])
