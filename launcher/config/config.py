@@ -107,6 +107,7 @@ class Config(Struct, frozen=True, kw_only=True):
     rdzv_conf: Mapping[str, str]
     network: StoreConfig | None
     attempt: int | None
+    in_place_restart: str
     node_name: str | None
     locality: tuple[tuple[str, str], ...]
     locality_file: str | None

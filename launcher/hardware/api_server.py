@@ -6,10 +6,12 @@ cluster's own authority certifies, and nowhere else: not through a proxy, and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from launcher.hardware.metadata_server import NoAnswer, is_token
+from launcher.hardware.linux.sysfs import FileTree
+from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server, is_token, parse_object
 
 if TYPE_CHECKING:
     import ssl
@@ -20,6 +22,14 @@ ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"  # kubernetes.io/docs/tasks/run-application/access-api-from-pod
 _PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
 _TOKEN_MAX = 1 << 16
+_OBJECT_MAX = 4 << 20
+WATCH_S = 240
+"""After which the API server ends a watch, and another begins."""
+_KEEPALIVE = (
+    ("TCP_KEEPIDLE", 30),
+    ("TCP_KEEPINTVL", 10),
+    ("TCP_KEEPCNT", 3),
+)  # a minute, until a lost server is missed
 
 
 def find_address(environ: Mapping[str, str]) -> tuple[str, int]:
@@ -60,3 +70,69 @@ def make_tls_context(authority: str) -> ssl.SSLContext:
         raise NoAnswer(f"{authority} cannot be used: {error.strerror or 'no certificate'}") from None
     trusting.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return trusting
+
+
+class ApiServer:
+    """The API server as the account of this pod sees it. `root`: the directory above /var, for tests.
+
+    Raises NoAnswer with a whole clause where this is no pod.
+    """
+
+    def __init__(self, environ: Mapping[str, str], root: str = "/") -> None:
+        self._address = find_address(environ)
+        self._account = FileTree(root).resolve(ACCOUNT)
+
+    def read_namespace(self) -> str:
+        """Return the namespace of this pod. Raises NoAnswer."""
+        return read_token(f"{self._account}/namespace", "no namespace of a service account")
+
+    def ask(
+        self, path: str, limit_s: float, *, method: str = "GET", content: bytes = b"", content_type: str = ""
+    ) -> HttpResponse:
+        """Return the response, whatever its status. Raises NoAnswer with a clause about the server."""
+        headers = self._make_headers() | ({"Content-Type": content_type} if content_type else {})
+        server = Server(self._address, limit_s, make_tls_context(f"{self._account}/ca.crt"))
+        return server.ask(path, headers, method=method, content=content, size_max=_OBJECT_MAX)
+
+    def watch(self, path: str, limit_s: float) -> Iterator[dict[str, Any]]:
+        """Yield the events of a watch until the server ends it. `limit_s`: to connect, and for the first answer.
+
+        Raises NoAnswer with a clause about the server.
+        """
+        from http.client import HTTPException, HTTPSConnection
+
+        host, port = self._address
+        context = make_tls_context(f"{self._account}/ca.crt")
+        connection = HTTPSConnection(host, port, timeout=limit_s, context=context)
+        try:
+            connection.connect()
+            opened = connection.sock  # which getresponse takes away, if the server is to close it
+            connection.request("GET", f"{path}&watch=true&timeoutSeconds={WATCH_S}", headers=self._make_headers())
+            response = connection.getresponse()
+            if response.status != 200:
+                raise NoAnswer(f"answers {response.status} to a watch")
+            _keep_alive(opened)
+            while line := response.readline(_OBJECT_MAX):
+                yield parse_object(line.decode(errors="replace"))
+        except TimeoutError:
+            raise NoAnswer(f"does not answer within {limit_s:g} s") from None
+        except HTTPException:
+            raise NoAnswer("answers with something that is no HTTP") from None
+        except OSError as error:
+            raise NoAnswer(f"cannot be asked: {error.strerror or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _make_headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {read_token(f'{self._account}/token')}", "Accept": "application/json"}
+
+
+def _keep_alive(connection: Any) -> None:
+    """Wait for the next event as long as the server is there."""
+    import socket
+
+    connection.settimeout(WATCH_S + 60)
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -91,7 +91,7 @@ def _release(host_agents: HostAgents | None, place: NodeLock) -> None:
 
 
 @contextmanager
-def _end_on_signal() -> Iterator[None]:
+def end_on_signal() -> Iterator[None]:
     """Let the kernel end this process: Python would handle a Ctrl-C only after a name look-up.
 
     For process 1 of a container the kernel drops signals that are not handled.
@@ -111,7 +111,7 @@ def _end_on_signal() -> Iterator[None]:
             signal.signal(signum, disposition)
 
 
-@_end_on_signal()
+@end_on_signal()
 def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -> Startup:
     """Raises UsageError for what waiting cannot fix, TemporaryError when the store does not answer in time."""
     open_standard_streams()  # or the listener might get one of their numbers, and not reach the workers
