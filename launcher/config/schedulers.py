@@ -33,6 +33,8 @@ _NESTED_LAUNCHERS = {
     "RAY_JOB_ID": "a task of Ray",
     "JPY_PARENT_PID": "a notebook",
 }
+# Kubeflow Trainer sets these in every pod, so they are no choice of the user's, nor worth a remark if unused.
+_TRAINER_PLACES = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _NO_MASTER_ADDRESS = "nothing says where node 0 is"
 
 
@@ -73,6 +75,9 @@ def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str 
     if found is None:
         return ResolvedOptions(given, None, {})
     note = f"{found.controller}: {found.reason}"
+    if found.controller == "Kubeflow Trainer":
+        own = {name: value for name, value in given.items() if value.origin in _TRAINER_PLACES}
+        given |= {name: replace(value, is_detected=True) for name, value in own.items()}
     if not found.values:
         must_report = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
         return ResolvedOptions(given, found, {}, note if must_report else "")
@@ -398,15 +403,18 @@ def _make_group(
 
 
 def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, str], __: str) -> Detection | None:
-    """Detect Kubeflow's controllers for PyTorch, only to log them: they set torchrun's own PET_ variables.
+    """Detect Kubeflow's controllers for PyTorch, mostly to log them: they set torchrun's own PET_ variables.
 
-    PyTorchJob (v1) also sets RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for
+    With --rdzv-backend c10d and no endpoint, as for an elastic job, the nodes of a TrainJob meet at the master's host:
+    a definition cannot name it by $(PET_MASTER_ADDR), since the Trainer adds its variables behind all others, where
+    Kubernetes does not expand them (pkg/apply and plugins/torch in kubeflow/trainer v2.3). PyTorchJob (v1) also sets RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for
     PET_ variables from elsewhere.
     """
     reason = "it says all that is needed in PET_ variables"
     master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]
     if "-node-0-0." in master:
-        return Detection("Kubeflow Trainer", variables, reason)
+        row = {"rdzv-endpoint": (join_address(master, SERVED_PORT), "PET_MASTER_ADDR")} if is_host(master) else {}
+        return Detection("Kubeflow Trainer", variables, reason, _make_values(row))
     if endpoint.endswith("-worker-0") or master.endswith("-master-0"):
         return Detection("Kubeflow PyTorchJob", variables, reason)
     return None

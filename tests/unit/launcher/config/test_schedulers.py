@@ -368,13 +368,32 @@ def test_pet_variables_of_somebody_else_are_nobodys_job() -> None:
 
 @pytest.mark.parametrize(
     ("environ", "name"),
-    [(PYTORCH_JOB, "Kubeflow PyTorchJob"), (ELASTIC, "Kubeflow PyTorchJob"), (TRAINER, "Kubeflow Trainer")],
+    [(PYTORCH_JOB, "Kubeflow PyTorchJob"), (ELASTIC, "Kubeflow PyTorchJob")],
 )
 def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str, str], name: str) -> None:
     found = schedulers.detect(environ)
     assert isinstance(found, Detection)
     assert (found.controller, found.values) == (name, {})
     assert set(found.known_by) <= set(environ)
+
+
+def test_pods_of_a_trainjob_meet_at_the_masters_host_if_they_are_to_meet_anywhere() -> None:
+    elastic = {**TRAINER, "LAUNCHER_NNODES": "2:4", "LAUNCHER_RDZV_BACKEND": "c10d"}
+    host = TRAINER["PET_MASTER_ADDR"]
+    for rank in ("0", "1"):
+        found = resolve(environ={**elastic, "PET_NODE_RANK": rank})
+        assert found.network is not None
+        assert (found.network.endpoints, found.network.is_host) == ((f"{host}:29400",), rank == "0")
+        assert (found.nodes_min, found.node_rank, found.notes) == (2, None, ())
+    given = resolve(environ={**elastic, "LAUNCHER_RDZV_ENDPOINT": "other:1"})
+    assert given.network is not None
+    assert (given.network.endpoints, given.notes) == (("other:1",), ())
+    static = resolve(environ=TRAINER)
+    assert (static.node_rank, static.notes) == (int(TRAINER["PET_NODE_RANK"]), ())
+    assert resolve(environ={**elastic, "LAUNCHER_NNODES": "1"}).network is None
+    mistaken = schedulers.detect({**elastic, "PET_MASTER_ADDR": "x-node-0-0.a b"})
+    assert mistaken is not None
+    assert mistaken.values == {}
 
 
 def test_a_process_number_of_a_pod_does_not_reach_its_workers() -> None:
