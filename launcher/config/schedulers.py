@@ -407,8 +407,9 @@ def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, s
 
     With --rdzv-backend c10d and no endpoint, as for an elastic job, the nodes of a TrainJob meet at the master's host:
     a definition cannot name it by $(PET_MASTER_ADDR), since the Trainer adds its variables behind all others, where
-    Kubernetes does not expand them (pkg/apply and plugins/torch in kubeflow/trainer v2.3). PyTorchJob (v1) also sets RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for
-    PET_ variables from elsewhere.
+    Kubernetes does not expand them (pkg/apply and plugins/torch in kubeflow/trainer v2.3). PyTorchJob (v1) also sets
+    RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for PET_ variables from
+    elsewhere.
     """
     reason = "it says all that is needed in PET_ variables"
     master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]

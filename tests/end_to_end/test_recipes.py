@@ -29,7 +29,7 @@ class Member(EtcdServer):
     certificates: Path
 
     def command(self) -> list[str]:
-        [members] = [each for each in documents(KUBERNETES / "etcd.yaml") if each["kind"] == "StatefulSet"]
+        [members] = [each for each in documents(KUBERNETES / "base" / "etcd.yaml") if each["kind"] == "StatefulSet"]
         [container] = members["spec"]["template"]["spec"]["containers"]
         places = {
             "0.0.0.0:2379": f"127.0.0.1:{self.client_port}",

@@ -97,7 +97,7 @@ def test_the_attempt_of_the_pod_is_that_of_the_run_unless_one_is_given(
 
 
 @pytest.mark.parametrize("strategy", ["Recreate", "InPlaceRestart"])
-def test_without_the_strategy_or_with_it_switched_off_nothing_is_waited_for(cluster: JobSets, strategy: str) -> None:
+def test_without_the_strategy_nothing_is_waited_for(cluster: JobSets, strategy: str) -> None:
     cluster.strategy = strategy
     if strategy == "InPlaceRestart":
         cluster.annotations["jobset.sigs.k8s.io/disable-in-place-restart"] = ""

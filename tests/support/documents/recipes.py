@@ -67,11 +67,15 @@ def documents(path: Path) -> list[Document]:
 
 @functools.cache
 def _read(path: Path) -> list[Document]:
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    # A job on the runtime of trainer/ is read with it; kustomization.yaml and chart/ say so in their own languages.
+    beside = sorted((path.parent / "chart" / "files").glob("*.yaml")) if path.parent.name == "trainer" else []
+    texts = [each.read_text() for each in (path, *(each for each in beside if not each.is_symlink()))]
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
 def manifests() -> list[Path]:
-    return sorted(KUBERNETES.glob("*.yaml"))
+    found = (path for folder in (".", "base", "trainer") for path in (KUBERNETES / folder).glob("*.yaml"))
+    return sorted(path for path in found if path.name != "kustomization.yaml")
 
 
 def pods(found: list[Document]) -> list[Pod]:
@@ -213,6 +217,10 @@ def _pod(
         "spec.nodeName": f"machine-{index}",
         "metadata.name": hostname,
         "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index),
+        "metadata.labels['jobset.sigs.k8s.io/jobset-name']": document["metadata"]["name"],
+        "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "0f4ab3c2-6a1e-4e4c-9c65-0d8ec2a3a1f5",
+        "metadata.annotations['jobset.sigs.k8s.io/execution-attempt']": "",  # as without JobSet's feature gate
+        "metadata.annotations['jobset.sigs.k8s.io/jobset-name']": document["metadata"]["name"],
     }
     own: dict[str, str] = {}
     for each in container.get("env", []):

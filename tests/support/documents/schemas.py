@@ -2,7 +2,8 @@
 
 What Kubernetes itself knows is in the package kubernetes-validate, made from its published API. The kinds of JobSet and
 Kubeflow are not: what the recipes may use of them stands here, written from the API references of JobSet v1alpha2,
-Kubeflow Trainer v1alpha1 and Training Operator v1. The templates of jobs and pods inside them are Kubernetes' own.
+Kubeflow Trainer v1alpha1, Training Operator v1 and Prometheus' operator. The templates of jobs and pods inside them are
+Kubernetes' own. tests/kubernetes holds the same recipes against models that were made from the definitions.
 """
 
 from __future__ import annotations
@@ -137,7 +138,13 @@ TRAIN_JOB = _object(
     suspend=FLAG,
     activeDeadlineSeconds={"type": "integer", "minimum": 1},
 )  # fmt: skip
+POD_MONITOR = _object(
+    "selector", "podMetricsEndpoints",
+    selector=_core("apimachinery.pkg.apis.meta.v1.LabelSelector"),
+    podMetricsEndpoints=_list(_object("port", port=NAME, interval=TEXT, honorLabels=FLAG)),
+)  # fmt: skip
 CUSTOM = {
+    ("monitoring.coreos.com/v1", "PodMonitor"): POD_MONITOR,
     ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET,
     ("kubeflow.org/v1", "PyTorchJob"): PYTORCH_JOB,
     ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): RUNTIME,

@@ -127,7 +127,7 @@ def test_the_init_container_installs_only_what_the_agent_needs() -> None:
 
 
 def test_the_etcd_has_three_members_of_which_one_at_a_time_may_be_taken() -> None:
-    found = documents(KUBERNETES / "etcd.yaml")
+    found = documents(KUBERNETES / "base" / "etcd.yaml")
     by_kind = {document["kind"]: document["spec"] for document in found}
     members, budget = by_kind["StatefulSet"], by_kind["PodDisruptionBudget"]
     service = next(document["spec"] for document in found if document["metadata"]["name"] == members["serviceName"])
@@ -142,7 +142,7 @@ def test_the_etcd_has_three_members_of_which_one_at_a_time_may_be_taken() -> Non
 
 
 def test_the_etcd_requires_a_certificate_and_compacts_old_revisions() -> None:
-    [members] = [each["spec"] for each in documents(KUBERNETES / "etcd.yaml") if each["kind"] == "StatefulSet"]
+    [members] = [each["spec"] for each in documents(KUBERNETES / "base" / "etcd.yaml") if each["kind"] == "StatefulSet"]
     spec = members["template"]["spec"]
     [container] = spec["containers"]
     flags = dict(word.removeprefix("--").split("=", 1) for word in container["args"])
@@ -166,7 +166,7 @@ def test_the_etcd_requires_a_certificate_and_compacts_old_revisions() -> None:
 
 
 def test_the_labels_of_nodes_may_be_read_and_nothing_else() -> None:
-    found = {document["kind"]: document for document in documents(KUBERNETES / "node-labels.yaml")}
+    found = {document["kind"]: document for document in documents(KUBERNETES / "base" / "node-labels.yaml")}
     account, role, binding = found["ServiceAccount"], found["ClusterRole"], found["ClusterRoleBinding"]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

@@ -377,7 +377,7 @@ def test_who_sets_pet_variables_is_recognised_and_adds_nothing(environ: dict[str
     assert set(found.known_by) <= set(environ)
 
 
-def test_pods_of_a_trainjob_meet_at_the_masters_host_if_they_are_to_meet_anywhere() -> None:
+def test_pods_of_a_trainjob_meet_at_the_masters_host() -> None:
     elastic = {**TRAINER, "LAUNCHER_NNODES": "2:4", "LAUNCHER_RDZV_BACKEND": "c10d"}
     host = TRAINER["PET_MASTER_ADDR"]
     for rank in ("0", "1"):
