@@ -127,7 +127,7 @@ def progress(step: int, *, total_steps: int | None = None, metrics: Mapping[str,
     microsecond. Raises ValueError for a negative step, TypeError for what is no integer.
 
     `total_steps` and `metrics`, names and numbers or texts, are for `--progress`, and are told by a worker on the node
-    of rank 0; each is kept until another call gives it again. With one of them a call costs some 10 microseconds, and
+    of rank 0; each is kept until another call gives it again. With one of them a call costs some 25 microseconds, and
     where a metric is a tensor on a device, the wait for it. No value of them is an error.
     """
     page = _page if _is_resolved else _resolve_page()
