@@ -21,12 +21,13 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.hardware.api_server import make_tls_context, read_token
 from launcher.hardware.linux.figures import read_figures
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server, is_token, parse_object
-from launcher.model.errors import sanitize
+from launcher.model.errors import describe_bug, sanitize
 from launcher.observe.goodput import compute_goodput
 from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
 from launcher.observe.timeline import RunTimeline
@@ -57,7 +58,7 @@ _LABEL = "--progress kubeflow"
 class Figures(Struct, frozen=True, kw_only=True):
     """What the script has said with `launcher.worker.progress`, as it lies in the shared page."""
 
-    round: int
+    round: int = 0
     metrics: dict[str, str] = {}
     total: int = 0
 
@@ -216,7 +217,7 @@ class TrainerReporter:
         self._is_running = False
         self._last_cause = self._last_verdict = ""
         # Of the thread.
-        self._figures = Figures(round=0)
+        self._figures = Figures()
         self._last_step = -1
         self._rate = StepRate()
         self._rate_round = 0
@@ -249,10 +250,13 @@ class TrainerReporter:
 
     def _run(self) -> None:
         try:
-            server = find_server(self._environ)
+            self._report(find_server(self._environ))
         except NoAnswer as error:
             self._complain(str(error))
-            return
+        except Exception as error:  # the job goes on without it
+            self._complain(f"no further progress is reported: {describe_bug(error)}")
+
+    def _report(self, server: StatusServer) -> None:
         pause_s, sent_at, failure_count = PAUSE_S, -math.inf, 0
         sent: TrainerStatus | None = None
         while not self._has_ended.wait(pause_s):
@@ -295,8 +299,9 @@ class TrainerReporter:
             self._rate_round, self._last_step = current.round, -1
             self._rate.clear()
         self._read_page(current.round)
-        total = self._figures.total
-        remaining_s = self._rate.estimate_remaining_s(self._last_step, total, now) if total > 0 else None
+        total, remaining_s = self._figures.total, None
+        if total > 0 and self._last_step >= 0:
+            remaining_s = self._rate.estimate_remaining_s(self._last_step, total, now)
         return self._compose(own, remaining_s, is_done=False)
 
     def _make_last_status(self) -> TrainerStatus | None:
@@ -327,21 +332,19 @@ class TrainerReporter:
         if self._page is None:
             return
         steps = self._page.read_steps()
-        self._last_step = max(self._last_step, *steps)
+        self._last_step = max([self._last_step, *steps])
+        found = Figures(round=round_number)
         for line in range(1, 1 + len(steps)):
-            text = read_figures(self._page.descriptor, line)
-            if not text:
-                continue
-            try:
-                found = codec.decode(Figures, text, "figures of a worker")
-            except RecordError:
-                continue
-            if found.round == round_number:
-                self._figures = found
+            with suppress(RecordError):
+                own = codec.decode(Figures, read_figures(self._page.descriptor, line) or "{}", "figures of a worker")
+                if own.round == round_number:
+                    found = replace(found, metrics=found.metrics | own.metrics, total=own.total or found.total)
+        if found.metrics or found.total:
+            self._figures = found
 
     def _compose(self, own: list[tuple[str, str]], remaining_s: int | None, *, is_done: bool) -> TrainerStatus:
-        total = self._figures.total
-        percentage = min(100, max(0, 100 * (self._last_step + 1) // total)) if total > 0 else None
+        total, step_count = self._figures.total, self._last_step + 1
+        percentage = min(100, 100 * step_count // total) if total > 0 and step_count > 0 else None
         theirs = self._figures.metrics
         metrics = [*((name, value) for name, value in own if name not in theirs), *theirs.items()]
         kept, remark = limit_metrics(metrics)

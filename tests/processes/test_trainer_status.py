@@ -309,7 +309,20 @@ def test_figures_of_a_round_before_are_kept_until_there_are_new_ones(pod: Pod, p
         reporter.close()
     last = statuses(server)[-1]
     assert metrics_of(last)["loss"] == "0.9"
-    assert (last["progressPercentage"], metrics_of(last)["restarts"]) == (0, "1")
+    assert metrics_of(last)["restarts"] == "1"
+    assert "progressPercentage" not in last, "how far the checkpoint reaches is not known before the first step"
+
+
+def test_what_several_workers_of_the_node_say_is_put_together(pod: Pod, page: SharedPage) -> None:
+    write_figures(page, 1, round=1, total=10, metrics={"loss": "0.9"})
+    write_figures(page, 2, round=1, metrics={"accuracy": "0.5"})
+    set_step(page, 2, 0)
+    with pod.serving(accept) as server:
+        reporter = pod.make(server.address)
+        tell(reporter, [*start(), *finish("failure", "failure")])
+        reporter.close()
+    [only] = statuses(server)
+    assert (metrics_of(only)["loss"], metrics_of(only)["accuracy"], only["progressPercentage"]) == ("0.9", "0.5", 10)
 
 
 def test_without_a_page_the_runs_own_metrics_are_sent(tmp_path: Path, certificates: Certificates) -> None:
