@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/ns/trainjobs/train/status"
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.first"
-FAR = 1000.0
+FAR = 60.0
 
 
 @pytest.fixture(autouse=True)
