@@ -159,7 +159,7 @@ TABLE: tuple[Option, ...] = (
            "progress: after several, the next one waits a little, and then the job fails.", part="settings"),
     Option("ours", "attempt", "restarts", "N", make_optional(parse_count), "none", "Which attempt at the run this is, "
            "where a scheduler counts them; agents of an earlier one end.", last_variable="SLURM_RESTART_COUNT"),
-    Option("ours", "in-place-restart", "restarts", "none|jobset", parse_choice, "none",
+    Option("ours", "in-place-restart", "health", "none|jobset", parse_choice, "none",
            "Be JobSet's agent: begin when all pods are there, leave when they restart; it gives the --attempt."),
     Option("torchrun", "shutdown-timeout", "restarts", "SECONDS", parse_seconds, "30",
            "From the stop signal to the kill.", last_variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
