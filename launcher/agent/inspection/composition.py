@@ -52,10 +52,6 @@ def make_observer(
     def make_journal() -> Journal:
         from launcher.observe.journal import Journal, JournalHeader
 
-        if config.progress != "none":
-            from launcher.observe.trainer_status import TrainerReporter
-
-            sinks.append(TrainerReporter(os.environ, shared_page, log))
         write_round = None
         if log_dir and not layout.is_temporary:
             from launcher.observe.event_file import make_round_writer
@@ -71,6 +67,10 @@ def make_observer(
             max_restarts=config.max_restarts,
             mesh_axes=mesh_axes,
         )
+        if config.progress != "none":
+            from launcher.observe.trainer_status import TrainerReporter
+
+            sinks.append(TrainerReporter(os.environ, shared_page, log))
         return Journal(header, [sink.write for sink in sinks], write_round)
 
     def make_inspection(history: History) -> Inspection:
