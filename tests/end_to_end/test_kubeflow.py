@@ -48,12 +48,13 @@ def trainer(tmp_path: Path) -> Iterator[tuple[Serving, dict[str, str]]]:
         )
 
 
+@pytest.mark.parametrize("more", [(), ("--preload=json",)], ids=["started", "forked"])
 def test_a_trainjob_shows_a_restart_the_scripts_metrics_and_the_end(
-    trainer: tuple[Serving, dict[str, str]], tmp_path: Path
+    more: tuple[str, ...], trainer: tuple[Serving, dict[str, str]], tmp_path: Path
 ) -> None:
     server, variables = trainer
     assert {*variables} == scrub.PROGRESS_NAMES
-    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=2")
+    options = ("--standalone", "--nproc-per-node=2", "--max-restarts=2", *more)
     with Job(tmp_path, *options, script=SCRIPT, env={**variables, "LAUNCHER_PROGRESS": "kubeflow"}) as job:
         wait_until(lambda: server.requests, 120, "the first status")
         (tmp_path / "fail").touch()
