@@ -17,6 +17,7 @@ from launcher.agent.startup import stale_agents
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
 from launcher.hardware.linux import control_group
 from launcher.model.errors import TemporaryError, UsageError
+from tests.support.network.namespaces import Network, why_no_namespaces
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
 from tests.support.waiting import wait_until
@@ -123,6 +124,18 @@ def test_only_agents_that_live_are_listed(lives: Lives) -> None:
     assert sorted(list_running_agents(str(lives.folder))) == sorted(agent.pid for agent in agents)
     kill_all_three(agents[0])
     assert list_running_agents(str(lives.folder)) == [agents[1].pid]
+
+
+def test_agents_of_another_network_namespace_are_not_listed(lives: Lives) -> None:
+    if why_no_namespaces():
+        pytest.skip(why_no_namespaces())
+    with Network() as network:
+        network.host("n1")
+        with network.inside("n1"):
+            agent = lives.start()
+            lives.worker_of(agent)
+            assert list_running_agents(str(lives.folder)) == [agent.pid]
+        assert list_running_agents(str(lives.folder)) == []
 
 
 def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) -> None:
