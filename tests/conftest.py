@@ -3,6 +3,9 @@
 A disposition "ignored" is inherited: by nohup, by a shell's background job, by some CI runners. Then a SIGHUP that a
 test sends stops nobody, and with SIGCHLD ignored every exit code reads 0.
 
+Compiled modules are kept, also where an image forbids it (PYTHONDONTWRITEBYTECODE): a test run starts thousands of
+processes, and an agent that compiles itself needs 0.20 s of CPU for a start instead of 0.09 s.
+
 No example of a property has a time limit: a slow machine is no error. And agents begin their lines without the time,
 which no test could expect; a test of that asks for it.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import suppress
 
 with suppress(ModuleNotFoundError):  # not installed beside the libraries of tests/clients
@@ -20,6 +24,8 @@ with suppress(ModuleNotFoundError):  # not installed beside the libraries of tes
     settings.load_profile("unhurried")
 
 os.environ["LAUNCHER_LOG_TIMES"] = "off"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 for _signum in signal.valid_signals():
     # What Python ignores for itself (SIGPIPE, SIGXFSZ) it sets back in the programs that it starts.
