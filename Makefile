@@ -42,15 +42,12 @@ help:
 demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
-# Two halves beside each other: the tests of whole jobs wait more than they compute.
-test: .venv/installed .witness/installed lint browser servers shells ## lint, types, and every test
-	@$(MAKE) --no-print-directory --output-sync=target -j2 test-jobs test-parts
-
-.PHONY: test-parts test-jobs
-test-parts:
-	.venv/bin/pytest $(UNIT_TESTS) $(PROCESS_TESTS)
-test-jobs:
-	.venv/bin/pytest $(JOB_TESTS)
+# More processes than cores: the tests of whole jobs, which come first, wait more than they compute. A file stays in one
+# process, so that what it shares is made once.
+TEST_PROCESSES ?= 4
+test: .venv/installed ## lint, types, and every test
+	@$(MAKE) --no-print-directory --output-sync=target -j3 lint .witness/installed packages
+	.venv/bin/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(JOB_TESTS) $(PROCESS_TESTS) $(UNIT_TESTS)
 
 unit: .venv/installed ## the tests without servers or processes, in seconds, on two cores
 	@$(MAKE) --no-print-directory --output-sync=target -j2 unit-decisions unit-others
@@ -206,8 +203,10 @@ bench-search: .venv/installed ## search long for layouts better than those the p
 	.venv/bin/python $(PIP) numba
 	nice .venv/bin/python -m benchmarks.long_search --seconds $(SEARCH_SECONDS)
 
-.PHONY: servers browser shells
-servers browser shells:
+.PHONY: packages servers
+packages:
+	@sh tests/support/install_packages.sh servers browser shells
+servers:
 	@sh tests/support/install_packages.sh $@
 
 # compat: a plain entry on the path; the default hook would cost every Python of this environment 11 ms to start.

@@ -10,8 +10,10 @@ set -eu
 
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
+is_updated=""
 install() {
-	apt-get update -qq
+	[ -n "$is_updated" ] || apt-get update -qq
+	is_updated=yes
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
