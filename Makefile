@@ -11,7 +11,7 @@ PIP := -m pip install --quiet --constraint constraints.txt
 BENCH := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python
 
 # Tests without servers, processes or networks; then all others. A directory in no list fails a test.
-UNIT_TESTS := $(wildcard tests/unit tests/protocol tests/store)
+UNIT_TESTS := $(wildcard tests/protocol tests/store tests/unit)
 # Minutes of random faults in processes of their own, and hundreds of searches for a plan: not for `make unit`.
 LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests/protocol/test_rules.py tests/protocol/test_explore.py \
 	tests/protocol/test_frozen_traces.py tests/unit/launcher/placement/test_planner_properties.py \
@@ -42,10 +42,10 @@ help:
 demo: .demo-venv/installed ## train on two workers of this machine, in an environment of its own
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
-# More processes than cores: the tests of whole jobs, which come first, wait more than they compute. A file stays in one
-# process, so that what it shares is made once.
+# More processes than cores: the tests of whole jobs, which come first, wait more than they compute; short files come
+# last, so that all end together. A file stays in one process, so that what it shares is made once.
 TEST_PROCESSES ?= 4
-test: .venv/installed ## lint, types, and every test
+test: ## lint, types, and every test
 	@$(MAKE) --no-print-directory --output-sync=target -j3 lint .witness/installed packages
 	.venv/bin/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(JOB_TESTS) $(PROCESS_TESTS) $(UNIT_TESTS)
 

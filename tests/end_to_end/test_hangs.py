@@ -62,11 +62,14 @@ class Hanging:
         self._environ |= {"TMPDIR": str(directory)}
         self._store = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
         count = f"--nproc-per-node={hang.world // agents}"
+        # Forked workers are asked under one agent, started ones under two. --preload opens torch's recorder, without
+        # which some of these hangs are found.
+        preload = () if hang.kind == "odd" else ("--preload=torch",)
         for index in range(agents):
             own = directory / f"n{index}"
             own.mkdir()
             nodes = (f"--nnodes={agents}", f"--node-name=n{index}", f"--local-addr=127.0.0.{index + 2}", *self._store)
-            meeting = ("--standalone",) if agents == 1 else (*nodes, f"--rdzv-id={RUN_ID}")
+            meeting = ("--standalone", *preload) if agents == 1 else (*nodes, f"--rdzv-id={RUN_ID}")
             words = (*meeting, count, *hang.options, str(SCRIPTS / f"{name}.py"))
             command = [*prefix, sys.executable, "-m", "launcher", *words]
             self._jobs.append(self._stack.enter_context(Command(own, command, self._environ)))

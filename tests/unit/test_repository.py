@@ -34,7 +34,7 @@ UNWANTED = {
 
 def files() -> list[Path]:
     """Every text file of the repository, without what tools make."""
-    found = [path for path in ROOT.iterdir() if path.is_file()]
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # a file in a work tree
     found += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
     return sorted(path for path in found if path.suffix in TEXT and "__pycache__" not in path.parts)
 
