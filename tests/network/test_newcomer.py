@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(why_no_trees()), reason=why_no_trees())
 
 TREE = TREES["8 hosts, 4+4"]
 PATHS = place(TREE)
-LIMIT_S = 60.0
+LIMIT_S = 180.0  # as in tests.support.jobs.multi_node: a busy machine takes long to start six agents
 OPTIONS = ("--nnodes", "6:8", "--nproc-per-node", "1", "--measure", "--join-grace", "3", "--grow", "never")
 PRESENT = [name for name in PATHS if name not in ("n6", "n7")]  # three of each leaf
 NEWCOMER = "n6"
