@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs.multi_node import HostEtcd
-from tests.support.network.measuring import TREES, KnownNetwork, place
+from tests.support.network.measuring import TREES, URGENT, KnownNetwork, place
 from tests.support.network.trees import why_no_trees
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ class MeasuredJob:
         for name in names:
             with open(self._folder / name, "w") as file:
                 self._processes[name] = subprocess.Popen(
-                    [*self._network.host(name).prefix, *self._command],
+                    [*self._network.host(name).prefix, *URGENT, *self._command],
                     stderr=file,
                     cwd=self._folder,
                     env={**os.environ, "PYTHONPATH": str(Path.cwd())},
