@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -104,20 +105,20 @@ def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(
 
 
 @pytest.mark.parametrize("name", ["short", "long" * 20])
-def test_recorder_sockets_have_short_paths_in_a_private_directory(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / name).mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / name))
-    layout = LogLayout(log_dir=str(tmp_path / "logs"), run_id="night")
-    path = Path(layout.make_recorder_path(1_000_000, 127))
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-    assert (path.parent.parent == tmp_path / name) == (name == "short")
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert layout.make_recorder_path(2, 0) == f"{path.parent}/2.0"
-    layout.remove_sockets()
-    assert not path.parent.exists()
+def test_recorder_sockets_have_short_paths_in_a_private_directory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own has a long path where tests run in several processes
+        place = Path(folder) / name
+        place.mkdir()
+        monkeypatch.setenv("TMPDIR", str(place))
+        layout = LogLayout(log_dir=f"{folder}/logs", run_id="night")
+        path = Path(layout.make_recorder_path(1_000_000, 127))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+        assert (path.parent.parent == place) == (name == "short")
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert layout.make_recorder_path(2, 0) == f"{path.parent}/2.0"
+        layout.remove_sockets()
+        assert not path.parent.exists()
 
 
 def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
