@@ -17,8 +17,9 @@ LONGER := tests/protocol/test_simulation.py tests/protocol/test_checker.py tests
 	tests/protocol/test_frozen_traces.py tests/unit/launcher/placement/test_planner_properties.py \
 	tests/unit/launcher/placement/search/test_search_optima.py
 PROCESS_TESTS := $(wildcard tests/cli tests/processes)
-# Whole jobs, on one machine and on several.
-JOB_TESTS := $(wildcard tests/network tests/end_to_end)
+# Whole jobs, on one machine and on several hosts.
+JOB_TESTS := $(wildcard tests/end_to_end)
+NETWORK_TESTS := $(wildcard tests/network)
 # Each behaviour by torchrun and by meshrun: `make slow WHAT=compat`.
 COMPAT_TESTS := $(wildcard tests/compat)
 # Libraries that a launcher starts, in an environment of their own: `make slow WHAT=clients`.
@@ -43,10 +44,17 @@ demo: .demo-venv/installed ## train on two workers of this machine, in an enviro
 	.demo-venv/bin/meshrun --standalone --nproc-per-node 2 examples/ddp_digits.py
 
 # More processes than cores: the tests of whole jobs, which come first, wait more than they compute; short files come
-# last, so that all end together. A file stays in one process, so that what it shares is made once.
-TEST_PROCESSES ?= 4
+# last, so that all end together. A file stays in one process, so that what it shares is made once. Jobs of several hosts
+# have short leases, and are tried one at a time.
+TEST_PROCESSES ?= 3
 test: ## lint, types, and every test
 	@$(MAKE) --no-print-directory --output-sync=target -j3 lint .witness/installed packages
+	@$(MAKE) --no-print-directory --output-sync=target -j2 test-network test-others
+
+.PHONY: test-network test-others
+test-network:
+	.venv/bin/pytest $(NETWORK_TESTS)
+test-others:
 	.venv/bin/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(JOB_TESTS) $(PROCESS_TESTS) $(UNIT_TESTS)
 
 unit: .venv/installed ## the tests without servers or processes, in seconds, on two cores
@@ -106,7 +114,7 @@ slow-explore: .venv/installed ## every schedule of small clusters, ten minutes o
 # A third of the faults hits the leader's node. An hour and a half for 20 of each.
 FAULTS ?= 20
 slow-faults: .venv/installed servers ## kill, cut off and freeze nodes and the store, FAULTS times each
-	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest tests/network
+	FAULT_REPEATS=$(FAULTS) .venv/bin/pytest $(NETWORK_TESTS)
 
 # Five minutes. Debuggers and disks that stand still need gdb and root.
 slow-healthy: .venv/installed ## jobs that pause for three times --hang-timeout and are well: none may be called hung

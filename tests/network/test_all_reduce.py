@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs.multi_node import FAULT_REPEATS, Make, lose
+from tests.support.jobs.multi_node import FAULT_REPEATS, LIMIT_S, Make, lose
 from tests.support.network.namespaces import Host, Network
 
 # Once each they take half a minute: test_training has one kill in `make test`, `make slow WHAT=faults` has all of them.
@@ -49,12 +49,12 @@ def test_a_node_lost_in_an_all_reduce_costs_the_others_no_restart(
     job = cluster("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "0", script=REDUCING)
     before = job.begin(*hosts[:3], workers=3)
     for name, ranks in before.items():
-        job[name].mark("reduces", ranks[0], 1, 120)
+        job[name].mark("reduces", ranks[0], 1, LIMIT_S)
     victim = job.victim(is_leader_victim)
     lose(job, network, victim, fault)
     after = job.wait_for_round(2, 2)
     assert sorted(after) == sorted(name for name in before if name != victim)
     for name, ranks in after.items():
-        job[name].mark("reduces", ranks[0], 2, 120)
+        job[name].mark("reduces", ranks[0], 2, LIMIT_S)
     assert all(f"node {victim} " in end.stderr for end in job.finish(*after))
     assert {life.round for life in job.lives()} == {1, 2}
