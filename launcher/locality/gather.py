@@ -25,6 +25,7 @@ from launcher.locality.explicit import read_explicit
 from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.merge import SourceResult, keep_usable_levels, merge, merge_rates
+from launcher.locality.ray import Source as RaySource
 from launcher.locality.skypilot import Source as SkyPilotSource
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.errors import UsageError, sanitize
@@ -32,13 +33,14 @@ from launcher.model.node import Device
 
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
-BUILT_IN = ("slice", "nvlink", "kubernetes", "slurm", "skypilot", "oci", "azure", "gce", "aws")
+BUILT_IN = ("slice", "nvlink", "kubernetes", "ray", "slurm", "skypilot", "oci", "azure", "gce", "aws")
 """In order of trust: the hardware, the scheduler that placed this process, the owner of the machine."""
 INFORMATIONAL = ("infiniband", "firmware")
 """Their results have no effect on the plan."""
 _OUTER = ("region", "zone")  # nodes of one job are rarely in two
 _SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
     "kubernetes": KubernetesSource,
+    "ray": RaySource,
     "slurm": SlurmSource,
     "skypilot": SkyPilotSource,
     "infiniband": InfinibandSource,

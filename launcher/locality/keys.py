@@ -59,6 +59,14 @@ FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
         },
         {"volcano.sh/tor": "leaf", "volcano.sh/hypernode": "spine", "volcano.sh/hypercluster": "core"},
     ),
+    "ray": (
+        {
+            "ray.io/availability-region": "region",
+            "ray.io/availability-zone": "zone",
+            "ray.io/gpu-domain": "nvl",
+            "ray.io/tpu-slice-name": "slice",
+        },
+    ),
     "skypilot": ({"region": "region", "zone": "zone"},),
     "aws": ({"placement/region": "region", "placement/availability-zone": "zone"},),
     "gce": (

@@ -33,10 +33,10 @@ class ParsedArgs(Struct, frozen=True):
 
 
 # docs/internals/decisions/0001-option-table-instead-of-click.md
-def parse(argv: Sequence[str]) -> ParsedArgs:
+def parse(argv: Sequence[str], extra: Sequence[Option] = ()) -> ParsedArgs:
     """Parse a command line, by argparse's rules. Raises UsageError for what is no valid option.
 
-    Options end at the first word that is none: the script. All that follows is the script's, unchanged. One `--`
+    `extra`: options of a command that has these beside the table's. Options end at the first word that is none: the script. All that follows is the script's, unchanged. One `--`
     directly before or after the script is dropped, as by torchrun; any other is the script's. The last of several
     values counts.
     """
@@ -49,7 +49,7 @@ def parse(argv: Sequence[str]) -> ParsedArgs:
         if word == "--":
             is_dashed = True
             break
-        for option, attached in _split_options(word):
+        for option, attached in _split_options(word, extra):
             if option.read is None:
                 following = argv[at] if at < len(argv) else ""
                 is_name = following[:1].isalpha() and following.replace("-", "_").isidentifier()  # and no script
@@ -81,11 +81,11 @@ def _can_be_value(word: str) -> bool:
     return not _is_flag(word) or word[1:].replace(".", "", 1).isdigit() or " " in word
 
 
-def _split_options(word: str) -> Iterator[tuple[Option, str | None]]:
+def _split_options(word: str, extra: Sequence[Option]) -> Iterator[tuple[Option, str | None]]:
     """Yield the options of one word, each with the value attached to it: --tee=3, -t3, -t=3, or several as in -mt3."""
     if word.startswith("--"):
         name, equals, attached = word.partition("=")
-        option = find_option(name)
+        option = find_option(name, extra)
         if equals and not option.metavar:
             raise UsageError(f"{option.flag} is a flag and takes no value, {sanitize(word)} gives it one")
         yield option, attached if equals else None
@@ -94,7 +94,7 @@ def _split_options(word: str) -> Iterator[tuple[Option, str | None]]:
     while rest:
         letter, rest = f"-{rest[0]}", rest[1:]
         if letter not in BY_SHORT:
-            raise _make_unknown_error(word)
+            raise _make_unknown_error(word, extra)
         option = BY_SHORT[letter]
         if option.takes_value:
             yield option, (rest.removeprefix("=") if rest else None)
@@ -102,27 +102,31 @@ def _split_options(word: str) -> Iterator[tuple[Option, str | None]]:
         yield option, None
 
 
-def find_option(spelling: str) -> Option:
+def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
     """Return the option of `spelling` (--name, --na_me or the start of one). Raises UsageError for none or several.
 
-    torchrun's own names are tried first, so that a prefix which is complete there means the same here.
+    torchrun's own names are tried first, so that a prefix which is complete there means the same here. `extra`: as for
+    `parse`.
     """
     name = spelling[2:].replace("_", "-")
+    for option in extra:
+        if option.name == name:
+            return option
     if option := BY_NAME.get(name) or BY_ALIAS.get(name):
         return option
     if name:
-        begun = [option for option in TABLE if option.name.startswith(name) or option.alias.startswith(name)]
+        begun = [option for option in (*TABLE, *extra) if option.name.startswith(name) or option.alias.startswith(name)]
         for found in ([option for option in begun if option.source != "ours"], begun):
             if len(found) == 1:
                 return found[0]
             if found:
                 raise UsageError(f"{sanitize(spelling)} could mean {' or '.join(option.flag for option in found)}")
-    raise _make_unknown_error(spelling)
+    raise _make_unknown_error(spelling, extra)
 
 
-def _make_unknown_error(word: str) -> UsageError:
+def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     spelling = word.partition("=")[0]
-    question = suggest(spelling.lstrip("-").replace("_", "-"), {option.name: option.flag for option in TABLE})
+    question = suggest(spelling.lstrip("-").replace("_", "-"), {option.name: option.flag for option in (*TABLE, *extra)})
     return UsageError(
         f"unknown option {sanitize(spelling)}",
         question or "meshrun -h lists the options; options of the script stand behind its name",

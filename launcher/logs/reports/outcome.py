@@ -29,7 +29,8 @@ REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
     """`round` and `ranks`: the last round and this node's ranks in it, none if it had none. `failures`: the root cause
-    first; empty if no worker's failure was the reason. `reason`: a sentence.
+    first; empty if no worker's failure was the reason. `reason`: a sentence. `has_verdict`: whether the job has ended,
+    and not this node's part in it alone.
     """
 
     exit_code: int
@@ -39,6 +40,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     failures: tuple[WorkerFailure, ...] = ()
     is_order_known: bool = True
+    has_verdict: bool = False
     version: Literal[1] = 1
 
 
@@ -81,6 +83,7 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
             ranks=tuple(ranks),
             failures=tuple(failures),
             is_order_known=verdict is None or verdict.is_first_sure,
+            has_verdict=verdict is not None,
         )
     )
     if is_left and failures:
