@@ -130,10 +130,10 @@ def _launch(
         # The name is for `ps`, and for nodes to check that they run the same; it is not executed.
         title = payload.format_name(fn)
         program = [
-            word.replace("$", "$$") for word in (*_make_python_command("bootstrap"), title)
+            word.replace("$", "$$") for word in (*make_python_command("bootstrap"), title)
         ]  # a user's ${local_rank} is not substituted
     elif isinstance(fn, str):
-        title, program = fn, [*map(_format_argument, (fn, *args))]
+        title, program = fn, [*map(format_argument, (fn, *args))]
     else:
         raise UsageError(f"launch runs a function, or a program by its name, and not a {type(fn).__name__}")
     environment = _make_environment(env, list_suppressed_variables(options))
@@ -148,7 +148,7 @@ def _launch(
         job.insert(0, f"--log-dir={directory}/logs")
     file = os.path.join(directory, "end.json")
     environment[END_FILE] = file
-    exit_code = process.run([*_make_python_command("agent"), str(os.getpid()), directory, *job], environment)
+    exit_code = process.run([*make_python_command("agent"), str(os.getpid()), directory, *job], environment)
     end = outcome.read(file)
     if end is None:
         raise LauncherError(f"the launcher of {title} ended with exit code {exit_code}; stderr may say why")
@@ -192,7 +192,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
     return found
 
 
-def _make_python_command(module: str) -> list[str]:
+def make_python_command(module: str) -> list[str]:
     """Return the beginning of a command that runs `main` of a module of this package, in a Python like this one."""
     if not sys.executable:
         raise UsageError("sys.executable is empty: launch does not know which Python to start")
@@ -205,7 +205,7 @@ def _make_python_command(module: str) -> list[str]:
     return [sys.executable, *flags, "-u", "-c", start]
 
 
-def _format_argument(value: object) -> str:
+def format_argument(value: object) -> str:
     if not isinstance(value, (str, int, float, os.PathLike)) or isinstance(value, bool):
         raise UsageError(f"a program takes words, and {value!r} is a {type(value).__name__}")
     word = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)

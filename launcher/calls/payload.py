@@ -13,12 +13,13 @@ and directory, and the caller's script imported again, under another name than `
 from __future__ import annotations
 
 import contextlib
+import glob
 import io
 import multiprocessing
 import os
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import process
 from typing import IO, Any
 
@@ -71,6 +72,31 @@ class FunctionCall:
             error = pickle.load(file)
             return error if isinstance(error, BaseException) else None
         return None
+
+    # --- a program between the two, on another machine than the caller ---
+
+    def read_call(self) -> bytes:
+        with open(self._make_path(_CALL), "rb") as file:
+            return file.read()
+
+    def write_call(self, call: bytes) -> None:
+        with open(self._make_path(_CALL), "xb", opener=_open_private) as file:
+            file.write(call)
+
+    def read_files(self, round: int) -> dict[str, bytes]:
+        """Return the results and exceptions of that round, by the names of their files."""
+        found = {}
+        for what in (_RESULT, _EXCEPTION):
+            start = self._make_path(what, round)
+            for path in glob.glob(f"{glob.escape(start)}-*[0-9]"):
+                with open(path, "rb") as file:
+                    found[os.path.basename(path)] = file.read()
+        return found
+
+    def write_files(self, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            with open(os.path.join(self.directory, name), "wb", opener=_open_private) as file:
+                file.write(content)
 
     # --- a worker ---
 

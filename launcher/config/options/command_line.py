@@ -109,9 +109,8 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
     `parse`.
     """
     name = spelling[2:].replace("_", "-")
-    for option in extra:
-        if option.name == name:
-            return option
+    if own := next((option for option in extra if option.name == name), None):
+        return own
     if option := BY_NAME.get(name) or BY_ALIAS.get(name):
         return option
     if name:

@@ -1,0 +1,441 @@
+"""What the driver does next: the states of all agents in, actions out, each with its reason. Pure.
+
+Every slot is one bundle that Ray has been asked for, and the agent in it. A slot goes round: Ray gives its bundle a
+node, the driver starts an actor there, the actor's agent runs and ends. What may be lost at any time is the node. Ray
+tells that in two errors, seconds apart: first it cannot reach the actor, which may be an outage of the network, so the
+same actor is asked again; once Ray holds the node for dead the actor is gone, Ray gives the bundle another node as soon
+as there is one, and an agent is started there, after a pause. Neither is a failure of the job, which goes on without
+the node meanwhile, by meshrun's own rules, and neither is counted as a restart.
+
+The first bundles, as many as the job needs at least, are one group of Ray's, which is placed all at once or not at all.
+Each further bundle is a group of its own that excludes the nodes in use, so that one missing node holds up no other; it
+is asked for only once the first group has its nodes, since it could take the last one of those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from launcher.hosts.ray.bundles import ClusterNode, Demand, describe_shortage
+from launcher.logs.reports.outcome import RunOutcome
+from rendezvous.errors import EXIT_BUG, EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
+
+ASK_AGAIN_S = 1.0  # an actor that could not be reached
+PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 30.0  # before an agent is started again; doubled while agents end soon
+STEADY_S = 60.0  # an agent that ran for so long has not failed at its start
+CRASHES_MAX = 5  # of agents in one slot, one soon after the other
+SAY_AFTER_S, SAY_EVERY_S, SAY_EVERY_MAX_S = 5.0, 60.0, 960.0  # of nodes that are missing
+EXCLUDE_AGAIN_S = 5.0  # between two requests for the same bundle
+END_LIMIT_S = 15.0  # beyond the workers' grace, for agents to end once the job has
+_MAIN = 0  # the group of the bundles that the job needs
+
+Phase = Literal["unplaced", "starting", "running", "unreachable", "pausing", "ended"]
+_ACTIVE = ("starting", "running", "unreachable")
+
+
+# --- what has happened ---
+
+
+class AgentStarted(Struct, frozen=True):
+    slot: int
+    pid: int
+    node: str
+    actor: str
+
+
+class AgentEnded(Struct, frozen=True):
+    """`exit_code`: negative for a signal. `outcome`: None if the agent left none, as after SIGKILL."""
+
+    slot: int
+    exit_code: int
+    outcome: RunOutcome | None
+
+
+class ActorUnreachable(Struct, frozen=True):
+    slot: int
+    reason: str
+
+
+class ActorDied(Struct, frozen=True):
+    slot: int
+    reason: str
+
+
+class StopRequested(Struct, frozen=True):
+    signum: int
+
+
+PoolEvent = AgentStarted | AgentEnded | ActorUnreachable | ActorDied | StopRequested
+
+
+class ClusterView(Struct, frozen=True):
+    """`placed`: slot -> node of its bundle, where Ray has given it one. `draining`: nodes that Ray is about to take."""
+
+    nodes: Sequence[ClusterNode]
+    placed: Mapping[int, str]
+    draining: frozenset[str] = frozenset()
+
+
+# --- what to do ---
+
+
+class RequestGroup(Struct, frozen=True):
+    """Ask Ray for bundles for these slots, on a node each that is none of `excluded`."""
+
+    slots: tuple[int, ...]
+    excluded: tuple[str, ...] = ()
+
+
+class RemoveGroup(Struct, frozen=True):
+    """Give back the bundle of this slot, which is a group of its own."""
+
+    slot: int
+
+
+class StartAgent(Struct, frozen=True):
+    """Start an actor in the slot's bundle. `number` is 1 for the first agent on its node, 2 for another beside it."""
+
+    slot: int
+    node: str
+    number: int
+
+
+class AskAgain(Struct, frozen=True):
+    slot: int
+
+
+class StopAgent(Struct, frozen=True):
+    slot: int
+
+
+class DiscardActor(Struct, frozen=True):
+    slot: int
+
+
+class Say(Struct, frozen=True):
+    sentence: str
+
+
+class FinishJob(Struct, frozen=True):
+    outcome: RunOutcome
+
+
+PoolAction = RequestGroup | RemoveGroup | StartAgent | AskAgain | StopAgent | DiscardActor | Say | FinishJob
+
+
+class _AgentSlot(Struct):
+    """`next_at`: when to start an agent, or to ask an actor again. `excluded`: of the request for its bundle, None if
+    there is none. `outcome`: of its last agent. `is_leaving`: its agent was told to leave a node that is drained.
+    """
+
+    index: int
+    phase: Phase = "unplaced"
+    node: str = ""
+    excluded: tuple[str, ...] | None = None
+    requested_at: float = -math.inf
+    started_at: float = 0.0
+    next_at: float = 0.0
+    pause_s: float = PAUSE_MIN_S
+    crashes: int = 0
+    is_leaving: bool = False
+    outcome: RunOutcome | None = None
+
+
+class _Progress(Struct):
+    """`began_at`: of the first step. `short_since`: since when nodes are missing; `say_at`: when to say so next."""
+
+    began_at: float = math.nan
+    main_was_placed: bool = False
+    short_since: float | None = None
+    said_shortage: bool = False
+    say_at: float = math.inf
+    say_every_s: float = SAY_EVERY_S
+    empty_since: float | None = None
+    stop: StopRequested | None = None
+    ends_by: float = math.inf
+    verdict: RunOutcome | None = None
+    actions: list[PoolAction] = field(default_factory=list)
+
+
+class AgentPool:
+    """`grace_s`: from the stop signal to the kill of workers. `start_limit_s`: for the first agent, `return_limit_s`:
+    for another, once all are lost. All times are seconds of one clock, which `step` gets.
+    """
+
+    def __init__(
+        self, demand: Demand, *, grace_s: float, start_limit_s: float = math.inf, return_limit_s: float = math.inf
+    ) -> None:
+        self._demand = demand
+        self._grace_s = grace_s
+        self._start_limit_s, self._return_limit_s = start_limit_s, return_limit_s
+        self._slots = [_AgentSlot(index=index) for index in range(demand.most)]
+        self._now = 0.0
+        self._wall = ""
+        self._is_finished = False
+        self._job = _Progress()
+
+    def step(
+        self, events: Iterable[PoolEvent], view: ClusterView, now: float, clock: str = ""
+    ) -> tuple[PoolAction, ...]:
+        """Return what to do now. `clock`: the time of day, for sentences."""
+        job, self._now, self._wall = self._job, now, clock
+        job.actions = []
+        if math.isnan(job.began_at):
+            job.began_at = now
+            self._request(tuple(range(self._demand.least)), ())
+        for event in events:
+            self._take(event)
+        if not self._is_finished and job.stop is None and job.verdict is None:
+            self._drain(view)
+            self._place(view)
+            self._start(view)
+            self._say_shortage(view)
+        self._ask_again()
+        if not self._is_finished:
+            self._finish()
+        return tuple(job.actions)
+
+    @property
+    def present(self) -> int:
+        """How many agents run, as far as is known."""
+        return sum(slot.phase == "running" for slot in self._slots)
+
+    # --- events ---
+
+    def _take(self, event: PoolEvent) -> None:
+        if isinstance(event, StopRequested):
+            self._stop(event)
+            return
+        slot = self._slots[event.slot]
+        if slot.phase not in _ACTIVE:
+            return  # of an actor that was discarded
+        if isinstance(event, AgentStarted):
+            slot.phase, slot.node = "running", event.node
+        elif isinstance(event, AgentEnded):
+            self._end(slot, event)
+        elif isinstance(event, ActorUnreachable):
+            if slot.phase != "unreachable":
+                self._say(f"node {_short(slot.node)} is away: {event.reason}; its agent is asked again")
+            slot.phase, slot.next_at = "unreachable", self._now + ASK_AGAIN_S
+        else:
+            self._lose(slot, event.reason)
+
+    def _stop(self, event: StopRequested) -> None:
+        if self._job.stop is not None:
+            return
+        self._job.stop = event
+        self._job.ends_by = self._now + self._grace_s + END_LIMIT_S
+        for slot in self._slots:
+            if slot.phase == "running":
+                self._do(StopAgent(slot.index))
+            else:
+                self._discard(slot)
+
+    def _end(self, slot: _AgentSlot, event: AgentEnded) -> None:
+        outcome = event.outcome or RunOutcome(
+            exit_code=event.exit_code if event.exit_code >= 0 else 128 - event.exit_code,
+            reason=f"the agent on node {_short(slot.node)} was ended by signal {-event.exit_code}"
+            if event.exit_code < 0
+            else f"the agent on node {_short(slot.node)} ended with exit code {event.exit_code}",
+        )
+        slot.phase, slot.outcome = "ended", outcome
+        self._do(DiscardActor(slot.index))
+        if outcome.has_verdict:
+            if self._job.verdict is not None:
+                self._job.verdict = merge_outcomes(self._job.verdict, outcome)
+            else:
+                self._job.verdict = outcome
+                self._job.ends_by = min(self._job.ends_by, self._now + self._grace_s + END_LIMIT_S)
+                for other in self._slots:
+                    if other.phase in ("unplaced", "pausing", "starting"):
+                        self._discard(other)
+            return
+        if self._job.stop is not None:
+            return
+        if slot.is_leaving:
+            slot.phase, slot.is_leaving, slot.next_at = "pausing", False, self._now
+            self._say(f"the agent on node {_short(slot.node)} has left; another node takes its place when there is one")
+        elif event.exit_code < 0 or outcome.exit_code in (EXIT_BUG, EXIT_FENCED, EXIT_TEMPORARY):
+            self._restart(slot, outcome)
+        elif outcome.exit_code:
+            self._say(f"the agent on node {_short(slot.node)} has left: {outcome.reason}")
+
+    def _restart(self, slot: _AgentSlot, outcome: RunOutcome) -> None:
+        """Start an agent that ended by itself again, after a pause, unless that has failed several times in a row."""
+        is_steady = self._now >= slot.started_at + STEADY_S
+        slot.crashes = 1 if is_steady else slot.crashes + 1
+        slot.pause_s = PAUSE_MIN_S if is_steady else min(slot.pause_s * 2, PAUSE_MAX_S)
+        if slot.crashes >= CRASHES_MAX:
+            self._say(f"the agent on node {_short(slot.node)} is not started again: {outcome.reason}")
+            return
+        slot.phase, slot.next_at = "pausing", self._now + slot.pause_s
+        self._say(f"{outcome.reason}; it is started again in {slot.pause_s:g} s")
+
+    def _lose(self, slot: _AgentSlot, reason: str) -> None:
+        is_steady = self._now >= slot.started_at + STEADY_S
+        slot.pause_s = PAUSE_MIN_S if is_steady else min(slot.pause_s * 2, PAUSE_MAX_S)
+        slot.phase, slot.next_at, slot.is_leaving = "pausing", self._now + slot.pause_s, False
+        self._do(DiscardActor(slot.index))
+        if self._job.stop is None and self._job.verdict is None:
+            self._say(f"node {_short(slot.node)} is away: {reason}; Ray is left to find another")
+
+    # --- placement ---
+
+    def _drain(self, view: ClusterView) -> None:
+        for slot in self._slots:
+            if slot.phase == "running" and slot.node in view.draining and not slot.is_leaving:
+                slot.is_leaving = True
+                self._do(StopAgent(slot.index))
+                self._say(f"Ray is about to take node {_short(slot.node)} away: its agent leaves")
+
+    def _place(self, view: ClusterView) -> None:
+        job, least = self._job, self._demand.least
+        if not job.main_was_placed:
+            job.main_was_placed = all(view.placed.get(index) for index in range(least))
+            if not job.main_was_placed:
+                return
+        for slot in self._slots:
+            if slot.phase == "starting" and view.placed.get(slot.index) != slot.node:
+                self._lose(slot, "Ray has moved its bundle before the agent began")
+        for slot in self._slots[least:]:
+            if slot.phase in _ACTIVE or slot.phase == "ended":
+                continue
+            used = self._list_used(view, slot)
+            node = view.placed.get(slot.index, "")
+            is_old = slot.excluded is not None and slot.excluded != used and not (node and node not in used)
+            if slot.excluded is None:
+                self._request((slot.index,), used)
+            elif node in used or (is_old and self._now >= slot.requested_at + EXCLUDE_AGAIN_S):
+                self._do(RemoveGroup(slot.index))
+                self._request((slot.index,), used)
+
+    def _list_used(self, view: ClusterView, own: _AgentSlot) -> tuple[str, ...]:
+        """Return the nodes of all other slots, as far as Ray has given them one or their agent still runs there."""
+        nodes = {slot.node for slot in self._slots if slot is not own and slot.phase in _ACTIVE}
+        nodes |= {
+            view.placed.get(slot.index, "")
+            for slot in self._slots
+            if slot is not own and (slot.index < self._demand.least or slot.index < own.index)
+        }
+        return tuple(sorted(nodes - {""}))
+
+    def _start(self, view: ClusterView) -> None:
+        alive = {node.id for node in view.nodes}
+        requested = {action.slots[0] for action in self._job.actions if isinstance(action, RequestGroup)}
+        for slot in self._slots:
+            node = view.placed.get(slot.index, "")
+            is_due = slot.phase == "unplaced" or (slot.phase == "pausing" and self._now >= slot.next_at)
+            if not is_due or slot.index in requested or node not in alive or node in view.draining:
+                continue
+            if not self._job.main_was_placed:
+                continue
+            number = 1 + sum(other.node == node and other.phase in _ACTIVE for other in self._slots)
+            slot.phase, slot.node, slot.started_at, slot.outcome = "starting", node, self._now, None
+            self._do(StartAgent(slot.index, node, number))
+
+    def _request(self, slots: tuple[int, ...], excluded: tuple[str, ...]) -> None:
+        for index in slots:
+            self._slots[index].excluded, self._slots[index].requested_at = excluded, self._now
+        self._do(RequestGroup(slots, excluded))
+
+    # --- what people are told ---
+
+    def _say_shortage(self, view: ClusterView) -> None:
+        """Say after some seconds how many nodes are missing, and again ever more seldom; and once that none is."""
+        job, present = self._job, sum(slot.phase in ("running", "starting") for slot in self._slots)
+        wanted = sum(slot.phase != "ended" for slot in self._slots)
+        if present >= wanted:
+            if job.said_shortage:
+                self._say(f"{present} of {wanted} nodes are present")
+            job.short_since, job.said_shortage, job.say_at, job.say_every_s = None, False, math.inf, SAY_EVERY_S
+            return
+        if job.short_since is None:
+            job.short_since, job.say_at = self._now, self._now + SAY_AFTER_S
+            self._since = self._wall
+        if self._now >= job.say_at:
+            job.said_shortage = True
+            job.say_at = self._now + job.say_every_s
+            job.say_every_s = min(job.say_every_s * 2, SAY_EVERY_MAX_S)
+            self._say(describe_shortage(self._demand, wanted, present, view.nodes, self._since))
+
+    def _say(self, sentence: str) -> None:
+        self._do(Say(sentence))
+
+    # --- the end ---
+
+    def _ask_again(self) -> None:
+        for slot in self._slots:
+            if slot.phase == "unreachable" and self._now >= slot.next_at:
+                slot.next_at = math.inf  # until its answer
+                self._do(AskAgain(slot.index))
+
+    def _finish(self) -> None:
+        job, now = self._job, self._now
+        active = [slot for slot in self._slots if slot.phase in _ACTIVE]
+        if job.stop is not None or job.verdict is not None:
+            if not active or now >= job.ends_by:
+                self._finish_by(job.verdict or self._make_stopped(len(active)))
+            return
+        if active:
+            job.empty_since = None
+            return
+        if job.empty_since is None:
+            job.empty_since = now
+        crashed = [slot for slot in self._slots if slot.phase == "pausing" and slot.outcome is not None]
+        is_returning = any(slot.outcome is not None and slot.outcome.exit_code != EXIT_TEMPORARY for slot in crashed)
+        if (last := self._find_last_outcome()) is not None and not is_returning:
+            self._finish_by(last)
+            return
+        has_begun = job.main_was_placed and any(slot.started_at for slot in self._slots)
+        limit_s = self._return_limit_s if has_begun else self._start_limit_s
+        if now >= job.empty_since + limit_s:
+            what = "no node has come back" if has_begun else "Ray has not given the job its nodes"
+            option = "--rejoin-timeout" if has_begun else "--start-timeout"
+            sentence = f"{what} for {limit_s:g} s ({option})"
+            self._finish_by(RunOutcome(exit_code=EXIT_TEMPORARY, reason=sentence))
+
+    def _make_stopped(self, left: int) -> RunOutcome:
+        assert self._job.stop is not None
+        if (last := self._find_last_outcome()) is not None and not left:
+            return last
+        reason = "the job was stopped" + (f", and {left} agents had not ended yet" if left else "")
+        code = EXIT_STOPPED if self._job.stop.signum <= 0 else 128 + self._job.stop.signum
+        return RunOutcome(exit_code=code, reason=reason)
+
+    def _find_last_outcome(self) -> RunOutcome | None:
+        """Return how the agents ended, those that were started again aside: the first that was no success, if any."""
+        outcomes = [slot.outcome for slot in self._slots if slot.outcome is not None]
+        return next((outcome for outcome in outcomes if outcome.exit_code), outcomes[0] if outcomes else None)
+
+    def _finish_by(self, outcome: RunOutcome) -> None:
+        self._is_finished = True
+        for slot in self._slots:
+            self._discard(slot)
+        self._do(FinishJob(outcome))
+
+    def _discard(self, slot: _AgentSlot) -> None:
+        if slot.phase in _ACTIVE:
+            self._do(DiscardActor(slot.index))
+        if slot.phase != "ended":
+            slot.phase = "ended"
+
+    def _do(self, action: PoolAction) -> None:
+        self._job.actions.append(action)
+
+
+def merge_outcomes(first: RunOutcome, other: RunOutcome) -> RunOutcome:
+    """Return what two agents say of the same end: all ranks, and the failures of the one that has its last lines."""
+    if first.round != other.round or first.exit_code != other.exit_code:
+        return first
+    has_more = bool(other.failures and other.failures[0].tail) and not (first.failures and first.failures[0].tail)
+    return replace(other if has_more else first, ranks=tuple(sorted({*first.ranks, *other.ranks})))
+
+
+def _short(node: str) -> str:
+    """Return a node's id as Ray's own tables shorten it."""
+    return node[:8] or "?"

@@ -1,0 +1,144 @@
+"""What a job asks Ray for: how much of a node, and on how many nodes. Pure.
+
+One agent runs in one bundle, which holds all that its workers use of a node: Ray then gives it the devices, and keeps
+others off them. Ray counts devices by names of its own, GPU for those of three makers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from launcher.config.config import Config
+from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.text import format_list
+
+# Kind of device, as --devices has it -> its resource in Ray (_private/accelerators).
+RESOURCES = {
+    "nvidia": "GPU", "amd": "GPU", "intel": "GPU", "tpu": "TPU", "habana": "HPU", "ascend": "NPU",
+    "neuron": "neuron_cores", "cpu": "CPU",
+}  # fmt: skip
+_ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "neuron_cores")
+_WORDS = {"gpu": "GPU", "xpu": "GPU", "cpu": "CPU", "hpu": "HPU", "npu": "NPU"}  # of --nproc-per-node
+
+
+class ClusterNode(Struct, frozen=True):
+    """A node of Ray that is alive. `free`: resources that nothing uses; None if unknown."""
+
+    id: str
+    address: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+    free: Mapping[str, float] | None = None
+
+
+class Demand(Struct, frozen=True):
+    """`least` bundles have to be there before anything starts, `most` are wanted, spares included."""
+
+    bundle: Mapping[str, float]
+    label_selector: Mapping[str, str]
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return format_bundle(self.bundle, self.label_selector)
+
+
+def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[str, float], str]:
+    """Return what --nproc-per-node comes to on these nodes, and a remark, "" if there is none. Raises UsageError."""
+    resource = _choose_resource(config, nodes)
+    amounts = sorted({node.resources[resource] for node in nodes if node.resources.get(resource)})
+    workers, width = config.worker_count, config.devices_per_worker
+    is_whole = width == "all" or (resource == "TPU" and width is None)  # JAX takes all chips of a host
+    if isinstance(workers, int) and not is_whole:
+        return {resource: float(workers * (width if isinstance(width, int) else 1))}, ""
+    if resource == "CPU" and workers != "cpu":
+        return {"CPU": float(workers) if isinstance(workers, int) else 1.0}, ""
+    if not amounts:
+        raise UsageError(
+            f"no node of the Ray cluster has {resource}, which --nproc-per-node is about",
+            f"--bundle {resource}=N asks for it, where an autoscaler may add such nodes",
+        )
+    remark = ""
+    if len(amounts) > 1:
+        counts = format_list([f"{amount:g}" for amount in amounts])
+        remark = f"nodes have {counts} {resource}: every agent takes {amounts[0]:g}; --bundle {resource}=N says another"
+    return {resource: amounts[0]}, remark
+
+
+def _choose_resource(config: Config, nodes: Sequence[ClusterNode]) -> str:
+    if config.devices is not None:
+        return RESOURCES.get(config.devices.kind, "CPU")
+    if isinstance(config.worker_count, str) and config.worker_count in _WORDS:
+        return _WORDS[config.worker_count]
+    return next((name for name in _ACCELERATORS if any(node.resources.get(name) for node in nodes)), "CPU")
+
+
+def choose_demand(
+    config: Config, nodes: Sequence[ClusterNode], bundle: Mapping[str, float], selector: Mapping[str, str], spares: int
+) -> Demand:
+    """Return how many bundles are wanted: by --nnodes, else one on every node that can hold it.
+
+    Raises TemporaryError if there is no such node.
+    """
+    if config.origins["nodes_min"] != "default" and config.nodes_max is not None:
+        return Demand(bundle, selector, config.nodes_min, config.nodes_max + spares)
+    count = len(list_fitting(nodes, bundle, selector))
+    if not count and config.origins["nodes_min"] == "default":
+        raise TemporaryError(
+            f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}",
+            "--nnodes MIN:MAX waits for such nodes",
+        )
+    least = config.nodes_min if config.mesh is not None or config.origins["nodes_min"] != "default" else count
+    return Demand(bundle, selector, least, max(least, count) + spares)
+
+
+def list_fitting(
+    nodes: Iterable[ClusterNode], bundle: Mapping[str, float], selector: Mapping[str, str], *, is_free: bool = False
+) -> list[ClusterNode]:
+    """Return the nodes on which such a bundle fits, if nothing else is there, or beside what is."""
+    found = []
+    for node in nodes:
+        has = node.free if is_free and node.free is not None else node.resources
+        if all(has.get(name, 0.0) >= amount for name, amount in bundle.items()) and all(
+            is_selected(node.labels.get(key), condition) for key, condition in selector.items()
+        ):
+            found.append(node)
+    return found
+
+
+def is_selected(label: str | None, condition: str) -> bool:
+    """Whether a label, None where the node has none, meets Ray's condition: v, !v, in(a,b), !in(a,b)."""
+    positive = condition.removeprefix("!")
+    values = positive[3:-1].split(",") if positive.startswith("in(") and positive.endswith(")") else [positive]
+    is_among = label is not None and label in [value.strip() for value in values]
+    return is_among != condition.startswith("!")
+
+
+def exclude_nodes(selector: Mapping[str, str], used: Iterable[str]) -> dict[str, str]:
+    """Return the selector for a bundle that may not be on the nodes of these ids."""
+    ids = sorted(used)
+    if not ids or "ray.io/node-id" in selector:
+        return dict(selector)
+    return {**selector, "ray.io/node-id": f"!in({','.join(ids)})" if len(ids) > 1 else f"!{ids[0]}"}
+
+
+def format_bundle(bundle: Mapping[str, float], selector: Mapping[str, str]) -> str:
+    """Return "GPU=8,CPU=8 and ray.io/market-type=spot"."""
+    text = ",".join(f"{name}={amount:g}" for name, amount in bundle.items())
+    return text + "".join(f" and {key}={condition}" for key, condition in selector.items())
+
+
+def describe_shortage(demand: Demand, wanted: int, present: int, nodes: Sequence[ClusterNode], since: str) -> str:
+    """Return what is wanted and what is there. `wanted`: nodes; `present`: those that have their agent."""
+    fitting = list_fitting(nodes, demand.bundle, demand.label_selector)
+    free = list_fitting(fitting, demand.bundle, demand.label_selector, is_free=True)
+    return (
+        f"wanted {_count(wanted)} with {demand}, present {present}, since {since}: of {_count(len(nodes))} in the Ray "
+        f"cluster {len(fitting)} can hold that, and {len(free)} {'is' if len(free) == 1 else 'are'} free"
+    )
+
+
+def _count(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"

@@ -1,0 +1,53 @@
+"""`meshrun-ray`: the entrypoint of a Ray job, with all options of meshrun and a few for Ray.
+
+    ray job submit --working-dir . -- meshrun-ray --nnodes 4:8 --nproc-per-node 8 train.py --lr 0.1
+
+Everything else is imported after `cli.protect_imports` has made that safe.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher import cli
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = "meshrun-ray"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: the job's, or 2 for a usage error, 70 for a bug of ours."""
+    cli.protect_imports()
+    from launcher.config.options import command_line
+    from launcher.hosts.ray import options
+    from launcher.model import console
+
+    try:
+        words = sys.argv[1:] if argv is None else argv
+        args = command_line.parse(words, options.OPTIONS)
+        if args.action:
+            return _print_info(args.action, args.topic)
+        own, rest = options.split(args, os.environ)
+        from launcher.hosts.ray.job_driver import report_end, run_job
+
+        return report_end(run_job(own, rest, os.environ))
+    except KeyboardInterrupt:  # before the job takes the signals over nothing has been started
+        return 130
+    except Exception as error:
+        return cli.report(error, PROGRAM)
+    finally:
+        console.finish()
+
+
+def _print_info(action: str, topic: str) -> int:
+    if action == "--completion" or action == "--version" or topic not in ("", "ray"):
+        word = [topic] if topic else []
+        return cli.main([action, *word])
+    from launcher.hosts.ray import usage
+
+    usage.show()
+    return 0
