@@ -36,9 +36,9 @@ class ParsedArgs(Struct, frozen=True):
 def parse(argv: Sequence[str], extra: Sequence[Option] = ()) -> ParsedArgs:
     """Parse a command line, by argparse's rules. Raises UsageError for what is no valid option.
 
-    `extra`: options of a command that has these beside the table's. Options end at the first word that is none: the script. All that follows is the script's, unchanged. One `--`
-    directly before or after the script is dropped, as by torchrun; any other is the script's. The last of several
-    values counts.
+    `extra`: options that a command has beside those of the table. Options end at the first word that is none: the
+    script. All that follows is the script's, unchanged. One `--` directly before or after the script is dropped, as
+    by torchrun; any other is the script's. The last of several values counts.
     """
     values: dict[str, str] = {}
     at = 0
@@ -125,7 +125,9 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
 
 def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     spelling = word.partition("=")[0]
-    question = suggest(spelling.lstrip("-").replace("_", "-"), {option.name: option.flag for option in (*TABLE, *extra)})
+    question = suggest(
+        spelling.lstrip("-").replace("_", "-"), {option.name: option.flag for option in (*TABLE, *extra)}
+    )
     return UsageError(
         f"unknown option {sanitize(spelling)}",
         question or "meshrun -h lists the options; options of the script stand behind its name",

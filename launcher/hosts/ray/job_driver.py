@@ -160,7 +160,8 @@ def _choose_shutdown_timeout(config: Config, wait_s: float, remarks: list[str]) 
 
 def _describe_start(config: Config, demand: Demand, endpoint: str) -> str:
     count = f"{demand.least}" if demand.least == demand.most else f"{demand.least} to {demand.most}"
-    return f"run {config.run_id} asks Ray for {count} nodes with {demand}; this driver serves its store at {endpoint}"
+    nodes = f"{count} node{'' if demand.most == 1 else 's'} with {demand}"
+    return f"run {config.run_id} asks Ray for {nodes}; this driver serves its store at {endpoint}"
 
 
 def _make_pool(config: Config, demand: Demand) -> AgentPool:

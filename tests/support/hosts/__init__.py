@@ -1,1 +1,1 @@
-"""Systems that start agents, as tests and benchmarks need them: whole, on one machine, with nodes that can be killed."""
+"""Systems that start agents, for tests and benchmarks: whole, on one machine, with nodes that can be killed."""

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+LEAF = "fabric.topograph.run/tier-0"  # the label of a node's leaf, as Topograph writes it
 HEAD_ADDRESS = "127.0.0.2"
 STORE_BYTES = 80_000_000  # the least that Ray takes
 START_LIMIT_S = 240.0  # of a raylet, with every retry, beside other work
@@ -29,12 +30,13 @@ _PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_p
 
 
 class RayNode(NamedTuple):
-    """`number` is the test's name of it, `id` Ray's; `pid` is the raylet's."""
+    """`number` is the test's name of it, `id` Ray's; `pid` is the raylet's. `leaf`: by its labels, "" without one."""
 
     number: int
     id: str
     address: str
     pid: int
+    leaf: str = ""
 
 
 class RayTestCluster:
@@ -43,6 +45,7 @@ class RayTestCluster:
     def __init__(self, *, has_dashboard: bool = False, python: str = sys.executable) -> None:
         self.directory = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # the paths of sockets must be short
         self.nodes: dict[int, RayNode] = {}
+        self.drained: set[int] = set()
         os.mkdir(f"{self.directory}/ray")
         environment = {
             **{name: text for name, text in os.environ.items() if not name.startswith("RAY_")},
@@ -65,10 +68,12 @@ class RayTestCluster:
         self.head_id: str = answer["id"]
         self.dashboard_url: str = answer["dashboard"]
 
-    def add(self, labels: Mapping[str, str] | None = None, *, cpus: int = 2, gpus: int = 0, **resources: int) -> RayNode:
+    def add(
+        self, labels: Mapping[str, str] | None = None, *, cpus: int = 2, gpus: int = 0, **resources: int
+    ) -> RayNode:
         """Start a raylet and wait until Ray knows it."""
         asked = {"labels": dict(labels or {}), "cpus": cpus, "gpus": gpus, "resources": resources}
-        node = RayNode(**self._ask("add", **asked))
+        node = RayNode(**self._ask("add", **asked), leaf=(labels or {}).get(LEAF, ""))
         self.nodes[node.number] = node
         return node
 
@@ -80,6 +85,7 @@ class RayTestCluster:
     def drain(self, number: int, deadline_s: float = 60.0) -> None:
         """Have Ray announce that the node will be taken for preemption."""
         self._ask("drain", number=number, deadline_s=deadline_s)
+        self.drained.add(number)
 
     def restart_gcs(self) -> None:
         """End Ray's control service and start it again, as after a fault of the head."""
@@ -202,7 +208,7 @@ class ClusterHolder:
                 return self._cluster.add_node(
                     node_ip_address=address, object_store_memory=STORE_BYTES, **make_ports(), **arguments
                 )
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 - Ray fails in many ways
                 print(f"a node at {address} did not start: {error}", file=sys.stderr)
                 if not left:
                     raise
