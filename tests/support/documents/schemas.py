@@ -1,9 +1,10 @@
 """Schemas that the recipes for Kubernetes are held against; a field that is in none of them is refused.
 
 What Kubernetes itself knows is in the package kubernetes-validate, made from its published API. The kinds of JobSet and
-Kubeflow are not: what the recipes may use of them stands here, written from the API references of JobSet v1alpha2,
-Kubeflow Trainer v1alpha1, Training Operator v1 and Prometheus' operator. The templates of jobs and pods inside them are
-Kubernetes' own. tests/kubernetes holds the same recipes against models that were made from the definitions.
+Kubeflow are not, nor are KubeRay's: what the recipes may use of them stands here, written from the API references of
+JobSet v1alpha2, Kubeflow Trainer v1alpha1, Training Operator v1, Prometheus' operator, and KubeRay v1
+(ray-operator/config/crd/bases). The templates of jobs and pods inside them are Kubernetes' own. tests/kubernetes holds
+the same recipes against models that were made from the definitions.
 """
 
 from __future__ import annotations
@@ -143,10 +144,40 @@ POD_MONITOR = _object(
     selector=_core("apimachinery.pkg.apis.meta.v1.LabelSelector"),
     podMetricsEndpoints=_list(_object("port", port=NAME, interval=TEXT, honorLabels=FLAG)),
 )  # fmt: skip
+_RAY_PARAMETERS: Schema = {"type": "object", "additionalProperties": TEXT}  # of `ray start`, all of them texts
+_RAY_LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
+RAY_JOB = _object(
+    "entrypoint", "rayClusterSpec",
+    entrypoint=TEXT,
+    jobId=TEXT,
+    backoffLimit=COUNT,
+    activeDeadlineSeconds={"type": "integer", "minimum": 1},
+    shutdownAfterJobFinishes=FLAG,
+    ttlSecondsAfterFinished=COUNT,
+    submissionMode=_one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
+    suspend=FLAG,
+    runtimeEnvYAML=TEXT,
+    entrypointNumCpus={"type": "number"},
+    submitterPodTemplate=POD,
+    rayClusterSpec=_object(
+        "headGroupSpec", "workerGroupSpecs",
+        rayVersion=TEXT,
+        enableInTreeAutoscaling=FLAG,
+        headGroupSpec=_object("template", rayStartParams=_RAY_PARAMETERS, template=POD, labels=_RAY_LABELS),
+        workerGroupSpecs=_list(
+            _object(
+                "groupName", "minReplicas", "maxReplicas", "template",
+                groupName=NAME, replicas=COUNT, minReplicas=COUNT, maxReplicas=COUNT, numOfHosts=COUNT,
+                rayStartParams=_RAY_PARAMETERS, template=POD, labels=_RAY_LABELS,
+            )
+        ),
+    ),
+)  # fmt: skip
 CUSTOM = {
     ("monitoring.coreos.com/v1", "PodMonitor"): POD_MONITOR,
     ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET,
     ("kubeflow.org/v1", "PyTorchJob"): PYTORCH_JOB,
+    ("ray.io/v1", "RayJob"): RAY_JOB,
     ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): RUNTIME,
     ("trainer.kubeflow.org/v1alpha1", "TrainJob"): TRAIN_JOB,
 }

@@ -31,6 +31,9 @@ SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
         (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--mesh=dp=*", "--rdzv-conf=is_host=true"),
          StoreConfig(backend="served", endpoints=("node0:5",), is_host=True)),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5"), None),
+        (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--rdzv-conf=is_host=0"),  # a store that a program serves
+         StoreConfig(backend="served", endpoints=("node0:5",), is_host=False)),
+        (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--rdzv-conf=is_host=1"), None),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--mesh=dp=*"), None),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1:4"), None),
         (("--rdzv-backend=c10d", "--nnodes=1:4"), None),

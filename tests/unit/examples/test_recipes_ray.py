@@ -1,0 +1,80 @@
+"""The recipe for KubeRay: its entrypoint is a command of meshrun-ray, and the pods are what that command asks for."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+import yaml
+
+from launcher import cli
+from launcher.config.options import command_line
+from launcher.hosts.ray.bundles import ClusterNode, choose_demand, list_fitting
+from launcher.hosts.ray.options import OPTIONS, STOP_MARGIN_S, make_agent_words, split
+from tests.support.documents import schemas
+from tests.support.documents.recipes import KUBERNETES, Document, documents
+
+STORE = ["--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-conf=is_host=0"]
+
+
+@pytest.fixture
+def job() -> Document:
+    (found,) = documents(KUBERNETES / "rayjob.yaml")
+    return found
+
+
+@pytest.fixture
+def spec(job: Document) -> Document:
+    return job["spec"]
+
+
+def test_the_entrypoint_is_a_valid_command_that_the_pods_can_hold(spec: Document) -> None:
+    program, *words = shlex.split(spec["entrypoint"])
+    assert program == "meshrun-ray"
+    own, rest = split(command_line.parse(words, OPTIONS), {})
+    config = cli.parse([*STORE, *make_agent_words(rest, {})], {})
+    assert config.notes == ()
+    assert config.max_restarts
+    (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    limits = container["resources"]["limits"]
+    pod = ClusterNode(
+        id="p", address="", resources={"CPU": float(limits["cpu"]), "GPU": limits["nvidia.com/gpu"]}, labels={}
+    )
+    assert own.bundle is not None
+    demand = choose_demand(config, [pod], own.bundle, own.label_selector, own.spares)
+    assert (demand.least, demand.most) == (group["minReplicas"], group["maxReplicas"])
+    assert list_fitting([pod], own.bundle, {})
+    assert own.bundle["GPU"] == config.worker_count == limits["nvidia.com/gpu"]
+    assert spec["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_ray_waits_as_long_as_the_workers_may_need(spec: Document) -> None:
+    _, *words = shlex.split(spec["entrypoint"])
+    timeout_s = float(command_line.parse(words, OPTIONS).values["shutdown-timeout"])
+    wait_s = float(yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"])
+    assert wait_s == timeout_s + STOP_MARGIN_S
+    (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["template"]["spec"]["terminationGracePeriodSeconds"] >= timeout_s + 15
+
+
+def test_worker_pods_have_memory_to_share_and_know_their_machine(spec: Document) -> None:
+    (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+    assert pod["containers"][0]["env"] == [
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    ]
+
+
+@pytest.mark.parametrize("field", ["entryPoint", "replicas", "runtimeEnv"])
+def test_a_field_that_kuberay_does_not_have_is_refused(job: Document, field: str) -> None:
+    job["spec"][field] = "x"
+    assert schemas.complaints(job, schemas.VERSIONS[0])
+
+
+def test_a_group_without_its_bounds_is_refused(job: Document) -> None:
+    del job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplicas"]
+    assert schemas.complaints(job, schemas.VERSIONS[0])
