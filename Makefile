@@ -30,6 +30,8 @@ PADDLE_TESTS := $(wildcard tests/paddle)
 SKYPILOT_TESTS := $(wildcard tests/skypilot)
 # The recipes for Kubernetes by kustomize and Helm, in an environment of their own: `make slow WHAT=kubernetes`.
 KUBERNETES_TESTS := $(wildcard tests/kubernetes)
+# Systems that start agents, in an environment of their own: `make slow WHAT=ray`.
+HOSTS_TESTS := $(wildcard tests/hosts)
 # Agents of this version and of an older one: `make slow WHAT=versions`.
 VERSIONS_TESTS := $(wildcard tests/versions)
 
@@ -152,6 +154,10 @@ slow-soak: .venv/installed servers ## simulate the protocol with SEEDS, then run
 	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
 	.venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
 
+# Ten minutes: Ray's nodes need long to start.
+slow-ray: .ray-venv/installed ## jobs on a Ray cluster of this machine: nodes lost, drained and added, stops, submitted jobs
+	nice .ray-venv/bin/pytest $(HOSTS_TESTS) -rs --durations=10
+
 STORE_EXAMPLES ?= 600
 slow-stores: .venv/installed servers ## compare every kind of store with the model in STORE_EXAMPLES runs of random steps
 	STORE_EXAMPLES=$(STORE_EXAMPLES) .venv/bin/pytest tests/store/test_against_model.py
@@ -257,6 +263,11 @@ servers:
 .sky-venv/installed: Makefile
 	$(PYTHON) -m venv .sky-venv
 	.sky-venv/bin/python -m pip install --quiet skypilot==0.14.1 pytest
+	touch $@
+
+.ray-venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .ray-venv
+	.ray-venv/bin/python $(PIP) --config-settings editable_mode=compat --editable '.[ray,functions]' pytest psutil
 	touch $@
 
 # Not editable: the demo runs what a user gets. `build` would carry modules that are gone into the new wheel.

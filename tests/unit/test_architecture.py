@@ -24,17 +24,18 @@ ORDER = {
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
-        "observe", "metrics", "page", "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__",
+        "observe", "metrics", "page", "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__", "hosts",
     ),
 }  # fmt: skip
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
-TOP_ENTRIES_MAX = 21  # with those three
+TOP_ENTRIES_MAX = 22  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
 BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
+    "launcher.hosts.agent_process": 1, "launcher.hosts.ray": 1, "launcher.hosts.ray.main": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 5, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
@@ -76,6 +77,8 @@ PURE = (
     "launcher.diagnose.heartbeats", "launcher.diagnose.progress", "launcher.diagnose.recorder",
     "launcher.diagnose.request", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
     "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.hardware.notices.notice",
+    "launcher.hosts.ray.agent_pool",
+    "launcher.hosts.ray.bundles", "launcher.hosts.ray.environment", "launcher.hosts.ray.options",
     "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",

@@ -41,14 +41,14 @@ _ACTIVE = ("starting", "running", "unreachable")
 # --- what has happened ---
 
 
-class AgentStarted(Struct, frozen=True):
+class StartReported(Struct, frozen=True):
     slot: int
     pid: int
     node: str
     actor: str
 
 
-class AgentEnded(Struct, frozen=True):
+class EndReported(Struct, frozen=True):
     """`exit_code`: negative for a signal. `outcome`: None if the agent left none, as after SIGKILL."""
 
     slot: int
@@ -70,7 +70,7 @@ class StopRequested(Struct, frozen=True):
     signum: int
 
 
-PoolEvent = AgentStarted | AgentEnded | ActorUnreachable | ActorDied | StopRequested
+PoolEvent = StartReported | EndReported | ActorUnreachable | ActorDied | StopRequested
 
 
 class ClusterView(Struct, frozen=True):
@@ -162,6 +162,7 @@ class _Progress(Struct):
     actions: list[PoolAction] = field(default_factory=list)
 
 
+# docs/internals/decisions/0053-agents-as-actors-and-a-store-in-the-driver.md
 class AgentPool:
     """`grace_s`: from the stop signal to the kill of workers. `start_limit_s`: for the first agent, `return_limit_s`:
     for another, once all are lost. All times are seconds of one clock, which `step` gets.
@@ -214,9 +215,9 @@ class AgentPool:
         slot = self._slots[event.slot]
         if slot.phase not in _ACTIVE:
             return  # of an actor that was discarded
-        if isinstance(event, AgentStarted):
+        if isinstance(event, StartReported):
             slot.phase, slot.node = "running", event.node
-        elif isinstance(event, AgentEnded):
+        elif isinstance(event, EndReported):
             self._end(slot, event)
         elif isinstance(event, ActorUnreachable):
             if slot.phase != "unreachable":
@@ -236,7 +237,7 @@ class AgentPool:
             else:
                 self._discard(slot)
 
-    def _end(self, slot: _AgentSlot, event: AgentEnded) -> None:
+    def _end(self, slot: _AgentSlot, event: EndReported) -> None:
         outcome = event.outcome or RunOutcome(
             exit_code=event.exit_code if event.exit_code >= 0 else 128 - event.exit_code,
             reason=f"the agent on node {_short(slot.node)} was ended by signal {-event.exit_code}"

@@ -20,8 +20,8 @@ from launcher.hosts.ray.actor import AgentActor, AgentEnd, AgentOrder, make_node
 from launcher.hosts.ray.agent_pool import (
     ActorDied,
     ActorUnreachable,
-    AgentEnded,
-    AgentStarted,
+    EndReported,
+    StartReported,
     ClusterView,
     PoolEvent,
 )
@@ -234,10 +234,10 @@ class RayCluster:
             return ActorDied(slot, _find_first_line(str(error)))
         if call == "start":
             self._pending[self._actors[slot].wait.remote()] = slot, "wait"
-            return AgentStarted(slot, *answer)
+            return StartReported(slot, *answer)
         end: AgentEnd = answer
         self.results |= end.files
-        return AgentEnded(slot, end.exit_code, end.outcome)
+        return EndReported(slot, end.exit_code, end.outcome)
 
     def close(self) -> None:
         """Give back all bundles, and leave the cluster unless the caller was in it before."""

@@ -149,7 +149,7 @@ def make_agent_words(args: ParsedArgs, more: Mapping[str, str]) -> list[str]:
     words = []
     for name, text in {**more, **args.values}.items():
         words.append(f"--{name}={text}" if BY_NAME[name].takes_value else f"--{name}")
-    return [*words, "--", *([] if args.script is None else [args.script]), *args.script_args]
+    return [*words, *([] if args.script is None else ["--", args.script]), *args.script_args]
 
 
 def find_run_id(environ: Mapping[str, str]) -> str:

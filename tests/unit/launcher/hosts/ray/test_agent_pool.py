@@ -10,9 +10,9 @@ from launcher.hosts.ray import agent_pool
 from launcher.hosts.ray.agent_pool import (
     ActorDied,
     ActorUnreachable,
-    AgentEnded,
+    EndReported,
     AgentPool,
-    AgentStarted,
+    StartReported,
     AskAgain,
     ClusterView,
     DiscardActor,
@@ -70,7 +70,7 @@ class Cluster:
         """Let these slots' agents start and run."""
         self.step()
         self.step()
-        self.step(*(AgentStarted(slot, 1, self.placed[slot], "actor") for slot in slots))
+        self.step(*(StartReported(slot, 1, self.placed[slot], "actor") for slot in slots))
 
 
 def find(actions: Sequence[PoolAction], kind: type) -> list[PoolAction]:
@@ -118,7 +118,7 @@ def test_a_pending_request_learns_which_nodes_are_in_use_but_not_at_once() -> No
     assert cluster.asked[2].excluded == ("a", "b")
 
 
-def test_an_actor_out_of_reach_is_asked_again_and_nothing_is_started_for_it() -> None:
+def test_an_actor_out_of_reach_is_asked_again_and_not_replaced() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
@@ -131,7 +131,7 @@ def test_an_actor_out_of_reach_is_asked_again_and_nothing_is_started_for_it() ->
     again = cluster.step(ActorUnreachable(0, "Ray does not reach its actor"))
     assert find(again, StartAgent) == []
     assert "is away" not in say(again)  # said once
-    cluster.step(AgentStarted(0, 1, "a", "actor"))
+    cluster.step(StartReported(0, 1, "a", "actor"))
     assert cluster.pool.present == 2
 
 
@@ -147,7 +147,7 @@ def test_an_agent_begins_where_ray_has_moved_the_bundle_of_a_lost_node() -> None
     assert StartAgent(0, "c", 1) in cluster.step()
 
 
-def test_an_agent_is_not_started_twice_on_a_node_that_is_still_held_for_alive() -> None:
+def test_an_agent_starts_again_after_a_pause_on_a_node_that_is_alive() -> None:
     cluster = Cluster(1, 1)
     cluster.place(s0="a")
     cluster.run(0)
@@ -168,7 +168,7 @@ def test_pauses_grow_while_agents_die_soon_and_shrink_after_one_that_ran() -> No
             pass
         pauses.append(cluster.now - began)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
-    cluster.step(AgentStarted(0, 1, "a", "actor"))
+    cluster.step(StartReported(0, 1, "a", "actor"))
     cluster.step(after_s=agent_pool.STEADY_S)
     cluster.step(ActorDied(0, "it has died"))
     assert find(cluster.step(after_s=agent_pool.PAUSE_MIN_S), StartAgent)
@@ -192,7 +192,7 @@ def test_an_agent_on_a_drained_node_leaves_and_is_not_started_there_again() -> N
     actions = cluster.step()
     assert find(actions, StopAgent) == [StopAgent(0)]
     assert find(cluster.step(), StopAgent) == []  # once
-    assert get_end(cluster.step(AgentEnded(0, 143, LEFT))) is None
+    assert get_end(cluster.step(EndReported(0, 143, LEFT))) is None
     assert find(cluster.step(after_s=60.0), StartAgent) == []
     cluster.place(s0="c")
     assert find(cluster.step(), StartAgent) == [StartAgent(0, "c", 1)]
@@ -204,7 +204,7 @@ def test_a_drain_that_is_called_off_lets_the_agent_come_back() -> None:
     cluster.run(0)
     cluster.draining.add("a")
     cluster.step()
-    cluster.step(AgentEnded(0, 143, LEFT))
+    cluster.step(EndReported(0, 143, LEFT))
     cluster.draining.clear()
     assert find(cluster.step(), StartAgent) == [StartAgent(0, "a", 1)]
 
@@ -213,15 +213,15 @@ def test_the_job_ends_with_the_verdict_once_every_agent_has_ended() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
-    assert get_end(cluster.step(AgentEnded(1, 3, FAILURE))) is None
-    assert get_end(cluster.step(AgentEnded(0, 3, FAILURE))) == FAILURE
+    assert get_end(cluster.step(EndReported(1, 3, FAILURE))) is None
+    assert get_end(cluster.step(EndReported(0, 3, FAILURE))) == FAILURE
 
 
 def test_an_agent_that_does_not_end_after_the_verdict_is_waited_for_with_a_limit() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
-    cluster.step(AgentEnded(1, 0, SUCCESS))
+    cluster.step(EndReported(1, 0, SUCCESS))
     assert get_end(cluster.step(after_s=2.0 + agent_pool.END_LIMIT_S - 0.1)) is None
     actions = cluster.step(after_s=0.2)
     assert get_end(actions) == SUCCESS
@@ -232,7 +232,7 @@ def test_a_bundle_without_a_node_does_not_keep_a_job_that_has_ended() -> None:
     cluster = Cluster(1, 2)
     cluster.place(s0="a")
     cluster.run(0)
-    assert get_end(cluster.step(AgentEnded(0, 0, SUCCESS))) == SUCCESS
+    assert get_end(cluster.step(EndReported(0, 0, SUCCESS))) == SUCCESS
 
 
 def test_lost_nodes_do_not_keep_a_job_whose_other_agents_have_left() -> None:
@@ -241,7 +241,7 @@ def test_lost_nodes_do_not_keep_a_job_whose_other_agents_have_left() -> None:
     cluster.run(0, 1)
     del cluster.placed[0]
     cluster.step(ActorDied(0, "Ray holds it for dead"))
-    assert get_end(cluster.step(AgentEnded(1, 143, LEFT))) == LEFT
+    assert get_end(cluster.step(EndReported(1, 143, LEFT))) == LEFT
 
 
 def test_a_job_that_has_lost_all_its_nodes_waits_for_others_with_a_limit() -> None:
@@ -265,7 +265,7 @@ def test_a_group_that_never_fits_is_waited_for_as_long_as_the_option_says() -> N
     assert end.reason == "Ray has not given the job its nodes for 30 s (--start-timeout)"
 
 
-def test_missing_nodes_are_said_after_some_seconds_and_then_ever_more_seldom() -> None:
+def test_missing_nodes_are_said_after_seconds_and_then_ever_more_seldom() -> None:
     cluster = Cluster(3, 3, nodes="ab")
     said = [second for second in range(2000) if "wanted" in say(cluster.step(after_s=1.0))]
     assert said == [5.0, 65.0, 185.0, 425.0, 905.0, 1865.0]
@@ -282,7 +282,7 @@ def test_an_agent_that_ends_by_itself_is_started_again_after_a_pause(code: int) 
     cluster = Cluster(1, 1)
     cluster.place(s0="a")
     cluster.run(0)
-    assert find(cluster.step(AgentEnded(0, code, None)), StartAgent) == []
+    assert find(cluster.step(EndReported(0, code, None)), StartAgent) == []
     assert find(cluster.step(after_s=2.0), StartAgent) == [StartAgent(0, "a", 1)]
 
 
@@ -293,7 +293,7 @@ def test_an_agent_that_always_dies_at_once_is_given_up() -> None:
     for _ in range(agent_pool.CRASHES_MAX):
         assert end is None
         cluster.run(0)
-        end = get_end(cluster.step(AgentEnded(0, -9, None)))
+        end = get_end(cluster.step(EndReported(0, -9, None)))
         cluster.step(after_s=60.0)
     assert end is not None
     assert end.exit_code == 137
@@ -304,7 +304,7 @@ def test_an_agent_whose_node_is_unfit_tries_again_while_others_run() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
-    cluster.step(AgentEnded(0, 75, unfit))
+    cluster.step(EndReported(0, 75, unfit))
     assert find(cluster.step(after_s=2.0), StartAgent) == [StartAgent(0, "a", 1)]
 
 
@@ -313,8 +313,8 @@ def test_a_start_that_fails_everywhere_ends_the_job() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
-    cluster.step(AgentEnded(0, 75, unfit))
-    assert get_end(cluster.step(AgentEnded(1, 75, unfit))) == unfit
+    cluster.step(EndReported(0, 75, unfit))
+    assert get_end(cluster.step(EndReported(1, 75, unfit))) == unfit
 
 
 def test_an_agent_that_was_refused_is_not_started_again() -> None:
@@ -322,7 +322,7 @@ def test_an_agent_that_was_refused_is_not_started_again() -> None:
     cluster = Cluster(1, 1)
     cluster.place(s0="a")
     cluster.run(0)
-    assert get_end(cluster.step(AgentEnded(0, 2, refused))) == refused
+    assert get_end(cluster.step(EndReported(0, 2, refused))) == refused
 
 
 def test_a_stop_reaches_agents_that_run_and_drops_the_rest() -> None:
@@ -330,11 +330,11 @@ def test_a_stop_reaches_agents_that_run_and_drops_the_rest() -> None:
     cluster.step()
     cluster.place(s0="a", s1="b")
     cluster.step()
-    cluster.step(AgentStarted(0, 1, "a", "actor"))
+    cluster.step(StartReported(0, 1, "a", "actor"))
     actions = cluster.step(StopRequested(15))
     assert find(actions, StopAgent) == [StopAgent(0)]
     assert find(actions, DiscardActor) == [DiscardActor(1)]
-    assert get_end(cluster.step(AgentEnded(0, 143, LEFT))) == LEFT
+    assert get_end(cluster.step(EndReported(0, 143, LEFT))) == LEFT
 
 
 def test_a_stop_before_any_node_was_there_ends_at_once() -> None:
@@ -360,7 +360,7 @@ def test_answers_of_actors_that_were_discarded_change_nothing() -> None:
     cluster.place(s0="a")
     cluster.run(0)
     cluster.step(ActorDied(0, "it has died"))
-    assert cluster.step(ActorDied(0, "it has died"), AgentEnded(0, 0, SUCCESS)) == []
+    assert cluster.step(ActorDied(0, "it has died"), EndReported(0, 0, SUCCESS)) == []
 
 
 def test_the_report_is_that_of_the_agent_with_the_last_lines() -> None:

@@ -62,7 +62,7 @@ def test_what_the_driver_sends_counts_for_more() -> None:
     }
 
 
-def test_labels_of_the_ray_node_reach_the_agent_and_the_user_s_count_for_more() -> None:
+def test_labels_of_the_ray_node_reach_the_agent_after_the_user_s() -> None:
     given = {"LAUNCHER_NODE_LABELS": 'zone="a b",rack=r2'}
     text = make(given, labels={"rack": "r1", "ray.io/gpu-domain": "d1", "bad": "x,y"})["LAUNCHER_NODE_LABELS"]
     assert parse_labels(text) == {"rack": "r2", "ray.io/gpu-domain": "d1", "zone": "a b"}
