@@ -20,10 +20,10 @@ from launcher.hosts.ray.actor import AgentActor, AgentEnd, AgentOrder, make_node
 from launcher.hosts.ray.agent_pool import (
     ActorDied,
     ActorUnreachable,
-    EndReported,
-    StartReported,
     ClusterView,
+    EndReported,
     PoolEvent,
+    StartReported,
 )
 from launcher.hosts.ray.bundles import ClusterNode, Demand, exclude_nodes
 from launcher.model.errors import TemporaryError, UsageError

@@ -3,7 +3,8 @@
 What Kubernetes itself knows is in the package kubernetes-validate, made from its published API. The kinds of JobSet and
 Kubeflow are not, nor are KubeRay's: what the recipes may use of them stands here, written from the API references of
 JobSet v1alpha2, Kubeflow Trainer v1alpha1, Training Operator v1, Prometheus' operator, and KubeRay v1
-(ray-operator/config/crd/bases). The templates of jobs and pods inside them are Kubernetes' own. tests/kubernetes holds
+(ray-operator/config/crd/bases). The
+templates of jobs and pods inside them are Kubernetes' own. tests/kubernetes holds
 the same recipes against models that were made from the definitions.
 """
 

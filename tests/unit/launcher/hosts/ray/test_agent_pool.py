@@ -10,12 +10,11 @@ from launcher.hosts.ray import agent_pool
 from launcher.hosts.ray.agent_pool import (
     ActorDied,
     ActorUnreachable,
-    EndReported,
     AgentPool,
-    StartReported,
     AskAgain,
     ClusterView,
     DiscardActor,
+    EndReported,
     FinishJob,
     PoolAction,
     PoolEvent,
@@ -23,6 +22,7 @@ from launcher.hosts.ray.agent_pool import (
     RequestGroup,
     Say,
     StartAgent,
+    StartReported,
     StopAgent,
     StopRequested,
     merge_outcomes,
@@ -217,7 +217,7 @@ def test_the_job_ends_with_the_verdict_once_every_agent_has_ended() -> None:
     assert get_end(cluster.step(EndReported(0, 3, FAILURE))) == FAILURE
 
 
-def test_an_agent_that_does_not_end_after_the_verdict_is_waited_for_with_a_limit() -> None:
+def test_an_agent_that_outlives_the_verdict_is_waited_for_with_a_limit() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
