@@ -130,7 +130,7 @@ def _launch(
         # The name is for `ps`, and for nodes to check that they run the same; it is not executed.
         title = payload.format_name(fn)
         program = [
-            word.replace("$", "$$") for word in (*make_python_command("bootstrap"), title)
+            word.replace("$", "$$") for word in (*make_python_command("launcher.calls.bootstrap"), title)
         ]  # a user's ${local_rank} is not substituted
     elif isinstance(fn, str):
         title, program = fn, [*map(format_argument, (fn, *args))]
@@ -148,7 +148,9 @@ def _launch(
         job.insert(0, f"--log-dir={directory}/logs")
     file = os.path.join(directory, "end.json")
     environment[END_FILE] = file
-    exit_code = process.run([*make_python_command("agent"), str(os.getpid()), directory, *job], environment)
+    exit_code = process.run(
+        [*make_python_command("launcher.calls.agent"), str(os.getpid()), directory, *job], environment
+    )
     end = outcome.read(file)
     if end is None:
         raise LauncherError(f"the launcher of {title} ended with exit code {exit_code}; stderr may say why")
@@ -193,14 +195,11 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
 
 
 def make_python_command(module: str) -> list[str]:
-    """Return the beginning of a command that runs `main` of a module of this package, in a Python like this one."""
+    """Return the beginning of a command that runs `main` of a module of meshrun, in a Python like this one."""
     if not sys.executable:
         raise UsageError("sys.executable is empty: launch does not know which Python to start")
     # By path: from the caller's own location, installed or not.
-    start = (
-        f"import sys; sys.path.insert(0, {_ROOT_DIRECTORY!r}); from launcher.calls.{module} import main; "
-        "sys.exit(main())"
-    )
+    start = f"import sys; sys.path.insert(0, {_ROOT_DIRECTORY!r}); from {module} import main; sys.exit(main())"
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-u", "-c", start]
 

@@ -1,4 +1,4 @@
-"""The entry point of an agent that a host starts as a child: `python -m launcher.hosts.agent_process PID WORDS...`.
+"""The entry point of an agent that a host starts as a child: `main` with the words PID and those of meshrun.
 
 PID is the process that starts it. When that dies, even by SIGKILL, the kernel sends the agent a SIGTERM, and the agent
 leaves as usual: its workers get their grace period and end.
@@ -27,7 +27,3 @@ def main() -> int:
     if os.getppid() != int(sys.argv[1]):
         return EXIT_STOPPED  # it died before the line above
     return run(sys.argv[2:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

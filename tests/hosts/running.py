@@ -103,7 +103,8 @@ class Driver:
             with contextlib.suppress(psutil.Error):
                 words = process.cmdline()
                 # The keeper and the supervisor are forked from an agent, and are called the same.
-                if AGENT in words and f"--rdzv-id={self.run_id}" in words and words[3] == str(process.ppid()):
+                is_agent = any(AGENT in word for word in words) and str(process.ppid()) in words
+                if is_agent and f"--rdzv-id={self.run_id}" in words:
                     name = next(word for word in words if word.startswith("--node-name="))
                     found[name.partition("=")[2]] = process
         return found

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.calls.launch import make_python_command
 from launcher.hosts.store_service import StoreService
 from launcher.model.errors import TemporaryError
 from tests.support.waiting import wait_until
@@ -17,7 +18,8 @@ WORKER = "import os, pathlib, time; pathlib.Path('{0}').write_text(str(os.getpid
 
 
 def run_agent(service: StoreService, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher.hosts.agent_process", str(os.getpid()), *service.options, *words]
+    start = make_python_command("launcher.hosts.agent_process")
+    command = [*start, str(os.getpid()), *service.options, *words]
     return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60)
 
 
@@ -49,7 +51,8 @@ def test_an_agent_ends_with_the_process_that_has_started_it(tmp_path: Path) -> N
     file = tmp_path / "pid"
     start = (
         "import os, subprocess, sys\n"
-        "command = [sys.executable, '-m', 'launcher.hosts.agent_process', str(os.getpid()), *sys.argv[1:]]\n"
+        "from launcher.calls.launch import make_python_command\n"
+        "command = [*make_python_command('launcher.hosts.agent_process'), str(os.getpid()), *sys.argv[1:]]\n"
         "subprocess.Popen(command).wait()\n"
     )
     words = ["--standalone", "--no-python", sys.executable, "-c", WORKER.format(file)]

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 
@@ -25,6 +24,8 @@ from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.hosts.ray.environment import make_agent_environment
 from launcher.logs.reports import outcome
 from launcher.logs.reports.outcome import RunOutcome
+
+WAIT_LIMIT_S = 60.0  # an answer that the driver has given up must not keep a thread of the actor for ever
 
 
 class AgentOrder(Struct, frozen=True, kw_only=True):
@@ -80,9 +81,10 @@ class AgentActor:
         assert self._child is not None
         return self._child.pid, here.get_node_id(), here.get_actor_id() or ""
 
-    def wait(self) -> AgentEnd:
-        """Wait until the agent has ended, and everything that it has started."""
-        self._has_ended.wait()
+    def wait(self) -> AgentEnd | None:
+        """Wait until the agent has ended; None if it still runs after a minute."""
+        if not self._has_ended.wait(WAIT_LIMIT_S):
+            return None
         if self._end is None:
             raise self._error or RuntimeError("the agent was not started")
         return self._end
@@ -135,9 +137,9 @@ class AgentActor:
         if order.function:
             FunctionCall(directory).write_call(order.call)
             environment[CALL_VARIABLE] = directory
-            program = (*make_python_command("bootstrap"), order.function)
+            program = (*make_python_command("launcher.calls.bootstrap"), order.function)
             words += ["--no-python", "--", *(word.replace("$", "$$") for word in program)]
-        return [sys.executable, "-m", "launcher.hosts.agent_process", str(os.getpid()), *words], environment
+        return [*make_python_command("launcher.hosts.agent_process"), str(os.getpid()), *words], environment
 
 
 def make_node_name(node: str, number: int) -> str:

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 
 from launcher.hosts.ray.bundles import ClusterNode, Demand, describe_shortage
 from launcher.logs.reports.outcome import RunOutcome
-from rendezvous.errors import EXIT_BUG, EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
+from rendezvous.errors import EXIT_BUG, EXIT_FAILURE, EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
 
 ASK_AGAIN_S = 1.0  # an actor that could not be reached
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 30.0  # before an agent is started again; doubled while agents end soon
 STEADY_S = 60.0  # an agent that ran for so long has not failed at its start
-CRASHES_MAX = 5  # of agents in one slot, one soon after the other
+CRASHES_MAX = 5  # of agents in one slot, one soon after the other; or starts that failed
 SAY_AFTER_S, SAY_EVERY_S, SAY_EVERY_MAX_S = 5.0, 60.0, 960.0  # of nodes that are missing
 EXCLUDE_AGAIN_S = 5.0  # between two requests for the same bundle
 END_LIMIT_S = 15.0  # beyond the workers' grace, for agents to end once the job has
@@ -142,6 +142,7 @@ class _AgentSlot(Struct):
     next_at: float = 0.0
     pause_s: float = PAUSE_MIN_S
     crashes: int = 0
+    failed_starts: int = 0
     is_leaving: bool = False
     outcome: RunOutcome | None = None
 
@@ -201,11 +202,6 @@ class AgentPool:
             self._finish()
         return tuple(job.actions)
 
-    @property
-    def present(self) -> int:
-        """How many agents run, as far as is known."""
-        return sum(slot.phase == "running" for slot in self._slots)
-
     # --- events ---
 
     def _take(self, event: PoolEvent) -> None:
@@ -216,7 +212,7 @@ class AgentPool:
         if slot.phase not in _ACTIVE:
             return  # of an actor that was discarded
         if isinstance(event, StartReported):
-            slot.phase, slot.node = "running", event.node
+            slot.phase, slot.node, slot.failed_starts = "running", event.node, 0
         elif isinstance(event, EndReported):
             self._end(slot, event)
         elif isinstance(event, ActorUnreachable):
@@ -228,6 +224,7 @@ class AgentPool:
 
     def _stop(self, event: StopRequested) -> None:
         if self._job.stop is not None:
+            self._job.ends_by = self._now  # asked again: without waiting for agents
             return
         self._job.stop = event
         self._job.ends_by = self._now + self._grace_s + END_LIMIT_S
@@ -278,6 +275,13 @@ class AgentPool:
         self._say(f"{outcome.reason}; it is started again in {slot.pause_s:g} s")
 
     def _lose(self, slot: _AgentSlot, reason: str) -> None:
+        slot.failed_starts += slot.phase == "starting"
+        if slot.failed_starts >= CRASHES_MAX:
+            sentence = f"no agent can be started on node {_short(slot.node)}: {reason}"
+            slot.phase, slot.outcome = "ended", RunOutcome(exit_code=EXIT_FAILURE, reason=sentence)
+            self._do(DiscardActor(slot.index))
+            self._say(sentence)
+            return
         is_steady = self._now >= slot.started_at + STEADY_S
         slot.pause_s = PAUSE_MIN_S if is_steady else min(slot.pause_s * 2, PAUSE_MAX_S)
         slot.phase, slot.next_at, slot.is_leaving = "pausing", self._now + slot.pause_s, False
@@ -302,6 +306,7 @@ class AgentPool:
                 return
         for slot in self._slots:
             if slot.phase == "starting" and view.placed.get(slot.index) != slot.node:
+                slot.failed_starts = 0
                 self._lose(slot, "Ray has moved its bundle before the agent began")
         for slot in self._slots[least:]:
             if slot.phase in _ACTIVE or slot.phase == "ended":

@@ -26,13 +26,13 @@ from launcher.hosts.ray.agent_pool import (
     StartReported,
 )
 from launcher.hosts.ray.bundles import ClusterNode, Demand, exclude_nodes
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError, UsageError, sanitize
 
 VERSION_MIN = (2, 51)  # labels in bundles and actors, and all that is used here
 NODES_INTERVAL_S = 2.0  # between two questions for the nodes, and which of them are drained
 PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 1.0  # for the bundles' nodes, while some have none, and later
 _ACCELERATORS = ("TPU", "HPU", "NPU", "neuron_cores")  # what an actor has to ask for itself, beside GPU
-_THREADS = 4  # of an actor: start or wait, stop, and Ray's own
+_THREADS = 16  # of an actor: each unanswered `wait` keeps one, for a minute at most
 _Answer = TypeVar("_Answer")
 
 
@@ -91,7 +91,7 @@ class RayCluster:
                 ray.init(address=address, log_to_driver=True, logging_level="warning")
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise TemporaryError(
-                    f"no Ray cluster can be reached at {address}: {_find_first_line(str(error))}",
+                    f"no Ray cluster can be reached at {address}: {_find_error(str(error))}",
                     "ray start --head begins one; --address or RAY_ADDRESS names another",
                 ) from None
             self._is_ours = True
@@ -149,15 +149,20 @@ class RayCluster:
         return found
 
     def request_group(self, slots: tuple[int, ...], demand: Demand, excluded: Sequence[str]) -> None:
-        """Ask for a bundle on a node of its own for each slot."""
+        """Ask for a bundle on a node of its own for each slot. Raises UsageError for what Ray cannot understand."""
         from ray.util import placement_group
 
         selector = exclude_nodes(demand.label_selector, excluded)
-        group = placement_group(
-            [dict(demand.bundle)] * len(slots),
-            strategy="STRICT_SPREAD",
-            bundle_label_selector=[selector] * len(slots) if selector else None,
-        )
+        try:
+            group = placement_group(
+                [dict(demand.bundle)] * len(slots),
+                strategy="STRICT_SPREAD",
+                bundle_label_selector=[selector] * len(slots) if selector else None,
+            )
+        except ValueError as error:
+            raise UsageError(
+                f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "see --bundle and --label-selector"
+            ) from None
         self._groups[slots[0]] = group, slots
         self._placed_at = float("-inf")
 
@@ -216,11 +221,11 @@ class RayCluster:
             return []
         ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=limit_s)
         more, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
-        return [
-            self._read_answer(reference, *self._pending.pop(reference)) for reference in dict.fromkeys(ready + more)
-        ]
+        found = dict.fromkeys([*ready, *more])
+        events = [self._read_answer(reference, *self._pending.pop(reference)) for reference in found]
+        return [event for event in events if event is not None]
 
-    def _read_answer(self, reference: Any, slot: int, call: str) -> PoolEvent:
+    def _read_answer(self, reference: Any, slot: int, call: str) -> PoolEvent | None:
         import ray
         from ray import exceptions
 
@@ -231,10 +236,10 @@ class RayCluster:
         except exceptions.RayActorError as error:
             return ActorDied(slot, _describe_death(str(error)))
         except exceptions.RayError as error:
-            return ActorDied(slot, _find_first_line(str(error)))
-        if call == "start":
+            return ActorDied(slot, _find_error(str(error)))
+        if call == "start" or answer is None:
             self._pending[self._actors[slot].wait.remote()] = slot, "wait"
-            return StartReported(slot, *answer)
+            return StartReported(slot, *answer) if answer is not None else None
         end: AgentEnd = answer
         self.results |= end.files
         return EndReported(slot, end.exit_code, end.outcome)
@@ -262,9 +267,11 @@ def _describe_death(text: str) -> str:
     """Return the sentence of Ray's that says why an actor has died, of the many lines around it."""
     if "node has died" in text or "node was terminated" in text or "node is dead" in text:
         return "Ray holds it for dead"
-    return f"its actor has died ({_find_first_line(text)})"
+    return f"its actor has died ({_find_error(text)})"
 
 
-def _find_first_line(text: str) -> str:
+def _find_error(text: str) -> str:
+    """Return the line with the exception, where a text of Ray's contains a traceback; else its first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:200] if lines else "no reason given"
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return sanitize((errors or lines[:1] or ["no reason given"])[-1])

@@ -97,7 +97,7 @@ def run_job(
             bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config, candidates)
             demand = choose_demand(config, nodes, bundle, options.label_selector, options.spares)
             if "nnodes" not in args.values:
-                more["nnodes"] = f"{demand.least}:" if config.mesh is not None else str(demand.most - options.spares)
+                more["nnodes"] = f"{demand.least}:{demand.most - options.spares}"
             for sentence in (*remarks, *([remark] if remark else [])):
                 log(sentence)
             config = _parse(given, more, variables)

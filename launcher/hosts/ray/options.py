@@ -41,6 +41,8 @@ _DRIVERS = (
     "store-port", "local-addr",
 )  # fmt: skip
 
+_NEVER_SENT = (END_FILE, "LAUNCHER_STORE_TOKEN")  # a file here, and what the driver draws itself
+
 
 class RayOptions(Struct, frozen=True, kw_only=True):
     """`bundle`: resource -> amount, None where --nproc-per-node says it. `label_selector`: label -> condition.
@@ -177,11 +179,11 @@ def find_stop_wait_s(environ: Mapping[str, str]) -> float:
 def select_variables(environ: Mapping[str, str], export: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables of the driver for its agents, and sentences on those that do not exist.
 
-    Variables of options that the driver determines are left out.
+    Variables of what the driver determines are left out.
     """
     drivers = {variable for name in _DRIVERS for variable in BY_NAME[name].all_variables}
     found = {name: text for name, text in environ.items() if name.startswith(("LAUNCHER_", "PET_"))}
-    found = {name: text for name, text in found.items() if name not in drivers and name != END_FILE}
+    found = {name: text for name, text in found.items() if name not in drivers and not name.startswith(_NEVER_SENT)}
     missing = [name for name in export if name not in environ]
     found |= {name: environ[name] for name in export if name in environ}
     return found, [f"--export {sanitize(name)}: the driver has no such variable" for name in missing]

@@ -115,7 +115,9 @@ def test_the_end_of_a_run_is_left_for_who_asked(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv(END_FILE, str(path))
     Failures("h1", None).report_end(end, "train.py", "")
     found = outcome.read(str(path))
-    assert found == outcome.RunOutcome(exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,))
+    assert found == outcome.RunOutcome(
+        exit_code=7, reason="a worker failed", round=4, failures=(CAUSE,), has_verdict=True
+    )
 
 
 @pytest.mark.parametrize(("last", "ranks"), [(4, (2, 3)), (3, ())])
@@ -135,7 +137,7 @@ def test_only_ranks_of_the_last_round_are_left(
     failures.begin(last, share, lambda local_rank: "")
     failures.report_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
     found = outcome.read(str(tmp_path / "end.json"))
-    assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks)
+    assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks, has_verdict=True)
 
 
 def test_an_end_that_cannot_be_left_is_told(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

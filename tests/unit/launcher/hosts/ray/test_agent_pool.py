@@ -132,7 +132,8 @@ def test_an_actor_out_of_reach_is_asked_again_and_not_replaced() -> None:
     assert find(again, StartAgent) == []
     assert "is away" not in say(again)  # said once
     cluster.step(StartReported(0, 1, "a", "actor"))
-    assert cluster.pool.present == 2
+    cluster.step()
+    assert "2 of 2 nodes are present" in say(cluster.history)
 
 
 def test_an_agent_begins_where_ray_has_moved_the_bundle_of_a_lost_node() -> None:
@@ -353,6 +354,27 @@ def test_a_stop_does_not_wait_for_ever() -> None:
     end = get_end(cluster.step(after_s=2.0 + agent_pool.END_LIMIT_S))
     assert end is not None
     assert end.reason == "the job was stopped, and 1 agents had not ended yet"
+
+
+def test_a_second_stop_does_not_wait_for_agents() -> None:
+    cluster = Cluster(1, 1)
+    cluster.place(s0="a")
+    cluster.run(0)
+    assert get_end(cluster.step(StopRequested(2))) is None
+    assert get_end(cluster.step(StopRequested(2))) is not None
+
+
+def test_an_agent_that_can_never_be_started_ends_the_job_with_the_reason() -> None:
+    cluster = Cluster(1, 1)
+    cluster.place(s0="a")
+    end = None
+    for _ in range(agent_pool.CRASHES_MAX):
+        assert end is None
+        cluster.step()
+        cluster.step(after_s=60.0)
+        end = get_end(cluster.step(ActorDied(0, "its actor has died (no module named launcher)")))
+    assert end is not None
+    assert end.reason == "no agent can be started on node a: its actor has died (no module named launcher)"
 
 
 def test_answers_of_actors_that_were_discarded_change_nothing() -> None:
