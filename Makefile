@@ -155,7 +155,7 @@ slow-soak: .venv/installed servers ## simulate the protocol with SEEDS, then run
 	.venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
 
 # Ten minutes: Ray's nodes need long to start.
-slow-ray: .ray-venv/installed ## jobs on a Ray cluster of this machine: nodes lost, drained and added, stops, submitted jobs
+slow-ray: .ray-venv/installed redis ## jobs on a Ray cluster of this machine: nodes lost, drained and added, stops, submitted jobs
 	nice .ray-venv/bin/pytest $(HOSTS_TESTS) -rs --durations=10
 
 STORE_EXAMPLES ?= 600
@@ -217,10 +217,10 @@ bench-search: .venv/installed ## search long for layouts better than those the p
 	.venv/bin/python $(PIP) numba
 	nice .venv/bin/python -m benchmarks.long_search --seconds $(SEARCH_SECONDS)
 
-.PHONY: packages servers
+.PHONY: packages servers redis
 packages:
 	@sh tests/support/install_packages.sh servers browser shells
-servers:
+servers redis:
 	@sh tests/support/install_packages.sh $@
 
 # compat: a plain entry on the path; the default hook would cost every Python of this environment 11 ms to start.

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the Debian packages that tests need: `servers` (etcd, etcdctl, ip, openssl, curl, prometheus), `browser`
-# (chromium), `shells` (zsh, fish), or all.
+# (chromium), `shells` (zsh, fish), `redis` (redis-server), or all.
 #
-#     sh tests/support/install_packages.sh servers browser shells
+#     sh tests/support/install_packages.sh servers browser shells redis
 #
 # A program that is already there is left alone. Installing needs root and apt-get: where these are missing, missing
-# servers are an error; a missing browser or shell is reported only, because its tests are skipped without it.
+# servers are an error; a missing browser, shell or redis is reported only, because its tests are skipped without it.
 set -eu
 
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -50,9 +50,15 @@ install_shells() {
 	if may_install; then install zsh fish; else echo "zsh or fish is not installed: tests of their completion are skipped"; fi
 }
 
+# In which Ray's control service keeps its state over a restart.
+install_redis() {
+	if command -v redis-server >/dev/null; then return 0; fi
+	if may_install; then install redis-server; stop_service redis-server; else echo "redis-server is not installed: the test of Ray's restarts is skipped"; fi
+}
+
 for what in "$@"; do
 	case "$what" in
-	servers | browser | shells) "install_$what" ;;
-	*) echo "install_packages.sh: expected servers, browser or shells, not $what" >&2; exit 2 ;;
+	servers | browser | shells | redis) "install_$what" ;;
+	*) echo "install_packages.sh: expected servers, browser, shells or redis, not $what" >&2; exit 2 ;;
 	esac
 done

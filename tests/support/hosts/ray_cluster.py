@@ -40,9 +40,12 @@ class RayNode(NamedTuple):
 
 
 class RayTestCluster:
-    """A head without resources, and nodes. With `has_dashboard` jobs can be submitted, at `dashboard_url`."""
+    """A head without resources, and nodes. With `has_dashboard` jobs can be submitted, at `dashboard_url`.
 
-    def __init__(self, *, has_dashboard: bool = False, python: str = sys.executable) -> None:
+    With `redis`, a server's HOST:PORT, Ray's control service keeps its state there, and can be restarted.
+    """
+
+    def __init__(self, *, has_dashboard: bool = False, redis: str = "", python: str = sys.executable) -> None:
         self.directory = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # the paths of sockets must be short
         self.nodes: dict[int, RayNode] = {}
         self.drained: set[int] = set()
@@ -52,9 +55,24 @@ class RayTestCluster:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": self.directory,
             "PYTHONUNBUFFERED": "1",
+            **({"RAY_REDIS_ADDRESS": redis} if redis else {}),
         }
+        for left in reversed(range(RETRIES)):
+            self._process = self._start(python, environment)
+            try:
+                answer = self._ask("head", has_dashboard=has_dashboard)
+                break
+            except RuntimeError:  # a head that gave up leaves parts of itself: all anew
+                self.close()
+                if not left:
+                    raise
+        self.address: str = answer["address"]
+        self.head_id: str = answer["id"]
+        self.dashboard_url: str = answer["dashboard"]
+
+    def _start(self, python: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         self._log = open(f"{self.directory}/cluster.log", "ab")  # noqa: SIM115 - closed in `close`
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [python, "-m", __name__ if __name__ != "__main__" else "tests.support.hosts.ray_cluster"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -63,10 +81,6 @@ class RayTestCluster:
             text=True,
             start_new_session=True,
         )
-        answer = self._ask("head", has_dashboard=has_dashboard)
-        self.address: str = answer["address"]
-        self.head_id: str = answer["id"]
-        self.dashboard_url: str = answer["dashboard"]
 
     def add(
         self, labels: Mapping[str, str] | None = None, *, cpus: int = 2, gpus: int = 0, **resources: int
@@ -203,7 +217,7 @@ class ClusterHolder:
         self._cluster.shutdown()
 
     def _add(self, address: str, **arguments: Any) -> Any:
-        for left in reversed(range(RETRIES)):
+        for left in reversed(range(1 if address == HEAD_ADDRESS else RETRIES)):
             try:
                 return self._cluster.add_node(
                     node_ip_address=address, object_store_memory=STORE_BYTES, **make_ports(), **arguments
