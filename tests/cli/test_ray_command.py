@@ -1,0 +1,79 @@
+"""`meshrun-ray` where there is no Ray: its help, and errors that need none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from launcher.hosts.ray.options import OPTIONS
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.run(
+        [sys.executable, "-m", "launcher.hosts.ray", *words],
+        env={**environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_help_fits_a_screen_and_has_every_option() -> None:
+    done = run("-h")
+    assert done.returncode == 0
+    assert all(option.flag in done.stdout for option in OPTIONS)
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_help_of_a_group_is_that_of_meshrun() -> None:
+    assert "--max-restarts" in run("-h", "restarts").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"),
+    [
+        ([], "no script given", ""),
+        (["--bundel=GPU=1", "t.py"], "unknown option --bundel", "hint: did you mean --bundle?"),
+        (["--nnodes=0", "t.py"], "--nnodes 0: at least 1 node is needed", ""),
+        (["--address=ray://h:1", "t.py"], "through Ray Client the driver", "hint: start it inside: ray job submit"),
+    ],
+)
+def test_a_mistake_is_said_before_ray_is_looked_for(words: list[str], sentence: str, hint: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert "meshrun-ray: error: " in done.stderr
+    assert sentence in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
+def test_without_ray_its_extra_is_named() -> None:
+    done = run("t.py")
+    assert done.returncode == 2
+    assert "meshrun-ray needs the package ray" in done.stderr
+    assert "hint: pip install 'meshrun[ray]'" in done.stderr
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
+@pytest.mark.parametrize("version", ["2.50.1", "1.13.0", ""])
+def test_an_old_ray_is_refused_in_a_sentence(tmp_path: Path, version: str) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/__init__.py").write_text(f"__version__ = {version!r}\n")
+    done = run("t.py", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert f"needs Ray 2.51 or newer, and {version or 'one without a version'} is installed" in done.stderr
+
+
+def test_the_agent_imports_nothing_of_hosts() -> None:
+    script = "import sys, launcher.cli, launcher.agent.command, launcher.agent.build, launcher.calls.launch;"
+    script += "assert not [name for name in sys.modules if name.startswith(('launcher.hosts', 'ray'))]"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, capture_output=True)
