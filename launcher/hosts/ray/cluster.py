@@ -245,15 +245,16 @@ class RayCluster:
         return EndReported(slot, end.exit_code, end.outcome)
 
     def close(self) -> None:
-        """Give back all bundles, and leave the cluster unless the caller was in it before."""
+        """Leave the cluster, which gives back all bundles; or only do that, where the caller was in it before."""
         import ray
 
+        if self._is_ours:
+            ray.shutdown()
+            return
         for slot in list(self._actors):
             self.discard_actor(slot)
         for slot in list(self._groups):
             self.remove_group(slot)
-        if self._is_ours:
-            ray.shutdown()
 
 
 def _ask(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:

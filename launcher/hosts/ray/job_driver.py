@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from launcher.agent import command
 from launcher.config.config import Config
 from launcher.config.options.command_line import ParsedArgs
+from launcher.config.options.table import BY_NAME
 from launcher.hosts.ray.actor import AgentOrder
 from launcher.hosts.ray.agent_pool import (
     AgentPool,
@@ -54,6 +55,7 @@ from rendezvous.settings import DEFAULTS
 
 INTERVAL_S = 0.2  # the longest wait for an answer of Ray's: how late a signal is noticed
 OUTPUT_S = 1.0  # Ray brings the last lines of its actors that late
+_STOPPED = (EXIT_STOPPED, 128 + signal.SIGINT)
 _PLACEHOLDER = "--rdzv-backend=c10d", "--rdzv-endpoint=driver:1", "--rdzv-conf=is_host=0"  # until the store is served
 
 
@@ -80,7 +82,8 @@ def run_job(
     `args`: options for agents, and the script unless there is a `function`. `environ`: the driver's.
     """
     variables, remarks = select_variables(environ, options.export)
-    named = {"rdzv-id": find_run_id(environ) or f"ray-{os.urandom(4).hex()}"}
+    is_named = "rdzv-id" in args.values or any(variables.get(name) for name in BY_NAME["rdzv-id"].all_variables)
+    named = {} if is_named else {"rdzv-id": find_run_id(environ) or f"ray-{os.urandom(4).hex()}"}
     given = args if function is None else ParsedArgs(args.values, script=function.name)
     # Before Ray is imported and reached, which takes seconds: a mistake in an option shows at once.
     config = _parse(given, named, variables)
@@ -96,7 +99,7 @@ def run_job(
             candidates = list_fitting(nodes, {}, options.label_selector)
             bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config, candidates)
             demand = choose_demand(config, nodes, bundle, options.label_selector, options.spares)
-            if "nnodes" not in args.values:
+            if config.origins["nodes_min"] == "default":
                 more["nnodes"] = f"{demand.least}:{demand.most - options.spares}"
             for sentence in (*remarks, *([remark] if remark else [])):
                 log(sentence)
@@ -129,7 +132,7 @@ def report_end(end: JobEnd) -> int:
         )
         write_stderr(text, patience_s=REPORT_LIMIT_S)
     elif found.exit_code:
-        log(f"error: {found.reason}" if found.exit_code != EXIT_STOPPED else found.reason)
+        log(found.reason if found.exit_code in _STOPPED else f"error: {found.reason}")
         if found.hint:
             write_stderr(f"hint: {found.hint}")
     return found.exit_code

@@ -16,6 +16,7 @@ from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Option, Value, parse_count, parse_text
 from launcher.config.options.table import BY_NAME
 from launcher.config.scrub import END_FILE
+from launcher.locality.kubernetes import LABELS
 from launcher.model.errors import UsageError, sanitize
 
 GROUP = "Ray"
@@ -41,7 +42,8 @@ _DRIVERS = (
     "store-port", "local-addr",
 )  # fmt: skip
 
-_NEVER_SENT = (END_FILE, "LAUNCHER_STORE_TOKEN")  # a file here, and what the driver draws itself
+# A file here, what the driver draws itself, and what is true of the driver's node alone.
+_NEVER_SENT = (END_FILE, "LAUNCHER_STORE_TOKEN", LABELS)
 
 
 class RayOptions(Struct, frozen=True, kw_only=True):

@@ -93,6 +93,7 @@ def test_ray_s_wait_is_read_as_ray_reads_it(text: str, wait_s: float) -> None:
 
 def test_agents_get_variables_of_options_and_exported_ones() -> None:
     environ = {"LAUNCHER_LOG_DIR": "d", "PET_STANDALONE": "1", "PET_MAX_RESTARTS": "3", "A": "1", "B": "2"}
+    environ |= {"LAUNCHER_NODE_LABELS_FILE": "f", "LAUNCHER_STORE_TOKEN_FILE": "f", "LAUNCHER_END_FILE": "f"}
     found, remarks = select_variables(environ, ("A", "C"))
     assert found == {"LAUNCHER_LOG_DIR": "d", "PET_MAX_RESTARTS": "3", "A": "1"}
     assert remarks == ["--export C: the driver has no such variable"]
