@@ -45,7 +45,7 @@ def test_a_lost_node_makes_the_world_smaller_and_a_new_one_larger(cluster: RayTe
         lost = cluster.kill(find_number(cluster, before[1]))
         smaller = driver.wait_for_world(2, find_round(before))
         del agents[f"ray-{lost.id[:8]}"]
-        driver.wait_for(f"node {lost.id[:8]} is away: Ray holds it for dead")
+        driver.wait_for(f"the agent on node {lost.id[:8]} is lost: Ray reports the node as dead")
         new = add_node(cluster)
         larger = driver.wait_for_world(3, find_round(smaller))
         assert new in {find_number(cluster, worker) for worker in larger}

@@ -58,7 +58,6 @@ class EndReported(Struct, frozen=True):
 
 class ActorUnreachable(Struct, frozen=True):
     slot: int
-    reason: str
 
 
 class ActorDied(Struct, frozen=True):
@@ -217,7 +216,7 @@ class AgentPool:
             self._end(slot, event)
         elif isinstance(event, ActorUnreachable):
             if slot.phase != "unreachable":
-                self._say(f"node {_short(slot.node)} is away: {event.reason}; its agent is asked again")
+                self._say(f"node {_short(slot.node)} does not answer Ray: its agent may still run, and is asked again")
             slot.phase, slot.next_at = "unreachable", self._now + ASK_AGAIN_S
         else:
             self._lose(slot, event.reason)
@@ -287,7 +286,8 @@ class AgentPool:
         slot.phase, slot.next_at, slot.is_leaving = "pausing", self._now + slot.pause_s, False
         self._do(DiscardActor(slot.index))
         if self._job.stop is None and self._job.verdict is None:
-            self._say(f"node {_short(slot.node)} is away: {reason}; Ray is left to find another")
+            again = "it is started again where Ray places its bundle"
+            self._say(f"the agent on node {_short(slot.node)} is lost: {reason}; {again}")
 
     # --- placement ---
 

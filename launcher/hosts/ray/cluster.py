@@ -232,7 +232,7 @@ class RayCluster:
         try:
             answer = ray.get(reference)
         except exceptions.ActorUnavailableError:
-            return ActorUnreachable(slot, "Ray does not reach its actor")
+            return ActorUnreachable(slot)
         except exceptions.RayActorError as error:
             return ActorDied(slot, _describe_death(str(error)))
         except exceptions.RayError as error:
@@ -267,7 +267,7 @@ def _ask(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
 def _describe_death(text: str) -> str:
     """Return the sentence of Ray's that says why an actor has died, of the many lines around it."""
     if "node has died" in text or "node was terminated" in text or "node is dead" in text:
-        return "Ray holds it for dead"
+        return "Ray reports the node as dead"
     return f"its actor has died ({_find_error(text)})"
 
 

@@ -122,15 +122,13 @@ def test_an_actor_out_of_reach_is_asked_again_and_not_replaced() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
-    assert "node a is away: Ray does not reach its actor" in say(
-        cluster.step(ActorUnreachable(0, "Ray does not reach its actor"))
-    )
+    assert "node a does not answer Ray" in say(cluster.step(ActorUnreachable(0)))
     assert cluster.step() == []
     assert cluster.step(after_s=agent_pool.ASK_AGAIN_S) == [AskAgain(0)]
     assert find(cluster.step(after_s=60.0), AskAgain) == []  # one question at a time
-    again = cluster.step(ActorUnreachable(0, "Ray does not reach its actor"))
+    again = cluster.step(ActorUnreachable(0))
     assert find(again, StartAgent) == []
-    assert "is away" not in say(again)  # said once
+    assert "does not answer" not in say(again)  # said once
     cluster.step(StartReported(0, 1, "a", "actor"))
     cluster.step()
     assert "2 of 2 nodes are present" in say(cluster.history)
@@ -142,7 +140,7 @@ def test_an_agent_begins_where_ray_has_moved_the_bundle_of_a_lost_node() -> None
     cluster.run(0, 1)
     del cluster.placed[0]
     cluster.nodes.remove("a")
-    assert DiscardActor(0) in cluster.step(ActorDied(0, "Ray holds it for dead"))
+    assert DiscardActor(0) in cluster.step(ActorDied(0, "Ray reports the node as dead"))
     assert cluster.step(after_s=30.0) != [StartAgent(0, "c", 1)]
     cluster.place(s0="c")
     assert StartAgent(0, "c", 1) in cluster.step()
@@ -241,7 +239,7 @@ def test_lost_nodes_do_not_keep_a_job_whose_other_agents_have_left() -> None:
     cluster.place(s0="a", s1="b")
     cluster.run(0, 1)
     del cluster.placed[0]
-    cluster.step(ActorDied(0, "Ray holds it for dead"))
+    cluster.step(ActorDied(0, "Ray reports the node as dead"))
     assert get_end(cluster.step(EndReported(1, 143, LEFT))) == LEFT
 
 
@@ -250,7 +248,7 @@ def test_a_job_that_has_lost_all_its_nodes_waits_for_others_with_a_limit() -> No
     cluster.place(s0="a")
     cluster.run(0)
     cluster.placed.clear()
-    cluster.step(ActorDied(0, "Ray holds it for dead"))
+    cluster.step(ActorDied(0, "Ray reports the node as dead"))
     assert get_end(cluster.step(after_s=599.0)) is None
     end = get_end(cluster.step(after_s=1.0))
     assert end is not None
