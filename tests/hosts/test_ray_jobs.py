@@ -29,7 +29,7 @@ class Job:
         from ray.job_submission import JobSubmissionClient
 
         self.facts = directory / "facts"
-        self.facts.mkdir()
+        self.facts.mkdir(exist_ok=True)
         self.id = f"exp-{os.urandom(3).hex()}"
         self.client = JobSubmissionClient(cluster.dashboard_url)
         words = ["--nproc-per-node=1", "--bundle=CPU=2", *options, str(STEPS), str(self.facts)]
@@ -115,3 +115,15 @@ def test_a_long_grace_is_warned_of_unless_ray_waits_for_it(cluster: RayTestClust
     with submit(cluster, tmp_path / "again", "--shutdown-timeout=20", RAY_JOB_STOP_WAIT_TIME_S="21") as job:
         job.wait_for_workers(3)
         assert warning not in job.read_logs()
+
+
+def test_workers_have_their_grace_where_ray_waits_for_it(cluster: RayTestCluster, tmp_path: Path) -> None:
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts/deaf").touch()
+    with submit(cluster, tmp_path, "--shutdown-timeout=4", RAY_JOB_STOP_WAIT_TIME_S="30") as job:
+        job.wait_for_workers(3)
+        job.client.stop_job(job.id)
+        wait_until(lambda: not job.list_processes(), 30.0, "the end of agents and workers")
+        assert job.wait_for_end().status == "STOPPED"
+        assert "SIGTERM is passed to the workers, which have 4 s" in job.read_logs()
+        assert "driver meshrun: stopped by SIGTERM" in job.read_logs()  # it was not killed after 3 s

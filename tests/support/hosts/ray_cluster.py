@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -135,6 +136,7 @@ class RayTestCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _ask(self, request: str, **values: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
