@@ -43,4 +43,4 @@ def add_node(cluster: RayTestCluster) -> int:
     """Add a node: the leaf with fewer nodes gets it, and leaf1 the first of two."""
     leaves = [node.leaf for node in cluster.nodes.values()]
     leaf = "leaf0" if leaves.count("leaf0") < leaves.count("leaf1") else "leaf1"
-    return cluster.add({LEAF: leaf, "topology.kubernetes.io/zone": "a"}, gpus=4, cpus=4).number
+    return cluster.add({LEAF: leaf, "topology.kubernetes.io/zone": "a"}, gpus=4, cpus=4, TPU=4).number

@@ -130,6 +130,15 @@ def list_visible(cluster: RayTestCluster, workers: list[dict[str, Any]], number:
     return {name for text in texts for name in text.split(",")}
 
 
+def test_an_agent_has_the_chips_of_its_bundle_and_no_gpu(cluster: RayTestCluster, tmp_path: Path) -> None:
+    with Driver(cluster, tmp_path, "--nproc-per-node=1", "--devices=cpu", "--bundle=TPU=2", "--nnodes=2") as driver:
+        driver.wait_for_world(2)
+        for agent in driver.list_agents().values():
+            environ = agent.environ()
+            assert environ["TPU_VISIBLE_CHIPS"] == "0,1"
+            assert environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_what_ray_sets_for_itself_does_not_reach_workers(cluster: RayTestCluster, tmp_path: Path) -> None:
     with Driver(cluster, tmp_path, *ONE_EACH, "--export=MINE", MINE="7", NOT_MINE="8") as driver:
         (worker, *_) = driver.wait_for_world(3)
@@ -189,6 +198,17 @@ def test_an_agent_that_is_killed_is_started_again(cluster: RayTestCluster, tmp_p
         smaller = driver.wait_for_world(2, find_round(before))
         driver.wait_for("was ended by signal 9; it is started again in")
         driver.wait_for_world(3, find_round(smaller))
+
+
+def test_an_actor_that_is_killed_is_replaced_and_nothing_is_charged(cluster: RayTestCluster, tmp_path: Path) -> None:
+    with Driver(cluster, tmp_path, *ONE_EACH, "--nnodes=2:3") as driver:
+        before = driver.wait_for_world(3)
+        os.kill(driver.list_agents().popitem()[1].ppid(), signal.SIGKILL)
+        driver.wait_for("is lost: its actor has died")
+        smaller = driver.wait_for_world(2, find_round(before))
+        larger = driver.wait_for_world(3, find_round(smaller))
+        assert f"round {find_round(larger)}: 3 of 3 nodes" in driver.output
+        assert "; 0 of 9 restarts used" in driver.wait_for(rf"round {find_round(larger)}: 3 of 3 nodes[^\n]*")
 
 
 def test_the_job_ends_though_a_node_never_comes_back(cluster: RayTestCluster, tmp_path: Path) -> None:

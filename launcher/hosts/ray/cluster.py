@@ -3,8 +3,9 @@
 Only here and in `actor` is ray imported. An answer that does not come (Ray's GCS restarts) or a function that another
 version lacks changes nothing: the last answer counts until there is a new one.
 
-get_draining_nodes is private to Ray, and nothing public tells which nodes are about to be taken; Ray Train asks the
-same. Without it a planned removal is a loss like any other.
+Two functions are private to Ray: nothing public tells which nodes are about to be taken, which Ray Train asks the same
+way, or what is free on each node. Without the first a planned removal is a loss like any other, without the second a
+shortage is described by what nodes have.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from launcher.config.scrub import END_FILE
 from launcher.locality.kubernetes import LABELS
 from launcher.model.errors import UsageError, sanitize
 
-GROUP = "Ray"
 OPTIONS: tuple[Option, ...] = (
     Option("ours", "bundle", "ray", "NAME=AMOUNT,...", parse_text, "the devices of --nproc-per-node",
            "What an agent reserves of its node, in Ray's names: GPU=8,CPU=8."),
