@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from tests.support.hosts.ray_cluster import LEAF, RayTestCluster
+from tests.support.waiting import wait_until
 
 NODES = 3
 
@@ -33,6 +34,8 @@ def cluster(session_cluster: RayTestCluster) -> Iterator[RayTestCluster]:
         session_cluster.kill(max(session_cluster.nodes))
     while len(session_cluster.nodes) < NODES:
         add_node(session_cluster)
+    # A job that says no number takes all nodes that Ray holds for alive.
+    wait_until(lambda: session_cluster.count_alive() == NODES + 1, 60.0, "the end of nodes that were killed")
     yield session_cluster
     for number in list(session_cluster.nodes):
         if number in session_cluster.drained:

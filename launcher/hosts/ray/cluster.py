@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -28,10 +29,13 @@ from launcher.hosts.ray.agent_pool import (
 )
 from launcher.hosts.ray.bundles import ClusterNode, Demand, exclude_nodes
 from launcher.model.errors import TemporaryError, UsageError, sanitize
+from rendezvous.stores.addresses import split_address
 
 VERSION_MIN = (2, 51)  # labels in bundles and actors, and all that is used here
 NODES_INTERVAL_S = 2.0  # between two questions for the nodes, and which of them are drained
-PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 1.0  # for the bundles' nodes, while some have none, and later
+PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 1.0  # for the bundles' nodes, soon after a request, and later
+SOON_S = 30.0
+CONNECT_LIMIT_S = 10.0  # to the address of the cluster
 _ACCELERATORS = ("TPU", "HPU", "NPU", "neuron_cores")  # what an actor has to ask for itself, beside GPU
 _THREADS = 16  # of an actor: each unanswered `wait` keeps one, for a minute at most
 _Answer = TypeVar("_Answer")
@@ -75,7 +79,7 @@ class RayCluster:
         self._nodes: list[ClusterNode] = []
         self._draining: frozenset[str] = frozenset()
         self._placed: dict[int, str] = {}
-        self._nodes_at = self._placed_at = float("-inf")
+        self._nodes_at = self._placed_at = self._requested_at = float("-inf")
 
     def connect(self, address: str) -> None:
         """Raises TemporaryError if there is no such cluster, UsageError for Ray Client."""
@@ -88,6 +92,7 @@ class RayCluster:
                 "call it inside: in a script that ray job submit starts, or on a node of the cluster",
             )
         if not ray.is_initialized():
+            _require_listener(address)
             try:
                 ray.init(address=address, log_to_driver=True, logging_level="warning")
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -123,8 +128,8 @@ class RayCluster:
             self._nodes_at = now
             self._nodes = _ask(self.list_nodes, self._nodes)
             self._draining = _ask(self._list_draining, self._draining)
-        is_complete = len(self._placed) == sum(len(slots) for _, slots in self._groups.values())
-        if now >= self._placed_at + (PLACED_INTERVAL_MAX_S if is_complete else PLACED_INTERVAL_S):
+        is_soon = now < self._requested_at + SOON_S
+        if now >= self._placed_at + (PLACED_INTERVAL_S if is_soon else PLACED_INTERVAL_MAX_S):
             self._placed_at = now
             self._placed = _ask(self._list_placed, self._placed)
         return ClusterView(nodes=self._nodes, placed=self._placed, draining=self._draining)
@@ -144,8 +149,9 @@ class RayCluster:
         from ray.util import placement_group_table
 
         found: dict[int, str] = {}
+        table = placement_group_table()  # of the whole cluster, but in one answer
         for group, slots in self._groups.values():
-            nodes = placement_group_table(group).get("bundles_to_node_id") or {}
+            nodes = table.get(group.id.hex(), {}).get("bundles_to_node_id") or {}
             found |= {slot: nodes[at] for at, slot in enumerate(slots) if nodes.get(at)}
         return found
 
@@ -165,7 +171,7 @@ class RayCluster:
                 f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "see --bundle and --label-selector"
             ) from None
         self._groups[slots[0]] = group, slots
-        self._placed_at = float("-inf")
+        self._requested_at, self._placed_at = time.monotonic(), float("-inf")
 
     def remove_group(self, slot: int) -> None:
         from ray.util import remove_placement_group
@@ -256,6 +262,19 @@ class RayCluster:
             self.discard_actor(slot)
         for slot in list(self._groups):
             self.remove_group(slot)
+
+
+def _require_listener(address: str) -> None:
+    """Raise TemporaryError if nothing listens at HOST:PORT: Ray would try for many minutes."""
+    if ":" not in address:
+        return  # "auto" or "local": Ray looks for it
+    try:
+        socket.create_connection(split_address(address), CONNECT_LIMIT_S).close()
+    except (OSError, ValueError) as error:
+        raise TemporaryError(
+            f"no Ray cluster can be reached at {sanitize(address)}: {error}",
+            "--address or RAY_ADDRESS is where ray start --head listens, on port 6379 by default",
+        ) from None
 
 
 def _ask(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:

@@ -106,6 +106,10 @@ class RayTestCluster:
         """End Ray's control service and start it again, as after a fault of the head."""
         self._ask("restart_gcs")
 
+    def count_alive(self) -> int:
+        """How many nodes Ray holds for alive, the head among them: one that was killed counts for some 12 s."""
+        return int(self._ask("count")["count"])
+
     def find_number(self, node: str) -> int:
         """The number of a node by the beginning of Ray's id."""
         return next(one.number for one in self.nodes.values() if one.id.startswith(node))
@@ -209,6 +213,9 @@ class ClusterHolder:
         until = int((time.time() + deadline_s) * 1000)
         is_accepted, why = client.drain_node(self._nodes[number].node_id, reason, "taken by a test", until)
         return {} if is_accepted else {"error": why}
+
+    def count(self) -> dict[str, Any]:
+        return {"count": sum(node["Alive"] for node in self._cluster.global_state.node_table())}
 
     def restart_gcs(self) -> dict[str, Any]:
         self._cluster.head_node.kill_gcs_server(check_alive=False)
