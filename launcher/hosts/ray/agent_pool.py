@@ -313,10 +313,11 @@ class AgentPool:
                 continue
             used = self._list_used(view, slot)
             node = view.placed.get(slot.index, "")
-            is_old = slot.excluded is not None and slot.excluded != used and not (node and node not in used)
+            is_old = not node and slot.excluded != used
+            is_due = self._now >= slot.requested_at + EXCLUDE_AGAIN_S
             if slot.excluded is None:
                 self._request((slot.index,), used)
-            elif node in used or (is_old and self._now >= slot.requested_at + EXCLUDE_AGAIN_S):
+            elif node in used or (is_due and (is_old or node in view.draining)):
                 self._do(RemoveGroup(slot.index))
                 self._request((slot.index,), used)
 

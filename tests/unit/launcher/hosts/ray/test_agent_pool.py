@@ -197,6 +197,21 @@ def test_an_agent_on_a_drained_node_leaves_and_is_not_started_there_again() -> N
     assert find(cluster.step(), StartAgent) == [StartAgent(0, "c", 1)]
 
 
+def test_a_bundle_of_its_own_is_given_back_when_its_node_is_drained() -> None:
+    cluster = Cluster(1, 2)
+    cluster.place(s0="a")
+    cluster.run(0)
+    cluster.place(s1="b")
+    cluster.run(1)
+    cluster.draining.add("b")
+    cluster.step(after_s=agent_pool.EXCLUDE_AGAIN_S)
+    actions = cluster.step(EndReported(1, 143, LEFT))
+    assert find(actions, RemoveGroup) == [RemoveGroup(1)]
+    assert find(actions, RequestGroup) == [RequestGroup((1,), ("a",))]
+    cluster.place(s1="c")
+    assert find(cluster.step(), StartAgent) == [StartAgent(1, "c", 1)]
+
+
 def test_a_drain_that_is_called_off_lets_the_agent_come_back() -> None:
     cluster = Cluster(1, 1)
     cluster.place(s0="a")
