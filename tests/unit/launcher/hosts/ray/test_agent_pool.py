@@ -242,6 +242,15 @@ def test_an_agent_that_outlives_the_verdict_is_waited_for_with_a_limit() -> None
     assert DiscardActor(0) in actions
 
 
+def test_an_agent_that_begins_when_the_job_has_ended_is_not_waited_for() -> None:
+    cluster = Cluster(2, 2)
+    cluster.place(s0="a", s1="b")
+    cluster.run(0)
+    actions = cluster.step(EndReported(0, 0, SUCCESS))
+    assert get_end(actions) == SUCCESS
+    assert DiscardActor(1) in actions
+
+
 def test_a_bundle_without_a_node_does_not_keep_a_job_that_has_ended() -> None:
     cluster = Cluster(1, 2)
     cluster.place(s0="a")
