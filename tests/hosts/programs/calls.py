@@ -1,4 +1,4 @@
-"""Calls `launcher.hosts.ray.run` and prints what it returned, or raised: calls.py results, failure or program."""
+"""Calls `launcher.hosts.ray.run` and prints what it returned or raised: results, twice, failure, program or script."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ if __name__ == "__main__":
     options = {"nodes": 3, "nproc": 1, "bundle": {"CPU": 2}}
     if sys.argv[1] == "results":
         print("returned", run(add, 3, 4, **options))
+    elif sys.argv[1] == "twice":
+        import ray
+
+        ray.init()
+        run(add, 1, 2, **options)
+        print("returned", run(add, 3, 4, **options))
+        states = {group["state"] for group in ray.util.placement_group_table().values()}
+        print("left", ray.is_initialized(), *sorted(states))
     elif sys.argv[1] == "program":
         print("returned", run("/bin/sh", "-c", "exit 0", **options))
     elif sys.argv[1] == "script":
