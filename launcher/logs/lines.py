@@ -41,7 +41,6 @@ class LinePrefixer:
 
         `now`, seconds on any clock, decides whether the newest state of a line that is redrawn is shown already.
         """
-        shown = b""
         if self._undecided:
             chunk = self._undecided + chunk
             self._undecided = b""
@@ -49,15 +48,16 @@ class LinePrefixer:
             if chunk.endswith(b"\r"):
                 chunk, self._undecided = chunk[:-1], b"\r"
             chunk = chunk.replace(b"\r\n", b"\n")
-        if b"\r" in chunk or self._redrawn:
-            chunk, shown = self._take_redraws(chunk, now)
+        if b"\r" in chunk or (self._redrawn and b"\n" in chunk):
+            chunk = self._take_redraws(chunk)
+        shown = self._show_redrawn(now) if self._redrawn else b""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._pending.append(chunk)
             self._pending_size += len(chunk)
             if self._pending_size < self._limit:
                 return shown
-            self.has_cut_line = True
+            self.has_cut_line, self._redrawn = True, b""
             return shown + self._release()
         body = chunk[:end]
         if self._pending_size:
@@ -73,28 +73,36 @@ class LinePrefixer:
             self._pending, self._pending_size = [self._redrawn], len(self._redrawn)
         return self._release() if self._pending_size else b""
 
-    def _take_redraws(self, chunk: bytes, now: float) -> tuple[bytes, bytes]:
-        """Return what is left of the chunk without states that were drawn over, and the one that is shown now."""
-        lines = (b"".join(self._pending) + chunk).split(b"\n")
+    def _take_redraws(self, chunk: bytes) -> bytes:
+        """Return what is pending and `chunk`, without states that were drawn over; remember the newest of them."""
+        *lines, rest = (b"".join(self._pending) + chunk).split(b"\n")
         self._pending, self._pending_size = [], 0
         for index, line in enumerate(lines):
-            *drawn_over, last = line.split(b"\r")
-            self._redrawn = next((state for state in reversed(drawn_over) if state.strip()), self._redrawn)
-            if index < len(lines) - 1:
-                lines[index], self._redrawn = last or self._redrawn, b""
-            else:
-                lines[index] = last
-        rest, shown = b"\n".join(lines), b""
-        if self._redrawn and self._redraws_since is None:
+            if self._redrawn or b"\r" in line:
+                before, _, last = line.rpartition(b"\r")
+                lines[index], self._redrawn = last or _find_last_state(before) or self._redrawn, b""
+        before, _, rest = rest.rpartition(b"\r")
+        self._redrawn = _find_last_state(before) or self._redrawn
+        return b"\n".join([*lines, rest])
+
+    def _show_redrawn(self, now: float) -> bytes:
+        if self._redraws_since is None:
             self._redraws_since = now
-        elif self._redrawn and self._redraws_since is not None and now - self._redraws_since >= REDRAW_S:
-            shown, self._redrawn, self._redraws_since = self._prefix + self._redrawn + b"\n", b"", now
-        return rest, shown
+        if now - self._redraws_since < REDRAW_S:
+            return b""
+        shown, self._redrawn, self._redraws_since = self._prefix + self._redrawn + b"\n", b"", now
+        return shown
 
     def _release(self) -> bytes:
         body = b"".join(self._pending)
         self._pending, self._pending_size = [], 0
         return b"".join((self._prefix, body, b"\n"))
+
+
+def _find_last_state(states: bytes) -> bytes:
+    """Return the last of the states, separated by "\\r", that is not blank, or nothing."""
+    end = len(states.rstrip())
+    return states[states.rfind(b"\r", 0, end) + 1 :].partition(b"\r")[0] if end else b""
 
 
 class LineSearch:

@@ -14,7 +14,7 @@ from launcher.logs.lines import LinePrefixer, LineSearch, split_last_lines
 PREFIX = b"[default3]:"
 
 # Few different bytes, so that line ends, carriage returns and both together fall on chunk borders often.
-outputs = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"\xff\x00", b"[default3]:"]), max_size=40).map(
+outputs = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b" ", b"\xff\x00", b"[default3]:"]), max_size=40).map(
     b"".join
 )
 
@@ -34,8 +34,10 @@ def last_states(data: bytes) -> list[bytes]:
     lines = []
     for line in data.replace(b"\r\n", b"\n").split(b"\n"):
         *drawn_over, last = line.split(b"\r")
-        lines.append(last or next((state for state in reversed(drawn_over) if state.strip()), b""))
-    return lines if lines[-1] else lines[:-1]
+        state = next((state for state in reversed(drawn_over) if state.strip()), b"")
+        lines.append(last or state)
+    rest = last if last.strip() else state  # what the stream's end truncates, unless it is blank
+    return [*lines[:-1], rest] if rest else lines[:-1]
 
 
 @given(outputs, st.lists(st.integers(min_value=0), max_size=10))
@@ -78,6 +80,18 @@ def test_a_bar_that_is_wiped_out_leaves_no_empty_lines() -> None:
     released = [lines.feed(b"\r%d%%\r      \r" % second, second) for second in range(3)]
     assert released == [b"", b"[default3]:1%\n", b"[default3]:2%\n"]
     assert lines.finish() == b""
+
+
+def test_a_long_line_after_a_redraw_is_not_copied_for_each_of_its_pieces() -> None:
+    lines = LinePrefixer(PREFIX)
+    assert lines.feed(b"10%\rx") == b""
+    assert [lines.feed(b"x" * 100, 0.1) for _ in range(10)] == [b""] * 10
+    assert len(lines._pending) == 11
+    assert lines.feed(b"\n", 0.2) == PREFIX + b"x" * 1001 + b"\n"
+
+
+def test_what_a_line_beyond_the_limit_was_drawn_over_is_not_shown_after_it() -> None:
+    assert shown([b"10%\r", b"x" * 100, b"\n"], limit=100) == PREFIX + b"x" * 100 + b"\n" + PREFIX + b"\n"
 
 
 @pytest.mark.parametrize(
