@@ -35,13 +35,14 @@ def _load(name: str) -> "dict[str, Any]":
 
 def _share_terminal() -> None:
     """Let `breakpoint()` ask for the terminal, if other workers have it too and the user has chosen nothing else."""
-    if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1" and "PYTHONBREAKPOINT" not in os.environ and os.isatty(0):
+    is_chosen = "PYTHONBREAKPOINT" in os.environ or sys.breakpointhook is not sys.__breakpointhook__
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1" and os.isatty(0) and not is_chosen:
         names: dict[str, Any] = {}
 
-        def stop_here(*, header: "str | None" = None) -> None:
+        def stop_here(*, header: "str | None" = None, **more: object) -> None:
             if not names:
                 names.update(_load("main_debugger"))
-            names["stop_at"](sys._getframe(1), header)
+            names["stop_at"](sys._getframe(1), header, more)
 
         sys.breakpointhook = stop_here
 

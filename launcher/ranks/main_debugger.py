@@ -10,37 +10,41 @@ from __future__ import annotations
 import fcntl
 import os
 import pdb
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-_TERMINAL = "/dev/stdin"
+_STDIN = 0
 
 
 class RankDebugger(pdb.Pdb):
-    """pdb with the worker's rank in its prompt."""
+    """pdb with the worker's rank in its prompt, which begins with the header, if any."""
 
-    def __init__(self) -> None:
+    _depth = 0  # of prompts of this process: `debug` at one may lead to another
+
+    def __init__(self, header: str | None) -> None:
         super().__init__()
         self.prompt = f"(Pdb rank {os.environ.get('RANK', '?')}) "
-        # Not descriptor 0 itself, whose lock all workers share that have inherited it.
-        self._terminal = os.open(_TERMINAL, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        self._header = header
 
     def interaction(self, *arguments: Any, **keywords: Any) -> None:
-        fcntl.flock(self._terminal, fcntl.LOCK_EX)
+        # A lock of the process: flock's belongs to the descriptor, which all workers and their children have inherited,
+        # and a terminal may not be opened again after `su`. A terminal that has no locks is shared as without them.
+        with suppress(OSError):
+            fcntl.lockf(_STDIN, fcntl.LOCK_EX)
+        RankDebugger._depth += 1
         try:
+            if self._header is not None:
+                self.message(self._header)
+                self._header = None
             super().interaction(*arguments, **keywords)
         finally:
-            fcntl.flock(self._terminal, fcntl.LOCK_UN)
+            RankDebugger._depth -= 1
+            if not RankDebugger._depth:
+                with suppress(OSError):
+                    fcntl.lockf(_STDIN, fcntl.LOCK_UN)
 
 
-_debugger: RankDebugger | None = None
-
-
-def stop_at(frame: FrameType, header: str | None) -> None:
-    """Debug from this frame on, as pdb.set_trace does. Raises OSError if the terminal is gone."""
-    global _debugger
-    if _debugger is None:
-        _debugger = RankDebugger()
-    if header is not None:
-        _debugger.message(header)
-    _debugger.set_trace(frame)
+def stop_at(frame: FrameType, header: str | None, more: dict[str, Any]) -> None:
+    """Debug from this frame on, as pdb.set_trace does. `more`: what it takes besides in this version of Python."""
+    RankDebugger(header).set_trace(frame, **more)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -320,7 +321,7 @@ def test_two_workers_at_a_breakpoint_get_the_terminal_in_turn(folder: Path) -> N
         return answer
 
     def find_waiting() -> list[str]:
-        waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
+        waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "-> POSIX" in line]
         return [rank for rank, worker in workers.items() if str(worker.pid) in {words[5] for words in waiting}]
 
     try:
@@ -340,3 +341,62 @@ def test_two_workers_at_a_breakpoint_get_the_terminal_in_turn(folder: Path) -> N
             worker.wait()
         os.close(master)
         os.close(terminal)
+
+
+FORKS = """
+import os
+pid = os.fork()
+breakpoint(header="stopped")
+if pid:
+    os.waitpid(pid, 0)
+    print("both", "went on")
+"""
+
+
+@pytest.mark.parametrize("mode", [os.O_RDWR, os.O_RDONLY])
+def test_a_child_that_a_worker_has_forked_waits_for_the_terminal_too(folder: Path, mode: int) -> None:
+    (folder / "forks.py").write_text(FORKS)
+    master, terminal = pty.openpty()
+    stdin = os.open(os.ttyname(terminal), mode | os.O_NOCTTY)
+    worker = subprocess.Popen(
+        [sys.executable, "-u", as_main.__file__, "script", "forks.py"], cwd=folder, stdin=stdin, stdout=terminal,
+        stderr=terminal, env=os.environ | {"RANK": "3", "LOCAL_WORLD_SIZE": "2"}, start_new_session=True,
+    )  # fmt: skip
+    shown = ""
+
+    def read_until(is_there: Callable[[], bool]) -> None:
+        nonlocal shown
+        while not is_there():
+            assert select.select([master], [], [], LIMIT_S)[0], shown
+            shown += os.read(master, 4096).decode()
+
+    try:
+        for count in (1, 2):
+            read_until(lambda count=count: shown.count("(Pdb rank 3) ") >= count)  # type: ignore[misc]
+            if mode == os.O_RDWR:  # without a lock both prompt at once
+                assert shown.count("stopped") == count
+            os.write(master, b"c\n")
+        read_until(lambda: "both went on" in shown)
+        assert worker.wait(LIMIT_S) == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        for descriptor in (master, terminal, stdin):
+            os.close(descriptor)
+
+
+def test_a_debugger_that_the_environment_has_chosen_stays(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text("import sys\nsys.breakpointhook = lambda: print('chosen')\n")
+    (folder / "stops.py").write_text("breakpoint()\n")
+    master, terminal = pty.openpty()
+    try:
+        worker = subprocess.run(
+            [sys.executable, "-u", as_main.__file__, "script", "stops.py"], cwd=folder, stdin=terminal,
+            env=os.environ | {"RANK": "0", "LOCAL_WORLD_SIZE": "2", "PYTHONPATH": str(folder)}, timeout=LIMIT_S,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(master)
+        os.close(terminal)
+    assert (worker.returncode, worker.stdout) == (0, "chosen\n"), worker.stderr
