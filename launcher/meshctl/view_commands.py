@@ -67,6 +67,7 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
     an agent of this machine is asked, and RUN_ID may be left out if there is one run of yours.
     """
     from launcher.meshctl.job_store import NAME_STORE, knows_store
+    from launcher.meshctl.live.source import NoAgentError
     from launcher.meshctl.status.follow import show_agents_status, show_status
 
     if run_id is None:
@@ -83,10 +84,10 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
         if store:
             raise
         problem = error
-    local = _find_local(run_id)
-    if local is None:
-        missing = f"no agent of run {sanitize(run_id)} is on this machine, and no store is named"
-        raise problem or UsageError(missing, NAME_STORE)
+    try:
+        local = _find(run_id)
+    except NoAgentError as missing:
+        raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
     # If the store has no such run, it has another store or none; anything else keeps us from knowing.
     if problem is not None and (isinstance(problem, ConfigFileError) or not isinstance(problem, UsageError)):
         _warn(f"{problem}; an agent of this machine says:")
@@ -271,13 +272,6 @@ def _find(run_id: str | None) -> LocalSource:
     return find_source(run_id)
 
 
-def _find_local(run_id: str) -> LocalSource | None:
-    try:
-        return _find(run_id)
-    except UsageError:
-        return None
-
-
 def _write_lines(lines: Iterable[str]) -> None:
     """Write lines to stdout.
 
@@ -290,7 +284,10 @@ def _write_lines(lines: Iterable[str]) -> None:
         if any(state & (select.POLLERR | select.POLLHUP) for _, state in reader.poll(0)):
             raise BrokenPipeError
         while data:
-            data = data[os.write(1, data) :]
+            with suppress(BlockingIOError):  # another process has made it non-blocking
+                data = data[os.write(1, data) :]
+                continue
+            select.select([], [1], [])
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,3 +74,49 @@ def test_the_configuration_file_is_utf_8_in_every_locale(tmp_path: Path) -> None
     environ = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", program], env=environ, check=True)
     assert read_config(str(path)) == {"rdzv-prefix": "ü"}
+
+
+@contextmanager
+def agent(number: int, answer: bytes) -> Iterator[None]:
+    """An agent that answers each question alike. `number`: above all pids, which an agent's name ends with."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0meshrun.{os.geteuid()}.{number}{os.getpid()}")
+        listener.listen(8)
+
+        def serve() -> None:
+            while True:
+                try:
+                    end, _ = listener.accept()
+                except OSError:
+                    return
+                with end:
+                    end.recv(4096)
+                    end.sendall(answer + b"\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_status_of_two_jobs_of_one_name_asks_for_a_pid(tmp_path: Path) -> None:
+    environ = {"LAUNCHER_CONFIG": str(tmp_path / "none")}
+    with agent(9000, b'{"run_id":"twin","node":"h","job":"a"}'), agent(9001, b'{"run_id":"twin","node":"h","job":"b"}'):
+        outcome = meshctl("status", "twin", **environ)
+    assert outcome.code == 2
+    assert "2 jobs of run twin run on this machine: name a pid" in outcome.err
+    outcome = meshctl("status", "twin", **environ)
+    assert "no agent of run twin is on this machine, and no store is named" in outcome.err
+
+
+def test_a_view_waits_for_a_reader_of_a_pipe_that_does_not_block(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    program = "from launcher.meshctl.view_commands import _write_lines; _write_lines(['x' * 300_000, 'end'])"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=writing) as process, open(reading, "rb") as reader:
+        os.close(writing)
+        assert reader.read() == b"x" * 300_000 + b"\nend\n"
+    assert process.returncode == 0

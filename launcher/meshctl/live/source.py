@@ -16,6 +16,10 @@ class RunGoneError(TemporaryError):
     """No agent of the run is on this machine any more."""
 
 
+class NoAgentError(UsageError):
+    """No agent of the run on this machine answers."""
+
+
 class LocalSource:
     """A RunSource that asks another agent of the same job, if there is one, when the one it asks does not answer."""
 
@@ -77,7 +81,7 @@ class LocalSource:
 def find_source(run_id: str | None) -> LocalSource:
     """Find an agent of the run on this machine; `run_id` may be its pid, or None if there is one run only.
 
-    Raises UsageError, with where to ask instead, if there is none that answers.
+    Raises NoAgentError, with where to ask instead, if there is none that answers, and UsageError for several runs.
     """
     agents = list_local_agents()
     agent = choose_agent(agents, run_id)
@@ -87,8 +91,8 @@ def find_source(run_id: str | None) -> LocalSource:
     pids = format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
     unless = f", unless it is one that does not answer (pid {pids})" if silent else ""
     if run_id is None:
-        raise UsageError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
-    raise UsageError(
+        raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
+    raise NoAgentError(
         f"no agent of run {sanitize(run_id)} is on this machine{unless}",
         "run it on a node of the run; meshctl list shows runs",
     )

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+
 import pytest
 
 from launcher.model.errors import UsageError
-from launcher.observe.local_socket import LocalAgent, choose_agent, group_by_job
+from launcher.observe.local_socket import (
+    LocalAgent,
+    Question,
+    choose_agent,
+    exchange,
+    group_by_job,
+    list_socket_names,
+)
 
 
 def make_agent(run_id: str, pid: int, job: str = "") -> LocalAgent:
@@ -40,3 +51,42 @@ def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
     agents = [make_agent("exp", 41), make_agent("exp", 42, "j1"), make_agent("other", 43)]
     assert group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
     assert choose_agent(agents, "exp") == agents[1]
+
+
+def listen(last: str) -> tuple[socket.socket, str]:
+    name = f"meshrun.{os.geteuid()}.{last}"
+    end = socket.socket(socket.AF_UNIX)
+    end.bind(f"\0{name}")
+    end.listen(4)
+    return end, name
+
+
+def test_a_name_that_is_no_agents_is_left_out() -> None:
+    right, name = listen(f"9000{os.getpid()}")
+    wrong, hostile = listen(f"\x1b[31m{os.getpid()}")
+    with right, wrong:
+        names = list(list_socket_names())
+    assert name in names
+    assert hostile not in names
+
+
+def test_an_answer_that_comes_byte_by_byte_has_to_come_in_time() -> None:
+    listener, name = listen(f"9001{os.getpid()}")
+    has_gone = threading.Event()
+
+    def drip() -> None:
+        end, _ = listener.accept()
+        with end:
+            for _ in range(60):
+                end.send(b"x")
+                if has_gone.wait(0.05):
+                    return
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with listener, pytest.raises(TimeoutError):
+            exchange(name, Question(kind="run"), 0.3)
+    finally:
+        has_gone.set()
+        thread.join()
