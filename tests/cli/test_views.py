@@ -102,6 +102,14 @@ def agent(number: int, answer: bytes) -> Iterator[None]:
             thread.join()
 
 
+def test_an_agent_that_does_not_answer_is_told_by_the_list(tmp_path: Path) -> None:
+    with agent(9000, b""):
+        outcome = meshctl("list", LAUNCHER_CONFIG=str(tmp_path / "none"))
+    assert outcome.code == 0
+    assert "not listed: an agent of this machine that does not answer (pid " in outcome.err
+    assert f"9000{os.getpid()}" in outcome.err
+
+
 def test_status_of_two_jobs_of_one_name_asks_for_a_pid(tmp_path: Path) -> None:
     environ = {"LAUNCHER_CONFIG": str(tmp_path / "none")}
     with agent(9000, b'{"run_id":"twin","node":"h","job":"a"}'), agent(9001, b'{"run_id":"twin","node":"h","job":"b"}'):

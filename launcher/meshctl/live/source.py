@@ -5,6 +5,8 @@ All views take a RunSource and none cares where it is from; here is the one plac
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent, list_local_agents, list_socket_names
@@ -87,12 +89,17 @@ def find_source(run_id: str | None) -> LocalSource:
     agent = choose_agent(agents, run_id)
     if agent is not None:
         return LocalSource(agent)
-    silent = {name.rpartition(".")[2] for name in list_socket_names()} - {agent.pid for agent in agents}
-    pids = format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
-    unless = f", unless it is one that does not answer (pid {pids})" if silent else ""
+    pids = describe_silent({agent.pid for agent in agents})
+    unless = f", unless it is one that does not answer (pid {pids})" if pids else ""
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise NoAgentError(
         f"no agent of run {sanitize(run_id)} is on this machine{unless}",
         "run it on a node of the run; meshctl list shows runs",
     )
+
+
+def describe_silent(answering: Set[str]) -> str:
+    """Describe the agents of this machine beside those with these pids: a list of pids, "" for none."""
+    silent = {name.rpartition(".")[2] for name in list_socket_names()} - answering
+    return format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
