@@ -292,16 +292,18 @@ def _show_answer(
     from launcher.diagnose.answer import encode_answer
     from launcher.meshctl import why
     from launcher.meshctl.job_store import knows_store
+    from launcher.meshctl.live.source import mention_silent
     from launcher.observe.local_socket import choose_agent, list_local_agents
 
-    agent = None if store else choose_agent(list_local_agents(), run_id)
+    agents = [] if store else list_local_agents()
+    agent = choose_agent(agents, run_id)
     if agent is not None:
         conclusion = why.ask_agent(agent, timeout_s)
-    elif run_id is None:
-        raise UsageError("no job of this user runs workers on this machine", _RUN_HINT)
+    elif run_id is None or not knows_store(store, os.environ):
+        what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
+        unless = mention_silent({agent.pid for agent in agents})
+        raise UsageError(f"no {what} is on this machine{unless}", _RUN_HINT)
     else:
-        if not knows_store(store, os.environ):
-            raise UsageError(f"no run or agent named {sanitize(run_id)} is on this machine", _RUN_HINT)
         with open_jobs(store, run_id) as jobs:
             conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
     text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)

@@ -40,7 +40,7 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
     """
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live import listing
-    from launcher.meshctl.live.source import describe_silent
+    from launcher.meshctl.live.source import mention_silent
 
     found = None
     try:
@@ -55,8 +55,8 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
     width = _get_width() if os.isatty(1) else 0
     text = listing.describe_runs(runs, has_store=found is not None, width=width)
     write_stdout(listing.encode_runs(runs) if as_json else text)
-    if silent := describe_silent({str(pid) for run in runs for pid in run.pids}):
-        _warn(f"not listed: an agent of this machine that does not answer (pid {silent})")
+    if silent := mention_silent({str(pid) for run in runs for pid in run.pids}, "an agent of this machine is {}"):
+        _warn(silent)
 
 
 @job_command("Show a run: its round, its nodes, and how it came to this.", run="optional")

@@ -106,8 +106,16 @@ def test_an_agent_that_does_not_answer_is_told_by_the_list(tmp_path: Path) -> No
     with agent(9000, b""):
         outcome = meshctl("list", LAUNCHER_CONFIG=str(tmp_path / "none"))
     assert outcome.code == 0
-    assert "not listed: an agent of this machine that does not answer (pid " in outcome.err
+    assert "an agent of this machine is one that does not answer (pid " in outcome.err
     assert f"9000{os.getpid()}" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["why", "status"])
+def test_an_agent_that_does_not_answer_is_not_denied(command: str, tmp_path: Path) -> None:
+    with agent(9000, b""):
+        outcome = meshctl(command, "exp", LAUNCHER_CONFIG=str(tmp_path / "none"))
+    assert outcome.code == 2
+    assert ", unless it is one that does not answer (pid " in outcome.err
 
 
 def test_status_of_two_jobs_of_one_name_asks_for_a_pid(tmp_path: Path) -> None:

@@ -89,8 +89,7 @@ def find_source(run_id: str | None) -> LocalSource:
     agent = choose_agent(agents, run_id)
     if agent is not None:
         return LocalSource(agent)
-    pids = describe_silent({agent.pid for agent in agents})
-    unless = f", unless it is one that does not answer (pid {pids})" if pids else ""
+    unless = mention_silent({agent.pid for agent in agents})
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise NoAgentError(
@@ -99,7 +98,8 @@ def find_source(run_id: str | None) -> LocalSource:
     )
 
 
-def describe_silent(answering: Set[str]) -> str:
-    """Describe the agents of this machine beside those with these pids: a list of pids, "" for none."""
+def mention_silent(answering: Set[str], how: str = ", unless it is {}") -> str:
+    """Mention an agent of this machine beside those with these pids, if there is one, else return ""."""
     silent = {name.rpartition(".")[2] for name in list_socket_names()} - answering
-    return format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
+    pids = format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
+    return how.format(f"one that does not answer (pid {pids})") if silent else ""
