@@ -293,15 +293,15 @@ def _show_answer(
     from launcher.meshctl import why
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live.source import mention_silent
-    from launcher.observe.local_socket import choose_agent, list_local_agents
+    from launcher.observe.local_socket import choose_agent, find_local_agents
 
-    agents = [] if store else list_local_agents()
+    agents, silent = ([], []) if store else find_local_agents()
     agent = choose_agent(agents, run_id)
     if agent is not None:
         conclusion = why.ask_agent(agent, timeout_s)
     elif run_id is None or not knows_store(store, os.environ):
         what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
-        unless = mention_silent({agent.pid for agent in agents})
+        unless = mention_silent(silent)
         raise UsageError(f"no {what} is on this machine{unless}", _RUN_HINT)
     else:
         with open_jobs(store, run_id) as jobs:

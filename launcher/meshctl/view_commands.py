@@ -20,6 +20,7 @@ from launcher.meshctl.config_file import NAMES, ConfigFileError
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
+from launcher.model.text import format_list
 from rendezvous.errors import MeshrunError
 
 if TYPE_CHECKING:
@@ -40,23 +41,24 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
     """
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live import listing
-    from launcher.meshctl.live.source import mention_silent
+    from launcher.observe.local_socket import find_local_agents
 
+    agents, silent = find_local_agents()
     found = None
     try:
         if knows_store(store, os.environ):
             with open_jobs(store, None) as jobs:
-                found = listing.list_runs(jobs)
+                found = listing.list_runs(agents, jobs)
     except MeshrunError as error:
         if store:
             raise
         _warn(f"{error}; the runs of this machine follow")
-    runs = listing.list_runs(None) if found is None else found
+    runs = listing.list_runs(agents, None) if found is None else found
     width = _get_width() if os.isatty(1) else 0
     text = listing.describe_runs(runs, has_store=found is not None, width=width)
     write_stdout(listing.encode_runs(runs) if as_json else text)
-    if silent := mention_silent({str(pid) for run in runs for pid in run.pids}, "an agent of this machine is {}"):
-        _warn(silent)
+    if silent:
+        _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
 
 
 @job_command("Show a run: its round, its nodes, and how it came to this.", run="optional")

@@ -76,8 +76,15 @@ Answer = TypeVar("Answer")
 
 def list_local_agents() -> list[LocalAgent]:
     """List the agents of this user (of all users, for root) that answer here."""
-    agents = (_identify(name) for name in list_socket_names())
-    return [agent for agent in agents if agent is not None]
+    return find_local_agents()[0]
+
+
+def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
+    """Find the agents of this user (of all users, for root) here: those that answer, and pids of those that do not."""
+    found = {name: _identify(name) for name in list_socket_names()}
+    left = set(list_socket_names())  # not those that have begun or ended meanwhile
+    silent = [name.rpartition(".")[2] for name, agent in found.items() if agent is None and name in left]
+    return [agent for agent in found.values() if agent is not None], silent
 
 
 def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:

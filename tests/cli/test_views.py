@@ -106,7 +106,7 @@ def test_an_agent_that_does_not_answer_is_told_by_the_list(tmp_path: Path) -> No
     with agent(9000, b""):
         outcome = meshctl("list", LAUNCHER_CONFIG=str(tmp_path / "none"))
     assert outcome.code == 0
-    assert "an agent of this machine is one that does not answer (pid " in outcome.err
+    assert "agents of this machine that do not answer: pid " in outcome.err
     assert f"9000{os.getpid()}" in outcome.err
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from msgspec import Struct, to_builtins
@@ -18,7 +18,7 @@ from launcher.meshctl.status.state import build_overview
 from launcher.model.console import format_time
 from launcher.model.errors import TemporaryError
 from launcher.model.text import format_list
-from launcher.observe.local_socket import LocalAgent, SocketSource, group_by_job, list_local_agents
+from launcher.observe.local_socket import LocalAgent, SocketSource, group_by_job
 from launcher.observe.node_report import RunReport
 from rendezvous.errors import MeshrunError
 
@@ -42,9 +42,9 @@ class ListedRun(Struct, frozen=True, kw_only=True):
     is_in_store: bool = False
 
 
-def list_runs(jobs: JobStore | None) -> list[ListedRun]:
-    """List the runs by name. `jobs`: the store, if one is known. Raises StoreError."""
-    jobs_here = group_by_job(list_local_agents())
+def list_runs(agents: Iterable[LocalAgent], jobs: JobStore | None) -> list[ListedRun]:
+    """List the runs of these agents and in the store, if one is known, by name. Raises StoreError."""
+    jobs_here = group_by_job(agents)
     stored = {run_id: _read_stored(jobs, run_id) for run_id in jobs.list_runs()} if jobs is not None else {}
     only_stored: list[tuple[str, list[LocalAgent]]] = [
         (run_id, []) for run_id in stored.keys() - {job[0].run_id for job in jobs_here}

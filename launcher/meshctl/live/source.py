@@ -5,11 +5,18 @@ All views take a RunSource and none cares where it is from; here is the one plac
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence
 
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
-from launcher.observe.local_socket import LocalAgent, SocketSource, choose_agent, list_local_agents, list_socket_names
+from launcher.observe.local_socket import (
+    LocalAgent,
+    SocketSource,
+    choose_agent,
+    find_local_agents,
+    list_local_agents,
+    list_socket_names,
+)
 from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
 
 
@@ -85,11 +92,11 @@ def find_source(run_id: str | None) -> LocalSource:
 
     Raises NoAgentError, with where to ask instead, if there is none that answers, and UsageError for several runs.
     """
-    agents = list_local_agents()
+    agents, silent = find_local_agents()
     agent = choose_agent(agents, run_id)
     if agent is not None:
         return LocalSource(agent)
-    unless = mention_silent({agent.pid for agent in agents})
+    unless = mention_silent(silent)
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise NoAgentError(
@@ -98,8 +105,7 @@ def find_source(run_id: str | None) -> LocalSource:
     )
 
 
-def mention_silent(answering: Set[str], how: str = ", unless it is {}") -> str:
-    """Mention an agent of this machine beside those with these pids, if there is one, else return ""."""
-    silent = {name.rpartition(".")[2] for name in list_socket_names()} - answering
-    pids = format_list(sorted(silent, key=lambda pid: (len(pid), pid)), 4)
-    return how.format(f"one that does not answer (pid {pids})") if silent else ""
+def mention_silent(pids: Sequence[str]) -> str:
+    """Mention the agents of this machine that do not answer, "" for none."""
+    shown = format_list(sorted(pids, key=lambda pid: (len(pid), pid)), 4)
+    return f", unless it is one that does not answer (pid {shown})" if pids else ""

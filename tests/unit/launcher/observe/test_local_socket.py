@@ -9,11 +9,13 @@ import threading
 import pytest
 
 from launcher.model.errors import UsageError
+from launcher.observe import local_socket
 from launcher.observe.local_socket import (
     LocalAgent,
     Question,
     choose_agent,
     exchange,
+    find_local_agents,
     group_by_job,
     list_socket_names,
 )
@@ -68,6 +70,14 @@ def test_a_name_that_is_no_agents_is_left_out() -> None:
         names = list(list_socket_names())
     assert name in names
     assert hostile not in names
+
+
+def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter([["meshrun.0.1", "meshrun.0.2", "meshrun.0.3"], ["meshrun.0.1", "meshrun.0.3", "meshrun.0.4"]])
+    answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h")
+    monkeypatch.setattr(local_socket, "list_socket_names", lambda: next(names))
+    monkeypatch.setattr(local_socket, "_identify", {answering.name: answering}.get)
+    assert find_local_agents() == ([answering], ["3"])
 
 
 def test_an_answer_that_comes_byte_by_byte_has_to_come_in_time() -> None:

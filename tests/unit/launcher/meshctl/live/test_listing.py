@@ -43,14 +43,13 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
                 raise TemporaryError("run exp-41: no agent that leads has answered")
             return answer
 
-    monkeypatch.setattr(listing, "list_local_agents", lambda: [AGENT])
     monkeypatch.setattr(listing, "SocketSource", Source)
-    (run,) = list_runs(job.jobs)
+    (run,) = list_runs([AGENT], job.jobs)
     assert (run.phase, run.now, run.is_in_store) == ("running", "round 2 runs 4 ranks on 2 nodes", True)
     answer = None
-    (run,) = list_runs(job.jobs)
+    (run,) = list_runs([AGENT], job.jobs)
     assert run.phase == "ended", "the store is asked if the agent does not know"
-    (run,) = list_runs(None)
+    (run,) = list_runs([AGENT], None)
     assert (run.phase, run.now) == ("", "run exp-41: no agent that leads has answered")
 
 

@@ -55,6 +55,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     monkeypatch.setattr(sources, "SocketSource", FakeSocketSource)
     monkeypatch.setattr(sources, "list_local_agents", found.list_agents)
+    monkeypatch.setattr(
+        sources,
+        "find_local_agents",
+        lambda: (found.list_agents(), [agent.pid for agent in found.silent & {*found.named}]),
+    )
     monkeypatch.setattr(sources, "list_socket_names", lambda: [agent.name for agent in found.named])
     return found
 
