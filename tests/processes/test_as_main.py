@@ -358,13 +358,15 @@ if pid:
 """
 
 
-@pytest.mark.parametrize("mode", [os.O_RDWR, os.O_RDONLY])
-def test_a_child_that_a_worker_has_forked_waits_for_the_terminal_too(folder: Path, mode: int) -> None:
-    (folder / "forks.py").write_text(FORKS)
+@pytest.mark.parametrize(("mode", "count"), [(os.O_RDWR, 2), (os.O_RDONLY, 1)])
+def test_a_terminal_without_locks_will_do_and_a_forked_child_waits_for_another(
+    folder: Path, mode: int, count: int
+) -> None:
+    (folder / "stops.py").write_text(FORKS if count == 2 else "breakpoint()\nprint('both', 'went on')\n")
     master, terminal = pty.openpty()
     stdin = os.open(os.ttyname(terminal), mode | os.O_NOCTTY)
     worker = subprocess.Popen(
-        [sys.executable, "-u", as_main.__file__, "script", "forks.py"], cwd=folder, stdin=stdin, stdout=terminal,
+        [sys.executable, "-u", as_main.__file__, "script", "stops.py"], cwd=folder, stdin=stdin, stdout=terminal,
         stderr=terminal, env=os.environ | {"RANK": "3", "LOCAL_WORLD_SIZE": "2"}, start_new_session=True,
     )  # fmt: skip
     shown = ""
@@ -376,13 +378,14 @@ def test_a_child_that_a_worker_has_forked_waits_for_the_terminal_too(folder: Pat
             shown += os.read(master, 4096).decode()
 
     try:
-        for count in (1, 2):
-            read_until(lambda count=count: shown.count("(Pdb rank 3) ") >= count)  # type: ignore[misc]
-            if mode == os.O_RDWR and count == 1:  # without a lock both prompt at once
-                children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-                wait_until(lambda: {worker.pid, *map(int, children)} & list_waiting_for_lock())  # noqa: B023
-                assert shown.count("stopped") == 1
+        read_until(lambda: "(Pdb rank 3) " in shown)
+        if count == 2:
+            children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+            wait_until(lambda: {worker.pid, *map(int, children)} & list_waiting_for_lock())
+            assert shown.count("stopped") == 1
             os.write(master, b"c\n")
+            read_until(lambda: shown.count("(Pdb rank 3) ") == 2)
+        os.write(master, b"c\n")
         read_until(lambda: "both went on" in shown)
         assert worker.wait(LIMIT_S) == 0
     finally:
