@@ -360,9 +360,7 @@ if pid:
 
 
 @pytest.mark.parametrize(("mode", "count"), [(os.O_RDWR, 2), (os.O_RDONLY, 1)])
-def test_a_terminal_without_locks_will_do_and_a_forked_child_waits_for_another(
-    folder: Path, mode: int, count: int
-) -> None:
+def test_a_forked_child_waits_for_a_terminal_that_has_locks(folder: Path, mode: int, count: int) -> None:
     (folder / "stops.py").write_text(FORKS if count == 2 else "breakpoint()\nprint('both', 'went on')\n")
     master, terminal = pty.openpty()
     stdin = os.open(os.ttyname(terminal), mode | os.O_NOCTTY)
