@@ -11,8 +11,8 @@ method of multiprocessing starts, no stop is requested and no heartbeat is read:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
