@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.agent.preload import ForkServerClient
     from launcher.agent.startup.in_place_restart import RestartWatch
     from launcher.agent.startup.startup import Startup
-    from launcher.metrics.exporter import MetricsExporter
+    from launcher.observe.metrics.exporter import MetricsExporter
 
 
 def run(

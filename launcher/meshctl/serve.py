@@ -12,9 +12,9 @@ import threading
 from launcher.meshctl.live.source import LocalSource
 from launcher.meshctl.plan.command import write_file
 from launcher.model.console import write_stderr, write_stdout
-from launcher.page.document import save_document
-from launcher.page.server import PageServer
-from launcher.page.shared_run import SharedRun
+from launcher.observe.page.document import save_document
+from launcher.observe.page.server import PageServer
+from launcher.observe.page.shared_run import SharedRun
 
 PROGRAM = "meshctl"
 

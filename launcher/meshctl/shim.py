@@ -2,7 +2,7 @@
 
 TorchX, NeMo-Run and many job scripts look `torchrun` up on PATH. The shim is an executable file of that name in a
 directory of the user's choice, which stands before torch's own on PATH. A console script named torchrun would be
-installed over torch's, and removed with it: docs/internals/decisions/0056-a-torchrun-on-the-path.md.
+installed over torch's, and removed with it.
 
 Programs that import torch.distributed.run and call it, such as `accelerate launch`, do not look at PATH.
 """
@@ -37,6 +37,7 @@ _INTERPRETER_LENGTH_MAX = 125  # Linux before 5.1 cuts the first line of a scrip
 _CHECK_LIMIT_S = 60.0
 
 
+# docs/internals/decisions/0056-a-torchrun-on-the-path.md
 def install_shim(directory: str, environ: Mapping[str, str]) -> None:
     """Write the shim for this Python into a directory, and say so; warn if PATH leads elsewhere.
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.metrics.exposition import encode_report
-from launcher.metrics.report_cache import ReportCache
-from launcher.metrics.requirements import open_listener
-from launcher.metrics.server import MetricsServer
+from launcher.observe.metrics.exposition import encode_report
+from launcher.observe.metrics.report_cache import ReportCache
+from launcher.observe.metrics.requirements import open_listener
+from launcher.observe.metrics.server import MetricsServer
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import free_port, loopback_hosts

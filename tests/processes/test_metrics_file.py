@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.metrics import requirements
-from launcher.metrics.exporter import MetricsExporter
-from launcher.metrics.report_cache import ReportCache
-from launcher.metrics.textfile import MetricsFile
 from launcher.model.errors import UsageError
+from launcher.observe.metrics import requirements
+from launcher.observe.metrics.exporter import MetricsExporter
+from launcher.observe.metrics.report_cache import ReportCache
+from launcher.observe.metrics.textfile import MetricsFile
 from tests.support.reports import FixedSource, make_report
 from tests.support.waiting import wait_until
 

@@ -14,11 +14,11 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from launcher.metrics import server as server_module
-from launcher.metrics.report_cache import ReportCache
-from launcher.metrics.requirements import open_listener
-from launcher.metrics.server import CONNECTIONS_MAX, HEAD_MAX, MetricsServer
 from launcher.model.errors import UsageError
+from launcher.observe.metrics import server as server_module
+from launcher.observe.metrics.report_cache import ReportCache
+from launcher.observe.metrics.requirements import open_listener
+from launcher.observe.metrics.server import CONNECTIONS_MAX, HEAD_MAX, MetricsServer
 from tests.support.reports import FixedSource, make_report
 from tests.support.waiting import wait_until
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.model.errors import UsageError
-from launcher.observe import node_requester
-from launcher.observe.node_demand import SETTLE_S
-from launcher.observe.node_requester import CHECK_S, NodeRequester
 from launcher.observe.run_events import NodesRequested
+from launcher.observe.sinks import node_requester
+from launcher.observe.sinks.node_demand import SETTLE_S
+from launcher.observe.sinks.node_requester import CHECK_S, NodeRequester
 from tests.support.waiting import wait_until
 
 

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from launcher.model.errors import UsageError
-from launcher.observe import notifier
-from launcher.observe.notifier import Notifier
 from launcher.observe.run_events import AgentEnded, RemarkMade, RoundStopping
+from launcher.observe.sinks import notifier
+from launcher.observe.sinks.notifier import Notifier
 from tests.support.waiting import wait_until
 
 END = AgentEnded(at=1.0, run_id="r", node="n0", exit_code=0, verdict="success", reason="done")

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from launcher.model.errors import UsageError
-from launcher.page import peer_user, server
-from launcher.page.server import PageServer
+from launcher.observe.page import peer_user, server
+from launcher.observe.page.server import PageServer
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun
 from tests.support.waiting import wait_until

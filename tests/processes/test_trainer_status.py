@@ -13,9 +13,9 @@ import pytest
 
 from launcher.hardware.linux import figures, shared_page
 from launcher.hardware.linux.shared_page import SharedPage
-from launcher.observe import trainer_status
 from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
-from launcher.observe.trainer_status import TrainerReporter
+from launcher.observe.sinks import trainer_status
+from launcher.observe.sinks.trainer_status import TrainerReporter
 from tests.support.network.metadata_servers import Answering, Request, Serving, dripping, reply, serving, silence
 from tests.support.stores.certificates import Certificates
 from tests.support.waiting import wait_until

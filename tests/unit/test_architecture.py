@@ -24,11 +24,11 @@ ORDER = {
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
-        "observe", "metrics", "page", "agent", "cli", "torchrun_plugin", "meshctl", "calls", "", "__main__", "hosts",
+        "observe", "agent", "cli", "meshctl", "calls", "", "__main__", "hosts",
     ),
 }  # fmt: skip
 ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
-TOP_ENTRIES_MAX = 22  # with those three
+TOP_ENTRIES_MAX = 19  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
 # Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
@@ -44,7 +44,7 @@ BORDERS = {
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
-    "launcher.page.shared_run": 1,
+    "launcher.observe.page.shared_run": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 5, "launcher.placement.capacity": 1,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
@@ -55,13 +55,13 @@ BORDERS = {
     # json, of which a script that reports no metrics has no use.
     "launcher.worker.client": 1,
     # prometheus_client and http.server, 40 ms, in a thread that begins after the workers.
-    "launcher.metrics.exporter": 1,
+    "launcher.observe.metrics.exporter": 1,
     # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
     "launcher.supervisor.handle": 6, "launcher.supervisor.keeper": 1,
     "launcher.supervisor.loop": 2,
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
-    "launcher.torchrun_plugin": 1,
+    "launcher.hosts.torchrun": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
     "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 7,
     # Each command imports what it shows a run with, when it runs.
@@ -86,9 +86,9 @@ PURE = (
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",
     "launcher.meshctl.live.ranks", "launcher.meshctl.live.tables", "launcher.meshctl.live.top_state",
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state",
-    "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.node_demand",
+    "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.sinks.node_demand",
     "launcher.observe.node_report", "launcher.observe.run_events",
-    "launcher.observe.timeline", "launcher.page.view", "launcher.page.what_if",
+    "launcher.observe.timeline", "launcher.observe.page.view", "launcher.observe.page.what_if",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
     "rendezvous.settings", "rendezvous.state*",

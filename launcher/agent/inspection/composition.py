@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
     from launcher.logs.pump import OutputPump
-    from launcher.observe.event_file import EventSink
     from launcher.observe.journal import Journal
+    from launcher.observe.sinks.event_file import EventSink
 
 
 def make_observer(
@@ -54,7 +54,7 @@ def make_observer(
 
         write_round = None
         if log_dir and not layout.is_temporary:
-            from launcher.observe.event_file import make_round_writer
+            from launcher.observe.sinks.event_file import make_round_writer
 
             write_round = make_round_writer(log_dir, log)
         header = JournalHeader(
@@ -68,7 +68,7 @@ def make_observer(
             mesh_axes=mesh_axes,
         )
         if config.progress != "none":
-            from launcher.observe.trainer_status import TrainerReporter
+            from launcher.observe.sinks.trainer_status import TrainerReporter
 
             sinks.append(TrainerReporter(os.environ, shared_page, log))
         return Journal(header, [sink.write for sink in sinks], write_round)
@@ -123,8 +123,8 @@ def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]
     """Open what --events and --notify name. Raises UsageError for what cannot be."""
     if not config.events and not config.notify:
         return []
-    from launcher.observe.event_file import EventFile
-    from launcher.observe.notifier import Notifier
+    from launcher.observe.sinks.event_file import EventFile
+    from launcher.observe.sinks.notifier import Notifier
 
     sinks: list[EventSink] = []
     if config.events:

@@ -15,7 +15,7 @@ from launcher.model.errors import LauncherError
 from launcher.observe.run_source import RunSource
 
 if TYPE_CHECKING:
-    from launcher.page.server import PageServer
+    from launcher.observe.page.server import PageServer
 
 RETRY_S = 30.0
 
@@ -73,7 +73,7 @@ class LivePage:
 
     def _open(self) -> PageServer | None:
         try:
-            from launcher.page.server import PageServer  # http.server and its kin: 30 ms
+            from launcher.observe.page.server import PageServer  # http.server and its kin: 30 ms
 
             server = PageServer(self._source, *self._address)
         except (LauncherError, RuntimeError, OSError, ImportError) as error:

@@ -7,8 +7,8 @@ from launcher.agent.membership import NodeMembership
 from launcher.config.config import Config
 from launcher.model import mesh as meshes
 from launcher.model.console import log
-from launcher.observe.node_demand import choose_wanted, count_useful_nodes
-from launcher.observe.node_requester import NodeRequester
+from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
+from launcher.observe.sinks.node_requester import NodeRequester
 
 
 def make_requester(

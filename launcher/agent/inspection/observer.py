@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
-    from launcher.observe.event_file import EventSink
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
-    from launcher.observe.node_requester import NodeRequester
     from launcher.observe.run_events import NodesRequested
+    from launcher.observe.sinks.event_file import EventSink
+    from launcher.observe.sinks.node_requester import NodeRequester
 
 NOTE_START = '{"see":'
 """How the notes of an inspection begin (`messages`), by which the loop tells them from those of an examination."""

@@ -23,7 +23,7 @@ PAUSE_MAX_S = 20.0
 FAILURES_UNTIL_SAID = 3
 
 
-# docs/internals/decisions/0058-notices-read-by-the-agent.md
+# docs/internals/decisions/0057-notices-read-by-the-agent.md
 class NoticeWatcher:
     """`wake` may be called from any thread. `clock`: the agent's. `address`: of the metadata server, for tests."""
 

@@ -33,6 +33,7 @@ from launcher.observe.node_report import (
     ReadLogs,
     RunReport,
 )
+from launcher.observe.page.server import PageServer
 from launcher.observe.run_events import (
     FailureFound,
     RemarkMade,
@@ -43,7 +44,6 @@ from launcher.observe.run_events import (
     encode_event,
 )
 from launcher.observe.timeline import RoundSummary
-from launcher.page.server import PageServer
 
 BEGAN = 1_796_100_000.0
 SCRIPT = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"

@@ -1,0 +1,83 @@
+"""What an agent has for --metrics-port and --metrics-file: threads that read its report and pass it on.
+
+They begin a second after the agent, once its workers are on their way: what they import takes 40 ms. A server that
+cannot start, a reader that hangs, a full disk: none of it reaches the job.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from launcher.model.console import log
+from launcher.observe.metrics.requirements import format_address, open_listener, require_directory, require_library
+
+if TYPE_CHECKING:
+    from launcher.observe.local_socket import Question
+    from launcher.observe.metrics.server import MetricsServer
+    from launcher.observe.metrics.textfile import MetricsFile
+
+DELAY_S = 1.0
+
+
+class MetricsExporter:
+    """Listens from the beginning, and answers from a second after `start`.
+
+    `address`: host and port, None for no server; `path`: of the file, None for none. Raises UsageError for an address
+    or a directory that cannot be had.
+    """
+
+    def __init__(self, address: tuple[str, int] | None, path: str | None) -> None:
+        self._path = path
+        self._listener: socket.socket | None = None
+        self._server: MetricsServer | None = None
+        self._file: MetricsFile | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        require_library()
+        if path is not None:
+            require_directory(path)
+        if address is not None:
+            host, port = address
+            self._listener = open_listener(host, port)
+            if not port:
+                log(f"metrics at http://{format_address(host, self.port)}/metrics")
+
+    @property
+    def port(self) -> int:
+        """The port of the server; 0 for no server."""
+        return int(self._listener.getsockname()[1]) if self._listener is not None else 0
+
+    def start(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float = DELAY_S) -> None:
+        """Begin in `delay_s`. `exchange`: asks the agent from another thread (launcher.agent.inspection.bridge)."""
+        threading.Thread(target=self._run, args=(exchange, run_id, delay_s), name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """End the server, and remove the file."""
+        self._closed.set()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            if self._server is not None:
+                self._server.close()
+            elif self._listener is not None:
+                self._listener.close()
+
+    def _run(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float) -> None:
+        if self._closed.wait(delay_s):
+            return
+        from launcher.observe.local_socket import QuestionSource
+        from launcher.observe.metrics.report_cache import ReportCache
+        from launcher.observe.metrics.server import MetricsServer
+        from launcher.observe.metrics.textfile import MetricsFile
+
+        cache = ReportCache(QuestionSource(exchange, run_id))
+        with self._lock:
+            if self._closed.is_set():
+                return
+            if self._listener is not None:
+                self._server = MetricsServer(self._listener, cache)
+            if self._path is not None:
+                self._file = MetricsFile(self._path, cache)

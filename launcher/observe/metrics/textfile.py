@@ -1,0 +1,70 @@
+"""The file of --metrics-file, for node_exporter's textfile collector: every 15 s a new one takes the place of the old.
+
+It is removed when the agent ends, since node_exporter would go on telling what was true then. If it cannot be written
+the log says so once, until it can be written again; the job goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+from prometheus_client import write_to_textfile
+
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, find_shortage_hint, sanitize
+from launcher.observe.metrics.exposition import make_registry
+from launcher.observe.metrics.report_cache import ReportCache
+
+PERIOD_S = 15.0
+CLOSE_LIMIT_S = 1.0
+"""For a write that is under way, and for the removal: the file may lie on a file system that has gone."""
+
+
+class MetricsFile:
+    """Written in a thread of its own until `close`."""
+
+    def __init__(self, path: str, cache: ReportCache, period_s: float = PERIOD_S) -> None:
+        self._path = path
+        self._cache = cache
+        self._period_s = period_s
+        self._is_failing = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._write_all, name="metrics file", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write no more, and remove the file; wait a moment for both."""
+        self._closed.set()
+        self._thread.join(CLOSE_LIMIT_S)
+        remover = threading.Thread(target=self._remove, name="metrics file", daemon=True)
+        remover.start()
+        remover.join(CLOSE_LIMIT_S)
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._path)
+
+    def _write_all(self) -> None:
+        while not self._closed.is_set():
+            self._write()
+            self._closed.wait(self._period_s)
+
+    def _write(self) -> None:
+        try:
+            registry = make_registry(self._cache.read())
+        except TemporaryError:  # the file's time shows that it is old
+            return
+        if self._closed.is_set():
+            return
+        try:
+            write_to_textfile(self._path, registry)
+        except OSError as error:
+            if not self._is_failing:
+                hint = find_shortage_hint(error.errno)
+                why = f"{error.strerror} ({hint})" if hint else error.strerror
+                log(f"--metrics-file {sanitize(self._path)} cannot be written: {why}; tried again every {PERIOD_S:g} s")
+            self._is_failing = True
+        else:
+            self._is_failing = False
