@@ -203,6 +203,12 @@ bench-observe: .venv/installed ## what it costs a job that it is looked at: metr
 	$(BENCH) -m benchmarks.observe --readers 1 --no-flood
 	$(BENCH) -m benchmarks.observe
 
+# An hour and a half on a quiet machine for RAY_ROUNDS=5.
+RAY_ROUNDS ?= 5
+bench-ray: .ray-venv/installed ## meshrun-ray beside Ray Train: start, a worker and a raylet killed, a node added
+	.ray-venv/bin/python $(PIP) 'ray[train]' torch scikit-learn
+	env -u PYTHONDONTWRITEBYTECODE .ray-venv/bin/python -m benchmarks.ray_train --rounds $(RAY_ROUNDS)
+
 bench-placement: .venv/installed ## quality, time and memory of the planner
 	$(BENCH) -m benchmarks.placement --json benchmarks/records/placement.jsonl
 
