@@ -1,1 +1,1 @@
-"""Where events go: each module takes the journal's events to a file, a command, an address or a server, and holds no job."""
+"""Where events go: each module takes them to a file, a command, an address or a server, and never holds the job."""
