@@ -218,7 +218,7 @@ def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> 
         "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_TIMER_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT",
         "OMP_NUM_THREADS", "MESH_AXES", "MESH_GROUPS", "LAUNCHER_PLACE", "LAUNCHER_AGENT_SOCKET",
-        "OMPI_MCA_orte_hnp_uri", "ALLOW_MULTIPLE_LIBTPU_LOAD", "PJRT_DEVICE",
+        "OMPI_MCA_orte_hnp_uri", "PADDLE_DISTRI_BACKEND", "ALLOW_MULTIPLE_LIBTPU_LOAD", "PJRT_DEVICE",
         "CUDA_VISIBLE_DEVICES",  # or not given at all
     }  # fmt: skip
     watched = {row.name for row in VARIABLES if WORKER_VARIABLES.match(row.name.replace("<AXIS>", "TP"))}

@@ -92,6 +92,9 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "dp-max", "size", "N", parse_text, "none",
            "The same as --elastic :N for the axis with *.", part="placement_options"),
 
+    Option("ours", "request-nodes", "size", "COMMAND",
+           make_optional(partial(parse_command, hint="it gets NODES_WANTED and NODES_PRESENT")), "",
+           "The leader runs it when nodes are missing, and when none is any more."),
     Option("ours", "devices", "devices", "KIND[:COUNT]|NAME:COUNT", make_optional(parse_devices), "what is found",
            "The devices workers are for: nvidia, amd, intel, tpu (also tpu:TYPE, as in tpu:v5e-16), cpu, or the "
            "NAME of a plug-in."),
@@ -172,8 +175,8 @@ TABLE: tuple[Option, ...] = (
            "A further signal to leave on; workers get SIGTERM."),
     Option("ours", "preemption-file", "leaving", "FILE", make_optional(parse_text), "",
            "Leave within a second once this file is there."),
-    Option("ours", "notices", "leaving", "leave|report|off", parse_choice, "leave", "When the metadata server of AWS, "
-           "Google Cloud or Azure announces that this machine goes: leave in time, only report it, or never ask."),
+    Option("ours", "notices", "leaving", "leave|report|off", parse_choice, "leave",
+           "What follows a cloud's notice that this machine goes."),
     Option("ours", "lease-ttl", "leaving", "SECONDS", make_optional(parse_lease_ttl), "5; none on one machine",
            "A node cut off for so long kills its workers."),
     Option("ours", "store-outage", "leaving", "continue|stop", parse_switch, "continue",
@@ -236,9 +239,6 @@ TABLE: tuple[Option, ...] = (
            "When a running job restarts to use more nodes.", part="settings"),
     Option("ours", "grow-delay", "waiting", "SECONDS", parse_seconds, "300",
            "Quiet after the last arrival before it does.", part="settings"),
-    Option("ours", "request-nodes", "waiting", "COMMAND",
-           make_optional(partial(parse_command, hint="it gets NODES_WANTED and NODES_PRESENT")), "",
-           "A command of the shell that the leader runs when nodes are missing, and when all are there again."),
     Option("ours", "on-finished", "waiting", "next|exit|rerun", parse_choice, "next",
            "If this run has ended before: begin anew if it failed, end as it did, or begin anew in any case.",
            part="settings"),
