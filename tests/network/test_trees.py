@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -118,6 +119,8 @@ def test_a_share_of_the_packets_is_lost_until_it_heals() -> None:
 
 def test_datagrams_can_be_blocked_while_streams_pass() -> None:
     with TreeNetwork({"h1": (), "h2": ()}) as network:
+        with network.inside("h1"):  # an address that looks like UDP's number where ARP has it
+            subprocess.run(["ip", "link", "set", "eth0", "address", "02:11:00:00:00:01"], check=True)
         network.block_udp("h1")
         assert send_datagrams(network, "h1", "h2", 10) == send_datagrams(network, "h2", "h1", 10) == 0
         assert send(network, "h1", "h2", 1_000_000) > 0

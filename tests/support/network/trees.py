@@ -29,6 +29,7 @@ MBIT = 10**6
 QUEUE_S = 0.02  # how long a full queue takes to drain
 BURST_S, BURST_LEAST = 0.002, 5_000  # bytes that leave at once after a pause; three frames at least
 _TUNED = "rto_min 20ms congctl cubic"  # of a route
+_FRAME_KIND_AT, _IPV4 = 12, 0x0800
 _PROTOCOL_AT, _UDP = 23, 17  # in a frame with IPv4
 _RANDOM_WORD = 0xFFFFF000 + 56  # what classic BPF loads from there is a random number: SKF_AD_RANDOM
 
@@ -102,8 +103,10 @@ class TreeNetwork(Network):
 
     def block_udp(self, name: str) -> None:
         """Drop every datagram from and to a host until `heal`."""
-        # load a byte; equal: next, else skip the drop
-        self._drop_at_both_sides(name, f"4,48 0 0 {_PROTOCOL_AT},21 0 1 {_UDP},6 0 0 {DROP},6 0 0 {NO_OPINION}")
+        # load the kind of frame, then a byte; equal: next, else skip to the end. In a frame of ARP that byte is one of
+        # the sender's address, which is drawn.
+        of_ip = f"40 0 0 {_FRAME_KIND_AT},21 0 3 {_IPV4}"
+        self._drop_at_both_sides(name, f"6,{of_ip},48 0 0 {_PROTOCOL_AT},21 0 1 {_UDP},6 0 0 {DROP},6 0 0 {NO_OPINION}")
 
     def _drop_at_both_sides(self, name: str, program: str) -> None:
         for side in ("ingress", "egress"):
