@@ -39,6 +39,7 @@ SIDES = {
 EVENTS = ("start", "worker killed", "raylet killed", "node added", "stop")
 NODES = 3
 LIMIT_S = 240.0
+PAUSE_S = 15.0  # between jobs, for Ray to have back what the last one held
 
 
 class Steps:
@@ -125,6 +126,7 @@ def run_job(cluster: RayTestCluster, side: str) -> dict[str, float]:
                 raise
     while len(cluster.nodes) < NODES:
         cluster.add(agent=1)
+    time.sleep(PAUSE_S)
     return found
 
 
