@@ -85,11 +85,6 @@ def test_two_nodes_on_one_host_have_names_of_their_own_by_our_component(tmp_path
     run_two_nodes(OURS, tmp_path)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a second agent of a run on a host needs --node-name, which dist.ddp does not give; "
-    "to be removed when agents make their names different by themselves",
-)
 def test_two_nodes_on_one_host_run_by_the_component_of_torchx(tmp_path: Path) -> None:
     run_two_nodes(STOCK, tmp_path)
 
