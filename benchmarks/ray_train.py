@@ -39,6 +39,7 @@ SIDES = {
 EVENTS = ("start", "worker killed", "raylet killed", "node added", "stop")
 NODES = 3
 LIMIT_S = 240.0
+DEAD_S = 16.0  # until Ray holds a killed node for dead and gives its bundle another one
 PAUSE_S = 15.0  # between jobs, for Ray to have back what the last one held
 
 
@@ -112,7 +113,7 @@ def run_job(cluster: RayTestCluster, side: str) -> dict[str, float]:
                 cluster.kill(victim)
                 at, pid = steps.wait(NODES - 1, begun, pid)
                 found["raylet killed"] = at - begun
-                time.sleep(3.0)
+                time.sleep(max(3.0, DEAD_S - (time.time() - begun)))
                 begun = time.time()
                 cluster.add(agent=1)
                 at, pid = steps.wait(NODES, begun, pid)
