@@ -137,6 +137,7 @@ def run_job(cluster: RayTestCluster, side: str) -> dict[str, float]:
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Append each job's figures to this file.")
 def main(rounds: int, sides: tuple[str, ...], file: Path | None) -> None:
     """Run all sides in turns on one cluster, and print medians with their range."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no job stays behind
     chosen = sides or tuple(SIDES)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in chosen}
     with RayTestCluster() as cluster:
