@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
+from launcher.agent.startup.stale_agents import NodeLock
 from launcher.hardware.cpu_binding import CpuBinding
 from launcher.hardware.node_binding import NodeBinding
 from launcher.model.errors import TemporaryError
@@ -48,8 +50,7 @@ else:
     print(agents.name, reports[0].pid, flush=True)
     sys.stdin.readline()
 supervisor.close(SWEEP_LIMIT_S)
-agents.leave()
-place.release()
+agents.leave(is_clean=place.release())
 """
 SLEEP = "exec sleep 1000"
 
@@ -183,8 +184,7 @@ def test_after_a_boot_nothing_is_left_and_names_begin_anew(host: Host) -> None:
     kill(host.begin("GPU-a", CUDA_VISIBLE_DEVICES="0")[1])
     agents, place = take_host_place(host.run_id, "host", "next boot", {}, folder=str(host.folder))
     assert agents.name == "host"
-    agents.leave()
-    place.release()
+    agents.leave(is_clean=place.release())
 
 
 def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Host) -> None:
@@ -205,6 +205,62 @@ def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Hos
     assert host.begin(CUDA_VISIBLE_DEVICES="1")[0] == "host-2"
     assert not is_alive(orphan)
     assert sibling.poll() is None
+
+
+def take_place(folder: Path, device: str = "") -> tuple[HostAgents, NodeLock]:
+    """A place in this process. Two of them are agents of one pid, which differ by their names alone."""
+    environ = {"CUDA_VISIBLE_DEVICES": device}
+    return take_host_place("run", "host", "boot", environ, uses_accelerators=False, folder=str(folder))
+
+
+def test_an_agent_that_ends_and_leaves_something_is_remembered_like_a_killed_one(tmp_path: Path) -> None:
+    (first, first_place), (second, second_place) = (take_place(tmp_path / "places") for _ in range(2))
+    hangs = subprocess.Popen(["sleep", "1000"], pass_fds=(second_place.descriptor,))
+    os.pwrite(second_place.descriptor, b"0 0".ljust(64), 0)  # as if its agent were no longer this process
+    for agents, place in ((first, first_place), (second, second_place)):
+        agents.leave(is_clean=place.release())
+    third, third_place = take_place(tmp_path / "places")
+    assert third.name == "host-2"
+    assert hangs.wait(10.0) == -signal.SIGKILL
+    third.leave(is_clean=third_place.release())
+    assert list((tmp_path / "places").iterdir()) == []
+
+
+def test_an_agent_that_could_not_end_what_is_left_leaves_that_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, first_place), (second, second_place) = (take_place(tmp_path / "places") for _ in range(2))
+    second.leave(is_clean=second_place.release())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TemporaryError("what an earlier agent has left hangs in a driver")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("launcher.agent.startup.host_agents.take_node_lock", refuse)
+        with pytest.raises(TemporaryError, match="hangs"):
+            take_place(tmp_path / "places")
+    first.leave(is_clean=first_place.release())
+    third, third_place = take_place(tmp_path / "places")
+    assert third.name == "host-2"
+    third_place.release()
+
+
+def test_a_full_disk_leaves_the_list_as_it_was(tmp_path: Path) -> None:
+    first, second, third = (HostAgents("run", "host", str(tmp_path / "x.agents")) for _ in range(3))
+    for agents in (first, second):
+        agents.join({}, uses_accelerators=False)
+    first.take_devices([slot(f"GPU-{number:0200}") for number in range(40)])
+    before = (tmp_path / "x.agents").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 1, limits[1]))  # a write beyond it is cut short, too
+    try:
+        with pytest.raises(TemporaryError, match=r"cannot change .*x\.agents, the list of this run's agents"):
+            second.take_devices([slot(f"GPU-b{number:0200}") for number in range(40)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+    third.join({}, uses_accelerators=False)
+    assert third.name == "host-3"
 
 
 def descendants(pid: int, depth: int) -> list[int]:
@@ -277,8 +333,7 @@ def test_hosts_that_share_the_directory_do_not_meet(host: Host) -> None:
     own.take_devices([slot("foo0")])
     assert host.begin("foo0")[0] == "host"
     assert own.name == "other"
-    own.leave()
-    place.release()
+    own.leave(is_clean=place.release())
 
 
 def test_a_list_that_stays_locked_is_named_after_the_limit(tmp_path: Path) -> None:
@@ -302,7 +357,7 @@ def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
     def leave_between(*words: object) -> int:
         found: int = opened(*words)  # type: ignore[arg-type]
         monkeypatch.undo()
-        first.leave()
+        first.leave(is_clean=True)
         return found
 
     monkeypatch.setattr(os, "open", leave_between)

@@ -59,9 +59,9 @@ _Result = TypeVar("_Result")
 class HostAgent(Struct, frozen=True, kw_only=True):
     """One agent. `visible`: a hash of what its variables make visible. `node_rank`: None if it was given none.
 
-    `pid` 0: it has ended and left nothing. `started`: when its process did, in the kernel's ticks. `devices`: the
-    accelerators that it has taken, by id. `cpus`: those to which it has bound its workers, if these are to share them
-    with no other worker.
+    `pid` 0: it has ended and left nothing; -1: it has ended, and something may be left of it. `started`: when its
+    process did, in the kernel's ticks. `devices`: the accelerators that it has taken, by id. `cpus`: those to which it
+    has bound its workers, if these are to share them with no other worker.
     """
 
     name: str
@@ -159,14 +159,12 @@ class HostAgents:
             there = f"{self._name_agents(others)} here with workers on the same CPUs"
             log(f"{what}: {there}; taskset gives each agent CPUs of its own")
 
-    def leave(self) -> None:
-        """Note that this agent has ended. The list ends with the last agent that may return to its name."""
+    def leave(self, *, is_clean: bool) -> None:
+        """Note that this agent has ended, and whether nothing is left of it: if something is, its name comes first."""
 
         def change(agents: list[HostAgent]) -> None:
             if self._own in agents:
-                self._enter(agents, replace(self._own, pid=0, started="", devices=(), cpus=()))
-            if all(agent.pid == 0 for agent in agents):
-                os.unlink(self._path)
+                self._enter(agents, replace(self._own, pid=0 if is_clean else -1, started="", devices=(), cpus=()))
 
         with suppress(TemporaryError):  # that the process has ended is seen as well
             self._change(change)
@@ -197,15 +195,28 @@ class HostAgents:
             agents = _read(file)
             before = list(agents)
             result = change(agents)
-            if agents != before:
-                data = codec.encode(agents) + b"\n"
-                os.pwrite(file, data, 0)
-                os.ftruncate(file, len(data))
+            if all(agent.pid == 0 for agent in agents):  # none may return to its name
+                os.unlink(self._path)
+            elif agents != before:
+                self._write(agents)
             return result
         except OSError as error:
             raise self._make_error("change", error) from None
         finally:
             os.close(file)
+
+    def _write(self, agents: list[HostAgent]) -> None:
+        """Replace the file: an agent that is killed meanwhile, or a full disk, leaves the list as it was."""
+        part = f"{self._path}.part"  # only the holder of the lock writes it
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with open(os.open(part, flags, 0o600), "wb") as file:
+                file.write(codec.encode(agents))
+            os.replace(part, self._path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
 
     def _open(self) -> int:
         """Open and lock the list. Raises TemporaryError if it stays locked: a stopped agent may hold it."""
@@ -217,7 +228,7 @@ class HostAgents:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if is_at(self._path, file):
                         return file
-                    os.close(file)  # its last agent has removed it meanwhile
+                    os.close(file)  # an agent has replaced or removed it meanwhile
                 except BaseException:
                     os.close(file)
                     raise
@@ -255,7 +266,7 @@ def take_host_place(
     try:
         return agents, take_node_lock(run_id, agents.name, environ, folder=folder)
     except BaseException:
-        agents.leave()
+        agents.leave(is_clean=False)  # the next one has to end the same processes
         raise
 
 
@@ -290,10 +301,10 @@ def _parse_number(name: str, host: str) -> int:
 
 
 def _read(file: int) -> list[HostAgent]:
-    """Read the list; a line that is torn, because its writer was killed, counts as none."""
+    """Read the list; one that cannot be read counts as none."""
     with open(file, "rb", closefd=False) as reader:
-        line = reader.readline()
+        data = reader.read()
     try:
-        return codec.decode(list[HostAgent], line, "the list of agents") if line else []
+        return codec.decode(list[HostAgent], data, "the list of agents") if data else []
     except RecordError:
         return []

@@ -62,8 +62,8 @@ class NodeLock(Struct, frozen=True):
     environment: Mapping[str, str]
     group: str = ""
 
-    def release(self) -> None:
-        """Release the lock, and remove the file if no process that cannot be ended still holds it."""
+    def release(self) -> bool:
+        """Release the lock, and remove the file if no process that cannot be ended still holds it: return whether."""
         os.close(self.descriptor)
         control_group.remove(self.group)
         with suppress(OSError):
@@ -72,8 +72,10 @@ class NodeLock(Struct, frozen=True):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if is_at(self.path, lock):
                     os.unlink(self.path)
+                    return True
             finally:
                 os.close(lock)
+        return False
 
 
 def take_node_lock(

@@ -85,9 +85,9 @@ class Startup(Struct, frozen=True):
 
 
 def _release(host_agents: HostAgents | None, place: NodeLock) -> None:
+    is_clean = place.release()
     if host_agents is not None:
-        host_agents.leave()
-    place.release()
+        host_agents.leave(is_clean=is_clean)
 
 
 @contextmanager
