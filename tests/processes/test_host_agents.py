@@ -7,7 +7,6 @@ import resource
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,26 +19,22 @@ from launcher.hardware.node_binding import NodeBinding
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
 from tests.support.options import resolve
-from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family
+from tests.support.processes.lock_agents import BEGIN_WORKER, SLEEP, LockAgents, kill_all_three, read_words
+from tests.support.processes.tree import freeze, is_alive
 from tests.support.waiting import wait_until
 
 # An agent: it takes a place, forks a supervisor with a worker, takes its devices, and waits for a line or for its end.
-AGENT = """
+AGENT = f"""
 import os, sys
 from launcher.agent.startup.host_agents import take_host_place
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
-uses = os.environ.get("USES", "")
+_, folder, run, uses, worker = sys.argv
 agents, place = take_host_place(
-    sys.argv[2], "host", "boot", os.environ, uses_accelerators=uses != "cpu", folder=sys.argv[1],
+    run, "host", "boot", os.environ, uses_accelerators=uses != "cpu", folder=folder,
     node_rank=int(os.environ["NUMBER"]) if "NUMBER" in os.environ else None,
 )
-os.environ.update(place.environment)
-from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
-from launcher.supervisor.messages import WorkerSpec
-supervisor = Supervisor.fork((place.descriptor,), place.group)
-supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", os.environ["WORKER"]), {}, (), None, None)])
-while not (reports := supervisor.read_reports()): pass
+{BEGIN_WORKER}
 try:
     names = uses.removeprefix("cpu").split()
     devices = [Device(kind="nvidia", index=at, id=name, visible=name) for at, name in enumerate(names)]
@@ -52,30 +47,17 @@ else:
 supervisor.close(SWEEP_LIMIT_S)
 agents.leave(is_clean=place.release())
 """
-SLEEP = "exec sleep 1000"
 
 
-class Host:
+class Host(LockAgents):
     """The agents of one run, started here."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(AGENT, folder)
         self.run_id = f"run-{os.getpid()}-{secrets.token_hex(4)}"
-        self.token = secrets.token_hex(8)
-        self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, uses: str = "cpu", worker: str = SLEEP, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", AGENT, str(self.folder), self.run_id],
-            cwd=REPOSITORY,
-            env={**os.environ, "USES": uses, "WORKER": worker, **environment, TOKEN_VARIABLE: self.token},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.processes.append(process)
-        return process
+        return self.run(self.run_id, uses, worker, **environment)
 
     def begin(self, uses: str = "cpu", **environment: str) -> tuple[str, subprocess.Popen[str]]:
         """The name of one more agent, once its worker runs."""
@@ -88,10 +70,7 @@ def slot(device: str, kind: str = "nvidia") -> Slot:
 
 
 def name_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    return line.split()[0]
+    return read_words(process)[0]
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -108,9 +87,7 @@ def end(process: subprocess.Popen[str]) -> str:
 def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path / "places")
     yield host
-    kill_family(host.token)
-    for process in host.processes:
-        process.communicate()
+    host.close()
 
 
 def test_agents_that_begin_at_once_get_different_names_and_no_gap_is_left(host: Host) -> None:
@@ -194,11 +171,7 @@ def test_what_an_agent_has_left_is_ended_by_the_next_of_its_name_alone(host: Hos
     process = host.start(worker=worker, CUDA_VISIBLE_DEVICES="1")
     assert name_of(process) == "host-2"
     orphan = int(wait_until(lambda: orphan_file.exists() and orphan_file.read_text()))
-    for pid in (trio := [process.pid, *descendants(process.pid, 2)]):
-        freeze(pid)
-    for pid in reversed(trio):
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
+    kill_all_three(process)
     assert is_alive(orphan)
     host.begin(CUDA_VISIBLE_DEVICES="2")
     assert is_alive(orphan), "another's leftovers"
@@ -261,12 +234,6 @@ def test_a_full_disk_leaves_the_list_as_it_was(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
     third.join({}, uses_accelerators=False)
     assert third.name == "host-3"
-
-
-def descendants(pid: int, depth: int) -> list[int]:
-    """The first child, its first child, and so on."""
-    (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [child, *(descendants(child, depth - 1) if depth > 1 else [])]
 
 
 def test_two_agents_with_one_device_are_refused_with_pid_and_device(host: Host) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -18,50 +17,32 @@ from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_ru
 from launcher.hardware.linux import control_group
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.network.namespaces import Network, why_no_namespaces
+from tests.support.processes.lock_agents import BEGIN_WORKER, SLEEP, LockAgents, kill_all_three, read_words
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
-from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, is_alive, kill_family, state
+from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, is_alive, state
 from tests.support.waiting import wait_until
 
 # An agent that takes its place and forks a supervisor with a worker; then it waits.
-AGENT = """
-import os, sys, time
+AGENT = f"""
+import os, sys
 from launcher.agent.startup.stale_agents import take_node_lock
 exec(os.environ.get("BEFORE", ""))
-place = take_node_lock(sys.argv[2], sys.argv[3], os.environ, folder=sys.argv[1], limit_s=float(sys.argv[4]))
-os.environ.update(place.environment)
-from launcher.supervisor.handle import Supervisor
-from launcher.supervisor.messages import WorkerSpec
-supervisor = Supervisor.fork((place.descriptor,), place.group)
-supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", sys.argv[5]), {}, (), None, None)])
-while not (reports := supervisor.read_reports()): time.sleep(0.01)
+_, folder, run, name, limit_s, worker = sys.argv
+place = take_node_lock(run, name, os.environ, folder=folder, limit_s=float(limit_s))
+{BEGIN_WORKER}
 print(os.getpid(), reports[0].pid, flush=True)
-time.sleep(1000)
+sys.stdin.readline()
 """
-SLEEP = "exec sleep 1000"
 RUN = f"run-{os.getpid()}"  # the same tests may run beside these: agents of one run and name kill what the others left
 
 
-class Lives:
+class Lives(LockAgents):
     """Agents of one run on this node, one after another or side by side."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.token = secrets.token_hex(8)
-        self.processes: list[subprocess.Popen[str]] = []
 
     def start(
         self, run_id: str = RUN, name: str = "node", limit_s: float = 20.0, worker: str = SLEEP, **environment: str
     ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", AGENT, str(self.folder), run_id, name, str(limit_s), worker],
-            cwd=REPOSITORY,
-            env={**os.environ, **environment, TOKEN_VARIABLE: self.token},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.processes.append(process)
-        return process
+        return self.run(run_id, name, str(limit_s), worker, **environment)
 
     def take(self, limit_s: float = 20.0) -> NodeLock:
         """Take the place in this process."""
@@ -79,17 +60,14 @@ class Lives:
 
     def worker_of(self, process: subprocess.Popen[str]) -> int:
         """Once the agent has its place and its worker runs."""
-        assert process.stdout is not None
-        return int(process.stdout.readline().split()[1])
+        return int(read_words(process)[1])
 
 
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[Lives]:
-    lives = Lives(tmp_path / "places")
+    lives = Lives(AGENT, tmp_path / "places")
     yield lives
-    kill_family(lives.token)
-    for process in lives.processes:
-        process.communicate()
+    lives.close()
     for group in groups(lives):
         control_group.remove(group)
 
@@ -355,21 +333,6 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
         folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="not a directory of this user's alone"):
         take_node_lock(RUN, "node", {}, folder=str(folder))
-
-
-def kill_all_three(agent: subprocess.Popen[str]) -> None:
-    """Kill agent, keeper and supervisor so that none of them can clean up."""
-    (keeper,) = children_of(agent.pid)
-    trio = [agent.pid, keeper, *children_of(keeper)]
-    for pid in trio:
-        freeze(pid)
-    for pid in reversed(trio):  # the end of its parent would let the next go on
-        os.kill(pid, signal.SIGKILL)
-    agent.wait()
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_a_released_lock_leaves_no_file_and_a_dead_agents_is_taken_over(lives: Lives) -> None:
