@@ -79,9 +79,12 @@ def ddp(
     words += script_args
     entrypoint = "meshrun"
     if max_nnodes > 1 and rdzv_endpoint is None:
-        # Where the first node is stands in a variable of the scheduler's. Some do not set it on the first node itself.
-        first = f"$${{{macros.rank0_env}:-localhost}}:{rdzv_port}"
-        entrypoint, words = "sh", ["-c", f'exec meshrun --rdzv-endpoint "{first}" "$$@"', "meshrun", *words]
+        # A variable of the scheduler's says where the first node is. On that node it is unset or localhost, which the
+        # others could not reach; under local_cwd all of them are there.
+        first = f'first="$${{{macros.rank0_env}:-localhost}}"'
+        own = 'case "$$first $$TORCHX_JOB_ID" in "localhost local"*) ;; "localhost "*) first="$$(hostname)";; esac'
+        start = f'exec meshrun --rdzv-endpoint "$$first:{rdzv_port}" "$$@"'
+        entrypoint, words = "sh", ["-c", f"{first}; {own}; {start}", "meshrun", *words]
     return specs.AppDef(
         name=run.run_name,
         roles=[

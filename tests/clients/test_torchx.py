@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,6 +88,36 @@ def test_two_nodes_on_one_host_have_names_of_their_own_by_our_component(tmp_path
 
 def test_two_nodes_on_one_host_run_by_the_component_of_torchx(tmp_path: Path) -> None:
     run_two_nodes(STOCK, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({"TORCHX_JOB_ID": "local_cwd://torchx/app", "TORCHX_RANK0_HOST": "localhost"}, "localhost"),
+        ({"TORCHX_JOB_ID": "kubernetes://torchx/ns:app", "TORCHX_RANK0_HOST": "localhost"}, os.uname().nodename),
+        ({"TORCHX_JOB_ID": "aws_batch://torchx/queue:app"}, os.uname().nodename),
+        ({"TORCHX_JOB_ID": "kubernetes://torchx/ns:app", "TORCHX_RANK0_HOST": "app-train-0.app"}, "app-train-0.app"),
+    ],
+    ids=["this machine", "first pod", "first node of AWS Batch", "another pod"],
+)
+def test_the_first_node_is_named_as_others_can_reach_it(tmp_path: Path, environ: dict[str, str], place: str) -> None:
+    """As the schedulers of TorchX set their variables. The name of the variable is the local one here."""
+    from torchx.runner import get_runner
+
+    with get_runner() as runner:
+        plan = runner.dryrun_component(OURS, ["-j", "2x2", "-m", "my.train"], "local_cwd", {"log_dir": str(tmp_path)})
+    meshrun = tmp_path / "shims" / "meshrun"
+    meshrun.write_text('#!/bin/sh\necho "$@"\n')
+    meshrun.chmod(0o755)
+    called = subprocess.run(
+        plan.request.role_params["train"][0].args,
+        env={"PATH": os.environ["PATH"], **environ},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert called.stdout.startswith(f"--rdzv-endpoint {place}:29500 --rdzv-id train-")
 
 
 def test_restarts_a_mesh_and_servers_of_ones_own_reach_the_agents(tmp_path: Path) -> None:
