@@ -46,7 +46,7 @@ def network() -> nn.Layer:
 
 
 def save(path: str, epochs: int, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
-    """Write beside the old checkpoint, then rename: whoever is killed on the way, one whole file remains."""
+    """Write beside the old checkpoint, then rename: one whole file remains if this process is killed on the way."""
     paddle.save({"epochs": epochs, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{path}.new")
     os.replace(f"{path}.new", path)
 

@@ -268,7 +268,7 @@ def test_an_agent_that_still_has_the_devices_is_waited_for(host: Host) -> None:
     assert name_of(second) == "host"
 
 
-def test_an_agent_on_the_cpu_waits_for_nobody(host: Host) -> None:
+def test_an_agent_on_the_cpu_waits_for_no_other(host: Host) -> None:
     host.begin("GPU-a")
     assert host.begin("cpu")[0] == "host-2"
 
