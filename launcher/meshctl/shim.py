@@ -125,9 +125,15 @@ def _require_runs(part: str, path: str, environ: Mapping[str, str]) -> None:
     """Raise UsageError if the shim does not start meshrun: a disk without programs, a `launcher` beside it."""
     try:
         ended = subprocess.run(
-            [part, "--version"], env=environ, cwd="/", capture_output=True, text=True, timeout=_CHECK_LIMIT_S
+            [part, "--version"],
+            env=environ,
+            cwd="/",
+            capture_output=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+            timeout=_CHECK_LIMIT_S,
         )
-        if ended.returncode == 0 and ended.stdout == f"meshrun {__version__}\n":
+        if ended.returncode == 0 and ended.stdout.endswith(f"meshrun {__version__}\n"):  # a Python may greet first
             return
         said = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
         reason = f"exit code {ended.returncode}, {sanitize(said)}"

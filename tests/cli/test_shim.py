@@ -130,6 +130,15 @@ def test_a_shim_that_would_not_start_meshrun_is_not_left_there(tmp_path: Path, c
     assert not list(tmp_path.glob("torchrun*"))
 
 
+def test_a_python_that_prints_something_as_it_starts_is_none_the_worse(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(1, b'\\xff hello\\n')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = call("meshctl", "install-shim", str(tmp_path), cwd=tmp_path)
+    assert (done.code, done.out.partition(" ")[0]) == (0, f"{tmp_path}/torchrun")
+
+
 def test_a_python_with_a_blank_or_a_long_path_goes_through_a_shell(tmp_path: Path) -> None:
     for name in ("with blank", "x" * 200, "with'quote and blank"):
         directory = tmp_path / name

@@ -186,7 +186,7 @@ def take_place(folder: Path, device: str = "") -> tuple[HostAgents, NodeLock]:
     return take_host_place("run", "host", "boot", environ, uses_accelerators=False, folder=str(folder))
 
 
-def test_an_agent_that_ends_and_leaves_something_is_remembered_like_a_killed_one(tmp_path: Path) -> None:
+def test_an_agent_that_leaves_something_is_remembered_like_a_killed_one(tmp_path: Path) -> None:
     (first, first_place), (second, second_place) = (take_place(tmp_path / "places") for _ in range(2))
     hangs = subprocess.Popen(["sleep", "1000"], pass_fds=(second_place.descriptor,))
     os.pwrite(second_place.descriptor, b"0 0".ljust(64), 0)  # as if its agent were no longer this process
