@@ -7,14 +7,12 @@ Its documentation starts them with `accelerate launch`; here it is meshrun alone
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests.clients.running import said
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, accuracy
-from tests.support.waiting import wait_until
+from tests.end_to_end.test_examples import EXAMPLES, finish_after_kill
 
 pytest.importorskip("accelerate")
 
@@ -51,11 +49,5 @@ def test_a_script_that_does_not_run_on_cpus_is_named(script: str) -> None:
 
 
 def test_the_example_goes_on_where_a_killed_worker_left_it(tmp_path: Path) -> None:
-    words = ("--nproc-per-node=2", "--max-restarts=1", str(EXAMPLES / "accelerate_digits.py"))
-    with Run("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "20") as run:
-        wait_until((tmp_path / "saved" / "epoch-1").exists, LIMIT_S, "the first checkpoint")
-        os.kill(run.worker(1), signal.SIGKILL)
-        output = run.require()
-    assert output.count("resumed after epoch") == 1
-    assert accuracy(output) >= 0.95
+    finish_after_kill(tmp_path, "epoch-1", 1, str(EXAMPLES / "accelerate_digits.py"), "--epochs", "20")
     assert os.listdir(tmp_path / "saved") == ["epoch-20"]

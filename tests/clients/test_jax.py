@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import PROGRAMS, said
-from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, accuracy
+from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, finish_after_kill
 from tests.support.waiting import wait_until
 
 pytest.importorskip("jax")
@@ -25,13 +24,7 @@ def test_a_script_that_passes_torchs_variables_to_jax_needs_no_framework(tmp_pat
 
 def test_the_example_goes_on_where_a_killed_worker_left_it(tmp_path: Path) -> None:
     """Rank 0 among them: it has JAX's coordinator, and the next one listens on a port of its own."""
-    words = ("--nproc-per-node=2", "--framework=jax", "--max-restarts=1", str(EXAMPLES / "jax_digits.py"))
-    with Run("meshrun", tmp_path, *words, "--checkpoint", "saved", "--epochs", "60") as run:
-        wait_until((tmp_path / "saved" / "digits.npz").exists, LIMIT_S, "the first checkpoint")
-        os.kill(run.worker(0), signal.SIGKILL)
-        output = run.require()
-    assert output.count("resumed after epoch") == 1
-    assert accuracy(output) >= 0.95
+    finish_after_kill(tmp_path, "digits.npz", 0, "--framework=jax", str(EXAMPLES / "jax_digits.py"), "--epochs", "60")
 
 
 def test_the_example_ends_at_once_when_it_fails(tmp_path: Path) -> None:
