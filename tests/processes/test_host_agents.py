@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import secrets
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -155,6 +156,19 @@ def test_an_agent_with_a_number_finds_the_name_of_the_one_that_had_it(host: Host
     assert [host.begin(NUMBER=str(number))[0] for number in (2, 1)] == ["host-3", "host-2"]
     kill(agents[0])
     assert host.begin(NUMBER="9")[0] == "host", "what is left of another must be ended"
+
+
+def test_an_agent_with_the_number_of_one_that_runs_waits_for_its_end(host: Host) -> None:
+    """Though the name of another that has ended could be had."""
+    agents = [host.begin(NUMBER=str(number))[1] for number in range(3)]
+    end(agents[0])
+    again = host.start(NUMBER="1")
+    assert again.stderr is not None
+    assert select.select([again.stdout, again.stderr], [], [], 60)[0] == [again.stderr], "it has taken another name"
+    said = again.stderr.readline()
+    assert f"agent {agents[1].pid} (host-2) of run {host.run_id} is here: waiting up to 10 s for its end" in said
+    end(agents[1])
+    assert name_of(again) == "host-2"
 
 
 def test_after_a_boot_nothing_is_left_and_names_begin_anew(host: Host) -> None:

@@ -95,29 +95,29 @@ class HostAgents:
     def join(self, environ: Mapping[str, str], *, uses_accelerators: bool = True, node_rank: int | None = None) -> None:
         """Find a name for this agent, and log it if it is not the host's.
 
-        An agent that has taken the accelerators which this one would take (`uses_accelerators`) may be about to end, as
-        in a quick restart: it is waited for, so that this one gets its name.
+        An agent that has the accelerators which this one would take (`uses_accelerators`), or its node rank, may be
+        about to end, as in a quick restart: it is waited for, so that this one gets its name.
         """
         deadline, has_logged = time.monotonic() + self._limit_s, False
         visible = hash_text("\0".join(list_visible_devices(environ)))
         self._own = replace(self._own, visible=visible, node_rank=node_rank)
         running: list[HostAgent] = []
 
-        def change(agents: list[HostAgent]) -> str:
+        def change(agents: list[HostAgent]) -> HostAgent | None:
             running[:] = self._list_others(agents)
-            may_wait = uses_accelerators and time.monotonic() < deadline
-            if name := _choose_name(self._own, agents, running, self._host, may_wait=may_wait):
-                self._enter(agents, replace(self._own, name=name))
-            return name
+            rival = _find_rival(self._own, agents, running, uses_accelerators=uses_accelerators)
+            if rival is not None and time.monotonic() < deadline:
+                return rival
+            self._enter(agents, replace(self._own, name=_choose_name(self._own, agents, running, self._host)))
+            return None
 
-        while not (name := self._change(change)):
+        while (rival := self._change(change)) is not None:
             if not has_logged:
                 has_logged = True
-                rival = next(agent for agent in running if agent.visible == visible and agent.devices)
                 log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for its end")
             time.sleep(RETRY_S)
-        if name != self._host and running:
-            log(f"{self._name_agents(running)} here, too: this node is called {name}")
+        if self.name != self._host and running:
+            log(f"{self._name_agents(running)} here, too: this node is called {self.name}")
 
     def take_devices(self, slots: Iterable[Slot]) -> None:
         """Take the accelerators of these slots. Raises TemporaryError if another agent that is running has one."""
@@ -270,10 +270,22 @@ def take_host_place(
         raise
 
 
-def _choose_name(
-    own: HostAgent, agents: Sequence[HostAgent], running: Sequence[HostAgent], host: str, *, may_wait: bool
-) -> str:
-    """Return a name for one more agent, `own`; "" if it is to wait for one of those that are running.
+def _find_rival(
+    own: HostAgent, agents: Sequence[HostAgent], running: Sequence[HostAgent], *, uses_accelerators: bool
+) -> HostAgent | None:
+    """Return an agent that is running and whose place `own` is most likely to take."""
+    alike = [agent for agent in running if agent.visible == own.visible]
+    if own.node_rank is not None:
+        for agent in alike:
+            if agent.node_rank == own.node_rank:
+                return agent
+    if not uses_accelerators or any(agent.visible == own.visible for agent in agents if agent not in running):
+        return None
+    return next((agent for agent in alike if agent.devices), None)
+
+
+def _choose_name(own: HostAgent, agents: Sequence[HostAgent], running: Sequence[HostAgent], host: str) -> str:
+    """Return a name for one more agent, `own`.
 
     First the name of an agent like this one that was killed, because something may be left of it, then of one that has
     ended. The name of an agent unlike this one is kept for that, running or not.
@@ -285,8 +297,6 @@ def _choose_name(
             return agent.node_rank != own.node_rank, agent.pid == 0, _parse_number(agent.name, host)
 
         return min(ended, key=rate).name
-    if may_wait and any(agent.devices for agent in alike):
-        return ""
     used = {agent.name for agent in agents}
     return next(name for number in range(1, len(used) + 2) if (name := _make_name(host, number)) not in used)
 
