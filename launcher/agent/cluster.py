@@ -36,6 +36,7 @@ from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import WORD_CODE_LENGTH, Spec, name_run
 from rendezvous.settings import DEFAULTS, Settings
+from rendezvous.stores.addresses import is_local_only
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
@@ -190,7 +191,10 @@ class ClusterMembership(NodeMembership):
                 if found == "wrong" or time.monotonic() >= deadline:
                     raise TemporaryError(str(error), "all nodes may be given another port") from None
             time.sleep(_PAUSE_S)
-        log(f"this agent serves the job's store at {startup.network.endpoints[0]}; if it is lost, the job is lost")
+        where = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
+        log(
+            f"this agent serves the job's store at {startup.network.endpoints[0]}{where}; if it is lost, the job is lost"
+        )
         return server
 
     def _open_store(self, run_id: str, node_rank: int | None) -> Store:

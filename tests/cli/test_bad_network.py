@@ -271,7 +271,9 @@ def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, 
     where = ("--master-addr=192.0.2.1", "--local-addr=127.0.0.1", f"--master-port={free}", f"--store-port={free + 1}")
     outcome = static(place, "--nnodes=4", "--node-rank=0", *where, "--start-timeout=1")
     assert (outcome.code, outcome.out) == (75, "")
-    assert f"this agent serves the job's store at 127.0.0.1:{free + 1}; if it is lost" in outcome.err
+    assert (
+        f"this agent serves the job's store at 127.0.0.1:{free + 1}, for this host alone; if it is lost" in outcome.err
+    )
     reason = "not enough nodes within 1 s: node ranks 1-3 of 4 are missing; here: h1 (0)"
     assert f" {reason}\n" in outcome.err
 
