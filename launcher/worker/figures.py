@@ -25,8 +25,8 @@ _metrics: dict[str, str] = {}
 def report_figures(line: int, round_number: int, total_steps: int | None, metrics: Mapping[str, object]) -> None:
     """Add these figures to those before, and write all of them. `line`: this worker's in the shared page."""
     if total_steps is not None:
-        with suppress(TypeError, ValueError, OverflowError):
-            _totals["total"] = int(total_steps)
+        with suppress(Exception):  # whatever a library's value raises, the training goes on
+            _totals["total"] = max(0, min(int(total_steps), shared_page.STEPS_MAX))
     for name, value in metrics.items():
         key = format_value(name)[: LENGTH_MAX + 1]
         if key in _metrics or len(_metrics) <= COUNT_MAX:

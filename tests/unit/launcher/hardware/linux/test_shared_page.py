@@ -350,6 +350,9 @@ def test_figures_reach_the_agent_and_are_kept_until_they_are_given_again(
     assert progress(5, total_steps="many", metrics={f"m{number}": "x" * 1000 for number in range(300)})  # type: ignore[arg-type]
     found = json.loads(read_all(board)[1])
     assert (found["total"], len(found["metrics"])) == (100, 257)
+    for endless in (10**5000, -(10**5000)):
+        assert progress(5, total_steps=endless)
+        assert json.loads(read_all(board)[1])["total"] == (STEPS_MAX if endless > 0 else 0)
     assert max(map(len, found["metrics"].values())) == 65
     os.pwrite(board.descriptor, b"[", find_offset(2) + 20)
     assert read_all(board) == ["", ""], "a look that meets a write sees nothing"
