@@ -76,6 +76,26 @@ def test_an_interruption_at_a_time_that_is_none_is_announced_all_the_same(when: 
     assert (notice.ends_node, notice.left_s, notice.least_s) == (True, None, 120.0)
 
 
+def test_an_interruption_that_is_far_away_is_one_of_a_wrong_clock() -> None:
+    far = {**SPOT, "time": "2026-01-05T19:02:00Z"}
+    (notice,) = read(AmazonNotices(), amazon({"spot/instance-action": far}))
+    assert (notice.ends_node, notice.left_s, notice.least_s) == (True, None, 120.0)
+
+
+@pytest.mark.parametrize("broken", ["rebalance", "scheduled"])
+def test_what_cannot_be_read_hides_no_interruption(broken: str) -> None:
+    values: dict[str, Any] = {}
+
+    def answer(request: Request) -> list[bytes]:
+        return reply("", 403) if request.path.endswith(broken) else amazon(values)(request)
+
+    provider = AmazonNotices()
+    with pytest.raises(NoAnswer, match="answers 403"):
+        read(provider, answer)
+    values["spot/instance-action"] = SPOT
+    assert [notice.key for notice in read(provider, answer)] == ["spot/instance-action"]
+
+
 def test_amazon_recommends_and_announces_maintenance() -> None:
     values = {
         "events/recommendations/rebalance": {"noticeTime": "2026-01-05T17:59:00Z"},
@@ -130,6 +150,20 @@ def test_a_token_that_is_refused_is_replaced() -> None:
 def test_google_announces_a_preemption_of_no_known_time() -> None:
     (notice,) = read(GoogleNotices(), google({"instance/preempted": "TRUE", "instance/maintenance-event": "NONE"}))
     assert (notice.ends_node, notice.left_s, notice.least_s) == (True, None, 30.0)
+
+
+def test_a_maintenance_event_that_cannot_be_read_hides_no_preemption() -> None:
+    values = {"instance/preempted": "FALSE"}
+
+    def answer(request: Request) -> list[bytes]:
+        is_broken = request.path.endswith("maintenance-event")
+        return reply("", 403, Metadata_Flavor="Google") if is_broken else google(values)(request)
+
+    provider = GoogleNotices()
+    with pytest.raises(NoAnswer, match="answers 403"):
+        read(provider, answer)
+    values["instance/preempted"] = "TRUE"
+    assert [notice.key for notice in read(provider, answer)] == ["instance/preempted"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from launcher.hardware.metadata_server import (
     query_google,
     strip_text,
 )
-from launcher.hardware.notices.notice import Notice
+from launcher.hardware.notices.notice import LEAD_S, Notice
 from launcher.model.errors import sanitize
 
 OpenServer = Callable[[float], Server]
@@ -58,7 +58,7 @@ class AmazonNotices:
     interruption notices" and "EC2 instance rebalance recommendations" in the EC2 user guide). A recommendation to
     rebalance says that an interruption is more likely than usual: it has no time, and often nothing follows. Scheduled
     events, such as a retirement, are announced days before, so once a minute is often enough. Without any of them the
-    answer is 404.
+    answer is 404. What cannot be read of these does not hide an interruption.
     """
 
     label = "AWS"
@@ -75,20 +75,33 @@ class AmazonNotices:
 
     def read(self, open_server: OpenServer) -> list[Notice]:
         server = open_server(LIMIT_S)
+        found = self._read_interruption(server)
+        try:
+            found += self._read_others(server)
+        except NoAnswer:
+            if not found:
+                raise
+        return found
+
+    def _read_interruption(self, server: Server) -> list[Notice]:
+        answer = self._ask(server, "spot/instance-action")
+        if answer is None:
+            return []
+        action = parse_object(answer.text)
+        when = _read_text(action, "time")
+        left_s = measure_left_s(when, answer)
+        notice = Notice(
+            key="spot/instance-action",
+            what=f"announces a spot interruption ({_read_text(action, 'action') or 'of no kind'})",
+            ends_node=True,
+            when=when,
+            left_s=None if left_s is not None and left_s > LEAD_S else left_s,  # none is that early: a clock is wrong
+            least_s=120.0,
+        )
+        return [notice]
+
+    def _read_others(self, server: Server) -> list[Notice]:
         found = []
-        if (answer := self._ask(server, "spot/instance-action")) is not None:
-            action = parse_object(answer.text)
-            when = _read_text(action, "time")
-            found.append(
-                Notice(
-                    key="spot/instance-action",
-                    what=f"announces a spot interruption ({_read_text(action, 'action') or 'of no kind'})",
-                    ends_node=True,
-                    when=when,
-                    left_s=measure_left_s(when, answer),
-                    least_s=120.0,
-                )
-            )
         if self._ask(server, "events/recommendations/rebalance") is not None:
             what = "recommends replacing this machine, as an interruption is likely (rebalance recommendation)"
             found.append(Notice(key="events/recommendations/rebalance", what=what, ends_node=False))
@@ -156,7 +169,12 @@ class GoogleNotices:
         asked_at = time.monotonic()
         wait = f"?wait_for_change=true&timeout_sec={self.WAIT_S:g}&last_etag={self._etag}" if self._etag else ""
         preempted = self._ask(open_server(self.WAIT_S + LIMIT_S), "instance/preempted", wait)
-        maintenance = self._ask(open_server(LIMIT_S), "instance/maintenance-event")
+        try:
+            maintenance = self._ask(open_server(LIMIT_S), "instance/maintenance-event")
+        except NoAnswer:  # which does not hide a preemption
+            if preempted != "TRUE":
+                raise
+            maintenance = ""
         # A server that does not wait, as GKE's may not, is asked as seldom as one that does.
         self.pause_s = 0.1 if time.monotonic() - asked_at > self.WAIT_S / 2 else self.WAIT_S
         found = []
