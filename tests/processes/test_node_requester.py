@@ -122,6 +122,21 @@ def test_a_command_that_hangs_holds_nobody_and_is_ended(tmp_path: Path, monkeypa
     run.requester.close()
 
 
+def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_requester, "END_LIMIT_S", 0.2)
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    run = Run(f'echo "$NODES_WANTED" >> {tmp_path}/told; [ "$NODES_WANTED" = 0 ] || cat {go}')
+    run.pass_time(SETTLE_S + CHECK_S)
+    wait_until(lambda: read(tmp_path) == ["2"], 20, "the request")
+    run.has_ended = True
+    run.requester.close()
+    (problem,) = run.problems
+    assert problem.endswith(": it still runs after 0.2 s, and is not told the last figures")
+    go.write_text("")
+    wait_until(lambda: read(tmp_path) == ["2", "0"], 20, "the end of the command")
+
+
 def test_while_a_command_runs_only_the_newest_figures_wait(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)

@@ -91,6 +91,9 @@ class NodeRequester:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(END_LIMIT_S)
+        with self._changed:
+            if self._next is not None:
+                self._warn(f"{self._label}: it still runs after {END_LIMIT_S:g} s, and is not told the last figures")
 
     def _queue(self, event: NodesRequested) -> None:
         with self._changed:
