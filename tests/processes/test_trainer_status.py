@@ -152,6 +152,21 @@ def test_the_status_holds_the_scripts_words_and_the_runs_own(pod: Pod, page: Sha
     assert pod.said == []
 
 
+def test_a_round_that_failed_at_once_has_no_steps_of_the_round_before(pod: Pod, page: SharedPage) -> None:
+    reporter = pod.make(("127.0.0.1", 1))
+    reporter.write(start()[0])
+    set_step(page, 1, 899)
+    write_figures(page, 1, round=1, total=1000)
+    status = reporter._make_status(0.0)
+    assert status is not None
+    assert status.percentage == 90
+    page.begin(2, None)
+    tell(reporter, [start(2)[0], *finish("failure", "failure", number=2)])
+    last = reporter._make_last_status()
+    assert last is not None
+    assert last.percentage is None
+
+
 def test_a_run_that_is_over_at_once_has_its_last_state(pod: Pod) -> None:
     with pod.serving(accept) as server:
         reporter = pod.make(server.address)
@@ -272,6 +287,7 @@ def test_a_server_that_asks_for_a_pause_has_it_even_at_the_end(pod: Pod) -> None
         tell(reporter, finish())
         reporter.close()
     assert len(server.requests) == 1
+    assert pod.said[1:] == ["--progress kubeflow: the last state was not sent: the Trainer's server asks for a pause"]
 
 
 def test_variables_that_cannot_be_used_are_said_once_and_nothing_is_sent(pod: Pod) -> None:

@@ -273,7 +273,11 @@ class TrainerReporter:
             else:
                 sent, sent_at, failure_count = status, time.monotonic(), 0
         status = self._make_last_status()
-        if status is not None and time.monotonic() >= self._resume_at:
+        if status is None:
+            return
+        if time.monotonic() < self._resume_at:
+            self._complain("the last state was not sent: the Trainer's server asks for a pause")
+        else:
             _, problem = self._send(server, status, 0.9 * END_LIMIT_S)
             if problem:
                 self._complain(f"the last state was not taken: the Trainer's server {problem}")
@@ -295,9 +299,6 @@ class TrainerReporter:
             own = self._list_own_metrics(current) if current is not None else []
         if current is None:
             return None
-        if self._rate_round != current.round:
-            self._rate_round, self._last_step = current.round, -1
-            self._rate.clear()
         self._read_page(current.round)
         total, remaining_s = self._figures.total, None
         if total > 0 and self._last_step >= 0:
@@ -329,6 +330,9 @@ class TrainerReporter:
 
     def _read_page(self, round_number: int) -> None:
         """Read what the workers of this round have said; what is damaged leaves what was known."""
+        if self._rate_round != round_number:
+            self._rate_round, self._last_step = round_number, -1
+            self._rate.clear()
         if self._page is None:
             return
         steps = self._page.read_steps()
