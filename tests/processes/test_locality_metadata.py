@@ -12,7 +12,17 @@ from launcher.hardware.metadata_server import NoAnswer, Server
 from launcher.locality import clouds
 from launcher.locality.clouds import CLOUDS, CloudSource
 from launcher.locality.contract import Hints
-from tests.support.network.metadata_servers import Answering, Request, dripping, pages, reply, serving, silence
+from tests.support.network.metadata_servers import (
+    AMAZON_TOKEN,
+    Answering,
+    Request,
+    amazon,
+    dripping,
+    pages,
+    reply,
+    serving,
+    silence,
+)
 
 LIMIT_S = 20.0  # for servers that answer
 SHORT_S = 0.15  # for those that do not
@@ -132,21 +142,11 @@ def test_nonsense_gives_a_reason_and_nothing_else(cloud: str, answer: Answering)
 
 # Amazon
 
-TOKEN = "AQAEAHx0aGUgdG9rZW4tZm9yLXRlc3Rz=="
 PLACES = {"region": "us-west-2", "availability-zone": "us-west-2a", "availability-zone-id": "usw2-az1"}
 
 
-def imds(places: dict[str, str], *, right_token: str = TOKEN) -> Answering:
-    def answer(request: Request) -> list[bytes]:
-        if request.path == "/latest/api/token":
-            asked = request.method == "PUT" and "x-aws-ec2-metadata-token-ttl-seconds" in request.headers
-            return reply(TOKEN) if asked else reply("", 405)
-        if request.headers.get("x-aws-ec2-metadata-token") != right_token:
-            return reply("", 401)
-        place = places.get(request.path.removeprefix("/latest/meta-data/placement/"))
-        return reply("", 404) if place is None else reply(place)
-
-    return answer
+def imds(places: dict[str, str], token: str = AMAZON_TOKEN) -> Answering:
+    return amazon({f"placement/{key}": place for key, place in places.items()}, token)
 
 
 def test_amazon_tells_region_and_zone_and_no_switches() -> None:
@@ -167,18 +167,18 @@ def test_a_placement_group_is_named_and_not_used() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (imds(PLACES, right_token="another"), "the metadata server answers 401 to placement/region"),
+        (imds(PLACES, token="another"), "the metadata server answers 401 to placement/region"),
         (lambda _: reply("", 403), "the metadata server gives no token, it answers 403: it is turned off"),
         (lambda _: reply("two words"), "the metadata server gives a token that is none"),
         (lambda _: reply("a\r\nX-Evil:1"), "the metadata server gives a token that is none"),
-        (lambda request: reply(TOKEN if "token" in request.path else "x" * 300), "placement/region is no name"),
+        (lambda request: reply(AMAZON_TOKEN if "token" in request.path else "x" * 300), "placement/region is no name"),
     ],
 )
 def test_amazon_s_server_refuses_or_rambles(answer: Answering, reason: str) -> None:
     hints, _ = look("aws", answer)
     assert not hints.levels
     assert reason in hints.reason
-    assert TOKEN not in hints.reason
+    assert AMAZON_TOKEN not in hints.reason
 
 
 def test_silence_at_amazon_names_the_hop_limit() -> None:

@@ -68,7 +68,9 @@ def amazon(values: Mapping[str, str | list[Any] | Mapping[str, Any]], token: str
         if request.headers.get("x-aws-ec2-metadata-token") != token:
             return reply("", 401)
         content = values.get(request.path.removeprefix("/latest/meta-data/"))
-        return reply("", 404) if content is None else reply(json.dumps(content), Date=DATE)
+        if content is None:
+            return reply("", 404)
+        return reply(content if isinstance(content, str) else json.dumps(content), Date=DATE)
 
     return answer
 
