@@ -133,8 +133,8 @@ class NodeOutlook(Struct, kw_only=True):
         then, since they may have more.
         """
         ends = [change for change in self.notices.values() if change.notice.ends_node and self.acts]
-        left_s = min((_find_end(change) for change in ends), default=math.inf) - now - KILL_MARGIN_S
-        grace_s = grace_s if left_s <= 0 else min(grace_s, max(GRACE_LEAST_S, left_s))
+        left_s = (_find_end(change) - now - KILL_MARGIN_S for change in ends)
+        grace_s = min(grace_s, max(GRACE_LEAST_S, min((left for left in left_s if left > 0), default=math.inf)))
         return grace_s, min((now + grace_s, *(_find_end(change, takes_least=True) for change in ends)))
 
     def _find_leave_at(self, change: NoticeChange) -> float:

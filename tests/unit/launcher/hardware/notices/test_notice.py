@@ -70,6 +70,11 @@ def test_a_save_ends_before_the_machine_does(left_s: float, grace_s: float) -> N
     assert outlook.limit_save(30.0, 1000.0)[1] == 1000.0 + min(grace_s, left_s)
 
 
+def test_a_time_that_is_past_hides_no_other() -> None:
+    outlook, _ = look(make("over", left_s=-7200.0), make("soon", left_s=20.0))
+    assert outlook.limit_save(30.0, 1000.0)[0] == 18.0
+
+
 def test_a_recommendation_is_only_said() -> None:
     outlook, said = look(make(what="recommends replacing this machine", ends_node=False, left_s=None))
     assert said == ["AWS recommends replacing this machine: this node stays"]
