@@ -15,7 +15,7 @@ is asked for only once the first group has its nodes, since it could take the la
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -23,13 +23,13 @@ from msgspec.structs import replace
 
 from launcher.hosts.ray.bundles import ClusterNode, Demand, describe_shortage
 from launcher.logs.reports.outcome import RunOutcome
+from launcher.observe.sinks.node_demand import DemandHistory, decide_demand
 from rendezvous.errors import EXIT_BUG, EXIT_FAILURE, EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
 
 ASK_AGAIN_S = 1.0  # an actor that could not be reached
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 30.0  # before an agent is started again; doubled while agents end soon
 STEADY_S = 60.0  # an agent that ran for so long has not failed at its start
 CRASHES_MAX = 5  # of agents in one slot, one soon after the other; or starts that failed
-SAY_AFTER_S, SAY_EVERY_S, SAY_EVERY_MAX_S = 5.0, 60.0, 960.0  # of nodes that are missing
 EXCLUDE_AGAIN_S = 5.0  # between two requests for the same bundle
 END_LIMIT_S = 15.0  # beyond the workers' grace, for agents to end once the job has
 _MAIN = 0  # the group of the bundles that the job needs
@@ -147,14 +147,11 @@ class _AgentSlot(Struct):
 
 
 class _Progress(Struct):
-    """`began_at`: of the first step. `short_since`: since when nodes are missing; `say_at`: when to say so next."""
+    """`began_at`: of the first step. `nodes`: how many were wanted and present, and what was said of that."""
 
     began_at: float = math.nan
     main_was_placed: bool = False
-    short_since: float | None = None
-    said_shortage: bool = False
-    say_at: float = math.inf
-    say_every_s: float = SAY_EVERY_S
+    nodes: DemandHistory = DemandHistory()
     empty_since: float | None = None
     stop: StopRequested | None = None
     ends_by: float = math.inf
@@ -165,26 +162,31 @@ class _Progress(Struct):
 # docs/internals/decisions/0053-agents-as-actors-and-a-store-in-the-driver.md
 class AgentPool:
     """`grace_s`: from the stop signal to the kill of workers. `start_limit_s`: for the first agent, `return_limit_s`:
-    for another, once all are lost. All times are seconds of one clock, which `step` gets.
+    for another, once all are lost. All times are seconds of one clock, which `step` gets; `format_moment` makes the
+    time of day of one, for sentences.
     """
 
     def __init__(
-        self, demand: Demand, *, grace_s: float, start_limit_s: float = math.inf, return_limit_s: float = math.inf
+        self,
+        demand: Demand,
+        *,
+        grace_s: float,
+        format_moment: Callable[[float], str],
+        start_limit_s: float = math.inf,
+        return_limit_s: float = math.inf,
     ) -> None:
         self._demand = demand
         self._grace_s = grace_s
         self._start_limit_s, self._return_limit_s = start_limit_s, return_limit_s
         self._slots = [_AgentSlot(index=index) for index in range(demand.most)]
+        self._format_moment = format_moment
         self._now = 0.0
-        self._wall = ""
         self._is_finished = False
         self._job = _Progress()
 
-    def step(
-        self, events: Iterable[PoolEvent], view: ClusterView, now: float, clock: str = ""
-    ) -> tuple[PoolAction, ...]:
-        """Return what to do now. `clock`: the time of day, for sentences."""
-        job, self._now, self._wall = self._job, now, clock
+    def step(self, events: Iterable[PoolEvent], view: ClusterView, now: float) -> tuple[PoolAction, ...]:
+        """Return what to do now."""
+        job, self._now = self._job, now
         job.actions = []
         if math.isnan(job.began_at):
             job.began_at = now
@@ -353,22 +355,18 @@ class AgentPool:
     # --- what people are told ---
 
     def _say_shortage(self, view: ClusterView) -> None:
-        """Say after some seconds how many nodes are missing, and again ever more seldom; and once that none is."""
-        job, present = self._job, sum(slot.phase in ("running", "starting") for slot in self._slots)
+        """Say how many nodes have their agent, once that has lasted, and again ever more seldom; and that all have."""
+        present = sum(slot.phase == "running" for slot in self._slots)
         wanted = sum(slot.phase != "ended" for slot in self._slots)
-        if present >= wanted:
-            if job.said_shortage:
-                self._say(f"{present} of {wanted} nodes are present")
-            job.short_since, job.said_shortage, job.say_at, job.say_every_s = None, False, math.inf, SAY_EVERY_S
-            return
-        if job.short_since is None:
-            job.short_since, job.say_at = self._now, self._now + SAY_AFTER_S
-            self._since = self._wall
-        if self._now >= job.say_at:
-            job.said_shortage = True
-            job.say_at = self._now + job.say_every_s
-            job.say_every_s = min(job.say_every_s * 2, SAY_EVERY_MAX_S)
-            self._say(describe_shortage(self._demand, wanted, present, view.nodes, self._since))
+        decision = decide_demand(self._job.nodes, wanted, present, self._now)
+        self._job.nodes = decision.history
+        if decision.reason and (since := decision.history.below_since) is None:
+            self._say(decision.reason)
+        elif decision.reason:
+            starting = sum(slot.phase == "starting" for slot in self._slots)
+            self._say(
+                describe_shortage(self._demand, wanted, present, starting, view.nodes, self._format_moment(since))
+            )
 
     def _say(self, sentence: str) -> None:
         self._do(Say(sentence))

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from launcher.config.config import Config
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.model.text import format_list
+from launcher.model.text import format_count, format_list
 
 # Kind of device, as --devices has it -> its resource in Ray (_private/accelerators).
 RESOURCES = {
@@ -130,15 +130,15 @@ def format_bundle(bundle: Mapping[str, float], selector: Mapping[str, str]) -> s
     return text + "".join(f" and {key}={condition}" for key, condition in selector.items())
 
 
-def describe_shortage(demand: Demand, wanted: int, present: int, nodes: Sequence[ClusterNode], since: str) -> str:
-    """Return what is wanted and what is there. `wanted`: nodes; `present`: those that have their agent."""
+def describe_shortage(
+    demand: Demand, wanted: int, present: int, starting: int, nodes: Sequence[ClusterNode], since: str
+) -> str:
+    """Return what is wanted and what is there. `present`: nodes whose agent runs."""
     fitting = list_fitting(nodes, demand.bundle, demand.label_selector)
     free = list_fitting(fitting, demand.bundle, demand.label_selector, is_free=True)
+    begun = f", starting {starting}" if starting else ""
     return (
-        f"wanted {_count(wanted)} with {demand}, present {present}, since {since}: of {_count(len(nodes))} in the Ray "
-        f"cluster {len(fitting)} can hold that, and {len(free)} {'is' if len(free) == 1 else 'are'} free"
+        f"wanted {format_count(wanted, 'node')} with {demand}, present {present}{begun}, since {since}: "
+        f"of {format_count(len(nodes), 'node')} in the Ray cluster {len(fitting)} can hold that, and {len(free)} "
+        f"{'is' if len(free) == 1 else 'are'} free"
     )
-
-
-def _count(number: int) -> str:
-    return f"{number} node{'' if number == 1 else 's'}"

@@ -172,6 +172,7 @@ def _make_pool(config: Config, demand: Demand) -> AgentPool:
     return AgentPool(
         demand,
         grace_s=config.shutdown_timeout_s,
+        format_moment=lambda at: format_time(time.time() - (time.monotonic() - at)),
         start_limit_s=math.inf if start_s is None else float(start_s),  # an autoscaler needs longer than a default
         return_limit_s=float(DEFAULTS.rejoin_timeout_s if return_s is None else return_s),
     )
@@ -185,7 +186,7 @@ def _run_pool(
         if (signum := stop_signals.take()) is not None:
             log(f"stopping all agents: {signal.Signals(signum).name}")
             events.append(StopRequested(signum))
-        for action in pool.step(events, cluster.look(), time.monotonic(), format_time(time.time())):
+        for action in pool.step(events, cluster.look(), time.monotonic()):
             if isinstance(action, FinishJob):
                 return action.outcome
             _carry_out(action, cluster, demand, order)

@@ -41,7 +41,7 @@ class Cluster:
 
     def __init__(self, least: int, most: int, nodes: Sequence[str] = "abcdef", **limits: float) -> None:
         demand = Demand(bundle={"GPU": 8}, label_selector={}, least=least, most=most)
-        self.pool = AgentPool(demand, grace_s=2.0, **limits)
+        self.pool = AgentPool(demand, grace_s=2.0, format_moment="at {:g}".format, **limits)
         self.nodes = list(nodes)
         self.placed: dict[int, str] = {}
         self.draining: set[str] = set()
@@ -54,7 +54,7 @@ class Cluster:
         self.now += after_s
         nodes = [ClusterNode(id=name, address=name, resources={"GPU": 8}, labels={}) for name in self.nodes]
         view = ClusterView(nodes=nodes, placed=dict(self.placed), draining=frozenset(self.draining))
-        actions = list(self.pool.step(events, view, self.now, "08:00"))
+        actions = list(self.pool.step(events, view, self.now))
         self.history += actions
         for action in actions:
             if isinstance(action, RequestGroup):
@@ -130,8 +130,7 @@ def test_an_actor_out_of_reach_is_asked_again_and_not_replaced() -> None:
     assert find(again, StartAgent) == []
     assert "does not answer" not in say(again)  # said once
     cluster.step(StartReported(0, 1, "a", "actor"))
-    cluster.step()
-    assert "2 of 2 nodes are present" in say(cluster.history)
+    assert "does not answer" in say(cluster.step(ActorUnreachable(0)))
 
 
 def test_an_agent_begins_where_ray_has_moved_the_bundle_of_a_lost_node() -> None:
@@ -288,16 +287,41 @@ def test_a_group_that_never_fits_is_waited_for_as_long_as_the_option_says() -> N
     assert end.reason == "Ray has not given the job its nodes for 30 s (--start-timeout)"
 
 
-def test_missing_nodes_are_said_after_seconds_and_then_ever_more_seldom() -> None:
+def test_missing_nodes_are_said_once_that_lasts_and_then_ever_more_seldom() -> None:
     cluster = Cluster(3, 3, nodes="ab")
     said = [second for second in range(2000) if "wanted" in say(cluster.step(after_s=1.0))]
-    assert said == [5.0, 65.0, 185.0, 425.0, 905.0, 1865.0]
-    assert "wanted 3 nodes with GPU=8, present 0, since 08:00: of 2 nodes in the Ray cluster 2 can hold that" in say(
-        cluster.history
+    assert said == [10, 130, 370, 850, 1810]
+    assert (
+        "wanted 3 nodes with GPU=8, present 0, since at 101: of 2 nodes in the Ray cluster 2 can hold that, and 2 are "
+        "free" in say(cluster.history)
     )
     cluster.nodes.append("c")
     cluster.place(s0="a", s1="b", s2="c")
-    assert "3 of 3 nodes are present" in say([*cluster.step(), *cluster.step()])
+    cluster.run(0, 1)
+    assert "wanted 3 nodes with GPU=8, present 2, starting 1, since at 101" in say(cluster.step(after_s=1000.0))
+    cluster.step(StartReported(2, 1, "c", "actor"))
+    assert "all of the 3 nodes wanted are here" in say(cluster.step(after_s=30.0))
+
+
+def test_one_more_missing_node_is_said_without_the_long_pause() -> None:
+    cluster = Cluster(1, 3)
+    cluster.place(s0="a")
+    cluster.run(0)
+    cluster.place(s1="b")
+    cluster.run(1)
+    for _ in range(600):
+        cluster.step(after_s=1.0)
+    assert "present 2" in say(cluster.history)
+    cluster.step(ActorDied(1, "Ray reports the node as dead"))
+    del cluster.placed[1]
+    assert any("present 1" in say(cluster.step(after_s=1.0)) for _ in range(15))
+
+
+def test_agents_that_start_in_time_are_not_said_to_be_missing() -> None:
+    cluster = Cluster(2, 2)
+    cluster.place(s0="a", s1="b")
+    cluster.run(0, 1)
+    assert not any(say(cluster.step(after_s=1.0)) for _ in range(60))
 
 
 @pytest.mark.parametrize("code", [-9, 70, 137])

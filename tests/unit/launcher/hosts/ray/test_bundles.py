@@ -111,7 +111,7 @@ def test_a_shortage_says_what_is_wanted_and_what_is_there() -> None:
         ClusterNode(id="d", address="", resources={"CPU": 8}, labels={}),
     ]
     demand = Demand(bundle={"GPU": 8}, label_selector={"rack": "r1"}, least=3, most=3)
-    assert describe_shortage(demand, 3, 1, nodes, "08:00") == (
+    assert describe_shortage(demand, 3, 1, 0, nodes, "08:00") == (
         "wanted 3 nodes with GPU=8 and rack=r1, present 1, since 08:00: of 4 nodes in the Ray cluster 2 can hold that, "
         "and 1 is free"
     )
