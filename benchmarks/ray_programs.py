@@ -2,6 +2,7 @@
 
     ray_programs.py train DIRECTORY     what meshrun starts, a process per node
     ray_programs.py trainer DIRECTORY   a driver with TorchTrainer, 2 to 3 workers of one CPU
+    ray_programs.py forget DIRECTORY    end the actors that Ray Train keeps in a cluster for later jobs
 
 Each worker appends a line per step to `DIRECTORY/steps_<rank>`: the time, the world size, its pid and the step. Rank 0
 saves a checkpoint every 20 steps, and all resume from it.
@@ -76,5 +77,18 @@ def drive_ray_train(directory: Path) -> None:
     ).fit()
 
 
+def end_detached_actors(_: Path) -> None:
+    """End the named actors that outlive their job.
+
+    Ray Train's AutoscalingCoordinator holds what a driver that was stopped had asked for, for up to 180 s, in which the
+    next trainer gets no worker (train/v2/_internal/execution/scaling_policy).
+    """
+    import ray
+
+    ray.init(address=os.environ["RAY_ADDRESS"], _node_ip_address=os.environ["BENCH_HEAD"])
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        ray.kill(ray.get_actor(actor["name"], actor["namespace"]))
+
+
 if __name__ == "__main__":
-    {"train": train_in_own_group, "trainer": drive_ray_train}[sys.argv[1]](Path(sys.argv[2]))
+    {"train": train_in_own_group, "trainer": drive_ray_train, "forget": end_detached_actors}[sys.argv[1]](Path(sys.argv[2]))

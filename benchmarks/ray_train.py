@@ -73,12 +73,16 @@ class Steps:
         return []
 
 
+def make_environment(cluster: RayTestCluster) -> dict[str, str]:
+    """The environment of `ray_programs.py` and of drivers."""
+    return {**cluster.make_environment(), "BENCH_HEAD": HEAD_ADDRESS, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
 @contextlib.contextmanager
 def running(cluster: RayTestCluster, side: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The job's driver, until the block ends."""
     words, variables = SIDES[side]
-    environ = {**cluster.make_environment(), **variables, "BENCH_HEAD": HEAD_ADDRESS, "RAY_TRAIN_V2_ENABLED": "1"}
-    environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+    environ = {**make_environment(cluster), **variables, "RAY_TRAIN_V2_ENABLED": "1"}
     with (directory / "log").open("wb") as log:
         driver = subprocess.Popen(
             [*words, str(directory)], env=environ, cwd=directory, stdout=log, stderr=log, start_new_session=True
@@ -125,6 +129,8 @@ def run_job(cluster: RayTestCluster, side: str) -> dict[str, float]:
             except (TimeoutError, OSError):
                 print((directory / "log").read_text()[-4000:], file=sys.stderr)
                 raise
+    forget = [sys.executable, PROGRAMS, "forget", "."]
+    subprocess.run(forget, env=make_environment(cluster), check=True, timeout=LIMIT_S)
     while len(cluster.nodes) < NODES:
         cluster.add(agent=1)
     time.sleep(PAUSE_S)
@@ -140,7 +146,7 @@ def main(rounds: int, sides: tuple[str, ...], file: Path | None) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no job stays behind
     chosen = sides or tuple(SIDES)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in chosen}
-    with RayTestCluster() as cluster:
+    with RayTestCluster(has_dashboard=True) as cluster:  # which Ray Train asks whether a controller still lives
         for _ in range(NODES):
             cluster.add(agent=1)
         for number in range(rounds):
