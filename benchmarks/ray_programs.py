@@ -91,4 +91,6 @@ def end_detached_actors(_: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"train": train_in_own_group, "trainer": drive_ray_train, "forget": end_detached_actors}[sys.argv[1]](Path(sys.argv[2]))
+    {"train": train_in_own_group, "trainer": drive_ray_train, "forget": end_detached_actors}[sys.argv[1]](
+        Path(sys.argv[2])
+    )

@@ -254,7 +254,7 @@ class AgentPool:
                     if other.phase in ("unplaced", "pausing", "starting"):
                         self._discard(other)
             return
-        if self._job.stop is not None:
+        if self._job.stop is not None or self._job.verdict is not None:
             return
         if slot.is_leaving:
             slot.phase, slot.is_leaving, slot.next_at = "pausing", False, self._now
@@ -311,6 +311,9 @@ class AgentPool:
                 slot.failed_starts = 0
                 self._lose(slot, "Ray has moved its bundle before the agent began")
         for slot in self._slots[least:]:
+            if slot.phase == "ended" and slot.excluded is not None:
+                self._do(RemoveGroup(slot.index))  # others may have the node that it will not use again
+                slot.excluded = None
             if slot.phase in _ACTIVE or slot.phase == "ended":
                 continue
             used = self._list_used(view, slot)
@@ -391,8 +394,14 @@ class AgentPool:
             return
         if job.empty_since is None:
             job.empty_since = now
-        crashed = [slot for slot in self._slots if slot.phase == "pausing" and slot.outcome is not None]
-        is_returning = any(slot.outcome is not None and slot.outcome.exit_code != EXIT_TEMPORARY for slot in crashed)
+        has_left = any(
+            slot.phase == "ended" and max(slot.crashes, slot.failed_starts) < CRASHES_MAX for slot in self._slots
+        )
+        is_returning = any(
+            not has_left if slot.outcome is None else slot.outcome.exit_code != EXIT_TEMPORARY
+            for slot in self._slots
+            if slot.phase == "pausing"
+        )
         if (last := self._find_last_outcome()) is not None and not is_returning:
             self._finish_by(last)
             return

@@ -20,6 +20,7 @@ RESOURCES = {
     "neuron": "neuron_cores", "cpu": "CPU",
 }  # fmt: skip
 _ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "neuron_cores")
+_NODE_ID = "ray.io/node-id"
 _WORDS = {"gpu": "GPU", "xpu": "GPU", "cpu": "CPU", "hpu": "HPU", "npu": "NPU"}  # of --nproc-per-node
 
 
@@ -110,18 +111,25 @@ def list_fitting(
 
 def is_selected(label: str | None, condition: str) -> bool:
     """Whether a label, None where the node has none, meets Ray's condition: v, !v, in(a,b), !in(a,b)."""
+    return (label is not None and label in _list_values(condition)) != condition.startswith("!")
+
+
+def _list_values(condition: str) -> list[str]:
     positive = condition.removeprefix("!")
     values = positive[3:-1].split(",") if positive.startswith("in(") and positive.endswith(")") else [positive]
-    is_among = label is not None and label in [value.strip() for value in values]
-    return is_among != condition.startswith("!")
+    return [value.strip() for value in values]
 
 
 def exclude_nodes(selector: Mapping[str, str], used: Iterable[str]) -> dict[str, str]:
     """Return the selector for a bundle that may not be on the nodes of these ids."""
-    ids = sorted(used)
-    if not ids or "ray.io/node-id" in selector:
+    excluded, condition = set(used), selector.get(_NODE_ID, "!")
+    if not excluded:
         return dict(selector)
-    return {**selector, "ray.io/node-id": f"!in({','.join(ids)})" if len(ids) > 1 else f"!{ids[0]}"}
+    is_chosen, values = not condition.startswith("!"), set(_list_values(condition)) - {""}
+    # "none" is no node's id: the bundle waits, where all that the user chose are in use.
+    ids = sorted(values - excluded) or ["none"] if is_chosen else sorted(values | excluded)
+    text = f"in({','.join(ids)})" if len(ids) > 1 else ids[0]
+    return {**selector, _NODE_ID: text if is_chosen else f"!{text}"}
 
 
 def format_bundle(bundle: Mapping[str, float], selector: Mapping[str, str]) -> str:

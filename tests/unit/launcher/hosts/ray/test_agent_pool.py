@@ -230,6 +230,16 @@ def test_the_job_ends_with_the_verdict_once_every_agent_has_ended() -> None:
     assert get_end(cluster.step(EndReported(0, 3, FAILURE))) == FAILURE
 
 
+def test_nothing_is_said_to_start_again_once_the_job_has_ended() -> None:
+    cluster = Cluster(2, 2)
+    cluster.place(s0="a", s1="b")
+    cluster.run(0, 1)
+    cluster.step(EndReported(1, 3, FAILURE))
+    actions = cluster.step(EndReported(0, -9, None))
+    assert get_end(actions) == FAILURE
+    assert say(actions) == ""
+
+
 def test_an_agent_that_outlives_the_verdict_is_waited_for_with_a_limit() -> None:
     cluster = Cluster(2, 2)
     cluster.place(s0="a", s1="b")
@@ -264,6 +274,32 @@ def test_lost_nodes_do_not_keep_a_job_whose_other_agents_have_left() -> None:
     del cluster.placed[0]
     cluster.step(ActorDied(0, "Ray reports the node as dead"))
     assert get_end(cluster.step(EndReported(1, 143, LEFT))) == LEFT
+
+
+def test_an_agent_that_was_given_up_does_not_end_a_job_whose_lost_nodes_may_come_back() -> None:
+    cluster = Cluster(1, 2, return_limit_s=600.0)
+    cluster.place(s0="a")
+    cluster.run(0)
+    cluster.place(s1="b")
+    for _ in range(agent_pool.CRASHES_MAX):
+        cluster.run(1)
+        cluster.step(EndReported(1, -9, None))
+        cluster.step(after_s=30.0)
+    assert "is not started again" in say(cluster.history)
+    cluster.placed.clear()
+    assert get_end(cluster.step(ActorDied(0, "Ray reports the node as dead"))) is None
+    cluster.place(s0="c")
+    assert find(cluster.step(after_s=30.0), StartAgent) == [StartAgent(0, "c", 1)]
+
+
+def test_a_node_whose_agent_has_left_is_given_back() -> None:
+    cluster = Cluster(1, 2)
+    cluster.place(s0="a")
+    cluster.run(0)
+    cluster.place(s1="b")
+    cluster.run(1)
+    assert find(cluster.step(EndReported(1, 143, LEFT)), RemoveGroup) == [RemoveGroup(1)]
+    assert find(cluster.step(after_s=60.0), RemoveGroup) == []  # once
 
 
 def test_a_job_that_has_lost_all_its_nodes_waits_for_others_with_a_limit() -> None:

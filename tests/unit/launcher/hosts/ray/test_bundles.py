@@ -96,11 +96,26 @@ def test_a_label_meets_a_condition_as_in_ray(label: str | None, condition: str, 
     assert is_selected(label, condition) is is_met
 
 
-def test_nodes_are_excluded_by_their_ids_unless_the_user_chose_some() -> None:
+def test_nodes_are_excluded_by_their_ids() -> None:
     assert exclude_nodes({"a": "b"}, []) == {"a": "b"}
     assert exclude_nodes({"a": "b"}, ["n2", "n1"]) == {"a": "b", "ray.io/node-id": "!in(n1,n2)"}
     assert exclude_nodes({}, ["n1"]) == {"ray.io/node-id": "!n1"}
-    assert exclude_nodes({"ray.io/node-id": "n3"}, ["n1"]) == {"ray.io/node-id": "n3"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "then"),
+    [
+        ("n3", "n3"),
+        ("n1", "none"),  # no node has this id: the bundle waits
+        ("in(n1, n2)", "n2"),
+        ("in(n1,n2,n3)", "in(n2,n3)"),
+        ("!n2", "!in(n1,n2)"),
+        ("!in(n1,n2)", "!in(n1,n2)"),
+    ],
+)
+def test_nodes_are_excluded_among_those_that_the_user_chose(condition: str, then: str) -> None:
+    assert exclude_nodes({"ray.io/node-id": condition}, ["n1"]) == {"ray.io/node-id": then}
+    assert exclude_nodes({"ray.io/node-id": condition}, []) == {"ray.io/node-id": condition}
 
 
 def test_a_shortage_says_what_is_wanted_and_what_is_there() -> None:
