@@ -79,7 +79,7 @@ def test_an_agent_leaves_a_node_before_it_is_taken(cluster: RayTestCluster, tmp_
         assert driver.wait() == 0
 
 
-def test_a_stop_ends_everything_within_three_seconds(cluster: RayTestCluster, tmp_path: Path) -> None:
+def test_a_stop_ends_every_agent_and_worker_before_the_driver(cluster: RayTestCluster, tmp_path: Path) -> None:
     with Driver(cluster, tmp_path, *ONE_EACH) as driver:
         driver.wait_for_world(3)
         os.killpg(driver.process.pid, signal.SIGTERM)

@@ -18,6 +18,7 @@ CALLS = Path(__file__).parent / "programs/calls.py"
     ("what", "line"),
     [
         ("results", "returned {0: (0, 3, 7), 1: (1, 3, 7), 2: (2, 3, 7)}"),
+        ("thread", "returned {0: (0, 3, 7), 1: (1, 3, 7), 2: (2, 3, 7)}"),
         ("twice", "left True REMOVED"),
         ("program", "returned {0: None, 1: None, 2: None}"),
         ("script", "returned {0: None, 1: None, 2: None}"),

@@ -1,9 +1,10 @@
-"""Calls `launcher.hosts.ray.run` and prints what it returned or raised: results, twice, failure, program or script."""
+"""Calls `launcher.hosts.ray.run` and prints what it returned or raised: results, thread, twice, failure, program or script."""
 
 from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from launcher import WorkerFailed
 from launcher.hosts.ray import run
@@ -20,6 +21,9 @@ if __name__ == "__main__":
     options = {"nodes": 3, "nproc": 1, "bundle": {"CPU": 2}}
     if sys.argv[1] == "results":
         print("returned", run(add, 3, 4, **options))
+    elif sys.argv[1] == "thread":
+        with ThreadPoolExecutor(1) as pool:
+            print("returned", pool.submit(run, add, 3, 4, **options).result())
     elif sys.argv[1] == "twice":
         import ray
 
