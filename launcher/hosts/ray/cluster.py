@@ -33,7 +33,7 @@ from rendezvous.stores.addresses import split_address
 
 VERSION_MIN = (2, 51)  # labels in bundles and actors, and all that is used here
 NODES_INTERVAL_S = 2.0  # between two questions for the nodes, and which of them are drained
-PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 1.0  # for the bundles' nodes, soon after a request, and later
+PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 0.5  # for the bundles' nodes, soon after a request, and later
 SOON_S = 30.0
 CONNECT_LIMIT_S = 10.0  # to the address of the cluster
 _ACCELERATORS = ("TPU", "HPU", "NPU", "neuron_cores")  # what an actor has to ask for itself, beside GPU
