@@ -1,7 +1,7 @@
 """A job on Ray by meshrun-ray and by Ray Train: start, worker killed, raylet killed, node added.
 
 All on one cluster, in turns: seconds until rank 0 has logged a step in the world that should follow, of 3 workers (one
-per node), of 3 again, of 2, and of 3. The sides are meshrun, meshrun with --preload torch --standby 1, and Ray Train
+per node), of 3 again, of 2, and of 3. The sides are meshrun, meshrun with --preload and --standby 1, and Ray Train
 with its time-out for the start of a worker group at its default of 60 s and at 15 s. `ray_programs.py` has the job. It
 needs Ray, and is run in the environment of `make slow WHAT=ray`.
 """
@@ -27,18 +27,20 @@ from tests.support.hosts.ray_cluster import HEAD_ADDRESS, RayTestCluster
 PROGRAMS = str(Path(__file__).with_name("ray_programs.py"))
 MESHRUN = [
     *(sys.executable, "-m", "launcher.hosts.ray", "--nnodes", "2:3", "--nproc-per-node", "1", "--bundle", "agent=1"),
-    *("--max-restarts", "99", "--grow-delay", "1"),
+    *("--max-restarts", "99", "--grow-delay", "0"),
 ]
+IMPORTS = "torch,torch._dynamo"  # sklearn, which the job imports too, starts a thread and cannot be forked
 TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 SIDES = {
     "meshrun": ([*MESHRUN, PROGRAMS, "train"], {}),
-    "meshrun warm": ([*MESHRUN, "--preload", "torch", "--standby", "1", PROGRAMS, "train"], {}),
+    "meshrun warm": ([*MESHRUN, "--preload", IMPORTS, "--standby", "1", PROGRAMS, "train"], {}),
     "Ray Train, 60 s": ([sys.executable, PROGRAMS, "trainer"], {}),
     "Ray Train, 15 s": ([sys.executable, PROGRAMS, "trainer"], {TIMEOUT: "15"}),
 }
 EVENTS = ("start", "worker killed", "raylet killed", "node added", "stop")
 NODES = 3
 LIMIT_S = 240.0
+READY_S = 3.0  # between two events, for standby workers to be ready
 DEAD_S = 16.0  # until Ray holds a killed node for dead and gives its bundle another one
 PAUSE_S = 15.0  # between jobs, for Ray to have back what the last one held
 
@@ -46,8 +48,8 @@ PAUSE_S = 15.0  # between jobs, for Ray to have back what the last one held
 class Steps:
     """What rank 0 has logged."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, driver: subprocess.Popen[bytes]) -> None:
+        self._directory, self._driver = directory, driver
 
     def wait(self, world: int, after: float, but_pid: int = 0) -> tuple[float, int]:
         """Wait for a step in a world of this size, later than `after`, by another process. Returns its time and pid."""
@@ -60,8 +62,10 @@ class Steps:
                 if int(size) == world and int(pid) != but_pid:
                     first = next(each for each in self._read(0) if each.split()[2] == pid)
                     return max(after, float(first.split()[0])), int(pid)
+            if self._driver.poll() is not None:
+                break
             time.sleep(0.02)
-        raise TimeoutError(f"no step in a world of {world} within {LIMIT_S:g} s")
+        raise TimeoutError(f"no step in a world of {world}; exit code of the driver: {self._driver.poll()}")
 
     def find_pid(self, rank: int) -> int:
         """The process of a rank's last step."""
@@ -100,24 +104,24 @@ def run_job(cluster: RayTestCluster, side: str) -> dict[str, float]:
     found = {}
     with tempfile.TemporaryDirectory(prefix="job", dir="/tmp") as name:
         directory = Path(name)
-        steps = Steps(directory)
         begun = time.time()
         with running(cluster, side, directory) as driver:
+            steps = Steps(directory, driver)
             try:
                 at, pid = steps.wait(NODES, begun)
                 found["start"] = at - begun
-                time.sleep(3.0)  # for standby workers to be ready
+                time.sleep(READY_S)
                 begun = time.time()
                 os.kill(steps.find_pid(1), signal.SIGKILL)
                 at, pid = steps.wait(NODES, begun, pid)
                 found["worker killed"] = at - begun
-                time.sleep(3.0)
+                time.sleep(READY_S)
                 victim = max(cluster.nodes)
                 begun = time.time()
                 cluster.kill(victim)
                 at, pid = steps.wait(NODES - 1, begun, pid)
                 found["raylet killed"] = at - begun
-                time.sleep(max(3.0, DEAD_S - (time.time() - begun)))
+                time.sleep(max(READY_S, DEAD_S - (time.time() - begun)))
                 begun = time.time()
                 cluster.add(agent=1)
                 at, pid = steps.wait(NODES, begun, pid)
