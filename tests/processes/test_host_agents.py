@@ -7,6 +7,7 @@ import resource
 import secrets
 import select
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,6 +249,21 @@ def test_a_full_disk_leaves_the_list_as_it_was(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
     third.join({}, uses_accelerators=False)
     assert third.name == "host-3"
+
+
+def test_what_a_killed_agent_was_writing_goes_before_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the list has gone, the next agent may be writing its own."""
+    first, second = (HostAgents("run", "host", str(tmp_path / "x.agents")) for _ in range(2))
+    for agents in (first, second):
+        agents.join({}, uses_accelerators=False)
+    assert (tmp_path / "x.agents").stat().st_mode & stat.S_ISVTX, "systemd-tmpfiles would remove it after 10 days"
+    first.leave(is_clean=True)
+    (tmp_path / "x.agents.part").write_bytes(b"[")
+    unlink = os.unlink
+    removed: list[str] = []
+    monkeypatch.setattr(os, "unlink", lambda path: (unlink(path), removed.append(os.path.basename(path))))
+    second.leave(is_clean=True)
+    assert removed == ["x.agents.part", "x.agents"]
 
 
 def test_two_agents_with_one_device_are_refused_with_pid_and_device(host: Host) -> None:

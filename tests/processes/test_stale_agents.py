@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,6 +123,29 @@ def test_a_holder_of_the_lock_that_carries_no_mark_is_found_too(lives: Lives) ->
     kill_all_three(first)
     lives.worker_of(lives.start())
     assert not is_alive(orphan)
+
+
+def test_a_holder_of_the_lock_is_found_below_a_link(tmp_path: Path) -> None:
+    """As where /tmp is a link: the kernel names an open file by its real path."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    folder = str(tmp_path / "link" / "places")
+    place = take_node_lock(RUN, "node", {}, folder=folder)
+    with subprocess.Popen(["sleep", "1000"], pass_fds=(place.descriptor,)) as holder:
+        os.pwrite(place.descriptor, b"0 0".ljust(64), 0)  # its agent has ended
+        os.close(place.descriptor)
+        try:
+            take_node_lock(RUN, "node", {}, folder=folder, limit_s=20.0).release()
+            assert holder.wait(10.0) == -signal.SIGKILL
+        finally:
+            holder.kill()
+
+
+def test_a_lock_is_not_cleaned_away_while_its_agent_runs(lives: Lives) -> None:
+    """systemd-tmpfiles removes files of /tmp that are 10 days old, except those with the sticky bit."""
+    place = lives.take()
+    assert os.fstat(place.descriptor).st_mode & stat.S_ISVTX
+    place.release()
 
 
 KEEPER = """

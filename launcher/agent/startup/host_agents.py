@@ -28,6 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.agent.startup.stale_agents import (
+    FILE_MODE,
     LIMIT_S,
     RETRY_S,
     NodeLock,
@@ -86,6 +87,7 @@ class HostAgents:
         self._run_id = run_id
         self._host = host
         self._path = path
+        self._part = f"{path}.part"  # only the holder of the lock writes it
         self._limit_s = limit_s
 
     @property
@@ -196,6 +198,7 @@ class HostAgents:
             before = list(agents)
             result = change(agents)
             if all(agent.pid == 0 for agent in agents):  # none may return to its name
+                self._discard_part()  # of an agent that was killed; later it may be that of the next list
                 os.unlink(self._path)
             elif agents != before:
                 self._write(agents)
@@ -207,23 +210,25 @@ class HostAgents:
 
     def _write(self, agents: list[HostAgent]) -> None:
         """Replace the file: an agent that is killed meanwhile, or a full disk, leaves the list as it was."""
-        part = f"{self._path}.part"  # only the holder of the lock writes it
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with open(os.open(part, flags, 0o600), "wb") as file:
+            with open(os.open(self._part, flags, FILE_MODE), "wb") as file:
                 file.write(codec.encode(agents))
-            os.replace(part, self._path)
+            os.replace(self._part, self._path)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(part)
+            self._discard_part()
             raise
+
+    def _discard_part(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._part)
 
     def _open(self) -> int:
         """Open and lock the list. Raises TemporaryError if it stays locked: a stopped agent may hold it."""
         deadline = time.monotonic() + self._limit_s
         while True:
             try:
-                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if is_at(self._path, file):

@@ -47,6 +47,8 @@ PATIENCE_S = 0.2
 KEEPER_LIMIT_S = 5.0
 """A keeper needs milliseconds, or 3 s where a process hangs in a driver; a signal continues a stopped one."""
 LOCK_VARIABLE = "LAUNCHER_PLACE"
+FILE_MODE = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
+"""The sticky bit keeps systemd-tmpfiles from removing the file: in /tmp it removes what is 10 days old."""
 _OWNER_SIZE = 64  # of an agent in the file
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 
@@ -87,7 +89,8 @@ def take_node_lock(
     exist after `limit_s`, and UsageError when there is no directory that only this user can write to.
     """
     name = hash_text("\0".join((run_id, node_name, *list_visible_devices(environ))))
-    path = find_lock_path(f"{name}.lock", [folder] if folder else list_lock_dirs())
+    directory, file = os.path.split(find_lock_path(f"{name}.lock", [folder] if folder else list_lock_dirs()))
+    path = os.path.join(os.path.realpath(directory), file)  # as the kernel names it in /proc, where /tmp is a link
     spared = {os.getpid(), *list_ancestors(os.getpid())}
     began = time.monotonic()
     deadline, agentless_since, has_logged = began + limit_s, math.inf, False
@@ -245,7 +248,7 @@ def _lock(path: str) -> int | None:
     A waiting agent keeps nothing open: a process that has the file open counts as one of the agent's.
     """
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_at(path, lock):
