@@ -320,12 +320,13 @@ def parse_short_text(value: Value) -> str:
 def parse_conf(value: Value) -> dict[str, str]:
     """Parse KEY=VALUE,... as a dictionary; also a time without effect has to be one. Passwords are not repeated."""
     conf: dict[str, str] = {}
-    for part in () if value.is_default else value.text.split(","):
-        key, _, text = (piece.strip() for piece in part.partition("="))
-        if key == "password":
-            raise UsageError(f"{value.origin}: a password in the command line can be read by others", PASSWORD_HINT)
+    parts = () if value.is_default else value.text.split(",")
+    rows = [(part.strip(), *(piece.strip() for piece in part.partition("="))) for part in parts]
+    if any(key.lower() == "password" for _, key, _, _ in rows):  # before any other part of the text is shown
+        raise UsageError(f"{value.origin}: a password in the command line can be read by others", PASSWORD_HINT)
+    for part, key, _, text in rows:
         if not key or not text:
-            raise UsageError(f"{value}: {part.strip()!r} is not KEY=VALUE", "write it like timeout=600,read_timeout=60")
+            raise UsageError(f"{value.origin}: {part!r} is not KEY=VALUE", "write it like timeout=600,read_timeout=60")
         if key in _NUMBER_KEYS:
             parse_seconds_text(text, f"{value.origin}: {key}={text}")
         conf[key] = text
