@@ -128,6 +128,8 @@ def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     question = suggest(
         spelling.lstrip("-").replace("_", "-"), {option.name: option.flag for option in (*TABLE, *extra)}
     )
+    if not question and not spelling.startswith("--"):
+        spelling = spelling[:2]  # what follows in -p1234 is a value
     return UsageError(
         f"unknown option {sanitize(spelling)}",
         question or "meshrun -h lists the options; options of the script stand behind its name",

@@ -137,6 +137,7 @@ def test_a_flag_takes_no_value() -> None:
         ("--npoc", "did you mean --nproc-per-node?"),
         ("--nprocs=4", "did you mean --nproc-per-node?"),
         ("--qqqq", "meshrun -h lists the options; options of the script stand behind its name"),
+        ("-nporc-per-node", "did you mean --nproc-per-node?"),
         ("-x", "meshrun -h lists the options; options of the script stand behind its name"),
     ],
 )
@@ -145,6 +146,13 @@ def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> N
         command_line.parse([word, "x.py"])
     assert str(caught.value) == f"unknown option {word.partition('=')[0]}"
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("words", [["-ptoken", "x.py"], ["-p=token", "x.py"], ["--pw=token", "x.py"]])
+def test_a_value_behind_an_unknown_option_is_not_repeated(words: list[str]) -> None:
+    """It may be a password for the script, given before its name."""
+    with pytest.raises(UsageError, match=r"^unknown option (-p|--pw)$"):
+        command_line.parse(words)
 
 
 @pytest.mark.parametrize(
