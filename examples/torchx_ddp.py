@@ -82,7 +82,7 @@ def ddp(
         # A variable of the scheduler's says where the first node is. On that node it is unset or localhost, which the
         # others could not reach; under local_cwd all of them are there.
         first = f'first="$${{{macros.rank0_env}:-localhost}}"'
-        own = 'case "$$first $$TORCHX_JOB_ID" in "localhost local"*) ;; "localhost "*) first="$$(hostname)";; esac'
+        own = 'case "$$first $$TORCHX_JOB_ID" in "localhost local"*) ;; "localhost "*) first="$$(uname -n)";; esac'
         start = f'exec meshrun --rdzv-endpoint "$$first:{rdzv_port}" "$$@"'
         entrypoint, words = "sh", ["-c", f"{first}; {own}; {start}", "meshrun", *words]
     return specs.AppDef(
