@@ -21,7 +21,14 @@ from launcher.hardware.node_binding import NodeBinding
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
 from tests.support.options import resolve
-from tests.support.processes.lock_agents import BEGIN_WORKER, SLEEP, LockAgents, kill_all_three, read_words
+from tests.support.processes.lock_agents import (
+    BEGIN_WORKER,
+    SLEEP,
+    LockAgents,
+    act_after_open,
+    kill_all_three,
+    read_words,
+)
 from tests.support.processes.tree import freeze, is_alive
 from tests.support.waiting import wait_until
 
@@ -349,15 +356,7 @@ def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
 ) -> None:
     first = HostAgents("run", "host", str(tmp_path / "x.agents"))
     first.join({}, uses_accelerators=False)
-    opened = os.open
-
-    def leave_between(*words: object) -> int:
-        found: int = opened(*words)  # type: ignore[arg-type]
-        monkeypatch.undo()
-        first.leave(is_clean=True)
-        return found
-
-    monkeypatch.setattr(os, "open", leave_between)
+    act_after_open(monkeypatch, lambda: first.leave(is_clean=True))
     second = HostAgents("run", "host", str(tmp_path / "x.agents"))
     second.join({}, uses_accelerators=False)
     assert second.name == "host"

@@ -18,7 +18,14 @@ from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_ru
 from launcher.hardware.linux import control_group
 from launcher.model.errors import TemporaryError, UsageError
 from tests.support.network.namespaces import Network, why_no_namespaces
-from tests.support.processes.lock_agents import BEGIN_WORKER, SLEEP, LockAgents, kill_all_three, read_words
+from tests.support.processes.lock_agents import (
+    BEGIN_WORKER,
+    SLEEP,
+    LockAgents,
+    act_after_open,
+    kill_all_three,
+    read_words,
+)
 from tests.support.processes.syscalls import KILL, PIDFD_OPEN, WITHOUT_PIDFDS, refusing
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, is_alive, state
 from tests.support.waiting import wait_until
@@ -383,15 +390,7 @@ def test_a_lock_on_a_file_that_was_taken_away_meanwhile_is_no_place(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = lives.take()
-    opened = os.open
-
-    def leave_between(*words: object) -> int:
-        found: int = opened(*words)  # type: ignore[arg-type]
-        monkeypatch.undo()
-        first.release()
-        return found
-
-    monkeypatch.setattr(os, "open", leave_between)
+    act_after_open(monkeypatch, first.release)
     second = lives.take()
     assert os.path.samestat(os.fstat(second.descriptor), os.stat(second.path))
     second.release()

@@ -162,7 +162,7 @@ class HostAgents:
             log(f"{what}: {there}; taskset gives each agent CPUs of its own")
 
     def leave(self, *, is_clean: bool) -> None:
-        """Note that this agent has ended, and whether nothing is left of it: if something is, its name comes first."""
+        """Note that this agent has ended. Not `is_clean`: something is left of it, so its name is the first to go."""
 
         def change(agents: list[HostAgent]) -> None:
             if self._own in agents:
@@ -183,7 +183,7 @@ class HostAgents:
         agents[:] = [agent for agent in agents if agent.name != self.name]
 
     def _name_agents(self, agents: Sequence[HostAgent]) -> str:
-        """Return the beginning of a sentence: who is."""
+        """Return the beginning of a sentence that says where or what they are."""
         who = format_list([f"{agent.pid} ({agent.name})" for agent in agents], _SHOWN_MAX)
         noun, verb = ("agent", "is") if len(agents) == 1 else ("agents", "are")
         return f"{noun} {who} of {name_run(self._run_id)} {verb}"

@@ -7,7 +7,10 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, kill_family
 
@@ -57,6 +60,19 @@ def read_words(process: subprocess.Popen[str]) -> list[str]:
     line = process.stdout.readline()
     assert line, process.communicate()[1]
     return line.split()
+
+
+def act_after_open(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Let another agent act between the next opening of a file and what follows it."""
+    opened = os.open
+
+    def open_and_act(*words: object) -> int:
+        found: int = opened(*words)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        action()
+        return found
+
+    monkeypatch.setattr(os, "open", open_and_act)
 
 
 def kill_all_three(agent: subprocess.Popen[str]) -> None:
