@@ -45,7 +45,7 @@ def install_shim(directory: str, environ: Mapping[str, str]) -> None:
     has another torchrun, if it cannot be written, or if the shim does not run there.
     """
     if not os.path.isdir(directory):
-        raise UsageError(f"{directory!r} is no directory", f"mkdir -p {_quote(directory)}" if directory else None)
+        raise UsageError(f"{directory!r} is not a directory", f"mkdir -p {_quote(directory)}" if directory else None)
     directory = os.path.abspath(directory)
     path = os.path.join(directory, NAME)
     if _read_owner(path) == "foreign":

@@ -102,8 +102,8 @@ def test_a_directory_that_takes_no_files_is_said(tmp_path: Path, call: Call) -> 
     assert done.code == 2
     assert done.err.startswith("meshctl: error: /proc/torchrun cannot be written: ")
     done = call("meshctl", "install-shim", "not there", cwd=tmp_path)
-    assert done.err == "meshctl: error: 'not there' is no directory\nhint: mkdir -p 'not there'\n"
-    assert call("meshctl", "install-shim", "", cwd=tmp_path).err == "meshctl: error: '' is no directory\n"
+    assert done.err == "meshctl: error: 'not there' is not a directory\nhint: mkdir -p 'not there'\n"
+    assert call("meshctl", "install-shim", "", cwd=tmp_path).err == "meshctl: error: '' is not a directory\n"
 
 
 def test_a_path_of_python_that_is_not_utf_8_is_refused(
