@@ -162,7 +162,7 @@ class HostAgents:
             log(f"{what}: {there}; taskset gives each agent CPUs of its own")
 
     def leave(self, *, is_clean: bool) -> None:
-        """Note that this agent has ended. Not `is_clean`: something is left of it, so its name is the first to go."""
+        """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""
 
         def change(agents: list[HostAgent]) -> None:
             if self._own in agents:
