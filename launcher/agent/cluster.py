@@ -191,10 +191,9 @@ class ClusterMembership(NodeMembership):
                 if found == "wrong" or time.monotonic() >= deadline:
                     raise TemporaryError(str(error), "all nodes may be given another port") from None
             time.sleep(_PAUSE_S)
-        where = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
-        log(
-            f"this agent serves the job's store at {startup.network.endpoints[0]}{where}; if it is lost, the job is lost"
-        )
+        where = startup.network.endpoints[0]
+        alone = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
+        log(f"this agent serves the job's store at {where}{alone}; if it is lost, the job is lost")
         return server
 
     def _open_store(self, run_id: str, node_rank: int | None) -> Store:

@@ -1,4 +1,7 @@
-"""Calls `launcher.hosts.ray.run` and prints what it returned or raised: results, thread, twice, failure, program or script."""
+"""Calls `launcher.hosts.ray.run` and prints what it returned or raised.
+
+The argument says how it is called: results, thread, twice, failure, program or script.
+"""
 
 from __future__ import annotations
 
