@@ -5,16 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.hardware.cloud_firmware import FIRMWARE_SIGNS
-from launcher.hardware.metadata_server import NoAnswer, Server
+from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server
 from launcher.hardware.notices import providers
 from launcher.hardware.notices.notice import Notice
-from launcher.hardware.notices.providers import PROVIDERS, AmazonNotices, AzureNotices, GoogleNotices, NoticeProvider
+from launcher.hardware.notices.providers import (
+    PROVIDERS,
+    AmazonNotices,
+    AzureNotices,
+    GoogleNotices,
+    NoticeProvider,
+    measure_left_s,
+)
 from launcher.hardware.notices.watcher import FAILURES_UNTIL_SAID, PAUSE_MAX_S, NoticeWatcher, make_watcher
 from tests.support.network.metadata_servers import (
     Answering,
@@ -232,6 +241,14 @@ BEGUN = {"EventStatus": "Started", "NotBefore": ""}
 def test_azure_names_what_will_happen(kind: str, ends_node: bool) -> None:
     (notice,) = read(AzureNotices(), azure([{**REBOOT, "EventType": kind}]))
     assert (notice.ends_node, notice.left_s) == (ends_node, 900.0)
+
+
+@pytest.mark.parametrize("day", range(5, 12))
+def test_times_of_every_day_of_the_week_are_read(day: int) -> None:
+    sent_at = datetime(2026, 1, day, 18, tzinfo=timezone.utc)
+    answer = HttpResponse(200, "", {"date": format_datetime(sent_at, usegmt=True)})
+    when = format_datetime(sent_at + timedelta(seconds=900), usegmt=True)
+    assert measure_left_s(when, answer) == 900.0
 
 
 def test_an_event_of_another_machine_is_ignored() -> None:

@@ -316,7 +316,7 @@ def measure_left_s(when: str, answer: HttpResponse) -> float | None:
 def _parse_time(text: str) -> float | None:
     """Return seconds since 1970 of 2026-01-05T18:02:00Z, 21 Jan 2026 09:00:43 GMT, or one with a weekday in front."""
     try:
-        if "T" in text[:11]:
+        if text[10:11] == "T":  # not that of "Tue" or "Thu"
             at = datetime.strptime(text.partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S")
         else:
             at = parsedate_to_datetime(text[:_TEXT_MAX])
