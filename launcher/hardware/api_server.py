@@ -7,7 +7,6 @@ cluster's own authority certifies, and nowhere else: not through a proxy, and no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.hardware.linux.sysfs import FileTree
@@ -23,13 +22,11 @@ HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"  # kubernetes.io/docs/tasks/run-applic
 _PORTS = ("KUBERNETES_SERVICE_PORT_HTTPS", "KUBERNETES_SERVICE_PORT")
 _TOKEN_MAX = 1 << 16
 _OBJECT_MAX = 4 << 20
+_WATCH_SIZE_MAX = 256 << 20
 WATCH_S = 240
 """After which the API server ends a watch, and another begins."""
-_KEEPALIVE = (
-    ("TCP_KEEPIDLE", 30),
-    ("TCP_KEEPINTVL", 10),
-    ("TCP_KEEPCNT", 3),
-)  # a minute, until a lost server is missed
+WATCH_EXTRA_S = 60
+"""For a server that is slow to end it."""
 
 
 def find_address(environ: Mapping[str, str]) -> tuple[str, int]:
@@ -99,40 +96,11 @@ class ApiServer:
 
         Raises NoAnswer with a clause about the server.
         """
-        from http.client import HTTPException, HTTPSConnection
-
-        host, port = self._address
-        context = make_tls_context(f"{self._account}/ca.crt")
-        connection = HTTPSConnection(host, port, timeout=limit_s, context=context)
-        try:
-            connection.connect()
-            opened = connection.sock  # which getresponse takes away, if the server is to close it
-            connection.request("GET", f"{path}&watch=true&timeoutSeconds={WATCH_S}", headers=self._make_headers())
-            response = connection.getresponse()
-            if response.status != 200:
-                raise NoAnswer(f"answers {response.status} to a watch")
-            _keep_alive(opened)
-            while line := response.readline(_OBJECT_MAX):
-                yield parse_object(line.decode(errors="replace"))
-        except TimeoutError:
-            raise NoAnswer(f"does not answer within {limit_s:g} s") from None
-        except HTTPException:
-            raise NoAnswer("answers with something that is no HTTP") from None
-        except OSError as error:
-            raise NoAnswer(f"cannot be asked: {error.strerror or type(error).__name__}") from None
-        finally:
-            connection.close()
+        server = Server(self._address, limit_s, make_tls_context(f"{self._account}/ca.crt"))
+        words = f"{path}&watch=true&timeoutSeconds={WATCH_S}"
+        sizes = {"line_max": _OBJECT_MAX, "size_max": _WATCH_SIZE_MAX}
+        for line in server.stream(words, self._make_headers(), lasts_s=WATCH_S + WATCH_EXTRA_S, **sizes):
+            yield parse_object(line.decode(errors="replace"))
 
     def _make_headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {read_token(f'{self._account}/token')}", "Accept": "application/json"}
-
-
-def _keep_alive(connection: Any) -> None:
-    """Wait for the next event as long as the server is there."""
-    import socket
-
-    connection.settimeout(WATCH_S + 60)
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     import socket
     import ssl
+    from http.client import HTTPResponse
 
 LINK_LOCAL = ("169.254.169.254", 80)
 """The address in every cloud. Tests pass another one to the constructor; no variable sets it, since a variable could
@@ -30,7 +32,9 @@ LIMIT_S = 1.0
 
 SIZE_MAX = 1 << 16
 _HEAD_MAX = 1 << 16
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # a minute in all
 _FLAVOR = "Metadata-Flavor"
+_NO_HTTP = "answers with something that is no HTTP"
 
 
 class NoAnswer(Exception):
@@ -70,25 +74,32 @@ class Server:
         size_max: int = SIZE_MAX,
     ) -> HttpResponse:
         """Return the response, whatever its status; path and headers must be ASCII. Raises NoAnswer."""
-        from http.client import HTTPException
+        with self._describe_errors(), self._connect() as connection:
+            response = self._send(connection, method, path, headers, content, size_max)
+            text = response.read(size_max + 1)
+            if len(text) > size_max:
+                raise NoAnswer(f"answers with more than {size_max >> 10} KiB")
+            if response.length:
+                raise NoAnswer("breaks off within its answer")
+            named = {name.lower(): value for name, value in response.getheaders()}
+            return HttpResponse(response.status, text.decode(), named)
 
-        try:
-            with self._connect() as connection:
-                connection.settimeout(self.require_remaining_s())
-                connection.sendall(self._encode_request(method, path, headers, len(content)) + content)
-                return self._read_response(connection, method, size_max)
-        except TimeoutError:
-            clause = f"does not answer within {self._limit_s:g} s"
-        except ConnectionRefusedError:
-            clause = "refuses connections"
-        except HTTPException:
-            clause = "answers with something that is no HTTP"
-        except OSError as error:  # described without the library's numbers
-            said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
-            clause = f"cannot be asked: {said}"
-        except UnicodeDecodeError:
-            clause = "answers with something that is no text"
-        raise NoAnswer(clause)
+    def stream(
+        self, path: str, headers: Mapping[str, str], *, lasts_s: float, line_max: int, size_max: int
+    ) -> Iterator[bytes]:
+        """Yield lines until the server ends its response, or for `lasts_s` seconds after its head. Raises NoAnswer.
+
+        A server that is lost is missed after a minute. `line_max`, `size_max`: bytes of a line and of all.
+        """
+        with self._describe_errors(), self._connect() as connection:
+            response = self._send(connection, "GET", path, headers, b"", size_max)
+            if response.status != 200:
+                raise NoAnswer(f"answers {response.status} to a watch")
+            _keep_alive(connection)
+            self._deadline = time.monotonic() + lasts_s
+            with suppress(TimeoutError):
+                while line := response.readline(line_max):
+                    yield line
 
     def require_remaining_s(self) -> float:
         """Return the remaining seconds, more than 0. Raises TimeoutError."""
@@ -110,30 +121,54 @@ class Server:
             plain.close()
             raise
 
-    def _encode_request(self, method: str, path: str, headers: Mapping[str, str], size: int) -> bytes:
+    def _send(
+        self,
+        connection: socket.socket,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        content: bytes,
+        size_max: int,
+    ) -> HTTPResponse:
+        """Return the response, of which the head has been read."""
+        from http.client import HTTPResponse
+
         host = self._address[0]
         lines = [f"{method} {path} HTTP/1.1", f"Host: {f'[{host}]' if ':' in host else host}", "Connection: close"]
         if method != "GET":
-            lines.append(f"Content-Length: {size}")
+            lines.append(f"Content-Length: {len(content)}")
         lines += (f"{name}: {value}" for name, value in headers.items())
-        return "\r\n".join((*lines, "", "")).encode("ascii")
-
-    def _read_response(self, connection: socket.socket, method: str, size_max: int) -> HttpResponse:
-        from http.client import HTTPResponse
-
+        connection.settimeout(self.require_remaining_s())
+        connection.sendall("\r\n".join((*lines, "", "")).encode("ascii") + content)
         readable: Any = _LimitedReader(connection, self, _HEAD_MAX + size_max)
         response = HTTPResponse(readable, method=method)
+        response.begin()
+        return response
+
+    @contextmanager
+    def _describe_errors(self) -> Iterator[None]:
+        """Raise NoAnswer for all that a server and the way to it may do."""
+        from http.client import HTTPException
+
         try:
-            response.begin()
-            content = response.read(size_max + 1)
-            headers = {name.lower(): value for name, value in response.getheaders()}
-        finally:
-            response.close()
-        if len(content) > size_max:
-            raise NoAnswer(f"answers with more than {size_max >> 10} KiB")
-        if response.length:
-            raise NoAnswer("breaks off within its answer")
-        return HttpResponse(response.status, content.decode(), headers)
+            yield
+            return
+        except TimeoutError:
+            clause = f"does not answer within {self._limit_s:g} s"
+        except ConnectionRefusedError:
+            clause = "refuses connections"
+        except HTTPException:
+            clause = _NO_HTTP
+        except OSError as error:  # described without the library's numbers
+            said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
+            clause = f"cannot be asked: {said}"
+        except UnicodeDecodeError:
+            clause = "answers with something that is no text"
+        except UnicodeError:  # of the look-up
+            clause = "has an invalid name"
+        except ValueError:  # of a chunk with a negative size; errors of TLS are such, too
+            clause = _NO_HTTP
+        raise NoAnswer(clause)
 
 
 class _LimitedReader(io.RawIOBase):
@@ -157,6 +192,16 @@ class _LimitedReader(io.RawIOBase):
         count = self._connection.recv_into(memoryview(buffer)[: self._bytes_left])
         self._bytes_left -= count
         return count
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel find out whether the other side is still there."""
+    import socket
+
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 AMAZON_OFF = "AWS_EC2_METADATA_DISABLED"

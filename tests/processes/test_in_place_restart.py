@@ -13,8 +13,10 @@ from launcher.agent.startup import in_place_restart
 from launcher.agent.startup.in_place_restart import JobSetPod, RestartWatch, pass_barrier, wait_at_barrier
 from launcher.cli import parse
 from launcher.hardware import api_server
+from launcher.hardware.metadata_server import NoAnswer
 from launcher.model.errors import UsageError
 from tests.support.network.job_sets import JobSets, job_sets
+from tests.support.network.metadata_servers import Request, dripping, reply, serving
 from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -153,7 +155,7 @@ def test_a_watch_that_ends_begins_again_and_its_end_is_noticed(
     pod = JobSetPod({**cluster.environ, "POD_NAME": "train-0"}, str(cluster.root))
     assert wait_at_barrier(pod) == 0
     count = len(cluster.requests)
-    cluster.refusals["GET"] = [500, 410]
+    cluster.refusals["GET"] = [500, 410, 403, 404]
     RestartWatch(pod, 0).start()
     wait_until(lambda: len([one for one in cluster.requests[count:] if "watch=true" in one]) >= 1, LIMIT_S, "a watch")
     cluster.pod_count = 2
@@ -163,3 +165,31 @@ def test_a_watch_that_ends_begins_again_and_its_end_is_noticed(
     wait_until(lambda: ended, LIMIT_S, "the end of this pod")
     assert ended == [(os.getpid(), 15)]
     assert api_server.WATCH_S < 600
+
+
+def test_a_watch_that_drips_is_given_up(cluster: JobSets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_server, "WATCH_S", 0)
+    monkeypatch.setattr(api_server, "WATCH_EXTRA_S", 0.2)
+    made = cluster.certificates
+    head = dripping(b"HTTP/1.1 200 OK\r\nA: b\r\n")
+    body = dripping(b" ")
+
+    def answer(request: Request) -> Iterator[bytes]:
+        if "watch=true" not in request.path:
+            yield from reply(cluster.make_object())
+        elif is_head:
+            yield from head(request)
+        else:
+            yield b"HTTP/1.1 200 OK\r\n\r\n"
+            yield from body(request)
+
+    with serving(answer, (made.server_certificate, made.server_key)) as server:
+        environ = {**cluster.environ, "KUBERNETES_SERVICE_PORT": str(server.address[1]), "POD_NAME": "train-0"}
+        pod = JobSetPod(environ, str(cluster.root))
+        known = pod.read()
+        is_head = False
+        assert list(pod.watch(known)) == [], "a server that does not end its watch is asked again"
+        is_head = True
+        monkeypatch.setattr(in_place_restart, "LIMIT_S", 0.2)
+        with pytest.raises(NoAnswer, match="does not answer within"):
+            list(pod.watch(known))

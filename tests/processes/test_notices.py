@@ -298,6 +298,7 @@ def test_azure_is_only_ever_read() -> None:
         lambda _: reply("", 429, Metadata_Flavor="Google"),
         lambda _: reply("x" * 500_000, Metadata_Flavor="Google"),
         lambda _: [b"SSH-2.0-OpenSSH_9.6\r\n"],
+        lambda _: [b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello"],
         lambda _: [],
     ],
 )  # fmt: skip

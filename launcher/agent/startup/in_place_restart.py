@@ -196,9 +196,12 @@ def _write_next(pod: JobSetPod, found: JobSet) -> int:
     return found.next_attempt
 
 
-def follow(pod: JobSetPod) -> Iterator[JobSet]:
-    """Yield the JobSet now and after each change, for ever; trouble is said when it changes. Raises UsageError."""
-    patience = Patience()
+def follow(pod: JobSetPod, *, bears_refusals: bool = False) -> Iterator[JobSet]:
+    """Yield the JobSet now and after each change, for ever; trouble is said when it changes.
+
+    Raises UsageError, unless refusals are trouble like any other.
+    """
+    patience = Patience(bears_refusals=bears_refusals)
     while True:
         with patience:
             known = pod.read()
@@ -210,9 +213,13 @@ def follow(pod: JobSetPod) -> Iterator[JobSet]:
 
 
 class Patience:
-    """A context in which the API server may not answer: that is said if it is new, and costs a growing pause."""
+    """A context in which the API server may not answer: that is said if it is new, and costs a growing pause.
 
-    def __init__(self) -> None:
+    With `bears_refusals` it may also refuse, with the UsageError of `JobSetPod`.
+    """
+
+    def __init__(self, *, bears_refusals: bool = False) -> None:
+        self._trouble = (NoAnswer, UsageError) if bears_refusals else (NoAnswer,)
         self.reset()
 
     def reset(self) -> None:
@@ -223,11 +230,12 @@ class Patience:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, NoAnswer):
+        if not isinstance(error, self._trouble):
             return False
         if str(error) != self._said:
             self._said = str(error)
-            log(f"--in-place-restart jobset: the API server {error}; asking again")
+            start = "--in-place-restart jobset: the API server " if isinstance(error, NoAnswer) else ""
+            log(f"{start}{error}; asking again")
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         return True
@@ -245,10 +253,9 @@ class RestartWatch:
 
     def _run(self) -> None:
         try:
-            if any(found.is_over(self._attempt) for found in follow(self._pod)):
+            # A server that starts, or a definition that is replaced, refuses for a while what it allowed before.
+            if any(found.is_over(self._attempt) for found in follow(self._pod, bears_refusals=True)):
                 log(f"JobSet {self._pod.name} restarts all pods: attempt {self._attempt} is over, and this node leaves")
                 os.kill(os.getpid(), signal.SIGTERM)
-        except UsageError as error:
-            log(f"{error}; a restart of the JobSet will not be noticed here")
         except Exception as error:  # the job goes on without it
             log(f"a restart of the JobSet will not be noticed here: {describe_bug(error)}")
