@@ -153,6 +153,23 @@ def test_while_a_command_runs_only_the_newest_figures_wait(tmp_path: Path) -> No
     run.requester.close()
 
 
+def test_figures_that_wait_are_dropped_when_another_agent_leads(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    run = Run(f'echo "$NODES_PRESENT" >> {tmp_path}/told; cat {go}')
+    run.pass_time(SETTLE_S + CHECK_S)
+    wait_until(lambda: read(tmp_path) == ["1"], 20, "the first request")
+    run.present = 0
+    run.pass_time(60.0)
+    assert [event.present for event in run.events] == [1, 0]
+    run.present = None  # and the other has told what holds
+    run.pass_time(2 * CHECK_S)
+    go.write_text("")
+    run.requester.close()
+    assert read(tmp_path) == ["1"]
+    assert run.problems == []
+
+
 def test_a_machine_without_the_program_timeout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="--request-nodes true: the program timeout is not on the path"):

@@ -71,6 +71,8 @@ class NodeRequester:
         present = self._count_nodes()
         if present is None:
             self._history = None
+            with self._changed:
+                self._next = None  # the leader has newer figures
             return
         if self._history is None:
             self._history = DemandHistory(is_owed=self._takes_over())
