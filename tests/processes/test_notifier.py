@@ -151,6 +151,16 @@ def test_a_slow_reader_bounds_what_is_kept_and_the_end(monkeypatch: pytest.Monke
     assert said == ["--notify sleep 1000: 3 events are waiting already, and further ones are dropped"]
 
 
+def test_what_is_not_told_at_the_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "END_LIMIT_S", 0.05)
+    monkeypatch.setattr(notifier, "LIMIT_S", 1.0)
+    said: list[str] = []
+    told = make("sleep 1000", said)
+    told.write(END)
+    told.close()
+    assert said == ["--notify sleep 1000: the last events were not told within 0.05 s"]
+
+
 def test_without_the_program_that_bounds_it_a_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="the program timeout is not on the path"):

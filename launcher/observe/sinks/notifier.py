@@ -60,9 +60,11 @@ class Notifier:
             return
         try:
             self._events.put(None, timeout=END_LIMIT_S)
+            self._thread.join(END_LIMIT_S)
         except queue.Full:
-            return
-        self._thread.join(END_LIMIT_S)
+            pass
+        if self._thread.is_alive():
+            self._complain(f"the last events were not told within {END_LIMIT_S:g} s")
 
     def _run(self) -> None:
         while (line := self._events.get()) is not None:
