@@ -86,8 +86,8 @@ def stop_request() -> StopRequest | None:
         return None
     until_s = page.numbers[shared_page.STOP_UNTIL_MS // shared_page.NUMBER_SIZE] / 1000
     reason = ""
-    with suppress(OSError, KeyError, ValueError):  # the descriptor may be closed by now, the numbers stay
-        reason = shared_page.read_reason(int(os.environ[shared_page.VARIABLE].partition(":")[0]), 0)
+    with suppress(OSError, KeyError, ValueError):  # the script has closed the page, or removed its variable
+        reason = shared_page.read_reason(shared_page.find_line(os.environ[shared_page.VARIABLE])[0], 0)
     return StopRequest(reason, max(0.0, until_s - time.clock_gettime(time.CLOCK_BOOTTIME)))
 
 
@@ -174,8 +174,8 @@ def write_claim(kind: int, reason: str) -> bool:
     page = _page if _is_resolved else _resolve_page()
     if page is None:
         return False
-    descriptor = int(os.environ[shared_page.VARIABLE].partition(":")[0])
-    with suppress(OSError):  # without the text the claim still counts
+    with suppress(OSError, KeyError, ValueError):  # without the text the claim still counts
+        descriptor, _ = shared_page.find_line(os.environ[shared_page.VARIABLE])
         os.pwrite(descriptor, shared_page.encode_reason(reason), shared_page.find_reason_offset(page.line))
     page.numbers[(page.line * shared_page.LINE_SIZE + shared_page.CLAIM) // shared_page.NUMBER_SIZE] = kind
     return True
@@ -193,10 +193,9 @@ def _resolve_page() -> WorkerPage | None:
 
 
 def _map_page(name: str, round_text: str) -> WorkerPage | None:
-    """Map the page that `name` describes; raises OSError or ValueError if it is malformed or does not fit the file."""
-    descriptor, device, inode, line = map(int, name.split(":"))
-    found = os.fstat(descriptor)
-    if (found.st_dev, found.st_ino) != (device, inode) or (line + 1) * shared_page.LINE_SIZE > found.st_size:
+    """Map the page that `name` describes, None if it is too small for its line. Raises what `find_line` does."""
+    descriptor, line = shared_page.find_line(name)
+    if (line + 1) * shared_page.LINE_SIZE > os.fstat(descriptor).st_size:
         return None
     import mmap
 

@@ -33,7 +33,7 @@ def report_figures(line: int, round_number: int, total_steps: int | None, metric
             _metrics[key] = format_value(value)[: LENGTH_MAX + 1]
     text = json.dumps({"round": round_number, "metrics": _metrics, **_totals}, ensure_ascii=False)
     with suppress(OSError, KeyError, ValueError):  # the script has closed the page, or removed its variable
-        descriptor = int(os.environ[shared_page.VARIABLE].partition(":")[0])
+        descriptor, _ = shared_page.find_line(os.environ[shared_page.VARIABLE])
         write_figures(descriptor, line, text)
 
 

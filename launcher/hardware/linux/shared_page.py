@@ -152,6 +152,18 @@ def read_reason(descriptor: int, line: int) -> str:
     return os.pread(descriptor, REASON_SIZE, find_reason_offset(line)).rstrip(b"\0").decode(errors="ignore")
 
 
+def find_line(location: str) -> tuple[int, int]:
+    """Return the descriptor and the line that a worker's variable names.
+
+    Raises OSError or ValueError if the page is not there, or another file is by now.
+    """
+    descriptor, device, inode, line = map(int, location.split(":"))
+    found = os.fstat(descriptor)
+    if (found.st_dev, found.st_ino) != (device, inode):
+        raise ValueError(f"{descriptor} is not the page")
+    return descriptor, line
+
+
 # docs/internals/decisions/0023-shared-page-for-stop-and-heartbeat.md
 def make() -> SharedPage | None:
     """Create a page for the processes that are forked from here on; None where the kernel refuses."""

@@ -369,6 +369,28 @@ def test_figures_that_cannot_be_written_are_no_error(board: SharedPage, be: Any)
     assert not progress(2, total_steps=10)
 
 
+def test_another_file_that_took_the_pages_descriptor_is_not_written(
+    board: SharedPage, be: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "_metrics", {})
+    monkeypatch.setattr(figures, "_totals", {})
+    board.begin(2, None)
+    be(board, 0)
+    assert progress(0)
+    kept = os.dup(board.descriptor)
+    with open(tmp_path / "checkpoint", "wb") as other:
+        os.dup2(other.fileno(), board.descriptor)
+        assert progress(1, total_steps=10, metrics={"loss": 1})
+        assert client.write_claim(CLAIM_GIVES_UP, "the loss is infinite"), "the kind is in the memory that both map"
+    assert os.path.getsize(tmp_path / "checkpoint") == 0
+    os.dup2(kept, board.descriptor)
+    os.close(kept)
+    assert board.list_claims() == {0: (CLAIM_GIVES_UP, "")}
+    assert board.read_step() == 1
+    del os.environ[VARIABLE]
+    assert client.write_claim(CLAIM_GIVES_UP, "no variable")
+
+
 @pytest.mark.parametrize("number", [2**64 - 1, 2**53, STEPS_MAX + 1])
 def test_what_cannot_be_a_step_is_none(board: SharedPage, be: Any, number: int) -> None:
     board.begin(2, None)
