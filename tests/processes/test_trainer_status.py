@@ -152,19 +152,24 @@ def test_the_status_holds_the_scripts_words_and_the_runs_own(pod: Pod, page: Sha
     assert pod.said == []
 
 
-def test_a_round_that_failed_at_once_has_no_steps_of_the_round_before(pod: Pod, page: SharedPage) -> None:
-    reporter = pod.make(("127.0.0.1", 1))
-    reporter.write(start()[0])
-    set_step(page, 1, 899)
-    write_figures(page, 1, round=1, total=1000)
-    status = reporter._make_status(0.0)
-    assert status is not None
-    assert status.percentage == 90
-    page.begin(2, None)
-    tell(reporter, [start(2)[0], *finish("failure", "failure", number=2)])
-    last = reporter._make_last_status()
-    assert last is not None
-    assert last.percentage is None
+def test_a_round_that_failed_at_once_has_no_steps_of_the_round_before(
+    pod: Pod, page: SharedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_status, "PAUSE_S", FAR)
+    with pod.serving(accept) as server:
+        reporter = pod.make(server.address)
+        tell(reporter, start())
+        set_step(page, 1, 899)
+        write_figures(page, 1, round=1, total=1000)
+        status = reporter._make_status(0.0)
+        assert status is not None
+        assert status.percentage == 90
+        reporter.write(start(2)[0])
+        assert reporter._make_status(0.0) is None, "the page is that of round 1 until the workers of round 2 start"
+        page.begin(2, None)
+        tell(reporter, finish("failure", "failure", number=2))
+        reporter.close()
+    assert ["progressPercentage" in status for status in statuses(server)] == [False]
 
 
 def test_a_run_that_is_over_at_once_has_its_last_state(pod: Pod) -> None:

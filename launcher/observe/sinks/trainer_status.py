@@ -230,14 +230,16 @@ class TrainerReporter:
             match event:
                 case RoundStarted(ranks=ranks):
                     self._round = event if 0 in ranks else None
-                    self._is_running = self._round is not None
+                    self._is_running = False  # the page still has the steps of the round before
                 case RoundEnded(cause=cause):
                     self._is_running, self._last_cause = False, cause
                 case AgentEnded(verdict=verdict):
                     self._last_verdict = verdict
-                case WorkerStarted() if self._round is not None and self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="trainer-status", daemon=True)
-                    self._thread.start()
+                case WorkerStarted() if self._round is not None:
+                    self._is_running = True
+                    if self._thread is None:
+                        self._thread = threading.Thread(target=self._run, name="trainer-status", daemon=True)
+                        self._thread.start()
 
     def close(self) -> None:
         """Wait a moment for the last state."""
