@@ -105,6 +105,24 @@ def test_what_cannot_be_read_hides_no_interruption(broken: str) -> None:
     assert [notice.key for notice in read(provider, answer)] == ["spot/instance-action"]
 
 
+def test_what_cannot_be_read_beside_an_interruption_is_not_withdrawn() -> None:
+    values: dict[str, Any] = {"events/recommendations/rebalance": {"noticeTime": "2026-01-05T17:59:00Z"}}
+    works = [True]
+
+    def answer(request: Request) -> list[bytes]:
+        return reply("", 503) if "rebalance" in request.path and not works[0] else amazon(values)(request)
+
+    with serving(answer) as server:
+        watcher = watch(AmazonNotices(), server.address)
+        watcher.read_once()
+        works[0] = False
+        values["spot/instance-action"] = SPOT
+        watcher.read_once()
+        assert [(change.notice.key.rpartition("/")[2], change.is_withdrawn) for change in watcher.take_changes()] == [
+            ("rebalance", False), ("instance-action", False),
+        ]  # fmt: skip
+
+
 def test_amazon_recommends_and_announces_maintenance() -> None:
     values = {
         "events/recommendations/rebalance": {"noticeTime": "2026-01-05T17:59:00Z"},
@@ -163,6 +181,7 @@ def test_google_announces_a_preemption_of_no_known_time() -> None:
 
 def test_a_maintenance_event_that_cannot_be_read_hides_no_preemption() -> None:
     values = {"instance/preempted": "FALSE"}
+    event = "TERMINATE_ON_HOST_MAINTENANCE"
 
     def answer(request: Request) -> list[bytes]:
         is_broken = request.path.endswith("maintenance-event")
@@ -173,6 +192,9 @@ def test_a_maintenance_event_that_cannot_be_read_hides_no_preemption() -> None:
         read(provider, answer)
     values["instance/preempted"] = "TRUE"
     assert [notice.key for notice in read(provider, answer)] == ["instance/preempted"]
+    read(provider, google({**values, "instance/maintenance-event": event}))
+    keys = [notice.key for notice in read(provider, answer)]
+    assert keys == ["instance/preempted", f"instance/maintenance-event {event}"], "it is not known to be over"
 
 
 @pytest.mark.parametrize(

@@ -102,25 +102,25 @@ class NodeOutlook(Struct, kw_only=True):
             self.notices.pop(notice.key, None)
         else:
             self.notices[notice.key] = change
-        leave_at = self._find_leave_at(change)
+        is_cause = not change.is_withdrawn and self._find_leave_at(change) < math.inf
         verb, _, rest = notice.what.partition(" ")
         said = f"{self.source} no longer {verb} {rest}" if change.is_withdrawn else f"{self.source} {notice.what}"
         has_time = notice.left_s is not None and notice.ends_node and not change.is_withdrawn
         left = _describe_left(notice.left_s or 0.0) if has_time else ""
         if is_leaving:
             follows = "this node is leaving already"
-        elif change.is_withdrawn or leave_at == math.inf:
+        elif self.leave_at == math.inf:
             only = " (--notices report)" if notice.ends_node and not self.acts and not change.is_withdrawn else ""
             follows = f"this node stays{only}"
-        elif leave_at > now:
-            follows = f"this node leaves in {format_duration(leave_at - now)}"
+        elif self.leave_at > now:
+            follows = f"this node leaves in {format_duration(self.leave_at - now)}"
         else:
             follows = "this node leaves"
         return NoticeUpdate(
             source=self.source,
             what=notice.what,
             state="withdrawn" if change.is_withdrawn else "announced",
-            leaves=not change.is_withdrawn and leave_at < math.inf,
+            leaves=is_cause,
             left_s=-1.0 if notice.left_s is None or not notice.ends_node else round(max(0.0, notice.left_s), 1),
             sentence=f"{said}{left}: {follows}",
         )

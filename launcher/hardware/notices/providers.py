@@ -69,6 +69,7 @@ class AmazonNotices:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._token = ""
+        self._others: list[Notice] = []
         self._scheduled: list[Notice] = []
         self._ahead: set[str] = set()
         self._scheduled_at = -self.SCHEDULED_EVERY_S
@@ -77,11 +78,11 @@ class AmazonNotices:
         server = open_server(LIMIT_S)
         found = self._read_interruption(server)
         try:
-            found += self._read_others(server)
+            self._others = self._read_others(server)
         except NoAnswer:
             if not found:
                 raise
-        return found
+        return [*found, *self._others]
 
     def _read_interruption(self, server: Server) -> list[Notice]:
         answer = self._ask(server, "spot/instance-action")
@@ -164,17 +165,17 @@ class GoogleNotices:
     def __init__(self) -> None:
         self.pause_s = self.WAIT_S
         self._etag = ""
+        self._maintenance = ""
 
     def read(self, open_server: OpenServer) -> list[Notice]:
         asked_at = time.monotonic()
         wait = f"?wait_for_change=true&timeout_sec={self.WAIT_S:g}&last_etag={self._etag}" if self._etag else ""
         preempted = self._ask(open_server(self.WAIT_S + LIMIT_S), "instance/preempted", wait)
         try:
-            maintenance = self._ask(open_server(LIMIT_S), "instance/maintenance-event")
+            self._maintenance = self._ask(open_server(LIMIT_S), "instance/maintenance-event")
         except NoAnswer:  # which does not hide a preemption
             if preempted != "TRUE":
                 raise
-            maintenance = ""
         # A server that does not wait, as GKE's may not, is asked as seldom as one that does.
         self.pause_s = 0.1 if time.monotonic() - asked_at > self.WAIT_S / 2 else self.WAIT_S
         found = []
@@ -189,13 +190,13 @@ class GoogleNotices:
             )
         elif preempted not in ("", "FALSE"):
             raise NoAnswer(f"says that instance/preempted is {sanitize(preempted[:_TEXT_MAX])}")
-        if maintenance not in ("", "NONE"):
-            event = sanitize(maintenance[:_TEXT_MAX])
+        if self._maintenance not in ("", "NONE"):
+            event = sanitize(self._maintenance[:_TEXT_MAX])
             found.append(
                 Notice(
                     key=f"instance/maintenance-event {event}",
                     what=f"announces host maintenance ({event})",
-                    ends_node=maintenance == "TERMINATE_ON_HOST_MAINTENANCE",
+                    ends_node=self._maintenance == "TERMINATE_ON_HOST_MAINTENANCE",
                     least_s=self.MAINTENANCE_LEAST_S,
                 )
             )

@@ -114,6 +114,15 @@ def test_of_several_notices_the_first_makes_the_node_leave() -> None:
     assert outlook.reason == "AWS announces its end"
 
 
+def test_a_node_that_leaves_because_of_another_notice_is_not_said_to_stay() -> None:
+    outlook, said = look(make("reboot", 600.0, what="announces a reboot"), make(left_s=None, ends_node=False))
+    assert said[1] == "AWS announces a spot interruption: this node leaves in 7 min"
+    outlook.take(read(make("other", 3600.0)), 1000.0, is_leaving=False)
+    update = outlook.take(read(make("other", 3600.0), is_withdrawn=True), 1060.0, is_leaving=False)
+    assert update.sentence == "AWS no longer announces a spot interruption: this node leaves in 6 min"
+    assert not update.leaves
+
+
 def test_only_what_is_new_moved_or_gone_is_a_change() -> None:
     kept, moved, gone = make("kept"), make("moved", when="18:00"), make("gone")
     later = make("moved", 200.0, when="18:05")
