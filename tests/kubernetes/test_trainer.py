@@ -85,13 +85,23 @@ def test_a_mistake_is_found(kind: str, change: Any, template: Any) -> None:
     assert complain(one)
 
 
+def test_two_releases_share_no_object(template: Any) -> None:
+    first, second = (
+        {(kind, name, one["metadata"].get("namespace")) for (kind, name), one in found.items()}
+        for found in (template(), template("name=own", namespace="other"))
+    )
+    assert first & second == set()
+
+
 def test_values_reach_what_they_name(template: Any) -> None:
     found = template(
         "name=own", "image=r/i:2", "nodes.min=3", "nodes.max=9", "podMonitor.enabled=false", namespace="other"
     )
     assert ("PodMonitor", "meshrun") not in found
     assert found["StatefulSet", "etcd"]["metadata"]["namespace"] == "other"
-    assert found["ClusterRoleBinding", "meshrun-node-labels"]["subjects"][0]["namespace"] == "other"
+    binding = found["ClusterRoleBinding", "own-node-labels"]
+    assert binding["subjects"][0]["namespace"] == "other"
+    assert ("ClusterRole", binding["roleRef"]["name"]) in found
     spec = found["ClusterTrainingRuntime", "own"]["spec"]
     container = find_container(spec)
     assert (spec["mlPolicy"]["numNodes"], container["image"]) == (9, "r/i:2")
