@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.startup import in_place_restart
-from launcher.agent.startup.in_place_restart import JobSetPod, RestartWatch, pass_barrier, wait_at_barrier
+from launcher.agent.startup.in_place_restart import JobSet, JobSetPod, RestartWatch, pass_barrier, wait_at_barrier
 from launcher.cli import parse
 from launcher.hardware import api_server
 from launcher.hardware.metadata_server import NoAnswer
@@ -193,3 +194,23 @@ def test_a_watch_that_drips_is_given_up(cluster: JobSets, monkeypatch: pytest.Mo
         monkeypatch.setattr(in_place_restart, "LIMIT_S", 0.2)
         with pytest.raises(NoAnswer, match="does not answer within"):
             list(pod.watch(known))
+
+
+def test_events_in_chunks_are_seen_as_they_come(cluster: JobSets) -> None:
+    may_end = threading.Event()
+    event = json.dumps({"type": "MODIFIED", "object": cluster.make_object()}).encode() + b"\n"
+
+    def answer(request: Request) -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for part in (event, event[:20], event[20:]):
+            yield b"%x\r\n%s\r\n" % (len(part), part)
+        may_end.wait(LIMIT_S)
+        yield b"0\r\n\r\n"
+
+    made = cluster.certificates
+    with serving(answer, (made.server_certificate, made.server_key)) as server:
+        environ = {**cluster.environ, "KUBERNETES_SERVICE_PORT": str(server.address[1]), "POD_NAME": "train-0"}
+        found = JobSetPod(environ, str(cluster.root)).watch(JobSet())
+        assert [next(found).restarts_in_place for _ in range(2)] == [True, True]
+        may_end.set()
+        assert list(found) == []
