@@ -1,6 +1,6 @@
 """The figures of a training that `progress` reports besides the step: how many steps there are, and metrics.
 
-They go into the shared page as JSON, whole with each call, and nobody is woken: the agent that reports progress reads
+They go into the shared page as JSON, whole with each call, and wake no process: the agent that reports progress reads
 them every few seconds. Texts and their number are cut here to one more than a reader takes, so that it can say so.
 """
 

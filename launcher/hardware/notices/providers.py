@@ -2,7 +2,7 @@
 
 A class for each cloud reads all notices that hold now. A notice that is not among them any more was withdrawn, or is
 over. Everything that a server sends is foreign: what is not understood raises NoAnswer, and its texts are cut and
-cleaned before anybody sees them.
+cleaned before they are shown.
 
 Oracle has no such class: its metadata server says nothing of a preemption, only the Events service of the tenancy does,
 two minutes before ("Tracking Instance Preemption Events" in Oracle's documentation of preemptible instances). What gets
@@ -38,7 +38,7 @@ OpenServer = Callable[[float], Server]
 NOTICES_MAX = 50
 """Of one answer; an event of Azure's concerns one machine or a few, and no machine has many."""
 _TEXT_MAX = 80
-_LEFT_MAX_S = 400 * 86400.0  # further away is a typing error of somebody's
+_LEFT_MAX_S = 400 * 86400.0  # further away is a typing error
 
 
 class NoticeProvider(Protocol):
@@ -292,7 +292,7 @@ _OVER = ", for a time that is past"
 
 
 def _is_over(key: str, left_s: float | None, ahead: set[str]) -> bool:
-    """Whether a reboot was due before anybody here has heard of it. `ahead`: the keys of those announced in time.
+    """Whether a reboot was due before this agent has read of it. `ahead`: the keys of those announced in time.
 
     Such events stay in the list for some minutes after the reboot. The agent that is started then must not leave
     because of the reboot that it was started by.

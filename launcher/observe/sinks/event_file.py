@@ -137,7 +137,7 @@ class EventFile:
         room.register(self._descriptor, select.POLLOUT)
         try:
             while data:
-                room.poll()  # stdout may be non-blocking, as whoever shares it has made it
+                room.poll()  # stdout may be non-blocking, if another process that shares it has made it so
                 with suppress(BlockingIOError):
                     data = data[os.write(self._descriptor, data) :]
         except OSError as error:
