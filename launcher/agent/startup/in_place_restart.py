@@ -196,12 +196,12 @@ def _write_next(pod: JobSetPod, found: JobSet) -> int:
     return found.next_attempt
 
 
-def follow(pod: JobSetPod, *, bears_refusals: bool = False) -> Iterator[JobSet]:
+def follow(pod: JobSetPod, *, retries_refusals: bool = False) -> Iterator[JobSet]:
     """Yield the JobSet now and after each change, for ever; trouble is said when it changes.
 
-    Raises UsageError, unless refusals are trouble like any other.
+    Raises UsageError, unless refusals are retried like other trouble.
     """
-    patience = Patience(bears_refusals=bears_refusals)
+    patience = Patience(retries_refusals=retries_refusals)
     while True:
         with patience:
             known = pod.read()
@@ -215,11 +215,11 @@ def follow(pod: JobSetPod, *, bears_refusals: bool = False) -> Iterator[JobSet]:
 class Patience:
     """A context in which the API server may not answer: that is said if it is new, and costs a growing pause.
 
-    With `bears_refusals` it may also refuse, with the UsageError of `JobSetPod`.
+    `retries_refusals`: it may also refuse, by the UsageError of `JobSetPod`.
     """
 
-    def __init__(self, *, bears_refusals: bool = False) -> None:
-        self._trouble = (NoAnswer, UsageError) if bears_refusals else (NoAnswer,)
+    def __init__(self, *, retries_refusals: bool = False) -> None:
+        self._trouble = (NoAnswer, UsageError) if retries_refusals else (NoAnswer,)
         self.reset()
 
     def reset(self) -> None:
@@ -254,7 +254,7 @@ class RestartWatch:
     def _run(self) -> None:
         try:
             # A server that starts, or a definition that is replaced, refuses for a while what it allowed before.
-            if any(found.is_over(self._attempt) for found in follow(self._pod, bears_refusals=True)):
+            if any(found.is_over(self._attempt) for found in follow(self._pod, retries_refusals=True)):
                 log(f"JobSet {self._pod.name} restarts all pods: attempt {self._attempt} is over, and this node leaves")
                 os.kill(os.getpid(), signal.SIGTERM)
         except Exception as error:  # the job goes on without it
