@@ -168,6 +168,20 @@ def test_a_watch_that_ends_begins_again_and_its_end_is_noticed(
     assert api_server.WATCH_S < 600
 
 
+def test_a_refusal_of_what_was_allowed_before_is_asked_again(
+    cluster: JobSets, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(api_server, "WATCH_S", 0)
+    monkeypatch.setattr(api_server, "WATCH_EXTRA_S", 0.05)
+    first = PodThread(cluster, "train-0")
+    wait_until(lambda: "train-0" in cluster.attempts, LIMIT_S, "its attempt")
+    cluster.refusals["GET"] = [403, 404, 403, 404]
+    wait_until(lambda: not cluster.refusals["GET"], LIMIT_S, "all refusals")
+    assert PodThread(cluster, "train-1").pass_barrier() == 0
+    assert first.pass_barrier() == 0
+    assert "the API server answers 40" in capfd.readouterr().err
+
+
 def test_a_watch_that_drips_is_given_up(cluster: JobSets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_server, "WATCH_S", 0)
     monkeypatch.setattr(api_server, "WATCH_EXTRA_S", 0.2)

@@ -109,6 +109,7 @@ class JobSetPod:
                     f"metadata.annotations['jobset.sigs.k8s.io/jobset-name'] and {POD_NAME} from metadata.name",
                 )
         self.name = environ[JOBSET_NAME]
+        self._allowed: set[str] = set()
         try:
             self._server = ApiServer(environ, root)
             namespace = self._server.read_namespace()
@@ -118,7 +119,10 @@ class JobSetPod:
         self._pod_path = f"/api/v1/namespaces/{namespace}/pods/{environ[POD_NAME]}"
 
     def read(self) -> JobSet:
-        """Return the JobSet now. Raises NoAnswer, and UsageError for what waiting cannot fix."""
+        """Return the JobSet now. Raises NoAnswer, and UsageError for what waiting cannot fix.
+
+        What was allowed before is not refused for good: that raises NoAnswer.
+        """
         return _decode(self._require(self._server.ask(f"{self._set_path}/{self.name}", LIMIT_S), "read its JobSet"))
 
     def watch(self, known: JobSet) -> Iterator[JobSet]:
@@ -131,20 +135,23 @@ class JobSetPod:
             yield _decode(event.get("object"))
 
     def write_attempt(self, attempt: int) -> None:
-        """Write the attempt of this pod. Raises NoAnswer, and UsageError for what waiting cannot fix."""
+        """Write the attempt of this pod. Raises as `read`."""
         content = codec.encode({"metadata": {"annotations": {ATTEMPT_KEY: str(attempt)}}})
         kind = "application/merge-patch+json"
         answer = self._server.ask(self._pod_path, LIMIT_S, method="PATCH", content=content, content_type=kind)
         self._require(answer, "write an annotation of its pod")
 
     def _require(self, answer: HttpResponse, what: str) -> dict[str, object]:
-        if answer.status == 403:
+        # A server that starts, or a definition that is replaced, refuses for a while what it allowed before.
+        is_new = what not in self._allowed
+        if answer.status == 403 and is_new:
             raise UsageError(f"--in-place-restart jobset: the API server does not let this pod {what}: {_ROLE}")
-        if answer.status == 404:
+        if answer.status == 404 and is_new:
             hint = f"see {JOBSET_NAME} and {POD_NAME}, and whether JobSet is installed"
             raise UsageError(f"--in-place-restart jobset: the API server knows none, asked to {what}", hint)
         if answer.status != 200:
             raise NoAnswer(f"answers {answer.status}, asked to {what}")
+        self._allowed.add(what)
         return parse_object(answer.text)
 
 
@@ -196,12 +203,9 @@ def _write_next(pod: JobSetPod, found: JobSet) -> int:
     return found.next_attempt
 
 
-def follow(pod: JobSetPod, *, retries_refusals: bool = False) -> Iterator[JobSet]:
-    """Yield the JobSet now and after each change, for ever; trouble is said when it changes.
-
-    Raises UsageError, unless refusals are retried like other trouble.
-    """
-    patience = Patience(retries_refusals=retries_refusals)
+def follow(pod: JobSetPod) -> Iterator[JobSet]:
+    """Yield the JobSet now and after each change, for ever; trouble is said when it changes. Raises UsageError."""
+    patience = Patience()
     while True:
         with patience:
             known = pod.read()
@@ -213,13 +217,9 @@ def follow(pod: JobSetPod, *, retries_refusals: bool = False) -> Iterator[JobSet
 
 
 class Patience:
-    """A context in which the API server may not answer: that is said if it is new, and costs a growing pause.
+    """A context in which the API server may not answer: that is said if it is new, and costs a growing pause."""
 
-    `retries_refusals`: it may also refuse, by the UsageError of `JobSetPod`.
-    """
-
-    def __init__(self, *, retries_refusals: bool = False) -> None:
-        self._trouble = (NoAnswer, UsageError) if retries_refusals else (NoAnswer,)
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -230,12 +230,11 @@ class Patience:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, self._trouble):
+        if not isinstance(error, NoAnswer):
             return False
         if str(error) != self._said:
             self._said = str(error)
-            start = "--in-place-restart jobset: the API server " if isinstance(error, NoAnswer) else ""
-            log(f"{start}{error}; asking again")
+            log(f"--in-place-restart jobset: the API server {error}; asking again")
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         return True
@@ -253,8 +252,7 @@ class RestartWatch:
 
     def _run(self) -> None:
         try:
-            # A server that starts, or a definition that is replaced, refuses for a while what it allowed before.
-            if any(found.is_over(self._attempt) for found in follow(self._pod, retries_refusals=True)):
+            if any(found.is_over(self._attempt) for found in follow(self._pod)):
                 log(f"JobSet {self._pod.name} restarts all pods: attempt {self._attempt} is over, and this node leaves")
                 os.kill(os.getpid(), signal.SIGTERM)
         except Exception as error:  # the job goes on without it
