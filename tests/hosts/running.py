@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 STEPS = Path(__file__).parent / "programs/steps.py"
 LIMIT_S = 120.0  # for what Ray does on a busy machine
-AGENT = "launcher.hosts.agent_process"
+AGENT = "launcher.calls.agent"
 _ESCAPES = re.compile(r"\x1b\[\d*m")
 
 

@@ -35,7 +35,7 @@ INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name wh
 BORDERS = {
     # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
-    "launcher.hosts.agent_process": 1, "launcher.hosts.ray": 1, "launcher.hosts.ray.main": 2,
+    "launcher.hosts.ray": 1, "launcher.hosts.ray.main": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
     "launcher.agent.build": 5, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,

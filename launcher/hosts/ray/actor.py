@@ -112,10 +112,10 @@ class AgentActor:
         except Exception as error:  # the driver has to learn of any
             self._error = error
         finally:
+            if directory:  # before the driver learns of the end, and kills this process
+                shutil.rmtree(directory, ignore_errors=True)
             self._has_started.set()
             self._has_ended.set()
-            if directory:
-                shutil.rmtree(directory, ignore_errors=True)
 
     def _prepare(self, order: AgentOrder, directory: str) -> tuple[list[str], dict[str, str]]:
         import ray
@@ -139,7 +139,7 @@ class AgentActor:
             environment[CALL_VARIABLE] = directory
             program = (*make_python_command("launcher.calls.bootstrap"), order.function)
             words += ["--no-python", "--", *(word.replace("$", "$$") for word in program)]
-        return [*make_python_command("launcher.hosts.agent_process"), str(os.getpid()), *words], environment
+        return [*make_python_command("launcher.calls.agent"), str(os.getpid()), directory, *words], environment
 
 
 def make_node_name(node: str, number: int) -> str:
