@@ -1,4 +1,4 @@
-"""A restart of Ray's control service, which has to keep its state in a database for that, while a job runs."""
+"""Ray's control service restarts, for which it has to keep its state in a database, or hangs, while a job runs."""
 
 from __future__ import annotations
 
@@ -57,3 +57,19 @@ def test_a_restart_of_the_control_service_does_not_end_a_job(redis: str, tmp_pat
             assert new.number in {find_number(cluster, worker) for worker in again}
             driver.finish()
             assert driver.wait() == 0
+
+
+def test_a_job_is_stopped_though_the_control_service_hangs(tmp_path: Path) -> None:
+    with RayTestCluster() as cluster:
+        cluster.add()
+        with Driver(cluster, tmp_path, "--nproc-per-node=1", "--max-restarts=9") as driver:
+            (worker,) = driver.wait_for_world(1)
+            cluster.pause_gcs(True)
+            try:
+                os.kill(worker["pid"], signal.SIGKILL)
+                driver.wait_for_world(1, find_round([worker]))
+                driver.process.send_signal(signal.SIGTERM)
+                assert driver.wait(60) == 128 + signal.SIGTERM
+                assert not driver.list_processes()
+            finally:
+                cluster.pause_gcs(False)

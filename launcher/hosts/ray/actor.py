@@ -66,11 +66,10 @@ class AgentActor:
     def __repr__(self) -> str:
         return self._name
 
-    def start(self, order: AgentOrder) -> tuple[int, str, str]:
-        """Start the agent, if it does not run yet; return its pid, this node's id and the actor's."""
+    def start(self, order: AgentOrder) -> str:
+        """Start the agent, if it does not run yet; return this node's id."""
         import ray
 
-        here = ray.get_runtime_context()
         if self._thread is None:
             # Ray may have put this call into any thread: this one has to be ours.
             self._thread = threading.Thread(target=self._run, args=(order,), name="agent", daemon=True)
@@ -78,8 +77,8 @@ class AgentActor:
         self._has_started.wait()
         if self._error is not None:
             raise self._error
-        assert self._child is not None
-        return self._child.pid, here.get_node_id(), here.get_actor_id() or ""
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
 
     def wait(self) -> AgentEnd | None:
         """Wait until the agent has ended; None if it still runs after a minute."""

@@ -43,9 +43,7 @@ _ACTIVE = ("starting", "running", "unreachable")
 
 class StartReported(Struct, frozen=True):
     slot: int
-    pid: int
     node: str
-    actor: str
 
 
 class EndReported(Struct, frozen=True):
@@ -147,10 +145,13 @@ class _AgentSlot(Struct):
 
 
 class _Progress(Struct):
-    """`began_at`: of the first step. `nodes`: how many were wanted and present, and what was said of that."""
+    """`began_at`: of the first step. `has_run`: whether any agent has run. `nodes`: how many were wanted and present,
+    and what was said of that. `empty_since`: since when no agent has run, None while one does.
+    """
 
     began_at: float = math.nan
     main_was_placed: bool = False
+    has_run: bool = False
     nodes: DemandHistory = DemandHistory()
     empty_since: float | None = None
     stop: StopRequested | None = None
@@ -213,7 +214,9 @@ class AgentPool:
         if slot.phase not in _ACTIVE:
             return  # of an actor that was discarded
         if isinstance(event, StartReported):
-            slot.phase, slot.node, slot.failed_starts = "running", event.node, 0
+            slot.phase, slot.node, slot.failed_starts, self._job.has_run = "running", event.node, 0, True
+            if slot.is_leaving or self._job.stop is not None:
+                self._do(StopAgent(slot.index))  # again: its node could not be reached, and the first may be lost
         elif isinstance(event, EndReported):
             self._end(slot, event)
         elif isinstance(event, ActorUnreachable):
@@ -228,7 +231,7 @@ class AgentPool:
             self._job.ends_by = self._now  # asked again: without waiting for agents
             return
         self._job.stop = event
-        self._job.ends_by = self._now + self._grace_s + END_LIMIT_S
+        self._job.ends_by = min(self._job.ends_by, self._now + self._grace_s + END_LIMIT_S)
         for slot in self._slots:
             if slot.phase == "running":
                 self._do(StopAgent(slot.index))
@@ -363,13 +366,14 @@ class AgentPool:
         wanted = sum(slot.phase != "ended" for slot in self._slots)
         decision = decide_demand(self._job.nodes, wanted, present, self._now)
         self._job.nodes = decision.history
-        if decision.reason and (since := decision.history.below_since) is None:
-            self._say(decision.reason)
-        elif decision.reason:
+        since = decision.history.below_since
+        if decision.reason and since is not None:
             starting = sum(slot.phase == "starting" for slot in self._slots)
             self._say(
                 describe_shortage(self._demand, wanted, present, starting, view.nodes, self._format_moment(since))
             )
+        elif decision.reason:
+            self._say(decision.reason)
 
     def _say(self, sentence: str) -> None:
         self._do(Say(sentence))
@@ -389,11 +393,22 @@ class AgentPool:
             if not active or now >= job.ends_by:
                 self._finish_by(job.verdict or self._make_stopped(len(active)))
             return
-        if active:
+        if any(slot.phase != "starting" for slot in active):
             job.empty_since = None
             return
-        if job.empty_since is None:
-            job.empty_since = now
+        since = now if job.empty_since is None else job.empty_since
+        job.empty_since = since
+        since = max([since, *(slot.started_at for slot in active)])
+        if not active:
+            self._finish_if_all_left()
+        limit_s = self._return_limit_s if job.has_run else self._start_limit_s
+        if not self._is_finished and now >= since + limit_s:
+            missing = "no node has come back" if job.has_run else "Ray has not given the job its nodes"
+            option = "--rejoin-timeout" if job.has_run else "--start-timeout"
+            sentence = f"{'no agent has started' if active else missing} for {limit_s:g} s ({option})"
+            self._finish_by(RunOutcome(exit_code=EXIT_TEMPORARY, reason=sentence))
+
+    def _finish_if_all_left(self) -> None:
         has_left = any(
             slot.phase == "ended" and max(slot.crashes, slot.failed_starts) < CRASHES_MAX for slot in self._slots
         )
@@ -404,14 +419,6 @@ class AgentPool:
         )
         if (last := self._find_last_outcome()) is not None and not is_returning:
             self._finish_by(last)
-            return
-        has_begun = job.main_was_placed and any(slot.started_at for slot in self._slots)
-        limit_s = self._return_limit_s if has_begun else self._start_limit_s
-        if now >= job.empty_since + limit_s:
-            what = "no node has come back" if has_begun else "Ray has not given the job its nodes"
-            option = "--rejoin-timeout" if has_begun else "--start-timeout"
-            sentence = f"{what} for {limit_s:g} s ({option})"
-            self._finish_by(RunOutcome(exit_code=EXIT_TEMPORARY, reason=sentence))
 
     def _make_stopped(self, left: int) -> RunOutcome:
         assert self._job.stop is not None

@@ -1,7 +1,8 @@
 """Every call of Ray's that the driver makes, in one place: groups of bundles, actors in them, and what became of them.
 
-Only here and in `actor` is ray imported. An answer that does not come (Ray's GCS restarts) or a function that another
-version lacks changes nothing: the last answer counts until there is a new one.
+Only here and in `actor` is ray imported. Most calls need Ray's control service, the GCS, and block while it is away,
+some for ever where its machine hangs. So a thread makes them, and the last answer counts until there is a new one.
+Calls of actors need no GCS: the driver starts no agent meanwhile, but stops agents and learns of their ends as always.
 
 Two functions are private to Ray: nothing public tells which nodes are about to be taken, which Ray Train asks the same
 way, or what is free on each node. Without the first a planned removal is a loss like any other, without the second a
@@ -10,12 +11,16 @@ shortage is described by what nodes have.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from launcher.hosts.ray.actor import AgentActor, AgentEnd, AgentOrder, make_node_name
@@ -28,6 +33,7 @@ from launcher.hosts.ray.agent_pool import (
     StartReported,
 )
 from launcher.hosts.ray.bundles import ClusterNode, Demand, exclude_nodes
+from launcher.hosts.ray.options import GCS_THREAD
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from rendezvous.stores.addresses import split_address
 
@@ -35,7 +41,10 @@ VERSION_MIN = (2, 51)  # labels in bundles and actors, and all that is used here
 NODES_INTERVAL_S = 2.0  # between two questions for the nodes, and which of them are drained
 PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 0.5  # for the bundles' nodes, soon after a request, and later
 SOON_S = 30.0
-CONNECT_LIMIT_S = 10.0  # to the address of the cluster
+CONNECT_LIMIT_S = 10.0  # to the address of the cluster, and for its first answer
+ANSWER_LIMIT_S = 0.5  # for other answers of the GCS: how much later a signal is noticed while it is away
+CLOSE_LIMIT_S = 10.0  # to give back bundles, or to leave the cluster
+AGAIN_S = 1.0  # until a request that the GCS has not taken is made again
 _ACCELERATORS = ("TPU", "HPU", "NPU", "neuron_cores")  # what an actor has to ask for itself, beside GPU
 _THREADS = 16  # of an actor: each unanswered `wait` keeps one, for a minute at most
 _Answer = TypeVar("_Answer")
@@ -71,18 +80,30 @@ class RayCluster:
         """The address of this node, as other nodes of Ray reach it."""
         self.results: dict[str, bytes] = {}
         """The files of workers that ran a function, of all agents that have ended."""
-        self._groups: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        self._numbers: dict[int, int] = {}  # slot -> number of the last request for its bundle
+        self._groups: dict[int, tuple[Any, tuple[int, ...]]] = {}  # number of the request -> group and slots
+        self._gcs = _GcsThread()
+        self._error: Exception | None = None
+        self._actor_class: Any = None
         self._actors: dict[int, Any] = {}
         self._orders: dict[int, AgentOrder] = {}
         self._pending: dict[Any, tuple[int, str]] = {}  # reference -> slot, and which call it is the answer of
         self._is_ours = False
         self._nodes: list[ClusterNode] = []
         self._draining: frozenset[str] = frozenset()
-        self._placed: dict[int, str] = {}
+        self._placed: dict[tuple[int, int], str] = {}  # request and slot -> node
+        self._requests = 0
         self._nodes_at = self._placed_at = self._requested_at = float("-inf")
 
     def connect(self, address: str) -> None:
         """Raises TemporaryError if there is no such cluster, UsageError for Ray Client."""
+        try:
+            self._connect(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, address: str) -> None:
         import ray
         from ray.util.client import ray as client
 
@@ -93,18 +114,51 @@ class RayCluster:
             )
         if not ray.is_initialized():
             _require_listener(address)
+            self._is_ours = True  # even if that is interrupted
             try:
-                ray.init(address=address, log_to_driver=True, logging_level="warning")
+                with _keep_handler(signal.SIGTERM):
+                    ray.init(address=address, log_to_driver=True, logging_level="warning")
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise TemporaryError(
                     f"no Ray cluster can be reached at {address}: {_find_error(str(error))}",
                     "ray start --head begins one; --address or RAY_ADDRESS names another",
                 ) from None
-            self._is_ours = True
         self.address = ray.util.get_node_ip_address()
+        self._actor_class = ray.remote(AgentActor)
 
-    def list_nodes(self) -> list[ClusterNode]:
-        """Return the nodes that are alive."""
+    def list_nodes(self) -> Sequence[ClusterNode]:
+        """Return the nodes that are alive. Raises TemporaryError if Ray does not tell them."""
+        self._gcs.call(self._refresh, CONNECT_LIMIT_S)
+        if not self._nodes:
+            raise TemporaryError(
+                f"the Ray cluster has not answered within {CONNECT_LIMIT_S:g} s",
+                "ray status shows whether it is healthy",
+            )
+        return self._nodes
+
+    def look(self) -> ClusterView:
+        """Return the nodes and where the bundles are. Raises UsageError for bundles that Ray cannot understand."""
+        self._gcs.call(self._refresh, ANSWER_LIMIT_S)
+        if self._error is not None:
+            raise self._error
+        placed = {
+            slot: node for (number, slot), node in dict(self._placed).items() if self._numbers.get(slot) == number
+        }
+        return ClusterView(nodes=self._nodes, placed=placed, draining=self._draining)
+
+    def _refresh(self) -> None:
+        """Ask the GCS, though not for everything every time."""
+        now = time.monotonic()
+        if now >= self._nodes_at + NODES_INTERVAL_S:
+            self._nodes_at = now
+            self._nodes = _ask(self._list_nodes, self._nodes)
+            self._draining = _ask(self._list_draining, self._draining)
+        is_soon = now < self._requested_at + SOON_S
+        if now >= self._placed_at + (PLACED_INTERVAL_S if is_soon else PLACED_INTERVAL_MAX_S):
+            self._placed_at = now
+            self._placed = _ask(self._list_placed, self._placed)
+
+    def _list_nodes(self) -> list[ClusterNode]:
         import ray
 
         nothing: Mapping[str, Mapping[str, float]] = {}
@@ -121,19 +175,6 @@ class RayCluster:
             if node["Alive"]
         ]
 
-    def look(self) -> ClusterView:
-        """Return the nodes and where the bundles are; not everything is asked anew every time."""
-        now = time.monotonic()
-        if now >= self._nodes_at + NODES_INTERVAL_S:
-            self._nodes_at = now
-            self._nodes = _ask(self.list_nodes, self._nodes)
-            self._draining = _ask(self._list_draining, self._draining)
-        is_soon = now < self._requested_at + SOON_S
-        if now >= self._placed_at + (PLACED_INTERVAL_S if is_soon else PLACED_INTERVAL_MAX_S):
-            self._placed_at = now
-            self._placed = _ask(self._list_placed, self._placed)
-        return ClusterView(nodes=self._nodes, placed=self._placed, draining=self._draining)
-
     def _list_free(self) -> Mapping[str, Mapping[str, float]]:
         from ray._private import state
 
@@ -145,49 +186,67 @@ class RayCluster:
 
         return frozenset(state.state.get_draining_nodes())
 
-    def _list_placed(self) -> dict[int, str]:
+    def _list_placed(self) -> dict[tuple[int, int], str]:
         from ray.util import placement_group_table
 
-        found: dict[int, str] = {}
+        found: dict[tuple[int, int], str] = {}
         table = placement_group_table()  # of the whole cluster, but in one answer
-        for group, slots in self._groups.values():
+        for number, (group, slots) in self._groups.items():
             nodes = table.get(group.id.hex(), {}).get("bundles_to_node_id") or {}
-            found |= {slot: nodes[at] for at, slot in enumerate(slots) if nodes.get(at)}
+            found |= {(number, slot): nodes[at] for at, slot in enumerate(slots) if nodes.get(at)}
         return found
 
     def request_group(self, slots: tuple[int, ...], demand: Demand, excluded: Sequence[str]) -> None:
-        """Ask for a bundle on a node of its own for each slot. Raises UsageError for what Ray cannot understand."""
+        """Ask for a bundle on a node of its own for each slot."""
+        self._requests += 1
+        number = self._requests
+        self._numbers |= dict.fromkeys(slots, number)
+        self._gcs.add(lambda: self._create_group(number, slots, demand, excluded))
+
+    def _create_group(self, number: int, slots: tuple[int, ...], demand: Demand, excluded: Sequence[str]) -> None:
         from ray.util import placement_group
 
         selector = exclude_nodes(demand.label_selector, excluded)
         try:
-            group = placement_group(
-                [dict(demand.bundle)] * len(slots),
-                strategy="STRICT_SPREAD",
-                bundle_label_selector=[selector] * len(slots) if selector else None,
+            group = self._gcs.insist(
+                lambda: placement_group(
+                    [dict(demand.bundle)] * len(slots),
+                    strategy="STRICT_SPREAD",
+                    bundle_label_selector=[selector] * len(slots) if selector else None,
+                )
             )
         except ValueError as error:
-            raise UsageError(
+            self._error = UsageError(
                 f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "see --bundle and --label-selector"
-            ) from None
-        self._groups[slots[0]] = group, slots
-        self._requested_at, self._placed_at = time.monotonic(), float("-inf")
+            )
+        except Exception as error:
+            self._error = error
+        else:
+            self._groups[number] = group, slots
+            self._requested_at, self._placed_at = time.monotonic(), float("-inf")
 
     def remove_group(self, slot: int) -> None:
+        """Give back the slot's bundle, which is a group of its own."""
+        number = self._numbers.pop(slot)
+        self._gcs.add(lambda: self._remove_group(number))
+
+    def _remove_group(self, number: int) -> None:
         from ray.util import remove_placement_group
 
-        group, slots = self._groups.pop(slot)
-        for one in slots:
-            self._placed.pop(one, None)
-        _ask(lambda: remove_placement_group(group), None)
+        if number in self._groups:
+            group, _ = self._groups.pop(number)
+            self._gcs.insist(lambda: remove_placement_group(group))
+
+    def _remove_all_groups(self) -> None:
+        for number in list(self._groups):
+            self._remove_group(number)
 
     def start_agent(self, slot: int, node: str, order: AgentOrder) -> None:
-        import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group, slots = next(one for one in self._groups.values() if slot in one[1])
+        group, slots = self._groups[self._numbers[slot]]
         bundle = order.bundle
-        actor = ray.remote(AgentActor).options(
+        actor = self._actor_class.options(
             num_cpus=0,
             num_gpus=bundle.get("GPU", 0),
             resources={name: bundle[name] for name in _ACCELERATORS if bundle.get(name)},
@@ -246,7 +305,7 @@ class RayCluster:
             return ActorDied(slot, _find_error(str(error)))
         if call == "start" or answer is None:
             self._pending[self._actors[slot].wait.remote()] = slot, "wait"
-            return StartReported(slot, *answer) if answer is not None else None
+            return StartReported(slot, answer) if answer is not None else None
         end: AgentEnd = answer
         self.results |= end.files
         return EndReported(slot, end.exit_code, end.outcome)
@@ -256,12 +315,56 @@ class RayCluster:
         import ray
 
         if self._is_ours:
-            ray.shutdown()
-            return
-        for slot in list(self._actors):
-            self.discard_actor(slot)
-        for slot in list(self._groups):
-            self.remove_group(slot)
+            self._gcs.add(ray.shutdown)
+        else:
+            for slot in list(self._actors):
+                self.discard_actor(slot)
+            self._gcs.add(self._remove_all_groups)
+        if not self._gcs.close(CLOSE_LIMIT_S) and self._is_ours:
+            atexit.unregister(ray.shutdown)  # it would block the end of this process, which is one of the job for Ray
+
+
+class _GcsThread:
+    """Makes calls that need the GCS one after the other, since any may block while that is away."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._is_idle, self._is_closed = threading.Event(), threading.Event()
+        self._is_idle.set()
+        self._thread = threading.Thread(target=self._run, name=GCS_THREAD, daemon=True)
+        self._thread.start()
+
+    def add(self, call: Callable[[], object]) -> None:
+        self._calls.put(call)
+
+    def call(self, call: Callable[[], object], limit_s: float) -> None:
+        """Make the call, unless the one before has not returned yet, and wait for it up to the limit."""
+        if self._is_idle.is_set():
+            self._is_idle.clear()
+            self._calls.put(call)
+            self._calls.put(self._is_idle.set)
+        self._is_idle.wait(limit_s)
+
+    def insist(self, call: Callable[[], _Answer]) -> _Answer | None:
+        """Return what the call returns, which is made again as long as the GCS does not take it; None once closed."""
+        from ray import exceptions
+
+        while not self._is_closed.is_set():
+            with contextlib.suppress(exceptions.RayError):
+                return call()
+            self._is_closed.wait(AGAIN_S)
+        return None
+
+    def close(self, limit_s: float) -> bool:
+        """Wait up to the limit until all calls have returned; False if they have not."""
+        self._calls.put(self._is_closed.set)
+        self._thread.join(limit_s)
+        self._is_closed.set()
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._is_closed.is_set():
+            _ask(self._calls.get(), None)
 
 
 def _require_listener(address: str) -> None:
@@ -275,6 +378,17 @@ def _require_listener(address: str) -> None:
             f"no Ray cluster can be reached at {sanitize(address)}: {error}",
             "--address or RAY_ADDRESS is where ray start --head listens, on port 6379 by default",
         ) from None
+
+
+@contextlib.contextmanager
+def _keep_handler(signum: int) -> Iterator[None]:
+    """Keep the program's handler of a signal: ray.init sets one, in the main thread, that stays."""
+    before = signal.getsignal(signum)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signum, before)
 
 
 def _ask(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,33 +94,30 @@ def run_job(
     require_ray()
     cluster = RayCluster()
     cluster.connect(options.address)
-    try:
-        with _StopSignals() as stop_signals:
-            nodes = cluster.list_nodes()
-            candidates = list_fitting(nodes, {}, options.label_selector)
-            bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config, candidates)
-            demand = choose_demand(config, nodes, bundle, options.label_selector, options.spares)
-            if config.origins["nodes_min"] == "default":
-                more["nnodes"] = f"{demand.least}:{demand.most - options.spares}"
-            for sentence in (*remarks, *([remark] if remark else [])):
-                log(sentence)
-            config = _parse(given, more, variables)
-            with StoreService(cluster.address) as store:
-                words = tuple(make_agent_words(_without_script(args, function), more))
-                order = AgentOrder(
-                    words=(*store.options, *words),
-                    variables={**variables, **store.variables},
-                    bundle=dict(demand.bundle),
-                    function=function.name if function is not None else "",
-                    call=function.call if function is not None else b"",
-                )
-                log(_describe_start(config, demand, store.endpoint))
-                outcome = _run_pool(_make_pool(config, demand), cluster, demand, order, stop_signals)
-                if not stop_signals.taken:
-                    time.sleep(OUTPUT_S)
-        return JobEnd(outcome, cluster.results, config)
-    finally:
-        cluster.close()
+    with _StopSignals() as stop_signals, closing(cluster):
+        nodes = cluster.list_nodes()
+        candidates = list_fitting(nodes, {}, options.label_selector)
+        bundle, remark = (options.bundle, "") if options.bundle else choose_bundle(config, candidates)
+        demand = choose_demand(config, nodes, bundle, options.label_selector, options.spares)
+        if config.origins["nodes_min"] == "default":
+            more["nnodes"] = f"{demand.least}:{demand.most - options.spares}"
+        for sentence in (*remarks, *([remark] if remark else [])):
+            log(sentence)
+        config = _parse(given, more, variables)
+        with StoreService(cluster.address) as store:
+            words = tuple(make_agent_words(_without_script(args, function), more))
+            order = AgentOrder(
+                words=(*store.options, *words),
+                variables={**variables, **store.variables},
+                bundle=dict(demand.bundle),
+                function=function.name if function is not None else "",
+                call=function.call if function is not None else b"",
+            )
+            log(_describe_start(config, demand, store.endpoint))
+            outcome = _run_pool(_make_pool(config, demand), cluster, demand, order, stop_signals)
+            if not stop_signals.taken:
+                time.sleep(OUTPUT_S)
+    return JobEnd(outcome, cluster.results, config)
 
 
 def report_end(end: JobEnd) -> int:

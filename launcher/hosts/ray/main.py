@@ -22,6 +22,8 @@ PROGRAM = "meshrun-ray"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: the job's, or 2 for a usage error, 70 for a bug of ours."""
     cli.protect_imports()
+    import threading
+
     from launcher.config.options import command_line
     from launcher.hosts.ray import options
     from launcher.model import console
@@ -34,13 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         own, rest = options.split(args, os.environ)
         from launcher.hosts.ray.job_driver import report_end, run_job
 
-        return report_end(run_job(own, rest, os.environ))
+        exit_code = report_end(run_job(own, rest, os.environ))
     except KeyboardInterrupt:  # before the job takes the signals over nothing has been started
-        return 130
+        exit_code = 130
     except Exception as error:
-        return cli.report(error, PROGRAM)
+        exit_code = cli.report(error, PROGRAM)
     finally:
         console.finish()
+    if any(thread.name == options.GCS_THREAD for thread in threading.enumerate()):
+        os._exit(exit_code)  # Ray has not returned from a call, and would crash where Python ends beside it
+    return exit_code
 
 
 def _print_info(action: str, topic: str) -> int:

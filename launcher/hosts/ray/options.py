@@ -34,6 +34,7 @@ STOP_WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 """How long Ray waits from SIGTERM to SIGKILL of a job's driver (dashboard/modules/job/job_supervisor.py)."""
 STOP_WAIT_S = 3.0  # its default
 STOP_MARGIN_S = 1.0  # from the end of the workers to the end of the driver
+GCS_THREAD = "ray gcs"  # it is left at the end only where a call of Ray's does not return
 _AMOUNT_MAX = 1e9
 # What the driver determines for all agents: where they meet, who they are, and where each of them is.
 _DRIVERS = (

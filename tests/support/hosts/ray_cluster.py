@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -105,6 +106,10 @@ class RayTestCluster:
     def restart_gcs(self) -> None:
         """End Ray's control service and start it again, as after a fault of the head."""
         self._ask("restart_gcs")
+
+    def pause_gcs(self, is_paused: bool) -> None:
+        """Have Ray's control service answer nothing, as on a machine that hangs; or let it go on."""
+        self._ask("pause_gcs", is_paused=is_paused)
 
     def count_alive(self) -> int:
         """How many nodes Ray holds for alive, the head among them: one that was killed counts for some 12 s."""
@@ -220,6 +225,11 @@ class ClusterHolder:
     def restart_gcs(self) -> dict[str, Any]:
         self._cluster.head_node.kill_gcs_server(check_alive=False)
         self._cluster.head_node.start_gcs_server()
+        return {}
+
+    def pause_gcs(self, is_paused: bool) -> dict[str, Any]:
+        process = self._cluster.head_node.all_processes["gcs_server"][0].process
+        process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)
         return {}
 
     def close(self) -> None:

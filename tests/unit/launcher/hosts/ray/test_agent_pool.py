@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -70,7 +71,7 @@ class Cluster:
         """Let these slots' agents start and run."""
         self.step()
         self.step()
-        self.step(*(StartReported(slot, 1, self.placed[slot], "actor") for slot in slots))
+        self.step(*(StartReported(slot, self.placed[slot]) for slot in slots))
 
 
 def find(actions: Sequence[PoolAction], kind: type) -> list[PoolAction]:
@@ -129,7 +130,7 @@ def test_an_actor_out_of_reach_is_asked_again_and_not_replaced() -> None:
     again = cluster.step(ActorUnreachable(0))
     assert find(again, StartAgent) == []
     assert "does not answer" not in say(again)  # said once
-    cluster.step(StartReported(0, 1, "a", "actor"))
+    cluster.step(StartReported(0, "a"))
     assert "does not answer" in say(cluster.step(ActorUnreachable(0)))
 
 
@@ -166,7 +167,7 @@ def test_pauses_grow_while_agents_die_soon_and_shrink_after_one_that_ran() -> No
             pass
         pauses.append(cluster.now - began)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
-    cluster.step(StartReported(0, 1, "a", "actor"))
+    cluster.step(StartReported(0, "a"))
     cluster.step(after_s=agent_pool.STEADY_S)
     cluster.step(ActorDied(0, "it has died"))
     assert find(cluster.step(after_s=agent_pool.PAUSE_MIN_S), StartAgent)
@@ -323,6 +324,17 @@ def test_a_group_that_never_fits_is_waited_for_as_long_as_the_option_says() -> N
     assert end.reason == "Ray has not given the job its nodes for 30 s (--start-timeout)"
 
 
+def test_an_agent_that_never_starts_is_waited_for_as_long_as_the_option_says() -> None:
+    cluster = Cluster(1, 1, start_limit_s=30.0)
+    cluster.step(after_s=20.0)
+    cluster.place(s0="a")
+    cluster.step(after_s=9.0)
+    assert get_end(cluster.step(after_s=29.0)) is None  # the time for an actor is its own
+    end = get_end(cluster.step(after_s=1.0))
+    assert end is not None
+    assert end.reason == "no agent has started for 30 s (--start-timeout)"
+
+
 def test_missing_nodes_are_said_once_that_lasts_and_then_ever_more_seldom() -> None:
     cluster = Cluster(3, 3, nodes="ab")
     said = [second for second in range(2000) if "wanted" in say(cluster.step(after_s=1.0))]
@@ -335,7 +347,7 @@ def test_missing_nodes_are_said_once_that_lasts_and_then_ever_more_seldom() -> N
     cluster.place(s0="a", s1="b", s2="c")
     cluster.run(0, 1)
     assert "wanted 3 nodes with GPU=8, present 2, starting 1, since at 101" in say(cluster.step(after_s=1000.0))
-    cluster.step(StartReported(2, 1, "c", "actor"))
+    cluster.step(StartReported(2, "c"))
     assert "all of the 3 nodes wanted are here" in say(cluster.step(after_s=30.0))
 
 
@@ -413,7 +425,7 @@ def test_a_stop_reaches_agents_that_run_and_drops_the_rest() -> None:
     cluster.step()
     cluster.place(s0="a", s1="b")
     cluster.step()
-    cluster.step(StartReported(0, 1, "a", "actor"))
+    cluster.step(StartReported(0, "a"))
     actions = cluster.step(StopRequested(15))
     assert find(actions, StopAgent) == [StopAgent(0)]
     assert find(actions, DiscardActor) == [DiscardActor(1)]
@@ -459,6 +471,28 @@ def test_an_agent_that_can_never_be_started_ends_the_job_with_the_reason() -> No
     assert end.reason == "no agent can be started on node a: its actor has died (no module named launcher)"
 
 
+def test_a_stop_after_the_verdict_does_not_make_the_wait_longer() -> None:
+    cluster = Cluster(2, 2)
+    cluster.place(s0="a", s1="b")
+    cluster.run(0, 1)
+    cluster.step(EndReported(1, 0, SUCCESS))
+    cluster.step(StopRequested(15), after_s=10.0)
+    assert get_end(cluster.step(after_s=2.0 + agent_pool.END_LIMIT_S - 10.0)) == SUCCESS
+
+
+def test_a_stop_that_may_be_lost_is_sent_again_once_the_node_is_reached() -> None:
+    cluster = Cluster(2, 2)
+    cluster.place(s0="a", s1="b")
+    cluster.run(0, 1)
+    cluster.draining.add("a")
+    cluster.step()
+    cluster.step(ActorUnreachable(0))
+    assert StopAgent(0) in cluster.step(StartReported(0, "a"))
+    cluster.step(StopRequested(15))
+    cluster.step(ActorUnreachable(1))
+    assert StopAgent(1) in cluster.step(StartReported(1, "b"))
+
+
 def test_answers_of_actors_that_were_discarded_change_nothing() -> None:
     cluster = Cluster(1, 1)
     cluster.place(s0="a")
@@ -474,3 +508,67 @@ def test_the_report_is_that_of_the_agent_with_the_last_lines() -> None:
     for merged in (merge_outcomes(short, whole), merge_outcomes(whole, short)):
         assert merged.ranks == (0, 1)
         assert merged.failures == whole.failures
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_happens_a_slot_has_one_agent_and_a_stop_ends_the_job(seed: int) -> None:
+    chance = random.Random(seed)
+    least = chance.randint(1, 3)
+    most = least + chance.randint(0, 3)
+    cluster = Cluster(least, most, return_limit_s=600.0)
+    awaited: dict[int, str] = {}  # slot -> the call of its actor that has no answer yet, "" if there is none
+    groups: set[int] = set()
+    limit_at, count = float("inf"), chance.randint(5, 150)
+    for number in range(count + 30):
+        for slot in groups:
+            if chance.random() < 0.3:
+                cluster.placed.setdefault(slot, chance.choice(cluster.nodes))
+        if chance.random() < 0.1:
+            cluster.placed.pop(chance.randrange(most), None)
+        cluster.draining = {node for node in cluster.nodes if chance.random() < 0.02}
+        answers = [slot for slot, call in awaited.items() if call and chance.random() < 0.3]
+        events = [make_answer(chance, slot, awaited[slot], cluster) for slot in answers]
+        awaited |= {event.slot: "wait" if isinstance(event, StartReported) else "" for event in events}
+        stale = EndReported(chance.randrange(most), 0, SUCCESS)
+        has_stop = number == count or chance.random() < 0.005
+        actions = cluster.step(
+            *events,
+            *([stale] if stale.slot not in awaited else []),
+            *([StopRequested(15)] if has_stop else []),
+            after_s=chance.choice([0.1, 0.2, 5.0]),
+        )
+        for action in actions:
+            if isinstance(action, RequestGroup):
+                assert groups.isdisjoint(action.slots)
+                groups |= {*action.slots}
+            elif isinstance(action, RemoveGroup):
+                assert action.slot not in awaited
+                groups.remove(action.slot)
+            elif isinstance(action, StartAgent):
+                assert action.slot not in awaited
+                assert action.slot in groups
+                assert limit_at == float("inf")
+                awaited[action.slot] = "start"
+            elif isinstance(action, AskAgain):
+                assert awaited[action.slot] == ""
+                awaited[action.slot] = "start"
+            elif isinstance(action, DiscardActor):
+                del awaited[action.slot]
+        if get_end(actions) is not None:
+            assert not awaited
+            return
+        if has_stop:
+            limit_at = min(limit_at, cluster.now + 2.0 + agent_pool.END_LIMIT_S)
+        assert cluster.now < limit_at
+    raise AssertionError("the job did not end")
+
+
+def make_answer(
+    chance: random.Random, slot: int, call: str, cluster: Cluster
+) -> StartReported | EndReported | ActorUnreachable | ActorDied:
+    if chance.random() < 0.2:
+        return ActorUnreachable(slot) if chance.random() < 0.5 else ActorDied(slot, "it has died")
+    if call == "start":
+        return StartReported(slot, cluster.placed.get(slot, "a"))
+    ends: list[tuple[int, RunOutcome | None]] = [(-9, None), (143, LEFT), (0, SUCCESS), (3, FAILURE), (70, None)]
+    return EndReported(slot, *chance.choice(ends))
