@@ -82,7 +82,7 @@ class RayCluster:
         """The files of workers that ran a function, of all agents that have ended."""
         self._numbers: dict[int, int] = {}  # slot -> number of the last request for its bundle
         self._groups: dict[int, tuple[Any, tuple[int, ...]]] = {}  # number of the request -> group and slots
-        self._gcs = _GcsThread()
+        self._gcs = GcsThread()
         self._error: Exception | None = None
         self._actor_class: Any = None
         self._actors: dict[int, Any] = {}
@@ -324,7 +324,7 @@ class RayCluster:
             atexit.unregister(ray.shutdown)  # it would block the end of this process, which is one of the job for Ray
 
 
-class _GcsThread:
+class GcsThread:
     """Makes calls that need the GCS one after the other, since any may block while that is away."""
 
     def __init__(self) -> None:

@@ -277,7 +277,8 @@ def test_lost_nodes_do_not_keep_a_job_whose_other_agents_have_left() -> None:
     assert get_end(cluster.step(EndReported(1, 143, LEFT))) == LEFT
 
 
-def test_an_agent_given_up_does_not_end_a_job_whose_lost_nodes_may_return() -> None:
+def test_an_agent_that_was_given_up_ends_no_job_whose_nodes_may_return
+() -> None:
     cluster = Cluster(1, 2, return_limit_s=600.0)
     cluster.place(s0="a")
     cluster.run(0)
@@ -324,7 +325,7 @@ def test_a_group_that_never_fits_is_waited_for_as_long_as_the_option_says() -> N
     assert end.reason == "Ray has not given the job its nodes for 30 s (--start-timeout)"
 
 
-def test_an_agent_that_never_starts_is_waited_for_as_long_as_the_option_says() -> None:
+def test_an_agent_that_never_starts_is_waited_for_with_a_limit() -> None:
     cluster = Cluster(1, 1, start_limit_s=30.0)
     cluster.step(after_s=20.0)
     cluster.place(s0="a")
