@@ -108,10 +108,10 @@ def test_a_stop_of_the_job_ends_agents_and_workers(cluster: RayTestCluster, tmp_
 
 
 def test_a_long_grace_is_warned_of_unless_ray_waits_for_it(cluster: RayTestCluster, tmp_path: Path) -> None:
-    warning = "--shutdown-timeout 20 is more than ray job stop leaves"
+    warning = "--shutdown-timeout 20 is longer than ray job stop allows"
     with submit(cluster, tmp_path, "--shutdown-timeout=20") as job:
         job.wait_for_workers(3)
-        assert f"{warning}, which kills this driver after 3 s: RAY_JOB_STOP_WAIT_TIME_S=21" in job.read_logs()
+        assert f"{warning}, which kills this driver after 3 s: set RAY_JOB_STOP_WAIT_TIME_S=21" in job.read_logs()
     (tmp_path / "again").mkdir()
     with submit(cluster, tmp_path / "again", "--shutdown-timeout=20", RAY_JOB_STOP_WAIT_TIME_S="21") as job:
         job.wait_for_workers(3)

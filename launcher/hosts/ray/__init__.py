@@ -1,15 +1,15 @@
 """meshrun on Ray: the nodes of a Ray cluster as the nodes of a job. `run` from Python, `meshrun-ray` as a command.
 
 The driver serves the store of the job and starts an actor on every node that Ray gives it; the actor starts the agent
-of its node as a child. Ray places and places again what was lost; everything else is meshrun's, without Ray between.
+of its node as a child. Ray places agents, and places them again after a loss; meshrun does everything else without Ray.
 
 Pure:  options.py      what `meshrun-ray` has beside the options of meshrun
        bundles.py      what the job asks Ray for, on how many nodes, and why it does not fit
        environment.py  what an agent inherits of what Ray has set
        agent_pool.py   what the driver does next: states of agents in, actions and reasons out
-Over Ray:  cluster.py  every call of Ray's, in one place
+Over Ray:  cluster.py  all calls to Ray
        actor.py        what runs on a node
-       job_driver.py   one job: options to exit code
+       job_driver.py   one job, from options to exit code
        call.py         `run`
        main.py         `meshrun-ray`
 """

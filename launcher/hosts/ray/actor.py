@@ -1,8 +1,8 @@
-"""What runs on a node of Ray: an actor that starts the agent as a child, stops it, and tells how it ended.
+"""The actor on a node of Ray: it starts the agent as a child, stops it, and returns its outcome.
 
-A child, since the agent forks its supervisor while it is small, and takes over all signals, neither of which a process
-of Ray's can offer. It is started and awaited by one thread, which stays as long as the child does: the kernel tells
-the agent of its parent's death when the *thread* ends that started it. Ray calls `wait` and `stop` at the same time, in
+The agent is a child because it forks its supervisor while it is small, and handles all signals; a process of Ray's
+allows neither. One thread starts the child and waits for it: the kernel tells the agent of its parent's death when the
+*thread* that started it ends. Ray calls `wait` and `stop` at the same time, in
 threads of its own.
 """
 

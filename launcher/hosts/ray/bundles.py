@@ -47,7 +47,7 @@ class Demand(Struct, frozen=True):
 
 
 def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[str, float], str]:
-    """Return what --nproc-per-node comes to on these nodes, and a remark, "" if there is none. Raises UsageError."""
+    """Return the resources that --nproc-per-node needs here, and a remark, "" if there is none. Raises UsageError."""
     resource = _choose_resource(config, nodes)
     amounts = sorted({node.resources[resource] for node in nodes if node.resources.get(resource)})
     workers, width = config.worker_count, config.devices_per_worker
@@ -58,13 +58,13 @@ def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[st
         return {"CPU": float(workers) if isinstance(workers, int) else 1.0}, ""
     if not amounts:
         raise UsageError(
-            f"no node of the Ray cluster has {resource}, which --nproc-per-node is about",
+            f"no node of the Ray cluster has {resource}, which --nproc-per-node needs",
             f"--bundle {resource}=N asks for it, where an autoscaler may add such nodes",
         )
     remark = ""
     if len(amounts) > 1:
         counts = format_list([f"{amount:g}" for amount in amounts])
-        remark = f"nodes have {counts} {resource}: every agent takes {amounts[0]:g}; --bundle {resource}=N says another"
+        remark = f"nodes have {counts} {resource}: every agent takes {amounts[0]:g}; --bundle {resource}=N overrides it"
     return {resource: amounts[0]}, remark
 
 

@@ -1,12 +1,12 @@
-"""Every call of Ray's that the driver makes, in one place: groups of bundles, actors in them, and what became of them.
+"""All calls to Ray that the driver makes: groups of bundles, actors in them, and the actors' answers.
 
 Only here and in `actor` is ray imported. Most calls need Ray's control service, the GCS, and block while it is away,
 some for ever where its machine hangs. So a thread makes them, and the last answer counts until there is a new one.
 Calls of actors need no GCS: the driver starts no agent meanwhile, but stops agents and learns of their ends as always.
 
-Two functions are private to Ray: nothing public tells which nodes are about to be taken, which Ray Train asks the same
-way, or what is free on each node. Without the first a planned removal is a loss like any other, without the second a
-shortage is described by what nodes have.
+Two functions are private to Ray: no public one lists the nodes that Ray will remove (Ray Train uses the same), or the
+free resources of each node. Without the first, a planned removal is a loss like any other; without the second, a
+shortage is described by the resources that nodes have in total.
 """
 
 from __future__ import annotations

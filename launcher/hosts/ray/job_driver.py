@@ -1,7 +1,7 @@
-"""One job on a Ray cluster, from its options to how it ended: the hands of `agent_pool`.
+"""One job on a Ray cluster, from its options to its outcome: carries out the actions of `agent_pool`.
 
-The driver has a part in nothing that the job's nodes decide: it serves their store, has Ray place them, and reads how
-they ended. So it may be slow, and Ray's own services may be away for a while, without a worker noticing.
+The driver takes no part in the decisions of the job's nodes: it serves their store, has Ray place them, and reads their
+outcomes. So a slow driver, or an outage of Ray's own services, does not affect workers.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ def _choose_shutdown_timeout(config: Config, wait_s: float, remarks: list[str]) 
     if config.shutdown_timeout_s > longest_s:
         needed_s = math.ceil(config.shutdown_timeout_s + STOP_MARGIN_S)
         remarks.append(
-            f"{config.origins['shutdown_timeout_s']} {config.shutdown_timeout_s:g} is more than ray job stop leaves, "
-            f"which kills this driver after {wait_s:g} s: {STOP_WAIT_VARIABLE}={needed_s} in env_vars of the job's "
-            "runtime_env has it wait"
+            f"{config.origins['shutdown_timeout_s']} {config.shutdown_timeout_s:g} is longer than ray job stop allows, "
+            f"which kills this driver after {wait_s:g} s: set {STOP_WAIT_VARIABLE}={needed_s} in env_vars of the job's "
+            "runtime_env"
         )
     return {}
 

@@ -1,4 +1,4 @@
-"""The help of `meshrun-ray`: its own options, and where those of meshrun are explained."""
+"""The help of `meshrun-ray`: its own options, and where to find those of meshrun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
     "Runs SCRIPT in workers on the nodes of a Ray cluster, one agent of meshrun on each. It is the entrypoint of a Ray "
     "job, or runs on a node of the cluster. --nnodes MIN:MAX says on how many nodes; without it, on all that have the "
-    "devices. All options of meshrun have their meaning: meshrun -h. Beside them there are these:"
+    "devices. It takes all options of meshrun (see meshrun -h), and these:"
 )
 _EXAMPLE = """\
   ray job submit --submission-id exp-41 --working-dir . -- \\

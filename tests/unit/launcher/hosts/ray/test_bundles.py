@@ -56,7 +56,7 @@ def test_a_bundle_holds_the_devices_of_the_workers(
 def test_of_unequal_nodes_the_smallest_counts_and_that_is_said() -> None:
     bundle, remark = choose_bundle(cli.parse([*STORE, "t.py"], {}), make_nodes({"GPU": 8}, {"GPU": 4}))
     assert bundle == {"GPU": 4}
-    assert remark == "nodes have 4, 8 GPU: every agent takes 4; --bundle GPU=N says another"
+    assert remark == "nodes have 4, 8 GPU: every agent takes 4; --bundle GPU=N overrides it"
 
 
 def test_devices_that_no_node_has_are_refused() -> None:
