@@ -127,7 +127,7 @@ class RayCluster:
         self._actor_class = ray.remote(AgentActor)
 
     def list_nodes(self) -> Sequence[ClusterNode]:
-        """Return the nodes that are alive. Raises TemporaryError if Ray does not tell them."""
+        """Return the nodes that are alive. Raises TemporaryError if Ray does not answer."""
         self._gcs.call(self._refresh, CONNECT_LIMIT_S)
         if not self._nodes:
             raise TemporaryError(
@@ -311,7 +311,7 @@ class RayCluster:
         return EndReported(slot, end.exit_code, end.outcome)
 
     def close(self) -> None:
-        """Leave the cluster, which gives back all bundles; or only do that, where the caller was in it before."""
+        """Disconnect, which gives back all bundles; only give them back if the caller was connected before."""
         import ray
 
         if self._is_ours:
@@ -321,7 +321,7 @@ class RayCluster:
                 self.discard_actor(slot)
             self._gcs.add(self._remove_all_groups)
         if not self._gcs.close(CLOSE_LIMIT_S) and self._is_ours:
-            atexit.unregister(ray.shutdown)  # it would block the end of this process, which is one of the job for Ray
+            atexit.unregister(ray.shutdown)  # it would block this process, with whose end Ray ends the job anyway
 
 
 class GcsThread:
@@ -338,7 +338,7 @@ class GcsThread:
         self._calls.put(call)
 
     def call(self, call: Callable[[], object], limit_s: float) -> None:
-        """Make the call, unless the one before has not returned yet, and wait for it up to the limit."""
+        """Make the call and wait for it, up to the limit; or only wait, if an earlier one has not returned."""
         if self._is_idle.is_set():
             self._is_idle.clear()
             self._calls.put(call)
