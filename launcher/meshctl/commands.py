@@ -29,20 +29,20 @@ _RUN_HINT = "meshctl list shows the runs here; --rdzv-endpoint names a store"
 DEFAULT_LEVELS = "spine,leaf"
 
 
-@meshctl.command()
+@meshctl.command(short_help="Check what would stop or hurt a job on this node.")
 @click.option("--env", "rank", metavar="RANK", type=int, help="Show what the worker of this rank would get.")
-@click.option("--nodes", metavar="N", type=int, help="As if there were so many nodes like this one.")
-@click.option("--all", "is_whole", is_flag=True, help="Everything that was examined, the verdict last.")
+@click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one.")
+@click.option("--all", "is_whole", is_flag=True, help="Show everything that was examined, the verdict last.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
 def doctor(rank: int | None, nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
-    """Show what meshrun would work with here, and what would stop or hurt a job.
+    """Check this node: what meshrun finds here, and what would stop or hurt a job.
 
     A verdict, warnings, each with a remedy, and what was given and found. With --all also every option's value and
     where it comes from, the frameworks, where this node stands, its limits and addresses. The exit code is 1 if
     something would stop a job.
 
-    Options after -- count as if meshrun had got them. Nothing is written, and no worker started.
+    Options after -- are those of meshrun. Nothing is written, and no worker is started.
     """
     from launcher.meshctl.doctor.examine import examine
     from launcher.meshctl.doctor.render import render_brief, render_text
@@ -68,14 +68,15 @@ def completion(shell: str) -> None:
     write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
 
 
-@meshctl.command("install-shim", short_help="Put a torchrun that starts meshrun into a directory.")
+@meshctl.command("install-shim", short_help="Write a torchrun that starts meshrun.")
 @click.argument("directory", metavar="DIR")
-@click.option("--remove", "is_removed", is_flag=True, help="Remove it again.")
+@click.option("--remove", "is_removed", is_flag=True, help="Remove the torchrun that was written.")
 def install_shim(directory: str, is_removed: bool) -> None:
-    """Put a torchrun that starts meshrun into a directory, which stands before torch's own on PATH.
+    """Write a torchrun that starts meshrun into a directory that comes before torch's own on PATH.
 
-    It is for programs that call torchrun by its name. A torchrun of anything else is never replaced. Programs that
-    import torch.distributed.run, such as accelerate launch, do not see it: start their scripts by meshrun.
+    It is for programs that call torchrun by its name. A torchrun that meshctl has not written is never replaced.
+    Programs that import torch.distributed.run, such as accelerate launch, do not use it: start their scripts with
+    meshrun.
     """
     from launcher.meshctl import shim
 
@@ -89,7 +90,7 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
     return click.option(f"--{name}", metavar=metavar, help=help)
 
 
-@meshctl.command(short_help="Show who would get which ranks, and what it would cost.", epilog=_PLAN_EXAMPLES)
+@meshctl.command(short_help="Show which nodes would get which ranks, and the cost.", epilog=_PLAN_EXAMPLES)
 @click.argument("cluster", required=False)
 @click.option("--cluster", "named", metavar="CLUSTER", help="The same, as an option.")
 @_add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
@@ -97,21 +98,23 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
 @_add_option("dp-min", "N", "The least size of the axis that is *.")
 @_add_option("dp-max", "N", "The largest size of the axis that is *.")
-@_add_option("traffic", "AXIS=WEIGHT,...", "How much axes talk, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
-@_add_option("level-costs", "LEVEL=COST,...", "What a hop costs that leaves a domain, e.g. pod=4,leaf=2,host=1.")
+@_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of axes, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
+@_add_option("level-costs", "LEVEL=COST,...", "Cost of leaving a domain of a level, e.g. pod=4,leaf=2,host=1.")
 @click.option("--tolls", "level_costs", hidden=True)  # its name in earlier versions; the last of both counts
-@_add_option("rates", "LEVEL=RATE,...", "Of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
+@_add_option("rates", "LEVEL=RATE,...", "Rates of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
 @_add_option("unit", "N", "Consecutive ranks that stay on one node.")
 @_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
 @_add_option("whole", "LEVEL[:HOSTS]", "Use domains of a level entirely or not at all, e.g. slice:4.")
-@_add_option("move-cost", "COST", "Of a rank that moves. Default: moving all is worth 5 % of the plan.")
+@_add_option("move-cost", "COST", "Cost of moving a rank. Default: moving all is worth 5 % of the plan.")
 @click.option(
     "--contiguous/--no-contiguous", "is_contiguous", default=None, help="Whether a node's ranks are consecutive."
 )
 @click.option("--levels", metavar="LEVEL,...", help="Names of the levels of the nodes' paths, outermost first.")
-@click.option("--previous", metavar="FILE", help="The plan before: an answer of --json.")
+@click.option("--previous", metavar="FILE", help="The previous plan, as printed by --json.")
 @click.option("--lose", metavar="NODE,...", multiple=True, help="Nodes that are lost; may be repeated.")
-@click.option("--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that come, e.g. h40=p0/l3; likewise.")
+@click.option(
+    "--join", metavar="NODE[=PATH],...", multiple=True, help="Nodes that join, e.g. h40=p0/l3; may be repeated."
+)
 @click.option(
     "--ranks/--no-ranks", "with_ranks", default=None, help="A line for every node. Default: in columns below 64 nodes."
 )
@@ -120,14 +123,14 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @click.option("--svg", metavar="FILE", help="Draw the plan into a file.")
 @click.option("--html", metavar="FILE", help="The plan as a page for a browser.")
 def plan(cluster: str | None, named: str | None, **given: Any) -> int:
-    """Show who would get which ranks, and what it would cost.
+    """Show which nodes would get which ranks, and the cost.
 
     CLUSTER is a file in JSON or YAML (- for stdin), or a generator:
     dgx:4x8x8 (4 leaves, 8 nodes in each, 8 GPUs in each; a further number in front for pods, then for zones),
     nvl72:8 (8 racks of 18 hosts with 4 GPUs), tpu:v5e-16:6 (6 slices). No GPU is needed, nothing is started.
 
-    With --lose or --join: what would happen next, and what would move. Variables
-    such as LAUNCHER_MESH set options of a job, none of these.
+    With --lose or --join: which ranks would move then. Variables such as LAUNCHER_MESH are for jobs and have no effect
+    here.
     """
     from launcher.meshctl.plan import command
 
@@ -144,20 +147,20 @@ def plan(cluster: str | None, named: str | None, **given: Any) -> int:
 def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Stop a run on all nodes.
 
-    Workers get the stop signal and the full grace, and every agent ends with exit code 143.
+    Workers get the stop signal and --shutdown-timeout to end, and every agent ends with exit code 143.
     """
     _submit_request("stop", store, run_id, timeout_s)
 
 
-@job_command("Take a node out of a run, and keep it out.")
+@job_command("Remove a node from a run, and keep it out.")
 @click.argument("node")
-@click.option("--absent", is_flag=True, help="NODE need not be there: it may not join.")
+@click.option("--absent", is_flag=True, help="Drain NODE also if it is not there, so that it cannot join.")
 @timeout_option
 def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeout_s: float) -> None:
-    """Take a node out of a run, and keep it out until undrain.
+    """Remove a node from a run, and keep it out until undrain.
 
-    Workers get the stop signal and the full grace, then the others go on without the node. NODE is its name, or its
-    member id where two nodes have one name.
+    Workers get the stop signal and --shutdown-timeout to save, then the job continues without the node. NODE is its
+    name, or its member id if two nodes have the same name.
     """
     _submit_request("drain", store, run_id, timeout_s, node, may_be_absent=absent)
 
@@ -166,18 +169,18 @@ def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeou
 @click.argument("node")
 @timeout_option
 def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> None:
-    """Let a drained node join again. Its agent has to be started anew if it has ended."""
+    """Let a drained node join again. If its agent has ended, start it again."""
     _submit_request("undrain", store, run_id, timeout_s, node)
 
 
-@job_command("Let newcomers lead a run whose nodes are all lost.")
+@job_command("Let new nodes lead a run whose nodes are all lost.")
 @timeout_option
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
-    """Let newcomers lead a run whose nodes are all lost.
+    """Let new nodes lead a run whose nodes are all lost.
 
-    After an outage of the store only those lead who were in the last round: they may still be training, unseen. If
-    they are gone for good, newcomers wait for a long time to be sure. This says that it is so. Two worlds may train at
-    once if it is not.
+    After an outage of the store only nodes of the last round may lead, because they may still be training. If all of
+    them are lost for good, new nodes wait for a long time to be sure. This command confirms it. If it is not true, two
+    worlds may train at the same time.
     """
     _submit_request("takeover", store, run_id, timeout_s)
 
@@ -188,25 +191,25 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
     """Show which rank a job waits for, and why. Nothing of the job is stopped.
 
-    On a machine where it runs no option is needed, nor RUN_ID if there is only one job of yours. RUN_ID may be the pid
-    of its agent there.
+    On a machine of the job no option is needed, and no RUN_ID if only one job of yours runs there. RUN_ID may also be
+    the pid of the agent there.
     """
     _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
 
 
-@job_command("Show where the Python code of all ranks stands, the odd ones first.", run="optional")
+@job_command("Show the Python stacks of all ranks, the rarest first.", run="optional")
 @timeout_option
 def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
-    """Show where the Python code of all ranks stands: equal stacks together, the odd ones first.
+    """Show the Python stacks of all ranks: equal ones together, the rarest first.
 
-    Found like meshctl why. Needs py-spy on the nodes: pip install py-spy.
+    The run is found as by meshctl why. Needs py-spy on the nodes: pip install py-spy.
     """
     _show_answer(store, run_id, timeout_s, stacks=True)
 
 
 @job_command("Find the tree of the network, and the rates of its links.")
 @click.option(
-    "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="How many nodes run it."
+    "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="Number of nodes that run it."
 )
 @click.option(
     "--levels",
@@ -232,8 +235,8 @@ def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> No
 @_add_option("node-name", "NAME", "What this node is called.")
 @_add_option("local-addr", "ADDRESS", "This node's address, as others reach it.")
 @_add_option("interface", "NAME", "The network interface that has this node's address.")
-@_add_option("locality", "LEVEL=DOMAIN,...", "Where this node stands, to be checked.")
-@_add_option("locality-sources", "auto|none|NAME,...", "Who else is asked where it stands, as for meshrun.")
+@_add_option("locality", "LEVEL=DOMAIN,...", "This node's place in the network, to be checked.")
+@_add_option("locality-sources", "auto|none|NAME,...", "Sources to query for its place, as for meshrun.")
 def measure(
     store: Mapping[str, str],
     run_id: str,
@@ -247,9 +250,9 @@ def measure(
 ) -> int:
     """Find the tree of the network between nodes, and the rates of its links.
 
-    Runs on all nodes at once, as under srun or pdsh. It loads the network for seconds: every node sends to one other
-    as fast as it can, while all ask for small echoes. Where nodes say where they stand, that is checked. The exit code
-    is 1 if the tree cannot be told.
+    Run it on all nodes at once, as with srun or pdsh. It loads the network for seconds: every node sends to one other
+    as fast as it can, while all measure small echoes. If the places of nodes are known, it checks them. The exit code
+    is 1 if the tree cannot be determined.
     """
     from launcher.meshctl.measure import MeasureRequest, run
 
@@ -268,13 +271,13 @@ def measure(
 
 
 @job_command("Remove what finished jobs have left in the store.", run="optional")
-@click.option("--all", "every", is_flag=True, help="Of all runs under the prefix.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--insist", is_flag=True, help="Also a job of RUN_ID without a verdict and without members.")
+@click.option("--all", "every", is_flag=True, help="Clean all runs under the prefix.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option("--insist", is_flag=True, help="Remove a job of RUN_ID also without a verdict and members.")
 def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bool, insist: bool) -> None:
     """Remove what finished jobs have left in the store.
 
-    A job with a living member is never touched.
+    A job with a live member is never removed.
     """
     if (run_id is None) != every:
         raise UsageError("name a run, or give --all", "meshctl clean RUN_ID, or meshctl clean --all")

@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 STORE_OPTIONS = {
     "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
     "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
-    "rdzv-prefix": ("PREFIX", f"Where in the store the runs lie. Default: {BY_NAME['rdzv-prefix'].default}."),
+    "rdzv-prefix": ("PREFIX", f"Prefix of the runs' keys in the store. Default: {BY_NAME['rdzv-prefix'].default}."),
     "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
 }
 TIMEOUT_S = 30.0
@@ -33,7 +33,7 @@ TIMEOUT_S = 30.0
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def meshctl() -> None:
-    """Look at what meshrun sees and would do, and at jobs that run; ask something of them."""
+    """Show and control running jobs, check a node, and plan the placement of ranks."""
 
 
 def job_command(short_help: str, *, name: str | None = None, run: str = "required") -> Callable[[Function], Function]:
@@ -60,7 +60,7 @@ def job_command(short_help: str, *, name: str | None = None, run: str = "require
 
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-    help="How long to wait for it to happen.",
+    help="The longest wait for the result.",
 )  # fmt: skip
 
 

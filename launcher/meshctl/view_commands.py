@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-_follow_option = click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+_follow_option = click.option("-f", "--follow", is_flag=True, help="Continue until the run ends.")
 
 
 @job_command("List the runs of this machine, and those in the store.", name="list", run="")
@@ -61,15 +61,17 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
 
 
-@job_command("Show a run: its round, its nodes, and how it came to this.", run="optional")
-@click.option("--watch", is_flag=True, help="Go on until the job ends: redrawn in a terminal, else a line per change.")
+@job_command("Show a run: its round, its nodes and its past rounds.", run="optional")
+@click.option(
+    "--watch", is_flag=True, help="Continue until the job ends: redrawn in a terminal, else a line per change."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
 @click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
 def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
-    """Show a run: its round, its nodes, and how it came to this. Nothing of it is changed.
+    """Show a run: its round, its nodes and its past rounds. The command only reads.
 
-    RUN_ID is what meshrun calls --rdzv-id. Where a store is known it is read from there, from any machine; otherwise
-    an agent of this machine is asked, and RUN_ID may be left out if there is one run of yours.
+    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
+    otherwise from an agent on this machine, and RUN_ID may be left out if only one run of yours is there.
     """
     from launcher.meshctl.job_store import NAME_STORE, knows_store
     from launcher.meshctl.live.source import NoAgentError
@@ -101,13 +103,13 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
 
 @meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")
 @click.argument("run_id", required=False)
-@click.option("--wide", is_flag=True, help="All columns, also those that do not fit the terminal.")
+@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @_json_option
 def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
     """Show the workers of a run, on all nodes.
 
-    cpu is in cores, memory and the rest are those of a worker with all that it has started. progress is the time since
-    the last sign of it: a step, a heartbeat, output.
+    cpu is in cores; memory and the rest are those of a worker and all processes that it has started. progress is the
+    time since its last step, heartbeat or output.
     """
     from launcher.meshctl.live.listing import encode_report
     from launcher.meshctl.live.ranks import describe_ranks
@@ -120,15 +122,13 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
 @meshctl.command(short_help="Show the output of a run's workers, of all nodes in one.")
 @click.argument("run_id", required=False)
 @_follow_option
-@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Of this rank only.")
-@click.option("--node", default="", metavar="NAME", help="Of this node only.")
-@click.option(
-    "--tail", default="10", show_default=True, metavar="N|all", help="Begin so many lines before the end of each file."
-)
+@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Only this rank.")
+@click.option("--node", default="", metavar="NAME", help="Only this node.")
+@click.option("--tail", default="10", show_default=True, metavar="N|all", help="Show the last N lines of each file.")
 @click.option(
     "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True, help="Which output."
 )
-@click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Of an earlier round.")
+@click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
 def logs(
     run_id: str | None,
     follow: bool,
@@ -141,7 +141,7 @@ def logs(
     """Show the output of a run's workers, of all nodes in one, each line after the ranks that wrote it: [0-3,6].
 
     The workers' output must be kept in files: meshrun --log-dir DIRECTORY with --redirects 3 or --tee 3. Control
-    characters are escaped; of a progress bar its last state is shown. --follow goes on into later rounds.
+    characters are escaped; a progress bar is shown in its last state. --follow continues into later rounds.
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
 
@@ -168,12 +168,12 @@ def logs(
     help="Default: loopback, any free port. Elsewhere readers need the token in the address that is printed.",
 )
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
-@click.option("--no-stacks", is_flag=True, help="With --save: without asking where all ranks stand.")
+@click.option("--no-stacks", is_flag=True, help="With --save: leave the stacks of the ranks out.")
 def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
     """Show a run as a page for a browser: its picture, rounds, ranks, output and stacks.
 
-    The page only reads, and lives until Ctrl-C, also when the run has ended. From another machine: ssh -L, as is
-    printed.
+    The page only reads, and is served until Ctrl-C, also when the run has ended. The command prints the ssh -L command
+    for reading it from another machine.
     """
     from launcher.meshctl.serve import save_page, serve_page
 
@@ -219,12 +219,12 @@ def top(run_id: str | None) -> None:
     run_screen(source)
 
 
-@meshctl.group(short_help="Say once where the store is, for all commands.")
+@meshctl.group(short_help="Save the address of the store for all commands.")
 def config() -> None:
-    """Say once where the store is, so that no command has to name it.
+    """Save the address of the store, so that no command has to name it.
 
     The file is $LAUNCHER_CONFIG, else meshrun/config.toml in $XDG_CONFIG_HOME or ~/.config. Flags and variables win;
-    where they name another endpoint, nothing of the file is used. No secrets are in it, only the names of files.
+    if they name another endpoint, nothing of the file is used. It holds no secrets, only the names of files with them.
     """
 
 
