@@ -66,7 +66,7 @@ def submit_request(
             raise UsageError(f"run {run_id}: {answer}")
         if wait.clock() >= deadline:
             reason = _explain_timeout(jobs, run_id, command, keys, wait.limit_s)
-            raise TemporaryError(reason, "the request stays, and the next leader does it")
+            raise TemporaryError(reason, "the request stays, and the next leader carries it out")
         wait.sleep(POLL_INTERVAL_S)
     while not _has_happened(command, seen := read_overview(jobs, run_id)) and wait.clock() < deadline:
         wait.sleep(POLL_INTERVAL_S)
@@ -93,7 +93,7 @@ def _explain_timeout(jobs: JobStore, run_id: str, command: Command, keys: Keys, 
     """Return why nothing has happened."""
     item = jobs.store.get(keys.leader).first
     if item is None:
-        return f"run {run_id} has had no leader for {limit_s:g} s, so nobody could {command.kind}"
+        return f"run {run_id} has had no leader for {limit_s:g} s, so the request has not been carried out"
     try:
         name = decode(LeaderRecord, item.value, item.key, jobs.secret).node_name
     except RecordError as error:
@@ -130,11 +130,13 @@ def _has_happened(command: Command, overview: Overview) -> bool:
 
 def _describe_outcome(command: Command, overview: Overview) -> str:
     """Describe what was done, and what the job does now."""
+    if command.kind == "stop" and overview.verdict is not None:
+        return f"run {overview.run_id} {format_headline(overview)}"
     done = {
-        "stop": f"run {overview.run_id} is told to stop",
+        "stop": f"run {overview.run_id} is stopping",
         "drain": f"{command.target} is drained, and cannot come back before meshctl undrain",
         "undrain": f"{command.target} may join again",
-        "takeover": f"{overview.leader or 'nobody yet'} leads run {overview.run_id}",
+        "takeover": f"{overview.leader or 'no node yet'} leads run {overview.run_id}",
     }[command.kind]
     return f"{done}; {format_headline(overview)}"
 

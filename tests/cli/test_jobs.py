@@ -134,7 +134,7 @@ def test_a_request_reaches_the_leader_and_its_answer_comes_back(server: EtcdServ
         job.store.delete(found[0].key)
         said, _ = process.communicate(timeout=20)
     assert said == (
-        "run exp-41 is told to stop; was stopped in round 1, exit code 143: stopped at the request of ada\n"
+        "run exp-41 was stopped in round 1, exit code 143: stopped at the request of ada\n"
     )
 
 
@@ -144,8 +144,8 @@ def test_a_request_without_a_leader_ends_at_its_limit(server: EtcdServer, job: S
     assert outcome == (
         75,
         "",
-        "meshctl: error: run exp-41 has had no leader for 0.3 s, so nobody could stop\n"
-        "hint: the request stays, and the next leader does it\n",
+        "meshctl: error: run exp-41 has had no leader for 0.3 s, so the request has not been carried out\n"
+        "hint: the request stays, and the next leader carries it out\n",
     )
 
 
