@@ -80,7 +80,7 @@ def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str 
         given |= {name: replace(value, is_detected=True) for name, value in own.items()}
     if not found.values:
         must_report = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
-        return ResolvedOptions(given, found, {}, note if must_report else "")
+        return ResolvedOptions(given, found, {}, f"{note}; this node runs alone" if must_report else "")
     used, unused = _merge(found.values, given)
     return ResolvedOptions(
         {**given, **{name: value for name, value in used.items() if given[name].is_default}},
@@ -252,7 +252,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         return leave_alone("nothing says how many tasks a node has")
     if tasks > 1:
         hint = "srun --ntasks-per-node=1 makes one job of them"
-        return leave_alone(f"it has {tasks} tasks on a node, and each runs alone: {hint}", must_report=True)
+        return leave_alone(f"it has {tasks} tasks on a node: {hint}", must_report=True)
     try:
         first = next(expand_hostlist(nodes))
     except ValueError as error:
@@ -360,7 +360,7 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
     if bad := next((address for address in addresses if not is_host(address)), ""):
         return leave_alone(f"SKYPILOT_NODE_IPS names {bad!r}, which is no address")
     if len(addresses) != count:
-        return leave_alone(f"SKYPILOT_NODE_IPS names {len(addresses)}, and SKYPILOT_NUM_NODES is {count}")
+        return leave_alone(f"SKYPILOT_NODE_IPS has {len(addresses)} of {count} addresses (SKYPILOT_NUM_NODES)")
     job = parse_integer(environ.get("SKYPILOT_INTERNAL_JOB_ID", ""))
     port = SERVED_PORT if job is None else _PORT_FIRST + job * 31 % _PORT_COUNT
     run_id = environ.get("SKYPILOT_TASK_ID", "")

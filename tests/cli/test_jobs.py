@@ -133,9 +133,7 @@ def test_a_request_reaches_the_leader_and_its_answer_comes_back(server: EtcdServ
         job.end("stopped", 143, "stopped at the request of ada")
         job.store.delete(found[0].key)
         said, _ = process.communicate(timeout=20)
-    assert said == (
-        "run exp-41 was stopped in round 1, exit code 143: stopped at the request of ada\n"
-    )
+    assert said == ("run exp-41 was stopped in round 1, exit code 143: stopped at the request of ada\n")
 
 
 def test_a_request_without_a_leader_ends_at_its_limit(server: EtcdServer, job: StoredJob) -> None:

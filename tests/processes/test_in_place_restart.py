@@ -113,7 +113,7 @@ def test_a_server_in_trouble_is_asked_again(cluster: JobSets, capfd: pytest.Capt
     cluster.refusals = {"GET": [500, 500, 503], "PATCH": [409, 429]}
     assert PodThread(cluster, "train-0").pass_barrier() == 0
     said = capfd.readouterr().err
-    assert said.count("the API server answers 500, asked to read its JobSet; asking again") == 1
+    assert said.count("the API server answers 500 to the request to read its JobSet; asking again") == 1
     assert said.count("asking again") == 4
 
 
@@ -123,7 +123,7 @@ def test_a_server_in_trouble_is_asked_again(cluster: JobSets, capfd: pytest.Capt
         ("GET", 403, "the API server does not let this pod read its JobSet: a Role with get, list and watch of jobsets "
                      "in jobset.x-k8s.io, and patch of pods, is missing"),
         ("PATCH", 403, "the API server does not let this pod write an annotation of its pod"),
-        ("GET", 404, "the API server knows none, asked to read its JobSet"),
+        ("GET", 404, "this pod cannot read its JobSet: the API server answers 404"),
     ],
 )  # fmt: skip
 def test_what_waiting_cannot_fix_is_the_users(cluster: JobSets, method: str, status: int, sentence: str) -> None:
@@ -136,8 +136,8 @@ def test_what_waiting_cannot_fix_is_the_users(cluster: JobSets, method: str, sta
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"POD_NAME": ""}, "--in-place-restart jobset: POD_NAME='' is no name"),
-        ({"JOBSET_NAME": "a/../b"}, "--in-place-restart jobset: JOBSET_NAME='a/../b' is no name"),
+        ({"POD_NAME": ""}, "--in-place-restart jobset: POD_NAME='' is not a valid name"),
+        ({"JOBSET_NAME": "a/../b"}, "--in-place-restart jobset: JOBSET_NAME='a/../b' is not a valid name"),
         ({"KUBERNETES_SERVICE_HOST": ""}, "no KUBERNETES_SERVICE_HOST, so there is no API server to ask"),
     ],
 )

@@ -104,7 +104,7 @@ class JobSetPod:
         for name in (JOBSET_NAME, POD_NAME):
             if not _NAME.fullmatch(environ.get(name, "")):
                 raise UsageError(
-                    f"--in-place-restart jobset: {name}={environ.get(name, '')!r} is no name",
+                    f"--in-place-restart jobset: {name}={environ.get(name, '')!r} is not a valid name",
                     f"the pod's definition sets {JOBSET_NAME} from "
                     f"metadata.annotations['jobset.sigs.k8s.io/jobset-name'] and {POD_NAME} from metadata.name",
                 )
@@ -148,9 +148,9 @@ class JobSetPod:
             raise UsageError(f"--in-place-restart jobset: the API server does not let this pod {what}: {_ROLE}")
         if answer.status == 404 and is_new:
             hint = f"see {JOBSET_NAME} and {POD_NAME}, and whether JobSet is installed"
-            raise UsageError(f"--in-place-restart jobset: the API server knows none, asked to {what}", hint)
+            raise UsageError(f"--in-place-restart jobset: this pod cannot {what}: the API server answers 404", hint)
         if answer.status != 200:
-            raise NoAnswer(f"answers {answer.status}, asked to {what}")
+            raise NoAnswer(f"answers {answer.status} to the request to {what}")
         self._allowed.add(what)
         return parse_object(answer.text)
 
@@ -159,7 +159,7 @@ def _decode(found: object) -> JobSet:
     try:
         return codec.convert(JobSet, found, "the JobSet")
     except RecordError as error:
-        raise NoAnswer(f"answers what is no JobSet: {sanitize(str(error))}") from None
+        raise NoAnswer(f"answers with something other than a JobSet: {sanitize(str(error))}") from None
 
 
 @end_on_signal()

@@ -178,12 +178,12 @@ def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str,
 @pytest.mark.parametrize(
     ("environ", "reason"),
     [
-        ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, "it has 8 tasks on a node, and each runs alone: "
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, "it has 8 tasks on a node: "
          "srun --ntasks-per-node=1 makes one job of them"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "1(x3),2"}, "it has 2 tasks on a node, and each runs alone: "
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x3),2"}, "it has 2 tasks on a node: "
          "srun --ntasks-per-node=1 makes one job of them"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "5"}, "it has 2 tasks on a node, and each runs "
-         "alone: srun --ntasks-per-node=1 makes one job of them"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "5"}, "it has 2 tasks on a node: "
+         "srun --ntasks-per-node=1 makes one job of them"),
         ({"SLURM_HET_SIZE": "2"}, "the job is heterogeneous: say --nnodes and --rdzv-endpoint"),
         ({"SLURM_STEP_NODELIST": "gpu[03"}, "SLURM_STEP_NODELIST cannot be read: 'gpu[03': a bracket that is never "
          "closed"),
@@ -196,7 +196,8 @@ def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str,
 )  # fmt: skip
 def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(environ: dict[str, str], reason: str) -> None:
     made = resolve(environ={**SLURM, **environ})
-    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (f"Slurm step 4711.2: {reason}",))
+    note = f"Slurm step 4711.2: {reason}; this node runs alone"
+    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (note,))
     for words in (["--standalone"], ["--nnodes=1"], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]):
         assert resolve(*words, environ={**SLURM, **environ}).notes == ()
 
@@ -210,7 +211,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
         ({"SKYPILOT_NODE_RANK": "3"}, "its variables cannot be read: SKYPILOT_NODE_RANK='3', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NODE_RANK": "-1"}, "its variables cannot be read: SKYPILOT_NODE_RANK='-1', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NUM_NODES": "0"}, "its variables cannot be read: SKYPILOT_NODE_RANK='1', SKYPILOT_NUM_NODES='0'"),
-        ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NODE_IPS names 3, and SKYPILOT_NUM_NODES is 4"),
+        ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NODE_IPS has 3 of 4 addresses (SKYPILOT_NUM_NODES)"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7,10.0.0.8,10.0.0.9"},
          "SKYPILOT_NODE_IPS names '10.0.0.7,10.0.0.8,10.0.0.9', which is no address"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7\n$(hostname)\n10.0.0.9"},
@@ -219,7 +220,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
 )  # fmt: skip
 def test_variables_of_skypilot_that_make_no_job_are_reported_and_not_used(environ: dict[str, str], reason: str) -> None:
     made = resolve(environ={**SKYPILOT, **environ})
-    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (f"SkyPilot: {reason}",))
+    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (f"SkyPilot: {reason}; this node runs alone",))
     assert resolve("--standalone", environ={**SKYPILOT, **environ}).notes == ()
 
 

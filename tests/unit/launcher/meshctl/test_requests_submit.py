@@ -103,7 +103,9 @@ def test_a_request_the_leader_rejects_is_an_error_and_leaves_nothing(world: Worl
 
 
 def test_without_a_leader_a_request_stays_for_the_next_and_that_is_said(world: World) -> None:
-    with pytest.raises(TemporaryError, match="run exp-41 has had no leader for 5 s, so the request has not been carried out") as error:
+    with pytest.raises(
+        TemporaryError, match="run exp-41 has had no leader for 5 s, so the request has not been carried out"
+    ) as error:
         world.ask("stop")
     assert error.value.hint == "the request stays, and the next leader carries it out"
     assert world.request().kind == "stop"
