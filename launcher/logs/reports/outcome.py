@@ -20,10 +20,11 @@ from launcher.logs.reports import report, short_report
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.model.console import log, write_stderr
 from rendezvous import codec
-from rendezvous.errors import RecordError
+from rendezvous.errors import EXIT_TEMPORARY, RecordError
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 
+_MISSING_NODES_HINT = "start the same command on the missing nodes; --start-timeout sets how long the others wait"
 REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, so nothing else is delayed
 
 
@@ -98,6 +99,8 @@ def report_failure(
     failures = _sort_failures(verdict, own)
     if not failures:
         log(f"error: {verdict.reason}")
+        if verdict.exit_code == EXIT_TEMPORARY and verdict.round == 0:
+            write_stderr(f"hint: {_MISSING_NODES_HINT}")
         return
     render = short_report.render if style == "short" else report.render
     text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure, here=host)
