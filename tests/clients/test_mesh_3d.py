@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, Run, finish
-from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.multi_node import BEAT_IN_A_THREAD, Cluster
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
@@ -21,15 +21,9 @@ N1, N2 = loopback_hosts(2)
 STEPS = 40
 WORDS = ("--steps", str(STEPS), "--every", "5")
 # Runs the example and beats, so that one sees which ranks ran where.
-TRAINING = f"""
-import runpy, threading
+TRAINING = f"""{BEAT_IN_A_THREAD}
+import runpy
 
-def live():
-    while True:
-        beat()
-        time.sleep(0.01)
-
-threading.Thread(target=live, daemon=True).start()
 sys.argv = ["mesh_3d.py", *{WORDS!r}, "--checkpoint", "../saved"]
 runpy.run_path({str(EXAMPLES / "mesh_3d.py")!r}, run_name="__main__")
 """

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs.multi_node import FAULT_REPEATS, LIMIT_S, Make, lose
+from tests.support.jobs.multi_node import BEAT_IN_A_THREAD, FAULT_REPEATS, LIMIT_S, Make, lose
 from tests.support.network.namespaces import Host, Network
 
 # Once each they take half a minute: test_training has one kill in `make test`, `make slow WHAT=faults` has all of them.
 FAULTS = ["cut", "drain"] if FAULT_REPEATS == 1 else ["kill", "cut", "drain"]
-REDUCING = """
-import threading
+REDUCING = (
+    BEAT_IN_A_THREAD
+    + """
 import torch, torch.distributed
 
-def live():
-    while True:
-        beat()
-        time.sleep(0.005)
-
-threading.Thread(target=live, daemon=True).start()
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 size, step, stop_count = torch.distributed.get_world_size(), 0, 0
@@ -40,6 +35,7 @@ while not stop_count:
         mark("reduces")
 torch.distributed.destroy_process_group()
 """
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

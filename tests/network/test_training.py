@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs.multi_node import FAULT_REPEATS, Make, lose
+from tests.support.jobs.multi_node import BEAT_IN_A_THREAD, FAULT_REPEATS, Make, lose
 from tests.support.network.namespaces import Host, Network
 from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
 EPOCHS = 4
 HOSTS = 3 if FAULT_REPEATS == 1 else 4  # starting torch takes most of the time
-TRAINING = f"""
-import runpy, threading
+TRAINING = f"""{BEAT_IN_A_THREAD}
+import runpy
 
-def live():
-    while True:
-        beat()
-        time.sleep(0.01)
-
-threading.Thread(target=live, daemon=True).start()
 sys.argv = ["ddp_digits.py", "--epochs", "{EPOCHS}", "--checkpoint", "../saved"]
 runpy.run_path({str(REPOSITORY / "examples" / "ddp_digits.py")!r}, run_name="__main__")
 """

@@ -43,6 +43,17 @@ def beat_until(name):
 
 beat()
 """
+# For a script that does not beat by itself: a thread does.
+BEAT_IN_A_THREAD = """
+import threading
+
+def live():
+    while True:
+        beat()
+        time.sleep(0.005)
+
+threading.Thread(target=live, daemon=True).start()
+"""
 # Workers that say they are there and live until the test puts a file "finish" into the directory of all hosts.
 SLEEP = """
 mark("began", os.environ["WORLD_SIZE"] + " " + os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"])
