@@ -21,7 +21,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -395,15 +395,11 @@ class _TreeSearch:
         if len(levels) == 1:
             self._is_busy = _is_varying(measured, repeated)
             repeated += measured
-        return TreeFinding(
+        return self._make_finding(
             kind="tree",
             levels=tuple(levels),
             rates_bps=tuple(rates.measure_domains(level, repeated) for level in levels),
             host_rates_bps=self._list_host_rates(),
-            left_out=tuple(self._left_out.items()),
-            blocked=self._blocked,
-            flow_bps=max(self._best_bps.values(), default=0),
-            is_busy=self._is_busy,
         )
 
     def _group_above(
@@ -483,23 +479,18 @@ class _TreeSearch:
             return self._make_unknown(
                 "round trips under load are as short as idle ones, so the nodes have filled no link"
             )
-        return TreeFinding(
-            kind="flat",
-            reason=reason,
-            host_rates_bps=self._list_host_rates(),
-            left_out=tuple(self._left_out.items()),
-            blocked=self._blocked,
-            flow_bps=max(self._best_bps.values(), default=0),
-        )
+        return self._make_finding(kind="flat", reason=reason, host_rates_bps=self._list_host_rates())
 
     def _make_unknown(self, reason: str) -> TreeFinding:
+        return self._make_finding(kind="unknown", reason=reason)
+
+    def _make_finding(self, **own: Any) -> TreeFinding:
         return TreeFinding(
-            kind="unknown",
-            reason=reason,
             left_out=tuple(self._left_out.items()),
             blocked=self._blocked,
             flow_bps=max(self._best_bps.values(), default=0),
             is_busy=self._is_busy,
+            **own,
         )
 
     def _list_host_rates(self) -> tuple[int, ...]:
