@@ -41,16 +41,6 @@ def begin(job: Cluster) -> None:
     job.begin(*HOSTS, workers=3)
 
 
-def live_on(job: Cluster, seconds: float) -> None:
-    """Until every worker of round 1 has lived for so long from now, by its own clock, or another round has begun."""
-    since = max(life.last_s for life in job.lives(1))
-
-    def have() -> bool:
-        return min(life.last_s for life in job.lives(1)) >= since + seconds or len(job.lives()) > 3
-
-    wait_until(have, seconds + 60, f"{seconds:g} s of life")
-
-
 def require_one_round(job: Cluster) -> None:
     finish(job)
     assert {life.round for life in job.lives()} == {1}
@@ -82,16 +72,16 @@ def test_workers_continue_when_etcd_loses_a_server_its_leader_and_most(tmp_path:
         leader = etcd.leader()
         follower, other = (server for server in etcd.members if server is not leader)
         follower.kill()
-        live_on(job, 0.5)
+        job.live_on(0.5)
         follower.start()
         leader.kill()
-        live_on(job, 0.5 * LEASE_TTL_S)
+        job.live_on(0.5 * LEASE_TTL_S)
         other.kill()
-        live_on(job, 1.7 * LEASE_TTL_S)
+        job.live_on(1.7 * LEASE_TTL_S)
         job[N1].says("cannot be reached: connection refused; ")
         other.start(wait=False)
         leader.start()
-        live_on(job, 0.5 * LEASE_TTL_S)
+        job.live_on(0.5 * LEASE_TTL_S)
         require_one_round(job)
 
 
@@ -121,7 +111,7 @@ def test_tokens_that_expire_or_are_forgotten_stop_nobody(tmp_path: Path, kind: s
             begin(job)
             if kind == "simple":
                 server.restart()  # it remembers none; the others expire meanwhile
-            live_on(job, 0.8 * LEASE_TTL_S)
+            job.live_on(0.8 * LEASE_TTL_S)
             assert not any("denies" in node.stderr for node in job.jobs.values())
             require_one_round(job)
 
@@ -148,7 +138,7 @@ def test_a_certificate_that_is_refused_in_mid_run_is_an_outage(tmp_path: Path) -
             begin(job)
             server.tls = wrong
             server.restart()
-            live_on(job, 1.7 * LEASE_TTL_S)
+            job.live_on(1.7 * LEASE_TTL_S)
             sentence = f"the store at {server.endpoint} shows a certificate that the given authority has not signed"
             for node in job.jobs.values():
                 node.says(sentence)
@@ -167,7 +157,7 @@ def test_a_job_reports_a_full_server_and_continues_once_it_has_space(tmp_path: P
     ):
         begin(job)
         wait_until(lambda: is_full(server), 60, "a full server")
-        live_on(job, 1.2 * LEASE_TTL_S)
+        job.live_on(1.2 * LEASE_TTL_S)
         assert len(job.lives()) == 3, "leases are kept without space"
         crash(job[N1])
         job[N1].says(
@@ -205,7 +195,7 @@ def test_a_watch_that_has_missed_what_was_compacted_reads_anew(tmp_path: Path, o
         answer = json.loads(own_etcd.ctl("get", "/x", "--write-out=json"))
         own_etcd.compact(answer["header"]["revision"])
         wire.join()
-        live_on(job, 0.8 * LEASE_TTL_S)
+        job.live_on(0.8 * LEASE_TTL_S)
         own_etcd.ctl("put", f"{root}/ctl/drained/n3", '{"node_name":"n3","version":1}')
         job.wait(N3, exit_code=143)
         assert "n3 was drained" in job["n3"].stderr
@@ -252,7 +242,7 @@ def test_strange_records_are_named_and_ignored(tmp_path: Path, own_etcd: EtcdSer
         for node in job.jobs.values():
             node.says(f"the value of {root}/ctl/stop is not JSON, so it was not written by meshrun; it is ignored")
             assert "\x1b" not in node.stderr
-        live_on(job, 1.2 * LEASE_TTL_S)
+        job.live_on(1.2 * LEASE_TTL_S)
         for key in ("stop", "verdict"):
             own_etcd.ctl("del", f"{root}/ctl/{key}")
         require_one_round(job)

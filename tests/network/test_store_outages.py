@@ -21,16 +21,6 @@ def running(cluster: Make, hosts: list[Host], *options: str) -> Cluster:
     return job
 
 
-def wait_until_all_have_lived_for(job: Cluster, seconds: float) -> None:
-    """Since now, on the workers' own clock."""
-    since = max(life.last_s for life in job.lives(1))
-
-    def have() -> bool:
-        return min(life.last_s for life in job.lives(1)) >= since + seconds or len(job.lives()) > 6
-
-    wait_until(have, seconds + 60, f"{seconds:g} s of life")
-
-
 @pytest.mark.parametrize(
     ("fault", "ttls"),
     [
@@ -45,9 +35,9 @@ def test_an_etcd_that_is_killed_or_hangs_stops_nobody_however_long(
     job = running(cluster, hosts)
     harm, heal = (etcd.kill, etcd.start) if fault == "killed" else (etcd.stop, etcd.cont)
     harm()
-    wait_until_all_have_lived_for(job, ttls * LEASE_TTL_S)
+    job.live_on(ttls * LEASE_TTL_S)
     heal()
-    wait_until_all_have_lived_for(job, 1.1 * LEASE_TTL_S)
+    job.live_on(1.1 * LEASE_TTL_S)
     job.finish()
     assert [life.round for life in job.lives()] == [1] * 6
 

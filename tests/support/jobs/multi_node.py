@@ -282,6 +282,17 @@ class Cluster:
         found = [life for job in self.jobs.values() for life in job.lives()]
         return [life for life in found if round in (None, life.round)]
 
+    def live_on(self, seconds: float) -> None:
+        """Wait until every worker of round 1 has lived for so long from now, by its own clock, or a further one has begun."""
+        first = self.lives(1)
+        since = max(life.last_s for life in first)
+
+        def have() -> bool:
+            oldest = min(life.last_s for life in self.lives(1))
+            return oldest >= since + seconds or len(self.lives()) > len(first)
+
+        wait_until(have, seconds + 60, f"{seconds:g} s of life")
+
     def ranks(self, round: int) -> dict[str, list[int]]:
         """Which ranks of a round ran where: node -> ranks."""
         found = {name: job.ranks(round) for name, job in self.jobs.items()}
