@@ -360,7 +360,9 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
     if bad := next((address for address in addresses if not is_host(address)), ""):
         return leave_alone(f"SKYPILOT_NODE_IPS names {bad!r}, which is no address")
     if len(addresses) != count:
-        return leave_alone(f"SKYPILOT_NODE_IPS has {len(addresses)} of {count} addresses (SKYPILOT_NUM_NODES)")
+        return leave_alone(
+            f"SKYPILOT_NUM_NODES is {count}, and the addresses in SKYPILOT_NODE_IPS are {len(addresses)}"
+        )
     job = parse_integer(environ.get("SKYPILOT_INTERNAL_JOB_ID", ""))
     port = SERVED_PORT if job is None else _PORT_FIRST + job * 31 % _PORT_COUNT
     run_id = environ.get("SKYPILOT_TASK_ID", "")

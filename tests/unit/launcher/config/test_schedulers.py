@@ -211,7 +211,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
         ({"SKYPILOT_NODE_RANK": "3"}, "its variables cannot be read: SKYPILOT_NODE_RANK='3', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NODE_RANK": "-1"}, "its variables cannot be read: SKYPILOT_NODE_RANK='-1', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NUM_NODES": "0"}, "its variables cannot be read: SKYPILOT_NODE_RANK='1', SKYPILOT_NUM_NODES='0'"),
-        ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NODE_IPS has 3 of 4 addresses (SKYPILOT_NUM_NODES)"),
+        ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NUM_NODES is 4, and the addresses in SKYPILOT_NODE_IPS are 3"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7,10.0.0.8,10.0.0.9"},
          "SKYPILOT_NODE_IPS names '10.0.0.7,10.0.0.8,10.0.0.9', which is no address"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7\n$(hostname)\n10.0.0.9"},
