@@ -24,7 +24,9 @@ def describe_ranks(report: RunReport, width: int = 0) -> str:
     idle: dict[str, list[str]] = {}
     for node in report.nodes:
         if not node.ranks:
-            idle.setdefault(f"{node.state}: {node.waiting}" if node.waiting else node.state, []).append(node.node)
+            is_said = node.waiting.startswith(node.state)
+            why = node.waiting if is_said else ": ".join(filter(None, (node.state, node.waiting)))
+            idle.setdefault(why, []).append(node.node)
     rest = [f"{format_names(names)}: {state}" for state, names in sorted(idle.items())]
     if report.missing:
         rest.append(f"{format_names(report.missing)}: no answer")
