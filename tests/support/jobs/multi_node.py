@@ -283,7 +283,7 @@ class Cluster:
         return [life for life in found if round in (None, life.round)]
 
     def live_on(self, seconds: float) -> None:
-        """Wait until every worker of round 1 has lived for so long from now, by its own clock, or a further one has begun."""
+        """Wait until every worker of round 1 has lived so long from now, by its own clock, or a further one began."""
         first = self.lives(1)
         since = max(life.last_s for life in first)
 
