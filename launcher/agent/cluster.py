@@ -193,8 +193,7 @@ class ClusterMembership(NodeMembership):
             time.sleep(_PAUSE_S)
         where = startup.network.endpoints[0]
         alone = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
-        log(f"this agent serves the job's store at {where}{alone}; "
-            "if it is lost, the job is lost")
+        log(f"this agent serves the job's store at {where}{alone}; if it is lost, the job is lost")
         return server
 
     def _open_store(self, run_id: str, node_rank: int | None) -> Store:

@@ -277,8 +277,7 @@ def test_lost_nodes_do_not_keep_a_job_whose_other_agents_have_left() -> None:
     assert get_end(cluster.step(EndReported(1, 143, LEFT))) == LEFT
 
 
-def test_an_agent_that_was_given_up_ends_no_job_whose_nodes_may_return
-() -> None:
+def test_an_agent_that_was_given_up_ends_no_job_whose_nodes_may_return() -> None:
     cluster = Cluster(1, 2, return_limit_s=600.0)
     cluster.place(s0="a")
     cluster.run(0)
