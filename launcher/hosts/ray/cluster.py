@@ -43,7 +43,7 @@ PLACED_INTERVAL_S, PLACED_INTERVAL_MAX_S = 0.1, 0.5  # for the bundles' nodes, s
 SOON_S = 30.0
 CONNECT_LIMIT_S = 10.0  # to the address of the cluster, and for its first answer
 ANSWER_LIMIT_S = 0.5  # for other answers of the GCS: how much later a signal is noticed while it is away
-CLOSE_LIMIT_S = 10.0  # to give back bundles, or to leave the cluster
+CLOSE_LIMIT_S = 10.0  # to give back bundles, or to leave the cluster, in a process that goes on
 AGAIN_S = 1.0  # until a request that the GCS has not taken is made again
 _ACCELERATORS = ("TPU", "HPU", "NPU", "neuron_cores")  # what an actor has to ask for itself, beside GPU
 _THREADS = 16  # of an actor: each unanswered `wait` keeps one, for a minute at most
@@ -75,14 +75,14 @@ def require_version(version: str) -> None:
 class RayCluster:
     """The cluster as one job uses it. Call `connect` first and `close` at the end, all from one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, close_limit_s: float = CLOSE_LIMIT_S) -> None:
         self.address = ""
         """The address of this node, as other nodes of Ray reach it."""
         self.results: dict[str, bytes] = {}
         """The files of workers that ran a function, of all agents that have ended."""
         self._numbers: dict[int, int] = {}  # slot -> number of the last request for its bundle
         self._groups: dict[int, tuple[Any, tuple[int, ...]]] = {}  # number of the request -> group and slots
-        self._gcs = GcsThread()
+        self._gcs, self._close_limit_s = GcsThread(), close_limit_s
         self._error: Exception | None = None
         self._actor_class: Any = None
         self._actors: dict[int, Any] = {}
@@ -320,7 +320,7 @@ class RayCluster:
             for slot in list(self._actors):
                 self.discard_actor(slot)
             self._gcs.add(self._remove_all_groups)
-        if not self._gcs.close(CLOSE_LIMIT_S) and self._is_ours:
+        if not self._gcs.close(self._close_limit_s) and self._is_ours:
             atexit.unregister(ray.shutdown)  # it would block this process, with whose end Ray ends the job anyway
 
 

@@ -37,7 +37,7 @@ from launcher.hosts.ray.agent_pool import (
     StopRequested,
 )
 from launcher.hosts.ray.bundles import Demand, choose_bundle, choose_demand, list_fitting
-from launcher.hosts.ray.cluster import RayCluster, require_ray
+from launcher.hosts.ray.cluster import CLOSE_LIMIT_S, RayCluster, require_ray
 from launcher.hosts.ray.options import (
     STOP_MARGIN_S,
     STOP_WAIT_VARIABLE,
@@ -76,11 +76,17 @@ class JobEnd(Struct, frozen=True):
 
 
 def run_job(
-    options: RayOptions, args: ParsedArgs, environ: Mapping[str, str], function: FunctionToCall | None = None
+    options: RayOptions,
+    args: ParsedArgs,
+    environ: Mapping[str, str],
+    function: FunctionToCall | None = None,
+    *,
+    close_limit_s: float = CLOSE_LIMIT_S,
 ) -> JobEnd:
     """Run the job and return how it ended. Raises UsageError and TemporaryError for what cannot start.
 
     `args`: options for agents, and the script unless there is a `function`. `environ`: the driver's.
+    `close_limit_s`: for leaving the cluster, seconds; Ray's own end of that may go on in a thread.
     """
     variables, remarks = select_variables(environ, options.export)
     is_named = "rdzv-id" in args.values or any(variables.get(name) for name in BY_NAME["rdzv-id"].all_variables)
@@ -92,7 +98,7 @@ def run_job(
     wait_s = find_stop_wait_s(environ)
     more = {**named, **_choose_shutdown_timeout(config, wait_s, remarks)}
     require_ray()
-    cluster = RayCluster()
+    cluster = RayCluster(close_limit_s)
     cluster.connect(options.address)
     with _StopSignals() as stop_signals, closing(cluster):
         nodes = cluster.list_nodes()

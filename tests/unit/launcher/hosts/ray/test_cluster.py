@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import types
+from unittest.mock import MagicMock
 
 import pytest
 
 from launcher.hosts.ray import cluster
 from launcher.hosts.ray.cluster import GcsThread, require_version
+from launcher.hosts.ray.options import GCS_THREAD
 from launcher.model.errors import UsageError
 
 
@@ -67,3 +69,17 @@ def test_a_request_is_made_again_until_it_is_taken(monkeypatch: pytest.MonkeyPat
     assert gcs.insist(request) == "taken"
     assert gcs.close(20.0)
     assert gcs.insist(request) is None
+
+
+def test_a_shutdown_of_ray_that_takes_long_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_returned, ray = threading.Event(), MagicMock()
+    for name in ("ray", "ray.util", "ray.util.client"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    ray.ray.is_connected.return_value = ray.is_initialized.return_value = False
+    ray.shutdown = has_returned.wait
+    entered = cluster.RayCluster(close_limit_s=0.01)
+    entered.connect("auto")
+    entered.close()
+    thread = next(thread for thread in threading.enumerate() if thread.name == GCS_THREAD)
+    has_returned.set()
+    thread.join()
