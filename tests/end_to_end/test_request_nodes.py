@@ -27,7 +27,7 @@ def test_a_missing_node_is_asked_for_by_who_leads_until_it_has_come(tmp_path: Pa
         assert [(event["wanted"], event["present"], bool(event["since"])) for event in events] == [
             (2, 1, True), (2, 2, False),
         ]  # fmt: skip
-        assert "--request-nodes is told: 1 of the 2 nodes wanted is here, for 1" in cluster[N1].stderr
+        assert "--request-nodes runs its command: wanted 2 nodes, present 1, for 1" in cluster[N1].stderr
         assert "is told" not in cluster[N2].stderr
         cluster[N1].kill()
         wait_until(lambda: figures.read_text() == "2 1\n2 2\n2 1\n", 60, "the request of the next leader")

@@ -136,8 +136,8 @@ def test_what_waiting_cannot_fix_is_the_users(cluster: JobSets, method: str, sta
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"POD_NAME": ""}, "--in-place-restart jobset: POD_NAME='' is not a valid name"),
-        ({"JOBSET_NAME": "a/../b"}, "--in-place-restart jobset: JOBSET_NAME='a/../b' is not a valid name"),
+        ({"POD_NAME": ""}, "--in-place-restart jobset: POD_NAME is not set"),
+        ({"JOBSET_NAME": "a/../b"}, "--in-place-restart jobset: JOBSET_NAME 'a/../b' is not a valid name"),
         ({"KUBERNETES_SERVICE_HOST": ""}, "no KUBERNETES_SERVICE_HOST, so there is no API server to ask"),
     ],
 )

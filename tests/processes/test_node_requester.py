@@ -51,7 +51,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        return [sentence for sentence in self.said if " is told: " not in sentence]
+        return [sentence for sentence in self.said if " runs its command: " not in sentence]
 
 
 def read(folder: Path) -> list[str]:
@@ -73,8 +73,8 @@ def test_the_command_is_told_what_is_missing_and_that_all_are_there(tmp_path: Pa
     run.requester.close()
     assert len(read(tmp_path)) == 4
     assert run.said == [
-        "--request-nodes is told: 1 of the 2 nodes wanted is here, for 10 s",
-        "--request-nodes is told: all of the 2 nodes wanted are here",
+        "--request-nodes runs its command: wanted 2 nodes, present 1, for 10 s",
+        "--request-nodes runs its command: wanted 2 nodes, present 2",
     ]
 
 

@@ -102,9 +102,9 @@ class JobSetPod:
 
     def __init__(self, environ: Mapping[str, str], root: str = "/") -> None:
         for name in (JOBSET_NAME, POD_NAME):
-            if not _NAME.fullmatch(environ.get(name, "")):
+            if not _NAME.fullmatch(text := environ.get(name, "")):
                 raise UsageError(
-                    f"--in-place-restart jobset: {name}={environ.get(name, '')!r} is not a valid name",
+                    f"--in-place-restart jobset: {name} " + (f"{text!r} is not a valid name" if text else "is not set"),
                     f"the pod's definition sets {JOBSET_NAME} from "
                     f"metadata.annotations['jobset.sigs.k8s.io/jobset-name'] and {POD_NAME} from metadata.name",
                 )

@@ -57,7 +57,7 @@ def require_ray() -> None:
     try:
         import ray
     except ImportError as error:
-        raise UsageError(f"meshrun-ray needs the package ray: {error}", "pip install 'meshrun[ray]'") from None
+        raise UsageError(f"Ray cannot be imported: {error}", "pip install 'meshrun[ray]'") from None
     require_version(getattr(ray, "__version__", ""))
 
 

@@ -97,7 +97,7 @@ def _parse_bundle(value: Value) -> dict[str, float]:
         if name in found:
             raise UsageError(f"{value} names {sanitize(name)} twice")
         if name in ("GPU", "TPU") and amount != int(amount):
-            raise UsageError(f"{value}: an agent cannot share a {name}", f"{name}={max(1, round(amount))}")
+            raise UsageError(f"{value}: an agent cannot share a {name}", f"write {name}={max(1, round(amount))}")
         found[name] = amount
     return found
 
@@ -130,7 +130,10 @@ def _parse_names(value: Value) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip()))
     for name in names:
         if "=" in name:
-            raise UsageError(f"{value}: {sanitize(name)} sets a variable", f"NAMES only: export {name} before")
+            raise UsageError(
+                f"{value}: {sanitize(name)} is not the name of a variable",
+                "set the variable in the driver's environment, and give its name alone",
+            )
     return names
 
 

@@ -101,6 +101,5 @@ def count_useful_nodes(mesh: Mesh, elastic_max: int | None, slot_count: int) -> 
 
 def _describe(wanted: int, present: int, below_s: float) -> str:
     if present >= wanted:
-        return f"all of the {format_count(wanted, 'node')} wanted are here"
-    verb = "is" if present == 1 else "are"
-    return f"{present} of the {format_count(wanted, 'node')} wanted {verb} here, for {format_duration(below_s)}"
+        return f"wanted {format_count(wanted, 'node')}, present {present}"
+    return f"wanted {format_count(wanted, 'node')}, present {present}, for {format_duration(below_s)}"

@@ -81,7 +81,7 @@ class NodeRequester:
         if decision.reason:
             since = decision.history.below_since
             since_text = "" if since is None else format_time(time.time() - (now - since))
-            self._warn(f"{self._origin} is told: {decision.reason}")
+            self._warn(f"{self._origin} runs its command: {decision.reason}")
             self._queue(self._add_event(self._wanted, present, decision.reason, since_text))
 
     def close(self) -> None:

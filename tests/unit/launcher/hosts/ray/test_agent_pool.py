@@ -348,7 +348,7 @@ def test_missing_nodes_are_said_once_that_lasts_and_then_ever_more_seldom() -> N
     cluster.run(0, 1)
     assert "wanted 3 nodes with GPU=8, present 2, starting 1, since at 101" in say(cluster.step(after_s=1000.0))
     cluster.step(StartReported(2, "c"))
-    assert "all of the 3 nodes wanted are here" in say(cluster.step(after_s=30.0))
+    assert "wanted 3 nodes, present 3" in say(cluster.step(after_s=30.0))
 
 
 def test_one_more_missing_node_is_said_without_the_long_pause() -> None:

@@ -49,7 +49,7 @@ def test_a_run_that_is_whole_says_nothing() -> None:
 
 def test_figures_are_said_once_they_have_settled() -> None:
     said = live((0.0, 1), (3.0, 2), (6.0, 3), until=100.0)
-    assert said == [(6.0 + SETTLE_S, "3 of the 4 nodes wanted are here, for 16 s")]
+    assert said == [(6.0 + SETTLE_S, "wanted 4 nodes, present 3, for 16 s")]
 
 
 def test_a_node_that_is_back_at_once_is_not_asked_for() -> None:
@@ -61,19 +61,19 @@ def test_other_figures_follow_a_pause_and_the_same_ones_longer_ones() -> None:
     first = SETTLE_S + PAUSE_S
     repeats = [first + REPEAT_FIRST_S * (2**count - 1) for count in range(1, 6)]
     assert [at for at, _ in said] == [SETTLE_S, first, *repeats, repeats[-1] + REPEAT_MAX_S]
-    assert said[1][1].startswith("1 of the 4 nodes wanted is here, for 40 s")
+    assert said[1][1].startswith("wanted 4 nodes, present 1, for 40 s")
     long = [at for at, _ in live((0.0, 3), until=100_000.0)]
     assert max(after - before for before, after in itertools.pairwise(long)) == REPEAT_MAX_S
 
 
 def test_what_was_asked_for_is_withdrawn_once() -> None:
     said = live((0.0, 3), (600.0, 4), until=1e6)
-    assert said[-1] == (610.0, "all of the 4 nodes wanted are here")
+    assert said[-1] == (610.0, "wanted 4 nodes, present 4")
     assert [reason for _, reason in said].count(said[-1][1]) == 1
 
 
 def test_a_new_leader_says_what_holds_since_the_last_may_have_asked() -> None:
-    assert live((0.0, 5), until=1e6, is_owed=True) == [(SETTLE_S, "all of the 4 nodes wanted are here")]
+    assert live((0.0, 5), until=1e6, is_owed=True) == [(SETTLE_S, "wanted 4 nodes, present 4")]
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 500.0), st.integers(0, 5)), min_size=1, max_size=20), st.booleans())
