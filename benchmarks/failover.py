@@ -17,8 +17,9 @@ down that they do, and a node that was stopped goes on after the next round has 
 the victim it is so in half of the runs, which are reported apart. Each event is the first one of its job: rounds that
 end within min_round_time_s are held back on purpose, but only from the second one in a row.
 
-torchrun runs in turns with meshrun where it gets to a next round at all. Where it does not, it is watched once for a
-short while: its workers are idle, and nothing else would tell it.
+torchrun takes turns with meshrun and is watched for as long. With idle workers nothing tells it that a node is gone, so
+such a watch is spent for nothing; it is repeated in every pair all the same, since a claim about another program needs
+several runs (runs.WATCHES_MIN). In a quick run only events that have an aim are worth that.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import NamedTuple
 import click
 
 from benchmarks import figures, pairs, steps
-from benchmarks.runs import NEVER
+from benchmarks.runs import NEVER, WATCHES_MIN
 from tests.support.jobs.multi_node import Cluster, Etcd, HostEtcd
 from tests.support.network.namespaces import Host, Network, loopback_hosts
 from tests.support.processes.tree import TOKEN_VARIABLE, family, freeze, kill_family
@@ -47,13 +48,12 @@ from tests.support.stores.etcd import EtcdServer
 RUN_ID = "failover"
 START_LIMIT_S = 90.0  # until the first round runs: eight agents that import torch share two cores
 LAST_CALL_S = 5  # how long torchrun waits for more agents than the least; by default 30
-WATCH_LIMIT_S = 12.0  # for a torchrun that will not notice
 LIFE_S = 0.5  # how long a stopped node is watched: a worker that was not killed writes every 4 ms
 PRELOADED = "torch,torch._dynamo"  # the second is what the first optimizer imports, and takes as long as the first
 LEADER, FOLLOWER, ANY = figures.LEADERS_NODE, figures.OTHER_NODE, ""
 NODE_EVENTS = ("kill", "leave", "freeze", "pause", "partition")
 SILENT = ("freeze", "pause", "partition")  # torchrun, which would notice them no better than a kill, is not tried
-UNNOTICED = ("kill", "leave", "join")  # by torchrun with idle workers, or to no good: its agents exit after a minute
+UNNOTICED = ("kill", "leave", "join")  # by torchrun with idle workers, or in vain: its agents exit after a minute
 BEGAN, STEPPED = "began", "stepped"
 IDLE = """
 import os, signal, threading, time
@@ -170,22 +170,22 @@ def list_turns(cases: Sequence[Case], pair_count: int, sides: Sequence[str], lim
             if pair > 1 and not cases and case not in EACH:
                 continue
             for side in sides:
-                theirs_s = _theirs_limit_s(case, pair, limit_s, is_quick=not cases)
-                if limit := limit_s if side == pairs.OURS else theirs_s:
-                    yield Turn(case, side, pair, limit)
+                if side == pairs.OURS or has_torchrun(case, is_quick=not cases):
+                    yield Turn(case, side, pair, limit_s)
 
 
-def _theirs_limit_s(case: Case, pair: int, limit_s: float, *, is_quick: bool) -> float:
-    """How long torchrun is waited for; 0 where it takes no part."""
+def has_torchrun(case: Case, *, is_quick: bool) -> bool:
+    """Whether torchrun takes part."""
     if case.event in SILENT or case.victim == LEADER or case.job == "warm":
-        return 0.0
-    if case.event not in UNNOTICED:
-        return limit_s
-    if is_quick and case.event == "leave":
-        return 0.0
-    # A worker that trains notices by itself when another has gone, so there it is tried each time.
-    is_watched = pair == 1 and case.agents == (3 if case.event == "join" and is_quick else 4)
-    return min(limit_s, WATCH_LIMIT_S) if is_watched or case.job == "gloo" else 0.0
+        return False
+    if is_quick and (case.event == "leave" or case.job == "gloo"):
+        return False  # late each time, and run once: too little to say so
+    # A worker that trains notices by itself when another has gone, so torchrun is tried with any number of agents.
+    return (
+        case.event not in UNNOTICED
+        or case.job == "gloo"
+        or case.agents == (3 if is_quick and case.event == "join" else 4)
+    )
 
 
 class Mark(NamedTuple):
@@ -383,7 +383,8 @@ def take(turn: Turn, bench: pairs.Bench, rng: random.Random, *, notes_steps: boo
         return False
     bench.note(side, turn.pair, {"limit_s": turn.limit_s, **found})
     for name, value in found.items():
-        print(f"{side}: {name}: {value:.3f} s", file=sys.stderr, flush=True)
+        shown = f"{value:.3f} s" if value < NEVER else f"not within {turn.limit_s:g} s"
+        print(f"{side}: {name}: {shown}", file=sys.stderr, flush=True)
     if found_steps:
         bench.record({"steps": case.figure, "pair": turn.pair, **found_steps})
         words = (f"{name} {1e3 * found_steps[name]:.0f} ms" for name in steps.STEPS if name in found_steps)
@@ -391,7 +392,7 @@ def take(turn: Turn, bench: pairs.Bench, rng: random.Random, *, notes_steps: boo
     return True
 
 
-@pairs.benchmark(pairs=3, quick=2)
+@pairs.benchmark(pairs=WATCHES_MIN, quick=WATCHES_MIN)
 @click.option("--events", default="crash,kill,leave,join,freeze,pause,partition", show_default=True)
 @click.option("--agents", default="1,2,4,8", show_default=True, help="Numbers of agents.")
 @click.option("--jobs", default="idle", show_default=True, help="idle, gloo, warm: gloo and --preload.")

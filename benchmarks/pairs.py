@@ -6,9 +6,9 @@ time. The first run of each side is thrown away: it fills the page cache and com
 A benchmark is a function `sample(side)` that runs one job under COMMANDS[side] and returns its figures by name; units
 and aims are in figures.py. `@benchmark` makes a command of it: `python -m benchmarks.startup --pairs 10 --json FILE`.
 
-A record is a file of JSON lines. A head says what was run, where and on which commit; each sample has its side, its
-pair, whether it counts, and figures by name, null for one that did not come in time; an end is missing where the run
-was cut off. runs.py reads them.
+A record is a file of JSON lines. A head says what was run, when, on which machine and commit, and whether the code had
+uncommitted changes; each sample has its side, its pair, whether it counts, and figures by name, null for one that did
+not come within the sample's `limit_s`; an end is missing where the run was cut off. runs.py reads them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ COMMANDS = {
     OURS: [sys.executable, "-m", "launcher"],
     THEIRS: [sys.executable, "-m", "torch.distributed.run"],
 }
+ROOT = Path(__file__).parents[1]
+LAUNCHED = ("launcher", "rendezvous")
+MEASURED = (*LAUNCHED, "benchmarks", "tests/support", "constraints.txt", ":!benchmarks/records")  # as git names files
 JOB_LIMIT_S = 120.0  # a job that takes longer hangs: torchrun's slowest here takes about 2 s
 
 
@@ -113,7 +116,8 @@ def recording(file: Path | None) -> Iterator[tuple[Callable[[dict[str, Any]], No
 
         where, began_s = describe_machine(), time.monotonic()
         head = {"benchmark": Path(sys.argv[0]).stem, "arguments": sys.argv[1:], "machine": where}
-        record({**head, "commit": find_commit(), "unix_time_s": time.time()})
+        commit, is_dirty = find_commit()
+        record({**head, "commit": commit, "is_dirty": is_dirty, "unix_time_s": time.time()})
         print(", ".join(f"{name} {value}" for name, value in where.items()), file=sys.stderr, flush=True)
         yield record, lines
         record({"end": True, "seconds": time.monotonic() - began_s})
@@ -218,16 +222,23 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def find_commit() -> str | None:
-    """What is measured: the commit, with a + where the code is another by now; None outside of a repository."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
+def find_commit() -> tuple[str | None, bool]:
+    """The commit that is measured, and whether the code differs from it. None, and true, outside of a repository."""
     try:
-        return git("rev-parse", "--short", "HEAD") + "+" * bool(
-            git("status", "--short", "../launcher", "../rendezvous")
-        )
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *MEASURED))
+    except (OSError, subprocess.CalledProcessError):
+        return None, True
+
+
+def count_commits_since(commit: str) -> int | None:
+    """How many later commits change what is launched; None where `commit` is not in this repository."""
+    try:
+        return int(git("rev-list", "--count", f"{commit}..HEAD", "--", *LAUNCHED))
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def git(*words: str) -> str:
+    """What git prints in this repository. Raises OSError, and CalledProcessError for an exit code."""
+    done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from benchmarks import figures, planner_tables, plots, truth_tables, words
 from benchmarks.figures import COLD, STANDBY
 from benchmarks.runs import NEVER, OURS, THEIRS, History, Series
-from benchmarks.tables import EVENTS
+from benchmarks.tables import EVENTS, cell, describe_ratio
 from benchmarks.truth_tables import ADDRESS, BY_J, JOIN, PATH, PLAN
 
 # Shorter than in the table of aims: what stands at the left of a picture.
@@ -49,12 +49,14 @@ def ratios(history: History) -> Picture | None:
             continue
         values = [1 / each if aim.least else each for each in series.ratios() if 0 < each < NEVER]
         middle, limit = (1 / each if aim.least else each for each in (found.median, aim.ratio))
-        shown = ("less than " if series.bound() else "") + words.number(middle, words.digits(found))
+        shown = words.number(middle, words.digits(found))
+        if series.bound() is not None:
+            shown = describe_ratio(series).partition(" (")[0]
         rows.append(plots.Row(what, {"meshrun": values}, limit, shown))
         told.append(f"{what} {shown}, aim {limit:.2g}")
     if not rows:
         return None
-    title = "meshrun over torchrun in the same run: less is better"
+    title = "Relative to torchrun in the same run: lower is better"
     svg = plots.rows(title, "ratio to torchrun", ["meshrun"], rows, at_one="torchrun")
     return Picture(svg, f"Dots by ratio to torchrun on a logarithmic axis, one for each pair: {'; '.join(told)}.")
 
@@ -69,7 +71,7 @@ def warm(history: History) -> Picture | None:
             found = series.spread(side) if series else None
             if series is None or found is None or found.median == NEVER:
                 continue
-            shown = words.median(found, "s")
+            shown = cell(series, side, "s")
             name = THEIRS if side == THEIRS else f"meshrun {way}"
             rows.append(plots.Row(f"{what}, {name}", {side: list(series.values(side).values())}, None, shown))
             told.append(f"{what} under {name} {shown}")
@@ -90,9 +92,10 @@ def events(history: History) -> Picture | None:
             if ours is None:
                 continue
             seen = {side: [each for each in series.values(side).values() if each < NEVER] for side in (OURS, THEIRS)}
-            late = {side: series.limit_s for side in (OURS, THEIRS) if NEVER in series.values(side).values()}
+            spreads = {side: series.spread(side) for side in (OURS, THEIRS) if series.is_measured(side)}
+            late = {side: spread.watched_s for side, spread in spreads.items() if spread and spread.late}
             limit = aim.value if aim else None
-            shown = words.median(ours, "s", series.limit_s)
+            shown = cell(series, OURS, "s")
             row = f"{_short(what)}, {agents} {'agent' if agents == 1 else 'agents'}"
             rows.append(plots.Row(row, seen, limit, shown, late))
             told.append(f"{row} {shown}")
@@ -120,10 +123,10 @@ def rounds(history: History) -> Picture | None:
         aim, theirs = figures.aim(series.figure), series.spread(THEIRS)
         if aim is not None and aim.ratio is not None and theirs is not None and theirs.median < NEVER:
             aims.append((float(count), aim.ratio * theirs.median, "aim"))
-        if theirs is not None and theirs.most == NEVER:
-            aims.append((float(count), series.limit_s, f"torchrun: not within {series.limit_s:g} s"))
+        if theirs is not None and theirs.median == NEVER and series.is_measured(THEIRS):
+            aims.append((float(count), theirs.watched_s, f"torchrun: {words.median(theirs, 's')}"))
     svg = plots.curves("First round of members that begin at once", "members", [plots.Panel("time", "s", drawn, aims)])
-    ends = [words.median(found[-1][1].spread(side), "s", found[-1][1].limit_s) for side in (OURS, THEIRS)]
+    ends = [cell(found[-1][1], side, "s") or "not tried" for side in (OURS, THEIRS)]
     many = found[-1][0]
     return Picture(
         svg, f"Time by number of members, {found[0][0]} to {many}: at {many} meshrun {ends[0]}, torchrun {ends[1]}."

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import words
-from benchmarks.runs import History, RecordError, spread
+from benchmarks.runs import History, RecordError, Run, spread
+from benchmarks.tables import Row, date
 
 MEAN_GOAL, WORST_GOAL = 1.005, 1.03
 CPU_GOAL_S, RATES_CPU_GOAL_S, PEAK_GOAL_MIB, MOVED_GOAL, MISSED_GOAL = 1.0, 1.2, 300, 16, 1 / 300
@@ -86,16 +87,18 @@ def mean(found: Iterable[float]) -> float:
 
 def aims(history: History) -> str:
     """What the planner should reach, and whether it does."""
-    rows: list[tuple[str, str, str, bool]] = []
+    rows: list[tuple[str, str, str, str, bool]] = []  # the key of the lines that it is from, and the cells
     if found := ratios(instances(history), "cost", "best"):
         middle, worst = mean(found.values()), max(found.values())
         what = f"cost J over the best known, geometric mean of {len(found)} clusters"
-        rows.append((what, f"{middle:.4f}", f"at most {MEAN_GOAL:g}", middle <= MEAN_GOAL))
-        rows.append(("the same, the worst of them", f"{worst:.4f}", f"at most {WORST_GOAL:g}", worst <= WORST_GOAL))
+        rows.append(("instance", what, f"{middle:.4f}", f"at most {MEAN_GOAL:g}", middle <= MEAN_GOAL))
+        what, limit = "the worst of these clusters", f"at most {WORST_GOAL:g}"
+        rows.append(("instance", what, f"{worst:.4f}", limit, worst <= WORST_GOAL))
     for line in history.lines("placement", "optima")[-1:]:
         count, missed = line["optima"], len(line["missed"])
         what = "small clusters (at most 24 nodes) at their proven optimum"
-        rows.append((what, f"{count - missed} of {count}", "all but 1 in 300", missed <= MISSED_GOAL * count))
+        shown, is_reached = f"{count - missed} of {count}", missed <= MISSED_GOAL * count
+        rows.append(("optima", what, shown, "all but 1 in 300", is_reached))
     if timed := times(history):
         most = max(line["size"] for line in timed)
         for with_rates, goal in ((False, CPU_GOAL_S), (True, RATES_CPU_GOAL_S)):
@@ -103,16 +106,21 @@ def aims(history: History) -> str:
             if largest:
                 shown = "; ".join(f"{line['cpu_s']:.2f} s {line['kind']}" for line in largest)
                 what = f"CPU time for {most:,} nodes{', with rates' * with_rates}"
-                rows.append((what, shown, f"at most {goal:g} s", max(line["cpu_s"] for line in largest) <= goal))
+                is_reached = max(line["cpu_s"] for line in largest) <= goal
+                rows.append(("kind", what, shown, f"at most {goal:g} s", is_reached))
         peak = max(line["peak_mib"] for line in timed)
         what = "peak memory of the process, at any size"
-        rows.append((what, f"{peak:.0f} MiB", f"less than {PEAK_GOAL_MIB} MiB", peak < PEAK_GOAL_MIB))
+        rows.append(("kind", what, f"{peak:.0f} MiB", f"less than {PEAK_GOAL_MIB} MiB", peak < PEAK_GOAL_MIB))
     for line in losses(history)[:1]:
         what = "ranks that move when one of 512 nodes is lost and a spare is there: median, most"
         shown = f"{line['moved_median']:g}, {line['moved_most']} of {line['world_before']:,}"
-        rows.append((what, shown, f"at most {MOVED_GOAL}", line["moved_most"] <= MOVED_GOAL))
-    shown_rows = [(*row[:3], "yes" if row[3] else "**no**") for row in rows]
-    return words.table(("what", "figure", "aim", "reached"), shown_rows)
+        rows.append(("loss", what, shown, f"at most {MOVED_GOAL}", line["moved_most"] <= MOVED_GOAL))
+    found_rows = [Row(_runs(history, key), (*cells, "yes" if reached else "**no**")) for key, *cells, reached in rows]
+    return date(("what", "figure", "aim", "reached"), found_rows)
+
+
+def _runs(history: History, key: str) -> list[Run]:
+    return history.having("placement", key)
 
 
 def costs(history: History) -> str:
@@ -128,10 +136,11 @@ def costs(history: History) -> str:
         orders = [f"{mean(ratios(same, order, 'best').values()):.2f}" for order in ORDERS]
         bound = f"{mean(ratios(same, 'cost', 'lower_bound').values()):.2f}"
         shown = "**all**" if family == "all" else f"`{family}`: {FAMILIES[family]}"
-        rows.append((shown, f"{len(found)}", f"{mean(found.values()):.4f}", worst, bound, *orders))
+        cells = (shown, f"{len(found)}", f"{mean(found.values()):.4f}", worst, bound, *orders)
+        rows.append(Row(_runs(history, "instance"), cells))
     heads = ("family", "clusters", "meshrun", "its worst", "to bound", *ORDERS.values())
     faults = [f"**{line['instance']}: {line[key]}**" for line in lines for key in ("fault", "wrong") if key in line]
-    return "\n\n".join([words.table(heads, rows), *faults, near(lines)]) if rows else words.NOT_MEASURED
+    return "\n\n".join([date(heads, rows), *faults, near(lines)]) if rows else words.NOT_MEASURED
 
 
 def near(lines: Sequence[Line]) -> str:
@@ -155,14 +164,18 @@ def near(lines: Sequence[Line]) -> str:
 def seconds(history: History) -> str:
     """CPU time and memory by size of the cluster, and how the time grows."""
     found = times(history)
+    runs = _runs(history, "kind")
     rows = [
-        (
-            f"`{line['kind']}`",
-            f"{line['size']:,}",
-            f"{line['world']:,}",
-            f"{line['cpu_s']:.3f} s ({line['cpu_s_min']:.3f} to {line['cpu_s_max']:.3f}; {line['samples']})",
-            f"{line['feasibility_s'] * 1000:.1f} ms",
-            f"{line['peak_mib']:.0f} MiB",
+        Row(
+            runs,
+            (
+                f"`{line['kind']}`",
+                f"{line['size']:,}",
+                f"{line['world']:,}",
+                f"{line['cpu_s']:.3f} s ({line['cpu_s_min']:.3f} to {line['cpu_s_max']:.3f}; {line['samples']})",
+                f"{line['feasibility_s'] * 1000:.1f} ms",
+                f"{line['peak_mib']:.0f} MiB",
+            ),
         )
         for line in found
     ]
@@ -176,7 +189,7 @@ def seconds(history: History) -> str:
         for kind in dict.fromkeys(line["kind"] for line in found)
     )
     return (
-        f"{words.table(heads, rows)}\n\nFrom {sizes[0]:,} to {sizes[1]:,} nodes, "
+        f"{date(heads, rows)}\n\nFrom {sizes[0]:,} to {sizes[1]:,} nodes, "
         f"{sizes[1] / sizes[0]:g} times as many, the time grows {words.join(list(growths))}."
     )
 
@@ -192,5 +205,6 @@ def moves(history: History) -> str:
             ranks = f"{before:,}, as before"
             cost = f"{middle / line['cost_before'] - 1:+.2%} (median), {most / line['cost_before'] - 1:+.2%} at most"
         what = f"{LOSSES.get(line['loss'], line['loss'])}, {line['losses']} losses tried"
-        rows.append((what, ranks, f"{line['moved_median']:g}, {line['moved_most']}", cost))
-    return words.table(("what", "ranks", "moved: median, most", "J"), rows)
+        cells = (what, ranks, f"{line['moved_median']:g}, {line['moved_most']}", cost)
+        rows.append(Row(_runs(history, "loss"), cells))
+    return date(("what", "ranks", "moved: median, most", "J"), rows)

@@ -11,6 +11,9 @@ How the minutes are spent: each benchmark gets the fewest pairs that say somethi
 what one would like gets a pair more, again and again, until none fits any more. Costs are of two quiet cores; before
 each benchmark the plan is made anew, from what is left and from how long those before took, so a machine that is slower
 has fewer pairs and the same end. Progress goes to stderr. Then `page.py` makes the page from all records there are.
+
+Figures are of a commit: nothing is measured while the code has uncommitted changes. In the end the report names the
+records that are older than the code.
 """
 
 from __future__ import annotations
@@ -173,10 +176,10 @@ def keep(new: Path, kept: Path, is_done: bool, start: dict[str, Any]) -> bool:
     """Move what was measured to the records; whether there was anything.
 
     The record of a benchmark that came to its end takes the place of all before it. Another one is put behind them, so
-    that its figures, being newer, count and no other is lost. Raises RecordError for what is no record.
+    that its figures, being newer, count and no other is lost. Raises RecordError for what cannot be published.
     """
     text = new.read_text() if new.exists() else ""
-    if not any(len(run.lines) > 1 or run.figures() for run in runs.read(text, new.name)):
+    if not any(len(run.lines) > 1 or run.figures() for run in runs.read_published(text, new.name)):
         return False
     lines = text.splitlines()[: None if text.endswith("\n") else -1]
     lines = [json.dumps({**json.loads(line), "report": start}) if '"machine"' in line else line for line in lines]
@@ -238,6 +241,19 @@ def describe_aims(history: runs.History) -> str:
     return "\n".join(lines)
 
 
+def describe_age(history: runs.History) -> list[str]:
+    """A sentence for each benchmark and commit whose figures are older than the code that is launched."""
+    found = []
+    for name, commit in dict.fromkeys((run.benchmark, run.source.commit) for run in history.used()):
+        count = pairs.count_commits_since(commit)
+        if count is None:
+            found.append(f"{name}: commit {commit[:8]} is not in this repository; measure again")
+        elif count:
+            changes = f"{count} commits have" if count > 1 else "1 commit has"
+            found.append(f"{name}: measured at {commit[:8]}; {changes} changed {' or '.join(pairs.LAUNCHED)} since")
+    return found
+
+
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.option("--budget", default="20m", show_default=True, help="How long it may take in all: 20m, 90s, 1h30m.")
 @click.option("--only", metavar="NAME,...", help="Measure these benchmarks alone; the rest stays as recorded.")
@@ -260,6 +276,11 @@ def main(budget: str, only: str | None, from_records: bool) -> None:
     try:
         page.make(page.PAGE.read_text(), runs.load(page.RECORDS))  # better now than when all is measured
         if not from_records:
+            commit, is_dirty = pairs.find_commit()
+            if commit is None or is_dirty:
+                say("the code has uncommitted changes" if commit else "this is not a git repository")
+                say("hint: commit the code before it is measured for the page, since each figure names its commit")
+                sys.exit(2)
             load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
             if load > BUSY * cores:
                 say(f"this machine is busy, its load is {load:.2f} on {cores} cores: times will be long and far apart")
@@ -274,6 +295,8 @@ def main(budget: str, only: str | None, from_records: bool) -> None:
         say(str(error))
         sys.exit(2)
     print(describe_aims(history))
+    for sentence in describe_age(history):
+        say(sentence)
     say(f"written: {page.PAGE.relative_to(ROOT)} and its pictures")
     sys.exit(130 if is_stopped else 1 if failed else 0)
 

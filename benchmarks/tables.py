@@ -2,17 +2,21 @@
 
 Each function makes one block of the page from the records. A row without a sample is left out, but not one of the aims:
 there it says that it was not measured. `measured` is the table that each benchmark prints of itself.
+
+Records of one page can be of several commits, since each benchmark is measured by itself. `date` says of which commit
+and day a table is, and a row of another commit says so in its first cell: figures that cannot be compared never look
+as if they could.
 """
 
 from __future__ import annotations
 
-import datetime
+import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import figures, words
 from benchmarks.figures import COLD, GLOO, LEADERS_NODE, OTHER_NODE, OVERLAP, STANDBY, WARM, Aim
-from benchmarks.runs import OURS, THEIRS, History, Run, Series
+from benchmarks.runs import OURS, THEIRS, History, Run, Series, Source
 
 BESIDE = ("what", "meshrun", "torchrun", "ratio: median (range; pairs)")
 EVENTS = {
@@ -51,10 +55,10 @@ ONE_NODE = (
 )
 # On the first screen of README.md.
 FIRST = (
-    ("start: from the command to the first line of 8 workers", figures.workers(figures.FIRST_LINE, 8)),
-    ("a node of 4 is lost: until workers run again on the others", f"kill{OTHER_NODE}, 4 agents"),
-    ("a worker of 8 is lost: until all have torch imported again, with `--preload torch`", figures.WARM_RESTART),
-    ("memory of the launcher beside 8 workers (PSS)", figures.PSS),
+    ("start of 8 workers: time until the first line of the last one", figures.workers(figures.FIRST_LINE, 8)),
+    ("one of 4 nodes lost: time until workers run on the other 3", f"kill{OTHER_NODE}, 4 agents"),
+    ("one of 8 workers lost: time until all have imported torch again, with `--preload torch`", figures.WARM_RESTART),
+    ("memory of the launcher with 8 workers (PSS)", figures.PSS),
 )
 AGAIN = "one of 8 killed, until all have imported torch again"
 WARM_WORKERS = (
@@ -109,17 +113,65 @@ def when(history: History) -> str:
 
 
 def _when(run: Run) -> tuple[str, ...]:
-    at = datetime.datetime.fromtimestamp(run.head.get("unix_time_s") or 0, datetime.timezone.utc)
     load = run.head.get("report", {}).get("load_1min", run.head["machine"].get("load_1min"))
-    commit = f"`{run.head['commit']}`" if run.head.get("commit") else ""
     took = "cut off" if run.seconds is None else f"{run.seconds:.0f} s"
-    return (f"`{run.benchmark}`", f"{at:%Y-%m-%d %H:%M}", commit, "" if load is None else f"{load:.2f}", took)
+    load = "" if load is None else f"{load:.2f}"
+    return (f"`{run.benchmark}`", f"{run.began:%Y-%m-%d %H:%M}", shorten(run.source), load, took)
+
+
+class Row(NamedTuple):
+    """A row of a table, and the runs that its figures are from; none for a row without figures."""
+
+    runs: Sequence[Run]
+    cells: Sequence[str]
+
+
+def date(heads: Sequence[str], rows: Iterable[Row]) -> str:
+    """A table, and the commit and day of its figures below it. A row of another commit names that in its first cell."""
+    rows = list(rows)
+    counts = collections.Counter(source for row in rows for source in {run.source for run in row.runs})
+    if not counts:
+        return words.table(heads, [row.cells for row in rows])
+    usual = max(counts, key=lambda source: (counts[source], source.day))
+    shown = []
+    for row in rows:
+        own = {run.source for run in row.runs}
+        others = words.join([describe(source) for source in sorted(own - {usual}, key=lambda source: source.day)])
+        other = f" ({'also ' * (usual in own)}commit {others})" if others else ""
+        shown.append((f"{row.cells[0]}{other}", *row.cells[1:]))
+    return f"{words.table(heads, shown)}\n\n{sources([usual])}"
+
+
+def sources(found: Iterable[Source]) -> str:
+    """The sentence that names commits and days; empty for none."""
+    told = [describe(source) for source in sorted(set(found), key=lambda source: source.day)]
+    return f"Measured at commit{'s' * (len(told) > 1)} {words.join(told)}." if told else ""
+
+
+def describe(source: Source) -> str:
+    """`63741f19` on 2026-11-23."""
+    return f"{shorten(source)} on {source.day}"
+
+
+def shorten(source: Source) -> str:
+    return f"`{source.commit[:8]}`"
+
+
+def cell(series: Series, side: str, unit: str, *, has_range: bool = False) -> str:
+    """The figure of one side. That torchrun did not come in time is no figure after too few runs."""
+    found = series.spread(side)
+    if found is not None and not series.is_measured(side):
+        return "not measured"
+    return words.with_range(found, unit) if has_range else words.median(found, unit)
 
 
 def aims(history: History) -> str:
     """Every aim, and whether it is reached."""
-    rows = [(aim.what, *_judged(aim, history.series.get(aim.figure))) for aim in figures.AIMS]
-    return words.table((*BESIDE, "aim", "reached"), rows)
+    rows = []
+    for aim in figures.AIMS:
+        series = history.series.get(aim.figure)
+        rows.append(Row([series.run] if series else [], (aim.what, *_judged(aim, series))))
+    return date((*BESIDE, "aim", "reached"), rows)
 
 
 def measured(history: History) -> str:
@@ -127,7 +179,7 @@ def measured(history: History) -> str:
     rows = []
     for figure, series in history.series.items():
         aim = figures.aim(figure)
-        row = next(_rows(history, [(figure, figure)]), ())
+        row = next((row.cells for row in _rows(history, [(figure, figure)])), ())
         rows.append((figure, *_judged(aim, series)) if aim else (*row, "", "") if row else ())
     return words.table((*BESIDE, "aim", "reached"), filter(None, rows))
 
@@ -155,32 +207,30 @@ def _judged(aim: Aim, series: Series | None) -> tuple[str, ...]:
     if series is None:
         return ("", "", "", limit, "not measured")
     reached = {True: "yes", False: "**no**", None: "not known"}[verdict(aim, series)]
-    ours = words.median(series.spread(OURS), kind.unit, series.limit_s)
-    theirs = words.median(series.spread(THEIRS), kind.unit, series.limit_s)
-    if aim.ratio is not None:
-        return (ours, theirs, _ratio(series), limit, reached)
-    if kind.benchmark != "derived":
-        ours = words.with_range(series.spread(OURS), kind.unit, series.limit_s)
-    return (ours, theirs, "", limit, reached)
+    has_range = aim.ratio is None and kind.benchmark != "derived"
+    ours, theirs = cell(series, OURS, kind.unit, has_range=has_range), cell(series, THEIRS, kind.unit)
+    return (ours, theirs, describe_ratio(series) if aim.ratio is not None else "", limit, reached)
 
 
-def _ratio(series: Series) -> str:
-    """The ratio, or what it is less than."""
+def describe_ratio(series: Series) -> str:
+    """The ratio, or its upper bound, of which a range would say nothing."""
     aim, bound = figures.aim(series.figure), series.bound()
-    return f"less than {words.ratio(bound, aim)}" if bound else words.ratio(series.ratio(), aim)
+    if bound is None:
+        return words.ratio(series.ratio(), aim)
+    middle = words.number(words.round_up(bound.median), 2)
+    return f"less than {middle} ({bound.samples})"
 
 
-def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+def _rows(history: History, names: Iterable[tuple[str, str]]) -> Iterator[Row]:
     """What the page calls a figure, and the figure: a row for each that has samples."""
     for what, name in names:
         series, kind = history.series.get(name), figures.kind(name)
         if series is None or kind is None:
             continue
-        ours = series.spread(OURS)
-        shown = words.median if series.ratio() is not None else words.with_range
-        theirs = words.median(series.spread(THEIRS), kind.unit, series.limit_s)
-        ratio = words.ratio(series.ratio(), figures.aim(name)) if ours is None or ours.median else ""
-        yield (what, shown(ours, kind.unit, series.limit_s), theirs, ratio)
+        ours, ratio = series.spread(OURS), series.ratio()
+        shown = cell(series, OURS, kind.unit, has_range=ratio is None)
+        beside = words.ratio(ratio, figures.aim(name)) if ours is None or ours.median else ""
+        yield Row([series.run], (what, shown, cell(series, THEIRS, kind.unit), beside))
 
 
 def first(history: History) -> str:
@@ -189,19 +239,19 @@ def first(history: History) -> str:
     for what, name in FIRST:
         series, kind = history.series.get(name), figures.kind(name)
         if series is not None and kind is not None:
-            sides = (words.median(series.spread(side), kind.unit, series.limit_s) for side in (OURS, THEIRS))
-            rows.append((what, *sides, _ratio(series).partition(" (")[0]))
-    return words.table(("", *BESIDE[1:3], "ratio"), rows)
+            sides = (cell(series, side, kind.unit) for side in (OURS, THEIRS))
+            rows.append(Row([series.run], (what, *sides, describe_ratio(series).partition(" (")[0])))
+    return date(("", *BESIDE[1:3], "ratio"), rows)
 
 
 def one_node(history: History) -> str:
     """Start-up, restart, memory and output of one node."""
-    return words.table(BESIDE, _rows(history, ONE_NODE))
+    return date(BESIDE, _rows(history, ONE_NODE))
 
 
 def warm(history: History) -> str:
     """Workers that import torch: with the modules in memory and without."""
-    return words.table(BESIDE, _rows(history, WARM_WORKERS))
+    return date(BESIDE, _rows(history, WARM_WORKERS))
 
 
 def rounds(history: History) -> str:
@@ -210,19 +260,22 @@ def rounds(history: History) -> str:
     for count, name in figures.numbered(figures.FIRST_ROUND, list(history.series)):
         series = history.series[name]
         asked = history.series.get(figures.REQUESTS.format(n=count))
-        times = (words.median(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS))
-        rows.append((f"{count}", *times, _ratio(series), words.median(asked.spread(OURS), "") if asked else ""))
+        runs = [series.run, asked.run] if asked else [series.run]
+        times = (cell(series, side, "s") for side in (OURS, THEIRS))
+        rows.append(Row(runs, (f"{count}", *times, describe_ratio(series), cell(asked, OURS, "") if asked else "")))
     heads = ("members", "meshrun", "torchrun, c10d", BESIDE[3], "requests per member")
     return f"{_without_empty(heads, rows)}\n\n{rest(history)}" if rows else words.NOT_MEASURED
 
 
 def rest(history: History) -> str:
     """What members ask that are at rest, in a sentence."""
-    kept, parts = history.medians(figures.KEEP_ALIVES), []
+    kept, parts, found = history.medians(figures.KEEP_ALIVES), [], set()
     for count, rate in history.medians(figures.REST).items():
         also = f", {words.number(kept[count], 3)} of them keep-alives" if count in kept else ""
         parts.append(f"of {count} members {words.number(rate, 3)}{also}")
-    return f"Requests a second of one member at rest: {words.join(parts)}." if parts else ""
+        names = [figures.REST, figures.KEEP_ALIVES] if also else [figures.REST]
+        found |= {history.series[name.format(n=count)].run.source for name in names}
+    return f"Requests a second of one member at rest: {words.join(parts)}. {sources(found)}" if parts else ""
 
 
 def events(history: History) -> str:
@@ -232,8 +285,9 @@ def events(history: History) -> str:
         for more, until in UNTIL.items():
             for agents, name in figures.numbered(f"{event}, {{n}} agents{more}", list(history.series)):
                 series, overlap = history.series[name], history.series.get(name + OVERLAP)
-                both = (words.with_range(series.spread(side), "s", series.limit_s) for side in (OURS, THEIRS))
-                rows.append((what + until, f"{agents}", *both, _overlap(overlap)))
+                both = (cell(series, side, "s", has_range=True) for side in (OURS, THEIRS))
+                runs = [series.run, overlap.run] if overlap else [series.run]
+                rows.append(Row(runs, (what + until, f"{agents}", *both, _overlap(overlap))))
     heads = ("event", "agents", "meshrun", "torchrun", "overlap at most")
     return f"{_without_empty(heads, rows)}{failures(history)}" if rows else words.NOT_MEASURED
 
@@ -259,15 +313,16 @@ def scale(history: History) -> str:
     rows = []
     for count in sorted({count for _, found, *_ in columns for count in found}):
         cells = (words.quantity(found[count], unit, 2) if count in found else "" for _, found, _, unit in columns)
-        rows.append([f"{count:,}", *cells])
-    grown = (history.growth(pattern) for _, _, pattern, _ in columns)
-    powers = ("" if each is None else f"{each:.2f}" for each in grown)
-    rows.append([f"grows by the power, from {figures.GROWTH_FROM} on", *powers])
-    return words.table(["agents", *(head for head, *_ in columns)], rows) if columns else words.NOT_MEASURED
+        runs = [history.series[pattern.format(n=count)].run for _, found, pattern, _ in columns if count in found]
+        rows.append(Row(runs, (f"{count:,}", *cells)))
+    grown = {pattern: history.growth(pattern) for _, _, pattern, _ in columns}
+    powers = ("" if each is None else f"{each:.2f}" for each in grown.values())
+    largest = [history.series[pattern.format(n=max(found))].run for _, found, pattern, _ in columns if grown[pattern]]
+    rows.append(Row(largest, (f"grows by the power, from {figures.GROWTH_FROM} on", *powers)))
+    return date(["agents", *(head for head, *_ in columns)], rows) if columns else words.NOT_MEASURED
 
 
-def _without_empty(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _without_empty(heads: Sequence[str], rows: Sequence[Row]) -> str:
     """A table without the columns behind the fourth that have nothing in them."""
-    rows = list(rows)
-    used = [column for column in range(len(heads)) if column < 4 or any(row[column] for row in rows)]
-    return words.table([heads[at] for at in used], ([row[at] for at in used] for row in rows))
+    used = [column for column in range(len(heads)) if column < 4 or any(row.cells[column] for row in rows)]
+    return date([heads[at] for at in used], (Row(row.runs, [row.cells[at] for at in used]) for row in rows))

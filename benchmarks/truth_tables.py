@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from benchmarks import words
 from benchmarks.planner_tables import mean
-from benchmarks.runs import History, spread
+from benchmarks.runs import History, Run, spread
+from benchmarks.tables import Row, date
 
 # Names of orders in a record.
 PLAN, BY_J, JOIN, ADDRESS, PATH, RANDOM = "plan", "by J", "join", "address", "path", "random {n}"
@@ -42,6 +43,7 @@ class Case(NamedTuple):
     orders: tuple[Order, ...]
     idle: float
     carried: float
+    run: Run
 
     def find(self, name: str) -> Order | None:
         return next((order for order in self.orders if name in order.names), None)
@@ -73,15 +75,15 @@ class Pairs(NamedTuple):
 
 def find_cases(history: History) -> list[Case]:
     """The cases of the records, in the order in which they were measured first."""
-    newest: dict[str, list[Mapping[str, Any]]] = {}
+    newest: dict[str, tuple[list[Mapping[str, Any]], Run]] = {}
     for run in history.runs:
         lines = [line for line in run.lines if "order" in line] if run.benchmark == "truth" else []
         for name in dict.fromkeys(line["order"] for line in lines):
-            newest[name] = [line for line in lines if line["order"] == name]
-    return [_read(name, lines) for name, lines in newest.items()]
+            newest[name] = [line for line in lines if line["order"] == name], run
+    return [_read(name, lines, run) for name, (lines, run) in newest.items()]
 
 
-def _read(name: str, lines: Sequence[Mapping[str, Any]]) -> Case:
+def _read(name: str, lines: Sequence[Mapping[str, Any]], run: Run) -> Case:
     orders = []
     for line in lines:
         found = spread(line["seconds"])
@@ -89,7 +91,8 @@ def _read(name: str, lines: Sequence[Mapping[str, Any]]) -> Case:
             orders.append(Order(tuple(line["names"]), line["predicted_s"], found.median, found.most - found.least))
     idle = min((line["idle"] for line in lines if line["idle"] is not None), default=math.nan)
     carried = [line["carried"] for line in lines if line["carried"] is not None]
-    return Case(name, lines[0]["mesh"], tuple(orders), idle, statistics.median(carried) if carried else math.nan)
+    middle = statistics.median(carried) if carried else math.nan
+    return Case(name, lines[0]["mesh"], tuple(orders), idle, middle, run)
 
 
 def correlate(pairs: Sequence[tuple[float, float]]) -> float:
@@ -152,10 +155,9 @@ def aims(history: History) -> str:
             shown = f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             what = f"times as fast as {what}: geometric mean of cases (range)"
             rows.append((what, shown, f"at least {goal:g}", mean(ratios) >= goal))
-    table = words.table(
-        ("what", "figure", "aim", "reached"), [(*row[:3], "yes" if row[3] else "**no**") for row in rows]
-    )
-    return f"{table}\n\n{_describe_conditions(found)}"
+    runs = [case.run for case in found]
+    shown_rows = [Row(runs, (*row[:3], "yes" if row[3] else "**no**")) for row in rows]
+    return f"{date(('what', 'figure', 'aim', 'reached'), shown_rows)}\n\n{_describe_conditions(found)}"
 
 
 def _describe_conditions(found: Sequence[Case]) -> str:
@@ -181,23 +183,26 @@ def cases(history: History) -> str:
     for case in find_cases(history):
         pairs = count_pairs(case.orders)
         rows.append(
-            (
-                case.name,
-                case.mesh,
-                *(_show(case.find(name)) for name in (PLAN, BY_J, JOIN, ADDRESS, PATH)),
-                _show(next(iter(case.random), None)),
-                _plain(correlate([(order.predicted_s, order.measured_s) for order in case.orders]), ".2f"),
-                f"{pairs.right} of {pairs.clear}",
-                f"{measure_size_error(case.orders):.0%}" if case.orders else "",
-                _plain(case.carried, ".2f"),
-                _plain(case.idle, ".0%"),
+            Row(
+                [case.run],
+                (
+                    case.name,
+                    case.mesh,
+                    *(_show(case.find(name)) for name in (PLAN, BY_J, JOIN, ADDRESS, PATH)),
+                    _show(next(iter(case.random), None)),
+                    _plain(correlate([(order.predicted_s, order.measured_s) for order in case.orders]), ".2f"),
+                    f"{pairs.right} of {pairs.clear}",
+                    f"{measure_size_error(case.orders):.0%}" if case.orders else "",
+                    _plain(case.carried, ".2f"),
+                    _plain(case.idle, ".0%"),
+                ),
             )
         )
     heads = (
         "case", "mesh", "plan", "by J", "join order", "by address", "by path", "fastest random",
         "Spearman", "pairs right", "size off", "bytes", "CPU left",
     )  # fmt: skip
-    return words.table(heads, rows)
+    return date(heads, rows)
 
 
 def _show(order: Order | None) -> str:

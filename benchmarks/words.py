@@ -46,22 +46,25 @@ def digits(found: Spread) -> int:
     return 3 if found.samples > 1 and found.most - found.least <= STEADY * abs(found.median) else 2
 
 
-def median(found: Spread | None, unit: str, limit_s: float = 0) -> str:
-    """The median with its unit; nothing for nothing; what never came, and how long was waited for it."""
+def median(found: Spread | None, unit: str) -> str:
+    """The median with its unit; empty for no samples; `not within 12 s, 5 runs` where most were late."""
     if found is None:
         return ""
     if found.median == NEVER:
-        return f"not within {limit_s:g} s"
+        runs = f"{found.late}" if found.late == found.samples else f"{found.late} of {found.samples}"
+        return f"not within {found.watched_s:g} s, {runs} run{'s' * (found.samples > 1)}"
     return quantity(found.median, unit, digits(found))
 
 
-def with_range(found: Spread | None, unit: str, limit_s: float = 0) -> str:
+def with_range(found: Spread | None, unit: str) -> str:
     """Median, range and number of samples: `0.24 s (0.19 to 0.29; 3)`."""
-    if found is None or found.median == NEVER or found.samples < 2:
-        return median(found, unit, limit_s) + (f" ({found.samples})" if found is not None else "")
+    if found is None or found.median == NEVER:
+        return median(found, unit)
+    if found.samples < 2:
+        return f"{median(found, unit)} (1)"
     scale = _scale(found.median, unit)
     places = _places(found.median / scale, digits(found))
-    ends = [_rounded(each / scale, places) if each < NEVER else f"more than {limit_s:g}" for each in found[1:3]]
+    ends = [_rounded(each / scale, places) if each < NEVER else f"more than {found.watched_s:g}" for each in found[1:3]]
     return f"{median(found, unit)} ({ends[0]} to {ends[1]}; {found.samples})"
 
 
@@ -93,6 +96,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def join(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def round_up(value: float) -> float:
+    """To two digits, so that what is less than `value` is less than what is shown."""
+    places = _places(value, 2)
+    return math.ceil(round(value * 10**places, 6)) / 10**places
 
 
 def _places(value: float, digits: int) -> int:
