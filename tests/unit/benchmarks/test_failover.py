@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import figures, steps
 from benchmarks.failover import FOLLOWER, LEADER, STEPPED, Agents, Case, Mark, last_s, list_cases, list_turns
-from benchmarks.runs import NEVER, OURS, SIDES, THEIRS
+from benchmarks.runs import NEVER, OURS, SIDES, THEIRS, WATCHES_MIN
 
 
 def mark(rank: int, world_size: int, at_s: float, what: str = "began", node: str = "n1", pid: int = 1) -> Mark:
@@ -54,24 +54,32 @@ def test_a_life_is_measured_against_the_first_of_the_next_round(
     assert agents.outlived_s("n1", 10.0, 20.0) == outlived_s
 
 
-def test_sides_take_turns_and_torchrun_runs_once_where_it_notices_nothing() -> None:
+def test_sides_take_turns_and_are_watched_for_as_long() -> None:
     cases = list(list_cases(["crash", "kill"], [1, 4], ["idle"]))
     found = [(case.figure, side, pair, limit_s) for case, side, pair, limit_s in list_turns(cases, 2, SIDES, 25.0)]
     assert found == [
-        ("crash, 1 agents", OURS, 1, 25.0),
-        ("crash, 1 agents", THEIRS, 1, 25.0),
-        ("crash, 4 agents", OURS, 1, 25.0),
-        ("crash, 4 agents", THEIRS, 1, 25.0),
-        ("kill of another node, 4 agents", OURS, 1, 25.0),
-        ("kill of another node, 4 agents", THEIRS, 1, 12.0),
-        ("kill of the leader's node, 4 agents", OURS, 1, 25.0),
-        ("crash, 1 agents", OURS, 2, 25.0),
-        ("crash, 1 agents", THEIRS, 2, 25.0),
-        ("crash, 4 agents", OURS, 2, 25.0),
-        ("crash, 4 agents", THEIRS, 2, 25.0),
-        ("kill of another node, 4 agents", OURS, 2, 25.0),
-        ("kill of the leader's node, 4 agents", OURS, 2, 25.0),
+        (figure, side, pair, 25.0)
+        for pair in (1, 2)
+        for figure, side in (
+            ("crash, 1 agents", OURS),
+            ("crash, 1 agents", THEIRS),
+            ("crash, 4 agents", OURS),
+            ("crash, 4 agents", THEIRS),
+            ("kill of another node, 4 agents", OURS),
+            ("kill of another node, 4 agents", THEIRS),
+            ("kill of the leader's node, 4 agents", OURS),
+        )
     ]
+
+
+def test_a_quick_run_has_torchrun_only_where_it_comes_or_is_watched_often_enough() -> None:
+    turns = [turn for turn in list_turns([], WATCHES_MIN, SIDES, 25.0) if turn.side == THEIRS]
+    watches = {
+        figure: sum(turn.case.figure == figure for turn in turns) for figure in (turn.case.figure for turn in turns)
+    }
+    once = {figure for figure, count in watches.items() if count < WATCHES_MIN}
+    assert once == {f"crash, {agents} agents" for agents in (1, 2, 4)}
+    assert {"kill of another node, 4 agents", "join, 3 agents"} <= watches.keys()
 
 
 def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:

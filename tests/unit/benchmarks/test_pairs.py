@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import runs
+from benchmarks import pairs, runs
 from benchmarks.pairs import NEVER, OURS, SIDES, THEIRS, Bench, benchmark
+from benchmarks.runs import Sample
 
+AUTHOR = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
 FIGURE = "exec to first line, 8 workers"
 
 
-def make_bench(lines: list[dict[str, Any]], pairs: int) -> Bench:
-    return Bench(pairs, SIDES, False, lines.append, lines, [])
+def make_bench(lines: list[dict[str, Any]], count: int) -> Bench:
+    return Bench(count, SIDES, False, lines.append, lines, [])
 
 
 @benchmark(pairs=10, quick=4)
@@ -41,7 +44,7 @@ def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
         calls.append(side)
         return {"number": float(len(calls))}
 
-    make_bench(lines, pairs=2).alternate(sample)
+    make_bench(lines, 2).alternate(sample)
     assert calls == [OURS, THEIRS] * 3
     assert [(line["counts"], line["number"]) for line in lines] == list(
         zip([False, False, True, True, True, True], range(1, 7), strict=True)
@@ -50,7 +53,7 @@ def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
 
 def test_what_did_not_come_in_time_is_null_in_a_record() -> None:
     lines: list[dict[str, Any]] = []
-    make_bench(lines, pairs=1).alternate(lambda side: {"wait": 1.0 if side == OURS else NEVER}, warm_ups=0)
+    make_bench(lines, 1).alternate(lambda side: {"wait": 1.0 if side == OURS else NEVER}, warm_ups=0)
     assert [line["wait"] for line in lines] == [1.0, None]
 
 
@@ -84,5 +87,52 @@ def test_a_record_can_be_read_and_says_whether_it_came_to_its_end(tmp_path: Path
     assert whole.seconds is not None
     assert failed.seconds is not None
     assert cut.seconds is None
-    assert cut.samples == {OURS: {FIGURE: {1: 1.0}}, THEIRS: {FIGURE: {1: 20.0}}}
-    assert {"machine", "commit", "unix_time_s", "arguments", "benchmark"} <= whole.head.keys()
+    assert cut.samples == {OURS: {FIGURE: {1: Sample(1.0)}}, THEIRS: {FIGURE: {1: Sample(20.0)}}}
+    assert {"machine", "commit", "is_dirty", "unix_time_s", "arguments", "benchmark"} <= whole.head.keys()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit of the code that is measured."""
+    monkeypatch.setattr(pairs, "ROOT", tmp_path)
+    for name in ("launcher/cli.py", "benchmarks/records/startup.jsonl", "docs/performance.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    for words in (["init"], ["add", "."], [*AUTHOR, "commit", "--message", "One"]):
+        pairs.git(*words)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "is_dirty"),
+    [
+        ("launcher/cli.py", True),
+        ("launcher/new.py", True),
+        ("benchmarks/startup.py", True),
+        ("benchmarks/records/startup.jsonl", False),
+        ("docs/performance.md", False),
+    ],
+)
+def test_a_record_says_whether_its_commit_is_what_was_measured(repository: Path, file: str, is_dirty: bool) -> None:
+    commit, before = pairs.find_commit()
+    assert commit is not None
+    assert runs.COMMIT.fullmatch(commit)
+    assert not before
+    (repository / file).write_text("changed")
+    assert pairs.find_commit() == (commit, is_dirty)
+
+
+def test_commits_that_change_what_is_launched_make_a_record_old(repository: Path) -> None:
+    commit, _ = pairs.find_commit()
+    assert commit is not None
+    for file in ("launcher/cli.py", "docs/performance.md"):
+        (repository / file).write_text("changed")
+        pairs.git(*AUTHOR, "commit", "--all", "--message", "Another")
+    assert pairs.count_commits_since(commit) == 1
+    assert pairs.count_commits_since("0" * 40) is None
+
+
+def test_outside_of_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "ROOT", tmp_path)
+    assert pairs.find_commit() == (None, True)

@@ -44,8 +44,16 @@ def test_one_sample_has_no_range() -> None:
 
 
 def test_what_never_came_says_how_long_was_waited() -> None:
-    assert words.with_range(Spread(NEVER, NEVER, NEVER, 1), "s", 20) == "not within 20 s (1)"
-    assert words.with_range(Spread(2.0, 1.0, NEVER, 3), "s", 20) == "2.0 s (1.0 to more than 20; 3)"
+    late = Spread(NEVER, NEVER, NEVER, 5, late=5, watched_s=12.0)
+    assert words.with_range(late, "s") == words.median(late, "s") == "not within 12 s, 5 runs"
+    assert words.median(Spread(NEVER, 2.0, NEVER, 3, late=2, watched_s=12.0), "s") == "not within 12 s, 2 of 3 runs"
+    assert words.median(Spread(NEVER, NEVER, NEVER, 1, late=1, watched_s=12.0), "s") == "not within 12 s, 1 run"
+    assert words.with_range(Spread(2.0, 1.0, NEVER, 3, 1, 20.0), "s") == "2.0 s (1.0 to more than 20; 3)"
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.00312, 0.0032), (0.0151, 0.016), (0.02, 0.02), (12.1, 13), (130, 130)])
+def test_a_bound_is_rounded_up(value: float, shown: float) -> None:
+    assert words.round_up(value) == pytest.approx(shown)
 
 
 def test_rounding_does_not_hide_whether_an_aim_is_reached() -> None:
