@@ -184,7 +184,6 @@ bench-report: .venv/installed servers ## all benchmarks beside torchrun, in BUDG
 # Longer than in the report. What is appended to the records is on the page after the next REPORT=--from-records.
 PAIRS ?= 10
 bench-node: .venv/installed servers ## one node: meshrun and torchrun in turns, PAIRS times
-	$(BENCH) -m benchmarks.startup --check
 	for name in startup memory restart warm output; do \
 		$(BENCH) -m benchmarks.$$name --pairs $(PAIRS) --json benchmarks/records/$$name.jsonl || exit 1; done
 

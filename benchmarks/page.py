@@ -1,9 +1,11 @@
-"""docs/performance.md, and the figures of README.md: what is made of records stands between marks, what people write
-stands between those.
+"""docs/performance.md, and the figures of README.md: parts between marks are made of records, people write the rest.
 
-A part that is made begins with `<!-- made: NAME -->` and ends with `<!-- end: NAME -->`; BLOCKS says what belongs
-there. All else is left as it is. As figures are made anew, what people write has none but those that no measurement
-changes: settings, sizes and aims, listed in FIXED. `find_figures` finds others.
+A part that is made begins with `<!-- made: NAME -->` and ends with `<!-- end: NAME -->`; TABLES says what belongs
+there. All else is left as it is. As figures are made anew, the text that people write contains only numbers that no
+measurement changes: settings, sizes and aims, listed in FIXED. `find_figures` finds others.
+
+Some pages have figures that are measured by hand, on a cluster or for hours. Each of their sections names the commit
+and the day (DATED); `find_undated` finds those that do not.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ RECORDS, PAGE, IMAGES = ROOT / "benchmarks/records", ROOT / "docs/performance.md
 README = ROOT / "README.md"
 MARKED = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end: \1 -->", flags=re.DOTALL)
 MARK = re.compile(r"<!-- (?:made|end): ([\w-]+) -->")
+DATED = re.compile(r"[Mm]easured at commit `([0-9a-f]+)` on (\d{4}-\d\d-\d\d)")
+WHOLE_PAGE = re.compile(rf"figures of this page were {DATED.pattern}")
+FENCE = re.compile(r"^ *```.*?^ *```$", flags=re.DOTALL | re.MULTILINE)
+SPREAD = re.compile(r"\d \(-?\d[\d.]* to -?\d|\d ± \d|\bmedians?\b")  # what only a measurement has
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`|<!--.*?-->", flags=re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(
     r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?:\s(?:ms|s|seconds|minutes|MiB|GiB|MB|%|per cent|times|requests|ranks)\b|\s%)"
     r"|(?<![\w.,-])\d+\.\d+(?![\w.])"
 )
-# What stands in the text of people and is no measurement: settings, limits of the benchmarks, versions.
+# Numbers in written text that are not measurements: settings, limits of the benchmarks, versions.
 FIXED = frozenset(
     {
         "2.13",  # torchrun's version
@@ -34,10 +40,11 @@ FIXED = frozenset(
         "1 s",  # the longest that a member waits before it tries to lead
         "20 ms",  # between two dials that are to prove that a node is gone
         "0.2 s",  # for which further departures are gathered
-        "180 s",  # when a first round is given up
         "5.5 s",  # the least pause between two kills
         "0.1",  # what a ratio means
         "16 ranks", "8 ranks",  # two nodes' and one's
+        "3.10",  # the oldest Python
+        "30 s",  # how long the second tutorial waits
     }
 )  # fmt: skip
 TABLES = {
@@ -69,9 +76,16 @@ def make(text: str, history: History) -> tuple[str, dict[str, str]]:
     files: dict[str, str] = {}
     for file, draw in pictures.PICTURES.items():
         picture = draw(history)
-        parts[f"picture-{Path(file).stem}"] = f"![{picture.alt}](images/{file})" if picture else ""
+        parts[f"picture-{Path(file).stem}"] = _show(file, picture) if picture else ""
         files |= {file: picture.svg} if picture else {}
     return _fill(text, parts), files
+
+
+def _show(file: str, picture: pictures.Picture) -> str:
+    """The picture. One whose figures are of several commits says so; else the table before it does."""
+    found = {run.source for run in picture.runs}
+    image = f"![{picture.alt}](images/{file})"
+    return f"{image}\n\n{tables.sources(found)}" if len(found) > 1 else image
 
 
 def make_readme(text: str, history: History) -> str:
@@ -102,6 +116,15 @@ def find_figures(text: str) -> list[str]:
     """Figures in what people wrote, which nobody would make anew."""
     prose = CODE.sub("", MARKED.sub("", text))
     return [found[0] for found in FIGURE.finditer(prose) if found[0] not in FIXED]
+
+
+def find_undated(text: str) -> list[str]:
+    """Headings of sections that have medians or ranges of a measurement by hand, and neither commit nor day."""
+    if WHOLE_PAGE.search(text):
+        return []
+    sections = re.split(r"^(?=#+ )", FENCE.sub("", MARKED.sub("", text)), flags=re.MULTILINE)
+    found = [section for section in sections if SPREAD.search(section) and not DATED.search(section)]
+    return [section.partition("\n")[0] for section in found]
 
 
 def write() -> History:

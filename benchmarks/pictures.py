@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from benchmarks import figures, planner_tables, plots, truth_tables, words
 from benchmarks.figures import COLD, STANDBY
-from benchmarks.runs import NEVER, OURS, THEIRS, History, Series
-from benchmarks.tables import EVENTS, cell, describe_ratio
+from benchmarks.runs import NEVER, OURS, THEIRS, History, Run, Series
+from benchmarks.tables import EVENTS, SCALE, cell, describe_ratio
 from benchmarks.truth_tables import ADDRESS, BY_J, JOIN, PATH, PLAN
 
 # Shorter than in the table of aims: what stands at the left of a picture.
@@ -37,11 +37,13 @@ class Picture(NamedTuple):
 
     svg: str
     alt: str
+    runs: Sequence[Run]
+    """Those that its figures are from."""
 
 
 def ratios(history: History) -> Picture | None:
     """Every aim that is a ratio to torchrun, on one axis; rates are turned over, so that left is always better."""
-    rows, told = [], []
+    rows, told, used = [], [], []
     for name, what in RATIOS.items():
         series, aim = history.series.get(name), figures.aim(name)
         found = series.ratio() or series.bound() if series else None
@@ -54,16 +56,17 @@ def ratios(history: History) -> Picture | None:
             shown = describe_ratio(series).partition(" (")[0]
         rows.append(plots.Row(what, {"meshrun": values}, limit, shown))
         told.append(f"{what} {shown}, aim {limit:.2g}")
+        used.append(series.run)
     if not rows:
         return None
     title = "Relative to torchrun in the same run: lower is better"
     svg = plots.rows(title, "ratio to torchrun", ["meshrun"], rows, at_one="torchrun")
-    return Picture(svg, f"Dots by ratio to torchrun on a logarithmic axis, one for each pair: {'; '.join(told)}.")
+    return Picture(svg, f"Dots by ratio to torchrun on a logarithmic axis, one for each pair: {'; '.join(told)}.", used)
 
 
 def warm(history: History) -> Picture | None:
     """Start and restart of eight workers that import torch, in every way."""
-    rows, told = [], []
+    rows, told, used = [], [], []
     ways = (("torchrun", "", THEIRS), ("cold", COLD, OURS), ("--preload", "", OURS), ("--standby 1", STANDBY, OURS))
     for what, figure in (("start", figures.WARM_START), ("restart", figures.WARM_RESTART)):
         for way, option, side in ways:
@@ -75,15 +78,16 @@ def warm(history: History) -> Picture | None:
             name = THEIRS if side == THEIRS else f"meshrun {way}"
             rows.append(plots.Row(f"{what}, {name}", {side: list(series.values(side).values())}, None, shown))
             told.append(f"{what} under {name} {shown}")
+            used.append(series.run)
     if not rows:
         return None
     title = "Until all of 8 workers have imported torch"
-    return Picture(plots.rows(title, "seconds", [OURS, THEIRS], rows), f"Dots by time: {'; '.join(told)}.")
+    return Picture(plots.rows(title, "seconds", [OURS, THEIRS], rows), f"Dots by time: {'; '.join(told)}.", used)
 
 
 def events(history: History) -> Picture | None:
     """What happens to a node: a dot for each run."""
-    rows = []
+    rows, used = [], []
     told: list[str] = []
     for event, what in EVENTS.items():
         for agents, name in figures.numbered(f"{event}, {{n}} agents", list(history.series)):
@@ -99,13 +103,15 @@ def events(history: History) -> Picture | None:
             row = f"{_short(what)}, {agents} {'agent' if agents == 1 else 'agents'}"
             rows.append(plots.Row(row, seen, limit, shown, late))
             told.append(f"{row} {shown}")
+            used.append(series.run)
     if not rows:
         return None
     title = "From an event to the first line of the last worker of the next round"
     svg = plots.rows(title, "seconds", [OURS, THEIRS], rows)
     is_late = any(row.beyond.get(THEIRS) for row in rows)
     never = "; torchrun's marks stand at the right end where it did not come within the time watched" if is_late else ""
-    return Picture(svg, f"Dots by time on a logarithmic axis, meshrun's medians: {'; '.join(told)}{never}.")
+    alt = f"Dots by time on a logarithmic axis, meshrun's medians: {'; '.join(told)}{never}."
+    return Picture(svg, alt, used)
 
 
 def _short(what: str) -> str:
@@ -128,9 +134,8 @@ def rounds(history: History) -> Picture | None:
     svg = plots.curves("First round of members that begin at once", "members", [plots.Panel("time", "s", drawn, aims)])
     ends = [cell(found[-1][1], side, "s") or "not tried" for side in (OURS, THEIRS)]
     many = found[-1][0]
-    return Picture(
-        svg, f"Time by number of members, {found[0][0]} to {many}: at {many} meshrun {ends[0]}, torchrun {ends[1]}."
-    )
+    alt = f"Time by number of members, {found[0][0]} to {many}: at {many} meshrun {ends[0]}, torchrun {ends[1]}."
+    return Picture(svg, alt, [series.run for _, series in found])
 
 
 def scale(history: History) -> Picture | None:
@@ -155,7 +160,10 @@ def scale(history: History) -> Picture | None:
             ends = (words.quantity(each, unit, 2) for each in (first, last))
             told.append(f"{panel.title}, {curve.words}: {' to '.join(ends)} for {least:,.0f} to {most:,.0f} agents")
     svg = plots.curves("Agents that share two cores and one etcd", "agents", drawn)
-    return Picture(svg, f"Curves on logarithmic scales. {'; '.join(told)}.")
+    patterns = [pattern for _, pattern, _ in SCALE[:7]]
+    names = [name for pattern in patterns for _, name in figures.numbered(pattern, list(history.series))]
+    used = [history.series[name].run for name in names]
+    return Picture(svg, f"Curves on logarithmic scales. {'; '.join(told)}.", used)
 
 
 def _panel(history: History, title: str, unit: str, patterns: dict[str, str]) -> plots.Panel:
@@ -206,7 +214,7 @@ def placement_quality(history: History) -> Picture | None:
         f" gain, at most {worst:.1f} per cent above; the order of paths lies mostly around 10 to 100 per cent above,"
         " the order of addresses as text further right"
     )
-    return Picture(svg, alt)
+    return Picture(svg, alt, history.having("placement", "instance"))
 
 
 def placement_time(history: History) -> Picture | None:
@@ -230,16 +238,16 @@ def placement_time(history: History) -> Picture | None:
     svg = plots.curves(title, "nodes", [plots.Panel("CPU time", "s", drawn, aims, slope)])
     ends = [max(line["cpu_s"] for line in found if line["size"] == size) for size in (sizes[0], sizes[-1])]
     few, many = (words.quantity(each, "s", 2) for each in ends)
-    return Picture(
-        svg, f"CPU time by number of nodes, at most {few} for {sizes[0]:,} and at most {many} for {sizes[-1]:,}"
-    )
+    alt = f"CPU time by number of nodes, at most {few} for {sizes[0]:,} and at most {many} for {sizes[-1]:,}"
+    return Picture(svg, alt, history.having("placement", "kind"))
 
 
 def placement_truth(history: History) -> Picture | None:
     """Measured by predicted seconds of a step, a dot for each order of each case."""
     kinds = {"plan": {PLAN}, "by J, join, address, path": {BY_J, JOIN, ADDRESS, PATH}}
     groups: dict[str, list[tuple[float, float]]] = {name: [] for name in (*kinds, "random")}
-    for case in truth_tables.find_cases(history):
+    cases = truth_tables.find_cases(history)
+    for case in cases:
         for order in case.orders:
             group = next((group for group, names in kinds.items() if names & set(order.names)), "random")
             groups[group].append((order.predicted_s, order.measured_s))
@@ -252,7 +260,7 @@ def placement_truth(history: History) -> Picture | None:
         f"A dot for each of {len(points)} orders by predicted and measured seconds, along the diagonal: measured is "
         f"{min(ratios):.2f} to {max(ratios):.2f} times predicted; plans lie at the lower left of their cases."
     )
-    return Picture(svg, alt)
+    return Picture(svg, alt, [case.run for case in cases])
 
 
 PICTURES: dict[str, Callable[[History], Picture | None]] = {

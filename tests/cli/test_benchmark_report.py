@@ -5,6 +5,7 @@ The benchmarks of these tests are a line of Python each: no timing is taken here
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import signal
@@ -16,14 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, runs, tables
+from benchmarks import pairs, report, runs, tables
 from benchmarks.report import Outcome, Step, Stopped
-from tests.support.documents.pages import ROOT
+from tests.support.documents.pages import ROOT, pages
 
 pytest.importorskip("matplotlib", reason="the pictures are drawn by matplotlib: pip install '.[report]'")
 from benchmarks import page
 
-HEAD = {"benchmark": "startup", "arguments": [], "machine": {"cores": 2}, "unix_time_s": 0}
+COMMIT = {"commit": "a" * 40, "is_dirty": False, "unix_time_s": 0}
+HEAD = {"benchmark": "startup", "arguments": [], "machine": {"cores": 2}, **COMMIT}
 RECORD = f"import json, sys, time; out = open(sys.argv[1], 'a'); head = {HEAD!r}\n"
 WRITE = "print(json.dumps({line}), file=out, flush=True)\n"
 MEASURE = WRITE.format(line="head") + WRITE.format(line="{'sample': 'meshrun', 'pair': 1, 'counts': True, 'new': 2.0}")
@@ -50,9 +52,9 @@ def test_the_first_screen_of_readme_has_four_figures_of_the_records() -> None:
     history = runs.load(page.RECORDS)
     assert text == page.make_readme(text, history), "make bench WHAT=report REPORT=--from-records writes it anew"
     assert text.index("<!-- made: figures -->") < text.index("\n## ")
-    rows = [line.split(" | ") for line in tables.first(history).splitlines()[2:]]
+    rows = [line[2:-2].split(" | ") for line in tables.first(history).splitlines() if line.startswith("| ")][2:]
     assert len(rows) == len(tables.FIRST) == 4
-    assert all(len(row) == 4 and all(row) for row in rows)
+    assert all(len(row) == 4 and all(row[:3]) for row in rows)
     with pytest.raises(page.PageError, match="`<!-- made: figures -->`"):
         page.make_readme("# meshrun\n", history)
 
@@ -74,8 +76,52 @@ def test_every_picture_is_told_in_words_and_names_its_axes(made: tuple[str, dict
         assert "<dc:date>" not in svg
 
 
-def test_what_people_wrote_has_no_figures_that_a_new_run_would_change() -> None:
-    assert page.find_figures(page.PAGE.read_text()) == []
+# Where a newcomer looks first. The guides have settings in nearly every line.
+FIRST_PAGES = ("README.md", "docs/index.md", "docs/tutorial.md", "docs/tutorial-many.md", "docs/performance.md")
+
+
+@pytest.mark.parametrize("name", FIRST_PAGES)
+def test_what_people_wrote_has_no_figures_that_a_new_run_would_change(name: str) -> None:
+    assert page.find_figures((ROOT / name).read_text()) == []
+
+
+# A decision has a date of its own, and says what was measured when it was taken.
+OTHER_PAGES = [each for each in pages() if each.parent.name != "decisions" and each != page.PAGE]
+
+
+@pytest.mark.parametrize("file", OTHER_PAGES, ids=[str(each.relative_to(ROOT)) for each in OTHER_PAGES])
+def test_figures_that_are_measured_by_hand_name_commit_and_day(file: Path) -> None:
+    assert page.find_undated(file.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("# A\n\n## B\n\n7.1 (6.7 to 7.5)\n", ["## B"]),
+        ("# A\n\nThe exponent is 0.99 ± 0.12.\n", ["# A"]),
+        ("# A\n\n7.1 (6.7 to 7.5). Measured at commit `63741f19` on 2026-11-23.\n\n## B\n\nmedians\n", ["## B"]),
+        ("# A\n\nThe figures of this page were measured at commit `63741f19` on 2026-11-23.\n\n## B\n\nmedians\n", []),
+        ("# A\n\n```text\n7.1 (6.7 to 7.5)\n```\n", []),
+    ],
+)
+def test_a_figure_without_a_commit_is_noticed(text: str, found: list[str]) -> None:
+    assert page.find_undated(text) == found
+
+
+def test_every_commit_that_a_page_names_is_of_this_repository_and_not_of_a_later_day() -> None:
+    try:
+        if pairs.git("rev-parse", "--is-shallow-repository") == "true":
+            pytest.skip("a shallow clone does not have the commits that were measured")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no git repository here")
+    named = {found for file in pages() for found in page.DATED.findall(file.read_text())}
+    named |= {(run.source.commit, run.source.day) for run in runs.load(page.RECORDS).used()}
+    assert named
+    for commit, day in sorted(named):
+        committed_s = float(pairs.git("show", "--no-patch", "--format=%ct", commit))
+        committed = f"{datetime.datetime.fromtimestamp(committed_s, datetime.timezone.utc):%Y-%m-%d}"
+        assert committed <= day, f"{commit} is of {committed}, and was measured on {day}"
+        pairs.git("merge-base", "--is-ancestor", commit, "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +173,38 @@ def test_a_broken_record_is_one_sentence_and_nothing_is_written(
     assert (tmp_path / "page.md").read_text() == "as it was"
 
 
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [(("a" * 40, True), "the code has uncommitted changes"), ((None, True), "this is not a git repository")],
+)
+def test_nothing_is_measured_for_the_page_that_is_of_no_commit(
+    found: tuple[str | None, bool],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(pairs, "find_commit", lambda: found)
+    monkeypatch.setattr(page, "RECORDS", tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--only", "startup"])
+    assert capfd.readouterr().err.startswith(f"{sentence}\nhint: commit the code")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_report_names_the_records_that_are_older_than_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    ages = {"a" * 40: 0, "b" * 40: 1, "c" * 40: 12, "d" * 40: None}
+    monkeypatch.setattr(pairs, "count_commits_since", ages.__getitem__)
+    heads = ({**HEAD, "benchmark": f"of {commit[0]}", "commit": commit} for commit in ages)
+    lines = ((head, {"sample": "meshrun", "pair": 1, head["benchmark"]: 1.0}) for head in heads)
+    text = "".join(f"{json.dumps(line)}\n" for pair in lines for line in pair)
+    assert report.describe_age(runs.History(runs.read(text, "startup.jsonl"))) == [
+        "of b: measured at bbbbbbbb; 1 commit has changed launcher or rendezvous since",
+        "of c: measured at cccccccc; 12 commits have changed launcher or rendezvous since",
+        "of d: commit dddddddd is not in this repository; measure again",
+    ]
+
+
 def measured(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float = 60) -> Outcome:
     """What comes of one step whose benchmark is this script; `folder` has the records afterwards."""
     monkeypatch.setattr(report, "LOGS", folder / "logs")
@@ -169,6 +247,14 @@ def test_a_benchmark_that_writes_invalid_records_keeps_the_old_ones(
 ) -> None:
     outcome = measured(RECORD + "print('rubbish', file=out)", tmp_path, monkeypatch)
     assert outcome == Outcome(False, "startup.jsonl, line 1: no JSON: 'rubbish'")
+    assert (tmp_path / "startup.jsonl").read_text() == OLD
+
+
+def test_a_benchmark_of_changed_code_keeps_the_old_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = RECORD.replace("'is_dirty': False", "'is_dirty': True")
+    outcome = measured(changed + MEASURE, tmp_path, monkeypatch)
+    why = "startup.jsonl, line 1: this run measured uncommitted changes and cannot be published"
+    assert outcome == Outcome(False, why)
     assert (tmp_path / "startup.jsonl").read_text() == OLD
 
 

@@ -2,7 +2,7 @@
 
 It grows by itself: an import here, a helper there. Each limit lies a little above what is needed today. Raise it where
 what is new has to be there before a worker starts; most has not, and is imported where it is used.
-`python -m benchmarks.startup --check` watches the processor's time likewise.
+`test_start_cpu` measures the CPU time that it costs.
 """
 
 from __future__ import annotations
