@@ -108,7 +108,7 @@ def test_a_figure_without_a_commit_is_noticed(text: str, found: list[str]) -> No
     assert page.find_undated(text) == found
 
 
-def test_every_commit_that_a_page_names_is_of_this_repository_and_not_of_a_later_day() -> None:
+def test_a_commit_that_a_page_names_exists_and_is_not_of_a_later_day() -> None:
     try:
         if pairs.git("rev-parse", "--is-shallow-repository") == "true":
             pytest.skip("a shallow clone does not have the commits that were measured")

@@ -72,7 +72,7 @@ def test_sides_take_turns_and_are_watched_for_as_long() -> None:
     ]
 
 
-def test_a_quick_run_has_torchrun_only_where_it_comes_or_is_watched_often_enough() -> None:
+def test_a_quick_run_watches_torchrun_often_enough_or_not_at_all() -> None:
     turns = [turn for turn in list_turns([], WATCHES_MIN, SIDES, 25.0) if turn.side == THEIRS]
     watches = {
         figure: sum(turn.case.figure == figure for turn in turns) for figure in (turn.case.figure for turn in turns)
