@@ -18,8 +18,8 @@ the victim it is so in half of the runs, which are reported apart. Each event is
 end within min_round_time_s are held back on purpose, but only from the second one in a row.
 
 torchrun takes turns with meshrun and is watched for as long. With idle workers nothing tells it that a node is gone, so
-such a watch is spent for nothing; it is repeated in every pair all the same, since a claim about another program needs
-several runs (runs.WATCHES_MIN). In a quick run only events that have an aim are worth that.
+it is watched to the end; that is repeated in every pair, since a claim about another program needs several runs
+(runs.WATCHES_MIN). In a quick run only the killed node is worth that.
 """
 
 from __future__ import annotations
@@ -178,14 +178,10 @@ def has_torchrun(case: Case, *, is_quick: bool) -> bool:
     """Whether torchrun takes part."""
     if case.event in SILENT or case.victim == LEADER or case.job == "warm":
         return False
-    if is_quick and (case.event == "leave" or case.job == "gloo"):
-        return False  # late each time, and run once: too little to say so
+    if is_quick and (case.event in ("leave", "join") or case.job == "gloo"):
+        return False  # it is late each time, and three watches of each would take half of the report's minutes
     # A worker that trains notices by itself when another has gone, so torchrun is tried with any number of agents.
-    return (
-        case.event not in UNNOTICED
-        or case.job == "gloo"
-        or case.agents == (3 if is_quick and case.event == "join" else 4)
-    )
+    return case.event not in UNNOTICED or case.job == "gloo" or case.agents == 4
 
 
 class Mark(NamedTuple):

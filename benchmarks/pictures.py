@@ -24,7 +24,6 @@ RATIOS = {
     figures.RESTART: "restart 8 workers: first line",
     "crash, 8 agents": "worker killed, 8 agents",
     figures.FIRST_ROUND.format(n=128): "first round, 128 members",
-    figures.FIRST_ROUND.format(n=256): "first round, 256 members",
     figures.PSS: "memory, one node",
     figures.PSS_ETCD: "memory, with etcd",
     figures.BLOCKS: "a line of output, in blocks",

@@ -2,7 +2,7 @@
 
 The members are threads of some processes (`members.py`), the same shape for both sides: on two cores hundreds of whole
 agents would measure the cores. Time runs from when all are told to begin, after all imports, until the last member
-knows its ranks. A run that has not ended after its limit is stopped. For meshrun the requests that etcd has served by
+knows its ranks. A run that has not ended after LIMIT_S is stopped. For meshrun the requests that etcd has served by
 then are counted too, from its own metrics; and those of members that are at rest.
 """
 
@@ -23,11 +23,10 @@ from benchmarks.runs import NEVER, WATCHES_MIN
 from tests.support.stores.etcd import EtcdServer
 
 LIMIT_S = 180.0
-LARGE_LIMIT_S = 40.0  # with --quick: so long that meshrun's 256 are known to reach their aim if torchrun's do not come
 READY_LIMIT_S = 300.0  # torchrun's members connect to their store one after the other, before the clock runs
 SIZES, QUICK_SIZES = (2, 4, 8, 16, 32, 64, 128, 256), (8, 64, 128, 256)
 REST_SIZES, QUICK_REST_S = (4, 64), 20.0
-LARGE = 200  # from here on as many pairs as it takes to say that torchrun is late: each may take LIMIT_S
+LARGE = 200  # from here on torchrun needs minutes for each run: as few pairs as count, and none with --quick
 PER_PROCESS = 16  # quickest for torchrun: of 2, 8 and 32 processes for 128 members it likes 8 best
 LEASE_TTL_S = 60.0  # long, since hundreds of members share the cores of one machine here
 
@@ -48,22 +47,22 @@ def running(side: str, members: int, lease_ttl_s: float = LEASE_TTL_S) -> Iterat
         yield crowd, server
 
 
-def begin(crowd: Crowd, limit_s: float) -> float:
-    """Let all members go; how long until the last knows its ranks, NEVER for more than `limit_s`."""
+def begin(crowd: Crowd) -> float:
+    """Let all members go; how long until the last knows its ranks, NEVER for more than LIMIT_S."""
     started_s = time.monotonic()
     crowd.order("begin", range(crowd.job.members))
     try:
-        crowd.wait(lambda: len(crowd.rounds.get(1, ())) == crowd.job.members, limit_s, "a first round")
+        crowd.wait(lambda: len(crowd.rounds.get(1, ())) == crowd.job.members, LIMIT_S, "a first round")
     except NotInTime:
         return NEVER
     return max(crowd.rounds[1].values()) - started_s
 
 
-def sample(side: str, members: int, limit_s: float) -> dict[str, float]:
+def sample(side: str, members: int) -> dict[str, float]:
     """One first round."""
     with running(side, members) as (crowd, server):
         before = etcd_figures.read(server.url).requests if server else None
-        found = {FIRST_ROUND.format(n=members): begin(crowd, limit_s), "limit_s": limit_s}
+        found = {FIRST_ROUND.format(n=members): begin(crowd), "limit_s": LIMIT_S}
         if server and before is not None:
             requests = etcd_figures.read(server.url).requests - before
             found[REQUESTS.format(n=members)] = requests.total() / members
@@ -74,13 +73,19 @@ def rest(members: int, rest_s: float) -> dict[str, float]:
     """What members at rest ask of etcd, and what of it only keeps them alive; settings are those of agents."""
     with running(pairs.OURS, members, 5.0) as (crowd, server):
         assert server is not None
-        begin(crowd, LIMIT_S)
+        begin(crowd)
         before, began_s = etcd_figures.read(server.url).requests, time.monotonic()
         time.sleep(rest_s)
         requests = etcd_figures.read(server.url).requests - before
         all_s = members * (time.monotonic() - began_s)
     counts = {REST: requests.total(), KEEP_ALIVES: requests["LeaseKeepAlive"]}
     return {figure.format(n=members): count / all_s for figure, count in counts.items()}
+
+
+def limit(bench: pairs.Bench) -> pairs.Bench:
+    """The same with as many pairs as it takes to say that torchrun is late, and without torchrun in a quick run."""
+    sides = [side for side in bench.sides if side == pairs.OURS or not bench.is_quick]
+    return bench._replace(pairs=WATCHES_MIN, sides=sides)
 
 
 def parse_sizes(_: click.Context, option: click.Parameter, words: str | None) -> Sequence[int] | None:
@@ -99,9 +104,8 @@ def parse_sizes(_: click.Context, option: click.Parameter, words: str | None) ->
 def main(bench: pairs.Bench, sizes: Sequence[int] | None, rest_s: float) -> None:
     sizes = sizes or (QUICK_SIZES if bench.is_quick else SIZES)
     for members in sizes:
-        each = bench._replace(pairs=WATCHES_MIN) if members >= LARGE else bench
-        limit_s = LARGE_LIMIT_S if members >= LARGE and bench.is_quick else LIMIT_S
-        each.alternate(functools.partial(sample, members=members, limit_s=limit_s), warm_ups=int(members == sizes[0]))
+        each = limit(bench) if members >= LARGE else bench
+        each.alternate(functools.partial(sample, members=members), warm_ups=int(members == sizes[0]))
     rest_s = min(rest_s, QUICK_REST_S) if bench.is_quick else rest_s
     for members in REST_SIZES if pairs.OURS in bench.sides and rest_s else ():
         bench.note(pairs.OURS, 1, rest(members, rest_s))

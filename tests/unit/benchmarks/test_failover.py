@@ -79,7 +79,7 @@ def test_a_quick_run_watches_torchrun_often_enough_or_not_at_all() -> None:
     }
     once = {figure for figure, count in watches.items() if count < WATCHES_MIN}
     assert once == {f"crash, {agents} agents" for agents in (1, 2, 4)}
-    assert {"kill of another node, 4 agents", "join, 3 agents"} <= watches.keys()
+    assert "kill of another node, 4 agents" in watches
 
 
 def test_the_quick_run_repeats_all_figures_that_have_an_aim() -> None:

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import pairs, runs
+from benchmarks import pairs, rendezvous, runs
 from benchmarks.pairs import NEVER, OURS, SIDES, THEIRS, Bench, benchmark
 from benchmarks.runs import Sample
 
@@ -136,3 +136,9 @@ def test_commits_that_change_what_is_launched_make_a_record_old(repository: Path
 def test_outside_of_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "ROOT", tmp_path)
     assert pairs.find_commit() == (None, True)
+
+
+def test_many_members_are_measured_as_often_as_it_takes_to_say_late() -> None:
+    bench = Bench(1, SIDES, False, [].append, [], [])
+    assert rendezvous.limit(bench)[:2] == (runs.WATCHES_MIN, [OURS, THEIRS])
+    assert rendezvous.limit(bench._replace(is_quick=True))[:2] == (runs.WATCHES_MIN, [OURS])

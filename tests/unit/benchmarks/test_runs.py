@@ -245,4 +245,5 @@ def test_a_timeout_of_torchrun_bounds_the_ratio_of_a_first_round() -> None:
     name = figures.FIRST_ROUND.format(n=256)
     cells = "| 1.00\N{NO-BREAK SPACE}s | not within 40\N{NO-BREAK SPACE}s, 3 runs | less than 0.025 (3) |"
     assert f"| 256 {cells}" in tables.rounds(watched(40.0, 40.0, 40.0, name=name))
+    name = figures.FIRST_ROUND.format(n=128)
     assert "| not known |" in tables.aims(watched(40.0, name=name))
