@@ -82,7 +82,7 @@ def rest(members: int, rest_s: float) -> dict[str, float]:
     return {figure.format(n=members): count / all_s for figure, count in counts.items()}
 
 
-def limit(bench: pairs.Bench) -> pairs.Bench:
+def plan_large(bench: pairs.Bench) -> pairs.Bench:
     """The same with as many pairs as it takes to say that torchrun is late, and without torchrun in a quick run."""
     sides = [side for side in bench.sides if side == pairs.OURS or not bench.is_quick]
     return bench._replace(pairs=WATCHES_MIN, sides=sides)
@@ -104,7 +104,7 @@ def parse_sizes(_: click.Context, option: click.Parameter, words: str | None) ->
 def main(bench: pairs.Bench, sizes: Sequence[int] | None, rest_s: float) -> None:
     sizes = sizes or (QUICK_SIZES if bench.is_quick else SIZES)
     for members in sizes:
-        each = limit(bench) if members >= LARGE else bench
+        each = plan_large(bench) if members >= LARGE else bench
         each.alternate(functools.partial(sample, members=members), warm_ups=int(members == sizes[0]))
     rest_s = min(rest_s, QUICK_REST_S) if bench.is_quick else rest_s
     for members in REST_SIZES if pairs.OURS in bench.sides and rest_s else ():

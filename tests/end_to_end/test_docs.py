@@ -159,7 +159,7 @@ def test_a_build_fails_for_every_kind_of_broken_link(tmp_path: Path) -> None:
     ]
     index = tmp_path / "docs/index.md"
     index.write_text(index.read_text() + "".join(f"\n[link]({target})\n" for target in broken))
-    (tmp_path / "docs/forgotten.md").write_text("# A page that is not in the navigation\n")
+    (tmp_path / "docs" / "forgotten.md").write_text("# A page that is not in the navigation\n")
     built = build(tmp_path, tmp_path / "site")
     # A warning can go on over further lines.
     warnings = re.findall(r"^WARNING +-  (.*(?:\n  .*)*)", built.stderr, flags=re.MULTILINE)

@@ -140,5 +140,5 @@ def test_outside_of_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch:
 
 def test_many_members_are_measured_as_often_as_it_takes_to_say_late() -> None:
     bench = Bench(1, SIDES, False, [].append, [], [])
-    assert rendezvous.limit(bench)[:2] == (runs.WATCHES_MIN, [OURS, THEIRS])
-    assert rendezvous.limit(bench._replace(is_quick=True))[:2] == (runs.WATCHES_MIN, [OURS])
+    assert rendezvous.plan_large(bench)[:2] == (runs.WATCHES_MIN, [OURS, THEIRS])
+    assert rendezvous.plan_large(bench._replace(is_quick=True))[:2] == (runs.WATCHES_MIN, [OURS])
