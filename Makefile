@@ -187,7 +187,8 @@ bench-node: .venv/installed servers ## one node: meshrun and torchrun in turns, 
 	for name in startup memory restart warm output; do \
 		$(BENCH) -m benchmarks.$$name --pairs $(PAIRS) --json benchmarks/records/$$name.jsonl || exit 1; done
 
-# Half an hour: eight agents share the cores of one machine, and torchrun's need long to start.
+# An hour: eight agents share the cores of one machine, torchrun's need long to start, and it is watched three times
+# where it does not finish.
 bench-cluster: .venv/installed servers ## several agents and a real etcd: first rounds, lost nodes, and growth to thousands
 	for name in rendezvous failover scale; do \
 		$(BENCH) -m benchmarks.$$name --json benchmarks/records/$$name.jsonl || exit 1; done

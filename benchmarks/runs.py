@@ -34,6 +34,7 @@ WORDS = ("sample", "pair", "counts", "limit_s", "line")  # keys of a sample that
 NEVER = math.inf
 WATCHES_MIN = 3  # runs in which torchrun must have been late before the page says so
 COMMIT = re.compile(r"[0-9a-f]{40}")
+LATEST_S = 253402300800  # the year 10000, which no date reaches
 
 
 class RecordError(Exception):
@@ -277,12 +278,12 @@ def read_published(text: str, name: str) -> list[Run]:
     """
     found = read(text, name)
     for run in found:
-        commit, is_dirty = run.head.get("commit"), run.head.get("is_dirty")
+        commit, began_s = run.head.get("commit"), run.head.get("unix_time_s")
         if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
             raise RecordError(f"{run.where}: `commit` must be the 40 digits of the commit that was measured")
-        if not isinstance(run.head.get("unix_time_s"), (int, float)):
+        if not isinstance(began_s, (int, float)) or not 0 <= began_s < LATEST_S:
             raise RecordError(f"{run.where}: `unix_time_s` must be the time at which the run began")
-        if is_dirty is not False:
+        if run.head.get("is_dirty") is not False:
             raise RecordError(f"{run.where}: this run measured uncommitted changes and cannot be published")
     return found
 

@@ -136,7 +136,8 @@ def date(heads: Sequence[str], rows: Iterable[Row]) -> str:
     shown = []
     for row in rows:
         own = {run.source for run in row.runs}
-        others = words.join([describe(source) for source in sorted(own - {usual}, key=lambda source: source.day)])
+        found = sorted(own - {usual}, key=lambda source: source.day)
+        others = words.join([f"{shorten(source)}, {source.day}" for source in found])
         other = f" ({'also ' * (usual in own)}commit {others})" if others else ""
         shown.append((f"{row.cells[0]}{other}", *row.cells[1:]))
     return f"{words.table(heads, shown)}\n\n{sources([usual])}"
@@ -144,16 +145,12 @@ def date(heads: Sequence[str], rows: Iterable[Row]) -> str:
 
 def sources(found: Iterable[Source]) -> str:
     """The sentence that names commits and days; empty for none."""
-    told = [describe(source) for source in sorted(set(found), key=lambda source: source.day)]
+    told = [f"{shorten(source)} on {source.day}" for source in sorted(set(found), key=lambda source: source.day)]
     return f"Measured at commit{'s' * (len(told) > 1)} {words.join(told)}." if told else ""
 
 
-def describe(source: Source) -> str:
-    """`63741f19` on 2026-11-23."""
-    return f"{shorten(source)} on {source.day}"
-
-
 def shorten(source: Source) -> str:
+    """The first eight digits of its commit."""
     return f"`{source.commit[:8]}`"
 
 

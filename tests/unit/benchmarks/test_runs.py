@@ -107,6 +107,7 @@ HEADS = {
     "without a commit": {"commit": None},
     "with a short commit": {"commit": "63741f1"},
     "without a day": {"unix_time_s": None},
+    "with an impossible day": {"unix_time_s": 1e30},
     "with changes": {"is_dirty": True},
     "that does not say whether there were changes": {"is_dirty": None},
 }
@@ -134,7 +135,7 @@ def test_a_table_names_its_commit_and_the_rows_of_another() -> None:
     mixed = tables.one_node(history(*lines, other, sample(OURS, 1, 2.0, two[0]), head=PUBLISHED))
     assert mixed.endswith("\n\nMeasured at commit `aaaaaaaa` on 1970-01-01.")
     assert [line.partition(" | ")[0] for line in mixed.splitlines() if "(commit" in line] == [
-        "| the same, 2 workers (commit `bbbbbbbb` on 1970-01-02)"
+        "| the same, 2 workers (commit `bbbbbbbb`, 1970-01-02)"
     ]
 
 
