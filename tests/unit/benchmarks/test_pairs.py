@@ -53,8 +53,11 @@ def test_the_sides_take_turns_and_the_first_pair_does_not_count() -> None:
 
 def test_what_did_not_come_in_time_is_null_in_a_record() -> None:
     lines: list[dict[str, Any]] = []
-    make_bench(lines, 1).alternate(lambda side: {"wait": 1.0 if side == OURS else NEVER}, warm_ups=0)
-    assert [line["wait"] for line in lines] == [1.0, None]
+    late = {"wait": NEVER, "limit_s": 9.0}
+    make_bench(lines, 1).alternate(lambda side: {"wait": 1.0} if side == OURS else late, warm_ups=0)
+    assert [(line["wait"], line.get("limit_s")) for line in lines] == [(1.0, None), (None, 9.0)]
+    with pytest.raises(AssertionError):
+        make_bench(lines, 1).note(THEIRS, 1, {"wait": NEVER})
 
 
 @pytest.mark.parametrize(
