@@ -67,7 +67,7 @@ class Bench(NamedTuple):
             print(f"pair {pair} of {self.pairs}", file=sys.stderr, flush=True)
 
     def note(self, side: str, pair: int, found: dict[str, float], *, counts: bool = True) -> None:
-        """Record one sample; NEVER becomes null, and needs `limit_s` among the figures: how long this run was watched."""
+        """Record one sample. NEVER becomes null, and `limit_s` among the figures says how long this run was watched."""
         assert "limit_s" in found or NEVER not in found.values(), found
         values = {name: value if value < NEVER else None for name, value in found.items()}
         self.record({"sample": side, "pair": pair, "counts": counts and pair > 0, **values})

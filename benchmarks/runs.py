@@ -64,12 +64,12 @@ class Spread(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The code that a figure is of, and the day on which it was measured."""
+    """The code that a figure is of, and the day on which it was measured; the older day comes first."""
 
-    commit: str
-    """40 hexadecimal digits; empty outside of a repository."""
     day: str
     """YYYY-MM-DD, UTC."""
+    commit: str
+    """40 hexadecimal digits; empty outside of a repository."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def source(self) -> Source:
-        return Source(str(self.head.get("commit") or ""), f"{self.began:%Y-%m-%d}")
+        return Source(f"{self.began:%Y-%m-%d}", str(self.head.get("commit") or ""))
 
     @property
     def began(self) -> datetime.datetime:

@@ -132,12 +132,11 @@ def date(heads: Sequence[str], rows: Iterable[Row]) -> str:
     counts = collections.Counter(source for row in rows for source in {run.source for run in row.runs})
     if not counts:
         return words.table(heads, [row.cells for row in rows])
-    usual = max(counts, key=lambda source: (counts[source], source.day))
+    usual = max(counts, key=lambda source: (counts[source], source))
     shown = []
     for row in rows:
         own = {run.source for run in row.runs}
-        found = sorted(own - {usual}, key=lambda source: source.day)
-        others = words.join([f"{shorten(source)}, {source.day}" for source in found])
+        others = words.join([f"{shorten(source)}, {source.day}" for source in sorted(own - {usual})])
         other = f" ({'also ' * (usual in own)}commit {others})" if others else ""
         shown.append((f"{row.cells[0]}{other}", *row.cells[1:]))
     return f"{words.table(heads, shown)}\n\n{sources([usual])}"
@@ -145,7 +144,7 @@ def date(heads: Sequence[str], rows: Iterable[Row]) -> str:
 
 def sources(found: Iterable[Source]) -> str:
     """The sentence that names commits and days; empty for none."""
-    told = [f"{shorten(source)} on {source.day}" for source in sorted(set(found), key=lambda source: source.day)]
+    told = [f"{shorten(source)} on {source.day}" for source in sorted(set(found))]
     return f"Measured at commit{'s' * (len(told) > 1)} {words.join(told)}." if told else ""
 
 
