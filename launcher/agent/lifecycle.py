@@ -16,20 +16,25 @@ import math
 
 from msgspec import Struct
 
-SECONDARY_WINDOW_S = 0.5
-"""How long a failure that looks secondary, such as a lost peer, waits for a primary one on this node."""
+VICTIM_WINDOW_S = 0.3
+"""How long the report of a possible victim waits for a primary failure on this node, and for a look at the survivors.
+
+A primary failure is reported at once, here and on other nodes, and no stop of a round waits for anything.
+"""
 
 
 class WorkerExit(Struct, frozen=True):
-    """How one worker ended: `exit_code` is negative for a signal; `is_secondary`: it looks like the loss of a peer.
-
-    `is_claimed`: the worker has said beforehand why it fails (launcher/worker/claims.py).
-    """
+    """How one worker ended."""
 
     local_rank: int
     exit_code: int
+    """Negative for a signal."""
     is_secondary: bool
+    """It looks like the loss of a peer: the cause only if there is no other."""
     is_claimed: bool = False
+    """The worker has said beforehand why it fails (launcher/worker/claims.py)."""
+    may_be_victim: bool = False
+    """It may have waited for a worker that still lives, so its report waits for `VICTIM_WINDOW_S`."""
 
 
 class SignalWorkers(Struct, frozen=True):
@@ -81,9 +86,7 @@ class Round:
             return report if self.live or self._is_sweeping else [*report, *self._sweep()]
         if worker_exit.exit_code != 0:
             self.failures.append(worker_exit)
-            self._report_at = (
-                min(self._report_at, now + SECONDARY_WINDOW_S) if worker_exit.is_secondary and self.live else now
-            )
+            self._report_at = min(self._report_at, now + VICTIM_WINDOW_S) if worker_exit.may_be_victim else now
         elif not self.live and not self.failures:
             self._is_reported = True
             return [ReportSucceeded()]
@@ -115,6 +118,12 @@ class Round:
         if not self.is_stopping:
             self.wake_at = self._report_at
         return actions
+
+    def end_window(self, now: float) -> list[RoundAction]:
+        """Report a possible victim now: it is known for whom it waited."""
+        if self._report_at < math.inf:
+            self._report_at = now
+        return self.advance(now)
 
     def take_gone(self) -> list[RoundAction]:
         """Handle that nothing of the round is left."""

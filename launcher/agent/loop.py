@@ -24,7 +24,7 @@ from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.hardware.linux import shared_page
-from launcher.logs.reports.failures import Failures, find_spawn_exit_code
+from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
@@ -96,7 +96,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _stuck_at: float = math.inf  # when a sweep has taken so long that its delay is logged
     _inquiries: Inquiries | None = None  # from the first round on
     _has_asked: bool = False  # SIGQUIT has come once
-    _held_stop: events.StopRound | None = None  # put off while the survivors of a failure are looked at
+    _is_explained: bool = False  # what the round's workers wait for is known
     _progress_at: float = math.inf  # when the round's `progress` is made
     _stop_reason: str = ""  # of a round whose workers save
     _untold_silence: str = ""  # of this node; said once all are silent: one that waits for a save of another is well
@@ -182,8 +182,6 @@ class Agent(Struct, kw_only=True, eq=False):
             counters = self._inquiries.take_counters()
             if counters is not None and self.progress is not None:
                 self.progress.take_counters(counters)
-            if self._held_stop is not None and self._round is not None:
-                self._stop_round(self._round, self._held_stop)
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
         while actions := self.membership.driver.run():
             for action in actions:
@@ -199,7 +197,8 @@ class Agent(Struct, kw_only=True, eq=False):
                 self._start(action)
             case events.StopRound(round):
                 if self._round is not None and self._round.round == round:
-                    self._stop_round(self._round, action)
+                    self.round_log.log_end(round, action.reason)
+                    self._stop(self._round, action.mode, action.reason)
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
             case events.NoteReceived(member_id, text) if text.startswith(NOTE_START):
@@ -238,7 +237,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self.supervisor.spawn(start.round, specs)
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
-        self._held_stop, self._stop_reason = None, ""
+        self._is_explained, self._stop_reason = False, ""
         self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
         targets = self.spec_builder.make_targets(share, specs)
         self._get_inquiries().begin(start.round, self.spec_builder.make_worker_mesh(share), targets)
@@ -257,19 +256,6 @@ class Agent(Struct, kw_only=True, eq=False):
         log(f"round {round} cannot run here, since no leader wrote this node's assignment: {error}")
         self._round, self._assignment = lifecycle.Round(round, 0), None
         self._submit(events.RoundFailed(round, 1, False, ""))
-
-    def _stop_round(self, round: lifecycle.Round, stop: events.StopRound) -> None:
-        """End the round; where a worker has failed, once the others have been looked at.
-
-        Not where a node is lost or isolated: nothing that runs here may still run when the others go on.
-        """
-        if self._held_stop is None:
-            self.round_log.log_end(stop.round, stop.reason)
-        may_wait = stop.mode == "kill" and stop.cause in ("", "failure") and bool(round.live)
-        is_held = may_wait and self._inquiries is not None and self._inquiries.is_holding
-        self._held_stop = stop if is_held else None
-        if self._held_stop is None:
-            self._stop(round, stop.mode, stop.reason)
 
     def _request_stop(self, round: lifecycle.Round, grace_s: float) -> float:
         """Ask the round's workers to save, and tell them until when; return how long they may take."""
@@ -335,24 +321,33 @@ class Agent(Struct, kw_only=True, eq=False):
         claim = self.worker_channel.list_claims().get(local_rank) if exit_code != 0 else None
         # A worker that ends because it was stopped has not failed, unless it says so.
         has_failed = exit_code != 0 and (not round.is_stopping or claim is not None)
-        is_secondary = has_failed and self.failures.note(
-            local_rank,
-            pid,
-            exit_code,
-            at,
-            sentence,
-            spawn_error=spawn_error,
-            claim=claim,
-            is_leaving=self.termination.signum is not None,
-        )
+        origin: Origin = "own"
+        if has_failed:
+            origin = self.failures.note(
+                local_rank,
+                pid,
+                exit_code,
+                at,
+                sentence,
+                spawn_error=spawn_error,
+                claim=claim,
+                is_leaving=self.termination.signum is not None,
+            )
+        may_be_victim = origin != "own" and not self._is_explained and self._has_survivors(round, local_rank)
         if self._inquiries is not None:
             self._inquiries.end_worker(local_rank, exit_code)
-            if has_failed and not round.failures and self._has_survivors(round, local_rank):
+            if may_be_victim and not round.failures:
                 self._inquiries.examination.ask("failure", read_clock())
         if exit_code == 0 and self._assignment is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
             self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
-        worker_exit = lifecycle.WorkerExit(local_rank, exit_code, is_secondary, is_claimed=claim is not None)
+        worker_exit = lifecycle.WorkerExit(
+            local_rank,
+            exit_code,
+            is_secondary=origin == "another",
+            is_claimed=claim is not None,
+            may_be_victim=may_be_victim,
+        )
         self._carry_out_all(round, round.take_exit(worker_exit, read_clock()))
 
     def _has_survivors(self, round: lifecycle.Round, local_rank: int) -> bool:
@@ -416,6 +411,8 @@ class Agent(Struct, kw_only=True, eq=False):
         if conclusion.purpose == "failure":
             if conclusion.is_news:
                 log(f"before round {conclusion.round} was stopped: {conclusion.answer.sentences[0]}")
+            if self._round is not None and self._round.round == conclusion.round:
+                self._end_window(self._round)
             return
         silence, self._untold_silence = self._untold_silence, ""
         for sentence in (silence, *conclusion.answer.sentences, *conclusion.answer.folders):
@@ -427,12 +424,22 @@ class Agent(Struct, kw_only=True, eq=False):
         if self.on_hang == "restart" and self._round is not None and self._round.round == conclusion.round:
             self._end_hang(self._round, conclusion)
 
+    def _end_window(self, round: lifecycle.Round) -> None:
+        """Go on with a restart that has waited for a look at the survivors, unless one of them is about to end."""
+        from launcher.hardware.linux.kernel import read_stat
+
+        self._is_explained = True
+        stats = [read_stat(pid) for pid in self.worker_channel.list_pids(round).values()]
+        if all(stat is not None and not stat.is_ending for stat in stats):  # else it may be the cause
+            self._carry_out_all(round, round.end_window(read_clock()))
+
     def _end_hang(self, round: lifecycle.Round, conclusion: Conclusion) -> None:
         """End the workers of this node whose end makes all restart."""
         assert self._assignment is not None
         if conclusion.answer.kind == "healthy":
             log("nothing is restarted: the workers are busy, and none waits for another")
             return
+        self._is_explained = True
         ranks = conclusion.to_end or (0,)
         own = [local for local, rank in enumerate(self._assignment.ranks) if rank in ranks and local in round.live]
         self.worker_channel.abort(round, own, "no sign of progress", read_clock())
@@ -480,7 +487,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
         self.failures.settle()
-        self._round, self._stuck_at, self._held_stop = None, math.inf, None
+        self._round, self._stuck_at = None, math.inf
         if self._inquiries is not None:
             self._inquiries.end()
         self.port.renew()

@@ -11,7 +11,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from errno import EINVAL, ENOENT
 from typing import Any, NoReturn
@@ -117,12 +117,18 @@ class ProcessHost:
         self.report_spawn_failure(worker, f"cannot start {worker.name}: {reason}", error_number)
 
     def start(
-        self, spec: WorkerSpec, name: str, on_started: Callable[[list[Any]], None], inherit: tuple[int, ...] = ()
+        self,
+        spec: WorkerSpec,
+        name: str,
+        on_started: Callable[[list[Any]], None],
+        inherit: tuple[int, ...] = (),
+        run: Callable[[Sequence[str]], object] | None = None,
     ) -> tuple[int, Callable[[], None]]:
         """Fork a process and continue; return its pid and what to call if it ends before `on_started` was called.
 
         `on_started` gets an empty list if it runs its program, or else a sentence and an error number. `inherit`:
-        descriptors for this process alone. Raises OSError.
+        descriptors for this process alone. `run`: what it calls with `argv` before it ends, in place of an exec.
+        Raises OSError.
         """
         result, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.note_descriptors(result, answer)
@@ -133,7 +139,7 @@ class ProcessHost:
             os.close(answer)
             raise
         if pid == 0:
-            self._become(spec, name, answer, inherit)
+            self._become(spec, name, answer, inherit, run)
         os.close(answer)
 
         def poll_result() -> None:
@@ -149,7 +155,14 @@ class ProcessHost:
         self.watch(result, poll_result)
         return pid, poll_result
 
-    def _become(self, spec: WorkerSpec, name: str, answer: int, inherit: tuple[int, ...]) -> NoReturn:
+    def _become(
+        self,
+        spec: WorkerSpec,
+        name: str,
+        answer: int,
+        inherit: tuple[int, ...],
+        run: Callable[[Sequence[str]], object] | None,
+    ) -> NoReturn:
         """Turn this freshly forked process into what the spec says, or write to `answer` why not and exit."""
         environment = self.environment
         attempt = f"cannot start {name}"
@@ -181,7 +194,10 @@ class ProcessHost:
                 signal.signal(signum, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             attempt = f"cannot run {spec.argv[0][:200]!r}"  # the answer is one atomic write, at most 4096 bytes
-            _execute([os.fsencode(word) for word in spec.argv], environment)
+            if run is not None:
+                run(spec.argv)
+            else:
+                _execute([os.fsencode(word) for word in spec.argv], environment)
         except OSError as error:
             number = error.errno or EINVAL
             os.write(answer, json.dumps((f"{attempt}: {os.strerror(number)}", number)).encode())

@@ -136,9 +136,10 @@ class Supervisor:
         self._send_order("signal", round, int(signum), *([] if only is None else [list(only)]))
 
     def examine(self, spec: WorkerSpec) -> None:
-        """Start a process that looks at the workers; nothing is reported of it, and any sweep ends it.
+        """Fork a process that looks at the workers; nothing is reported of it, and any sweep ends it.
 
-        Its output is what tells: `spec.stdout`, which is closed here, ends with it.
+        `spec.argv` names a module and the words for its `main`. Its output is what tells: `spec.stdout`, which is
+        closed here, ends with it.
         """
         assert spec.stdout is not None
         try:

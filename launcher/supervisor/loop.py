@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from launcher.model.errors import TemporaryError
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import ProcessHost, Worker, close_streams
 from launcher.supervisor.messages import (
+    EXAMINER_NAME,
     POLL_LIMIT_S,
     STUCK_LIMIT_S,
     SWEEP_INTERVAL_S,
@@ -154,10 +155,13 @@ class SupervisorLoop:
             self._host.spawn_cold(worker)
 
     def _examine(self, spec: WorkerSpec) -> None:
-        """Start a process that looks at the workers: as a child of theirs' parent it may, where siblings may not."""
+        """Fork a process that looks at the workers: as a child of theirs' parent it may, where siblings may not.
+
+        Without an exec: a restart may wait for it, and a Python takes longer to start than most looks do.
+        """
         self._host.note_descriptors(*(stream for stream in (spec.stdout,) if stream is not None))
         with suppress(OSError):  # no process: its output ends at once
-            self._host.start(spec, "the examiner", lambda failure: None)
+            self._host.start(spec, "the examiner", lambda failure: None, run=_run_module)
         close_streams(spec)
 
     def _signal(self, round: int, signum: int, only: Collection[int] | None = None) -> None:
@@ -245,6 +249,24 @@ class SupervisorLoop:
         self._start_sweep(self._rounds)
         self._advance_sweep()
         self._watchdog.disarm()  # all have been killed; only reaping is left
+
+
+def _run_module(argv: Sequence[str]) -> None:
+    """Call `main` of the module that the agent names, in a process of its own; what fails ends its output.
+
+    This process must not import it: it stays for as long as the job.
+    """
+    signal.set_wakeup_fd(-1)
+    kernel.set_name(EXAMINER_NAME)
+    os.dup2(1, 2)
+    try:
+        from importlib import import_module
+
+        import_module(argv[0]).main(argv[1:])
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode(errors="replace"))
 
 
 def _wake_on_signals() -> tuple[int, int]:

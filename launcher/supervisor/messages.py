@@ -19,6 +19,7 @@ SWEEP_INTERVAL_S = 0.02
 # The names in ps: none contains a word of the agent's command line.
 KEEPER_NAME = "mr-keeper"
 SUPERVISOR_NAME = "mr-supervisor"
+EXAMINER_NAME = "mr-examiner"
 
 
 class WorkerSpec(Struct, frozen=True):

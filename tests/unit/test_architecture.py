@@ -40,7 +40,7 @@ BORDERS = {
     "launcher.agent.build": 5, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
     "launcher.agent.inspection.observer": 2,
-    "launcher.agent.loop": 2, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
+    "launcher.agent.loop": 3, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,

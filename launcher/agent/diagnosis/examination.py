@@ -39,8 +39,8 @@ from launcher.diagnose.request import ExamineReport
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 
 LIMIT_S = 5.0
-FAILURE_LIMIT_S = 1.0
-"""The survivors of a failure are looked at before they are killed, and the job's restart waits for that."""
+FAILURE_LIMIT_S = 0.25
+"""A look at the survivors of a failure. The restart waits for it, for `lifecycle.VICTIM_WINDOW_S` at most."""
 FAILURE_FOLDERS_MAX = 8
 """Folders of failures, of all that a job may have on a node: a job that restarts often may hang at last."""
 NOTES_LIMIT_S = 1.0  # for the way of notes, and the start of the examiners, on top
@@ -101,8 +101,6 @@ class Examination:
         self._silence: NodeSilence | None = None
         self._repeat_at = math.inf
         self._silent: dict[str, NodeSilence] = {}  # by member, as the leader has heard
-        self._hold_until = -math.inf
-        self._has_held = False  # in this round
         self._failure_folders = 0
 
     # --- this node's round ---
@@ -111,29 +109,19 @@ class Examination:
         """Examine this round from now on."""
         self._round = local_round
         self._silence, self._silent, self._repeat_at, self._counters = None, {}, math.inf, None
-        self._hold_until, self._has_held = -math.inf, False
 
     def update(self, local_round: LocalRound) -> None:
         """The same round, of which more runs by now."""
         self._round = local_round
 
     def end(self) -> None:
-        """The round is over: nothing is examined, and nothing held."""
-        self._round, self._hold_until = None, -math.inf
-
-    @property
-    def hold_until(self) -> float:
-        """Until when the workers of a failed round should live, because they are being looked at."""
-        return self._hold_until
+        """The round is over: nothing is examined."""
+        self._round = None
 
     @property
     def wake_at(self) -> float:
         until = self._collection.until if self._collection is not None else math.inf
-        return min(self._examiner.wake_at, until, self._repeat_at, *self._asked.values(), self._hold_at)
-
-    @property
-    def _hold_at(self) -> float:
-        return self._hold_until if self._hold_until > -math.inf else math.inf
+        return min(self._examiner.wake_at, until, self._repeat_at, *self._asked.values())
 
     # --- questions of this node ---
 
@@ -142,17 +130,8 @@ class Examination:
         id = os.urandom(8).hex()
         if purpose == "question":
             self._asked[id] = now + LIMIT_S + 2 * NOTES_LIMIT_S + MARGIN_S
-        elif purpose == "failure":
-            if self._has_held:  # the survivors are being looked at, or have been
-                return id
-            self._hold(now)  # the order to stop may be under way already
         self._send(TO_LEADER, Ask(id=id, purpose=purpose))
         return id
-
-    def _hold(self, now: float) -> None:
-        """Hold this round's workers, for one second of its life at most, however many nodes ask for it."""
-        if not self._has_held:
-            self._has_held, self._hold_until = True, now + FAILURE_LIMIT_S
 
     def report_silence(self, sentence: str, now: float) -> None:
         """Tell the leader that no worker here makes progress; "" that one does again."""
@@ -213,8 +192,6 @@ class Examination:
         if self._silence is not None and now >= self._repeat_at:
             self._repeat_at = now + REPEAT_S
             self._send(TO_LEADER, self._silence)
-        if now >= self._hold_until:
-            self._hold_until = -math.inf
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def list_given_up(self, now: float) -> list[str]:
@@ -268,8 +245,6 @@ class Examination:
         if self._round is None:
             self._send_idle(member_id, order)
             return
-        if order.purpose == "failure":
-            self._hold(now)
         key = _Order(member_id, order, self._round.number)
         find_folder = partial(self._choose_folder, self._round.number, order.purpose)
         self._examiner.begin(key, self._round.targets, "all", find_folder, order.limit_s, now)
@@ -286,8 +261,6 @@ class Examination:
         if self._round is None or self._round.number != by.round:  # it has ended meanwhile
             self._send_idle(by.member_id, by.order)
             return
-        if by.order.purpose == "failure":
-            self._hold_until = -math.inf
         ranks = tuple(self._add_exit_code(one) for one in report.ranks)
         evidence = Evidence(
             id=by.order.id,

@@ -67,11 +67,6 @@ class Inquiries:
         return self._examination.wake_at if self._examination is not None else math.inf
 
     @property
-    def is_holding(self) -> bool:
-        """Whether the workers of a failed round should live for a moment, because they are being looked at."""
-        return self._examination is not None and self._examination.hold_until > -math.inf
-
-    @property
     def examination(self) -> Examination:
         if self._examination is None:
             self._examination = self._make_examination()

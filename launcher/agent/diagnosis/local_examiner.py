@@ -1,6 +1,6 @@
 """Looks at the workers of this node, in a process of its own (launcher/diagnose/examiner.py).
 
-So nothing of it can delay the agent's loop or cost the agent its life. The supervisor starts the process, since workers
+So nothing of it can delay the agent's loop or cost the agent its life. The supervisor forks the process, since workers
 allow it and what it starts to read them; the end of a round sweeps it away with the rest. The agent holds the other end
 of its output, and takes what has arrived when that is closed or the limit is over.
 """
@@ -10,13 +10,11 @@ from __future__ import annotations
 import math
 import os
 import select
-import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from launcher.diagnose.request import ExamineReport, ExamineRequest, Levels, Target
 from launcher.supervisor.handle import Supervisor
@@ -24,16 +22,8 @@ from launcher.supervisor.messages import WorkerSpec
 from rendezvous import codec
 
 MARGIN_S = 1.0  # beyond the examiner's own limit: its start, and what a busy machine needs
-REQUEST_MAX = 120_000
-"""Bytes of a request; a longer one, of many workers with long paths, goes without their log files. The kernel takes
-131,072 as one argument."""
 _OUTPUT_MAX = 4 << 20
-_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-# Without the current directory on the path, where a script may have modules that are named like Python's own.
-_PROGRAM = (
-    "import os, sys; os.dup2(1, 2); sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
-    "from launcher.diagnose.examiner import main; sys.exit(main(sys.argv[1:]))"
-)
+_MODULE = "launcher.diagnose.examiner"
 
 
 class _Running(Struct, eq=False):
@@ -74,11 +64,7 @@ class LocalExaminer:
                 one.waiting.append(key)
                 return
         request = ExamineRequest(targets=tuple(targets), folder=find_folder(), limit_s=limit_s, levels=levels)
-        text = codec.encode(request)
-        if len(text) > REQUEST_MAX:
-            short = tuple(replace(one, outputs=()) for one in targets)
-            text = codec.encode(replace(request, targets=short))
-        argv = (sys.executable, "-c", _PROGRAM, _ROOT, text.decode())
+        argv = (_MODULE, codec.encode(request).decode())
         try:
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
         except OSError as error:

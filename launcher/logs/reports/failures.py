@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
 MESSAGE_MAX = 40_000  # characters, more than the report shows
+
+
+Origin = Literal["own", "unclear", "another"]
+"""Where a worker's failure began, as far as its end tells. "unclear": it was ended because it did not go on, by its
+agent or a watchdog of its own, and it may have waited for another one; so may one whose failure began at "another".
+"""
 
 
 class RootCause(Struct, frozen=True):
@@ -112,8 +118,8 @@ class Failures:
         spawn_error: int = 0,
         claim: tuple[int, str] | None = None,
         is_leaving: bool = False,
-    ) -> bool:
-        """Record that a worker failed at `at` (time.time()). Whether it looks like the consequence of another's.
+    ) -> Origin:
+        """Record that a worker failed at `at` (time.time()); return where its failure began.
 
         `claim`: what it said of its own failure, as in the shared page. The rest is as in FailureEvidence.
         """
@@ -124,7 +130,7 @@ class Failures:
 
         assert self._assignment is not None
         if local_rank in self._failures:
-            return False
+            return "own"
         error_file = self._find_error_file(local_rank)
         message, exception = read_error(error_file) if error_file else (None, "")
         tail = self._read_last_lines(local_rank)
@@ -174,7 +180,10 @@ class Failures:
             log_file=self._find_log_file(local_rank),
             is_timeout=is_timeout,
         )
-        return is_secondary
+        if is_secondary:
+            return "another"
+        has_waited = is_abort(exit_code, message, sentence) and symptoms.is_watchdog(words)
+        return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
 
     def _gather_evidence(self, pid: int, known: FailureEvidence) -> FailureEvidence:
         """Add what the kernel's log says of the process."""

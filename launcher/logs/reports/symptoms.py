@@ -30,6 +30,7 @@ _COLLECTIVE_TIMEOUT = (
     r"|DEADLINE_EXCEEDED: (?:Barrier|GetKeyValue|BlockingKeyValueGet|WaitAtBarrier)|Barrier timed out"  # JAX
     r"|\bheartbeat timeout\b|stopped sending heartbeats"
 )
+_WATCHDOG = r"(?i:watchdog|heartbeat ?monitor)"  # of NCCL's process groups, in messages and in names of functions
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch's own, before every line of a traceback
 _FRAME = re.compile(r'^  File ".*", line \d+')
 _EXCEPTION = re.compile(r"[^\W\d][\w.]*(?::|$)")
@@ -43,6 +44,11 @@ def is_peer_loss(text: str) -> bool:
 def is_collective_timeout(text: str) -> bool:
     """Whether they are about an operation of several ranks in which another one did not take part in time."""
     return bool(re.search(_COLLECTIVE_TIMEOUT, text))
+
+
+def is_watchdog(text: str) -> bool:
+    """Whether they are of a watchdog that ends its process because nothing goes on."""
+    return bool(re.search(_WATCHDOG, text))
 
 
 def find_exception(text: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.agent.lifecycle import (
-    SECONDARY_WINDOW_S,
+    VICTIM_WINDOW_S,
     ReportFailed,
     ReportStopped,
     ReportSucceeded,
@@ -26,7 +26,7 @@ GOOD, BAD, ECHO = (0, False), (1, False), (1, True)
 
 
 def end(local_rank: int, how: tuple[int, bool]) -> WorkerExit:
-    return WorkerExit(local_rank, *how)
+    return WorkerExit(local_rank, *how, may_be_victim=how[1])
 
 
 def ended(*how: tuple[int, bool], workers: int = 2, now: float = 10.0) -> tuple[Round, list[RoundAction]]:
@@ -49,7 +49,7 @@ def ended(*how: tuple[int, bool], workers: int = 2, now: float = 10.0) -> tuple[
         ((BAD, BAD), [ReportFailed(end(0, BAD))]),
         ((ECHO,), []),
         ((ECHO, BAD), [ReportFailed(end(1, BAD))]),
-        ((GOOD, ECHO), [ReportFailed(end(1, ECHO))]),
+        ((BAD, ECHO), [ReportFailed(end(0, BAD))]),
     ],
 )
 def test_a_success_is_that_of_all_and_the_first_failure_is_told_once(
@@ -58,12 +58,38 @@ def test_a_success_is_that_of_all_and_the_first_failure_is_told_once(
     assert ended(*how)[1] == told
 
 
-def test_a_failure_that_looks_secondary_waits_a_moment_for_the_primary_one() -> None:
+def test_a_possible_victim_waits_a_moment_for_the_primary_failure() -> None:
     round, told = ended(ECHO, now=10.0)
-    assert (told, round.wake_at) == ([], 10.0 + SECONDARY_WINDOW_S)
-    assert round.advance(10.0 + SECONDARY_WINDOW_S / 2) == []
-    assert round.advance(10.0 + SECONDARY_WINDOW_S) == [ReportFailed(end(0, ECHO))]
+    assert (told, round.wake_at) == ([], 10.0 + VICTIM_WINDOW_S)
+    assert round.advance(10.0 + VICTIM_WINDOW_S / 2) == []
+    assert round.advance(10.0 + VICTIM_WINDOW_S) == [ReportFailed(end(0, ECHO))]
     assert round.wake_at == math.inf
+
+
+def test_a_second_victim_does_not_lengthen_the_window() -> None:
+    round, _ = ended(ECHO, workers=3, now=10.0)
+    round.take_exit(end(1, ECHO), 10.2)
+    assert round.wake_at == 10.0 + VICTIM_WINDOW_S
+
+
+def test_a_failure_for_which_nothing_is_left_to_see_is_reported_at_once() -> None:
+    last = WorkerExit(1, 1, is_secondary=True)
+    round, _ = ended(ECHO, now=10.0)
+    assert round.take_exit(last, 10.1) == [ReportFailed(end(0, ECHO))]
+
+
+def test_the_window_ends_with_what_it_waits_for() -> None:
+    round, _ = ended(ECHO, now=10.0)
+    assert round.end_window(10.1) == [ReportFailed(end(0, ECHO))]
+    assert (round.end_window(10.2), round.wake_at) == ([], math.inf)
+
+
+def test_without_a_window_its_end_reports_nothing() -> None:
+    round = Round(1, 2)
+    assert (round.end_window(10.0), round.advance(20.0)) == ([], [])
+    stopping, _ = ended(ECHO, now=10.0)
+    stopping.stop(TERM, 30.0, 10.1)
+    assert (stopping.end_window(10.2), stopping.wake_at) == ([], 40.1)
 
 
 def test_a_stop_tells_first_what_was_held_back() -> None:
@@ -138,6 +164,7 @@ STEPS = st.lists(
         st.tuples(st.just("end"), st.integers(0, 2), st.sampled_from([GOOD, BAD, ECHO, (-9, False)])),
         st.tuples(st.just("stop"), st.sampled_from([0.0, 1.0, 5.0]), st.none()),
         st.tuples(st.just("kill"), st.none(), st.none()),
+        st.tuples(st.just("seen"), st.none(), st.none()),
         st.tuples(st.just("pass"), st.sampled_from([0.1, 1.0, 10.0]), st.none()),
     ),
     max_size=12,
@@ -158,6 +185,8 @@ def test_any_round_is_reported_once_and_never_succeeds_after_a_failure(
             made += round.stop(TERM, how, now)  # type: ignore[arg-type]
         elif what == "kill":
             made += round.kill()
+        elif what == "seen":
+            made += round.end_window(now)
         elif what == "pass":
             now += how  # type: ignore[operator]
             made += round.advance(now)

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
 from launcher.agent.diagnosis.local_round import LocalRound
-from launcher.agent.diagnosis.messages import Ask, Conclusion, Evidence, NodeSilence, decode_message, encode_message
+from launcher.agent.diagnosis.messages import Conclusion, Evidence, NodeSilence, decode_message, encode_message
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import ExamineReport, Target
 from launcher.worker.grid import WorkerMesh
@@ -211,27 +211,16 @@ def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
     assert agents.told["a"][0].round == 0
 
 
-def test_survivors_of_a_failure_are_held_until_they_have_been_looked_at() -> None:
+def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
     agents.agents["b"].ask("failure", AT)
     agents.run()
-    assert agents.agents["b"].hold_until == AT + FAILURE_LIMIT_S
     assert agents.examiners["b"].begun[0][3] == FAILURE_LIMIT_S
-    assert agents.agents["a"].hold_until == float("-inf"), "its workers have been looked at"
+    assert not agents.told["b"]
     agents.examiners["b"].is_stuck = False
     agents.run()
-    assert agents.agents["b"].hold_until == float("-inf")
-    assert [conclusion.purpose for found in agents.told.values() for conclusion in found] == ["failure", "failure"], (
-        "all are told"
-    )
-
-
-def test_with_its_round_what_is_held_ends() -> None:
-    agents = Agents("a", "b")
-    agents.agents["b"].ask("failure", AT)
-    agents.agents["b"].end()
-    assert agents.agents["b"].hold_until == float("-inf")
+    assert [(one.purpose, one.round) for found in agents.told.values() for one in found] == [("failure", 1)] * 2
 
 
 def test_evidence_of_an_earlier_look_is_not_taken() -> None:
@@ -275,21 +264,12 @@ def test_each_question_is_answered_once() -> None:
     assert agents.conclusion_count == 3
 
 
-def test_a_failure_on_many_nodes_holds_their_workers_once_and_is_told_once() -> None:
+def test_a_failure_on_many_nodes_is_told_once() -> None:
     agents = Agents("a", "b")
     for name in ("a", "b"):
         agents.agents[name].ask("failure", AT)
     agents.run()
     assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
-    agents.agents["b"].ask("failure", AT + 2)  # a survivor has failed, too
-    agents.run(AT + 2)
-    assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
-    agents.agents["a"].take_note("b", encode_message(Ask(id="x", purpose="failure")), AT + 2)  # of a late asker
-    agents.run(AT + 2)
-    assert {agent.hold_until for agent in agents.agents.values()} == {float("-inf")}
-    agents.agents["b"].begin(LocalRound(2, MESH, [Target(rank=2, pid=1)], {}))
-    agents.agents["b"].ask("failure", AT + 3)
-    assert agents.agents["b"].hold_until == AT + 3 + FAILURE_LIMIT_S, "another round"
 
 
 def test_failures_leave_folders_for_what_may_come_later() -> None:
@@ -323,15 +303,6 @@ def test_what_joins_a_question_of_another_purpose_is_told_as_its_own() -> None:
         [("question", id), ("failure", "")],
         [("failure", ""), ("question", id)],
     )
-
-
-def test_workers_that_cannot_be_looked_at_are_held_for_a_second_only() -> None:
-    agents = Agents("a", "b")
-    agents.examiners["b"].is_stuck = True
-    agents.agents["b"].ask("failure", AT)
-    agents.run()
-    agents.run(agents.agents["b"].wake_at)
-    assert (agents.now, agents.agents["b"].hold_until) == (AT + FAILURE_LIMIT_S, float("-inf"))
 
 
 def test_all_are_told_once_no_node_makes_progress() -> None:

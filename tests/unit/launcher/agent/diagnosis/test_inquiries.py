@@ -28,7 +28,6 @@ class FakeExamination:
     """Concludes what it is told to."""
 
     wake_at = float("inf")
-    hold_until = float("-inf")
 
     def __init__(self) -> None:
         self.rounds: list[LocalRound | None] = []

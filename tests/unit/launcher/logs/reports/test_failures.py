@@ -73,7 +73,61 @@ def test_under_jax_an_abort_may_be_the_echo_of_another_failure(
 ) -> None:
     failures = Failures("h1", None, aborts_are_secondary=aborts_echo)
     failures.begin(1, SHARE, lambda local_rank: "")
-    assert failures.note(1, 4711, exit_code, 0.0, None) is is_echo
+    assert failures.note(1, 4711, exit_code, 0.0, None) == ("another" if is_echo else "own")
+
+
+class FakePump:
+    """Has these last lines of each worker."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = tuple(text.split("\n"))
+
+    def read_tail(self, local_rank: int, stream: str, limit_s: float = 0.0) -> tuple[str, ...]:
+        return self.lines
+
+
+NCCL_TIMEOUT = "[E] [PG 0 Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)"
+GLOO_TIMEOUT = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation"
+NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x7f in libtorch_cuda.so)"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "text", "sentence", "origin"),
+    [
+        (1, "ZeroDivisionError: division by zero", None, "own"),
+        (3, "", None, "own"),
+        (-9, "", None, "own"),
+        (-11, "Fatal Python error: Segmentation fault", None, "own"),
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", None, "own"),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", None, "own"),
+        (-6, "", None, "own"),
+        (-6, NCCL_TIMEOUT, None, "another"),
+        (1, GLOO_TIMEOUT, None, "another"),
+        (
+            1,
+            "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521",
+            None,
+            "another",
+        ),
+        (-6, NCCL_MONITOR, None, "unclear"),
+        (1, NCCL_MONITOR, None, "own"),
+        (-6, "", "no heartbeat for 5 s", "unclear"),
+        (-9, "", "no heartbeat for 5 s", "unclear"),
+    ],
+)
+def test_a_failure_began_elsewhere_only_where_its_end_may_say_so(
+    exit_code: int, text: str, sentence: str | None, origin: str
+) -> None:
+    failures = Failures("h1", FakePump(text))  # type: ignore[arg-type]
+    failures.begin(1, SHARE, lambda local_rank: "")
+    assert failures.note(1, 4711, exit_code, 0.0, sentence) == origin
+
+
+@pytest.mark.parametrize(("pid", "claim"), [(0, None), (4711, (1, "a bad disk"))], ids=["never ran", "says why"])
+def test_a_worker_that_never_ran_or_says_why_it_fails_is_no_victim(pid: int, claim: tuple[int, str] | None) -> None:
+    failures = Failures("h1", FakePump(NCCL_TIMEOUT))  # type: ignore[arg-type]
+    failures.begin(1, SHARE, lambda local_rank: "")
+    assert failures.note(1, pid, -6, 0.0, "cannot be run", claim=claim) == "own"
 
 
 @pytest.mark.parametrize(
