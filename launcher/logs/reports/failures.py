@@ -182,7 +182,8 @@ class Failures:
         )
         if is_secondary:
             return "another"
-        has_waited = is_abort(exit_code, message, sentence) and symptoms.is_watchdog(words)
+        # Where its stderr does not go through the agent, an abort may always be a watchdog's.
+        has_waited = is_abort(exit_code, message, sentence) and (not words or symptoms.is_watchdog(words))
         return "unclear" if claim is None and (evidence.is_unresponsive or has_waited) else "own"
 
     def _gather_evidence(self, pid: int, known: FailureEvidence) -> FailureEvidence:

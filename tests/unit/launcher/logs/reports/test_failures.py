@@ -73,7 +73,7 @@ def test_under_jax_an_abort_may_be_the_echo_of_another_failure(
 ) -> None:
     failures = Failures("h1", None, aborts_are_secondary=aborts_echo)
     failures.begin(1, SHARE, lambda local_rank: "")
-    assert failures.note(1, 4711, exit_code, 0.0, None) == ("another" if is_echo else "own")
+    assert (failures.note(1, 4711, exit_code, 0.0, None) == "another") is is_echo
 
 
 class FakePump:
@@ -100,7 +100,7 @@ NCCL_MONITOR = "frame #4: c10d::ProcessGroupNCCL::heartbeatMonitor() + 0x9f5 (0x
         (-11, "Fatal Python error: Segmentation fault", None, "own"),
         (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", None, "own"),
         (-6, "terminate called after throwing an instance of 'std::bad_alloc'", None, "own"),
-        (-6, "", None, "own"),
+        (-6, "", None, "unclear"),
         (-6, NCCL_TIMEOUT, None, "another"),
         (1, GLOO_TIMEOUT, None, "another"),
         (
