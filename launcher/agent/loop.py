@@ -486,7 +486,6 @@ class Agent(Struct, kw_only=True, eq=False):
         )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
-        self.failures.settle()
         self._round, self._stuck_at = None, math.inf
         if self._inquiries is not None:
             self._inquiries.end()

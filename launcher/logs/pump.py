@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 CHUNK_SIZE = 256 * 1024  # bytes read at once
 NAP_S = 0.002  # for pipes to fill: without it, workers that print unbuffered lines wake the thread for each
 CLOSE_LIMIT_S = 2.0  # for the thread to end, which a dead network file system may block
-POLL_S = 0.01  # between two polls of how much a pipe still contains
 _TAIL_SIZE = 16 * 1024
 
 StreamName = Literal["stdout", "stderr"]
@@ -81,6 +80,7 @@ class OutputPump:
         self._captures: dict[int, _Capture] = {}
         self._latest: dict[tuple[int, StreamName], _Capture] = {}
         self._is_closing = False
+        self._is_awaited = False  # whether another thread waits for what is in a pipe
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
@@ -146,13 +146,15 @@ class OutputPump:
     def read_tail(self, local_rank: int, stream: StreamName, limit_s: float = 0.0) -> tuple[str, ...]:
         """Return the last lines of the stream that was opened last for this local rank, or none.
 
-        Waits up to `limit_s` for the pipe's present content; not for the stream's end, as children may hold it open.
+        Waits up to `limit_s` for the pipe's present content; not for the stream's end, as children may hold it open,
+        nor for a console that is slow.
         """
-        deadline = time.monotonic() + limit_s
         with self._changed:
             capture = self._latest.get((local_rank, stream))
-            while capture and self._is_behind(capture) and time.monotonic() < deadline:
-                self._changed.wait(POLL_S)
+            if capture and limit_s > 0:
+                self._is_awaited = True
+                self._changed.wait_for(lambda: not self._is_behind(capture), limit_s)
+                self._is_awaited = False
         return split_last_lines(capture.tail, self._tail_lines) if capture else ()
 
     def drain(self, limit_s: float) -> bool:
@@ -173,7 +175,7 @@ class OutputPump:
 
     def _is_behind(self, capture: _Capture) -> bool:
         """Whether something was written that is not in the tail yet."""
-        if self._captures.get(capture.fd) is not capture:
+        if self._captures.get(capture.fd) is not capture or capture in self._paused:
             return False
         unread = fcntl.ioctl(capture.fd, termios.FIONREAD, bytes(4))
         return any(unread) or capture.is_moving  # in this order: what has left the pipe is being moved
@@ -191,6 +193,9 @@ class OutputPump:
                         is_pressing |= self._pump_stream(self._captures[fd])
                     elif fd in self._console_by_fd:
                         self._flush(self._console_by_fd[fd])
+                if self._is_awaited:
+                    with self._changed:
+                        self._changed.notify_all()
                 if not is_pressing and not self._is_closing:
                     time.sleep(NAP_S)
             self._finish()

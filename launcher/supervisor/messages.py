@@ -13,8 +13,9 @@ from rendezvous.errors import EXIT_FENCED
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # A killed process may hang in a driver. After this long it need only be unable to run its own code.
 STUCK_LIMIT_S = 3.0
-# How often a sweep checks while the processes it killed have not ended yet; each end wakes it as well.
-SWEEP_INTERVAL_S = 0.02
+# How often a sweep checks while the processes it killed have not ended yet. Each end wakes it as well, so this is for
+# what outlives its parent while another one takes long to end: those with much memory or a GPU need more than 20 ms.
+SWEEP_INTERVAL_S = 0.1
 
 # The names in ps: none contains a word of the agent's command line.
 KEEPER_NAME = "mr-keeper"

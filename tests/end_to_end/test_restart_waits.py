@@ -24,15 +24,25 @@ signal.signal(signal.SIGUSR1, fail)
 signal.signal(signal.SIGUSR2, fail)
 signal.pause()
 """
-OPTIONS = ("--nproc-per-node=4", "--max-restarts=1", "--hang-timeout=0")
+OPTIONS = ("--max-restarts=1", "--hang-timeout=0")
 
 
-def restart(job: Job, waits: Path, signum: int) -> list[Wait]:
-    """End a worker of a job that rests; return the waits that ended by time-out until all of them run again."""
-    pid = int(job.mark("up", 1, 1).split()[0])
+def restart(waits: Path, directory: Path, *jobs: Job, signum: int) -> list[Wait]:
+    """Let a job of 4 workers rest and end one of them; return the waits that ended by time-out until all run again."""
+
+    def find_marks(round: int) -> list[list[str]]:
+        return [path.read_text().split() for path in directory.rglob(f"up-?-{round}")]
+
+    def run_again() -> bool:
+        assert all(job.exit_code is None for job in jobs), jobs[0].stderr
+        return len(find_marks(2)) == 4
+
+    wait_until(lambda: len(find_marks(1)) == 4, 60, "all workers")
+    wait_until(lambda: rests(waits, *(pid for job in jobs for pid in (job.pid, job.supervisor_pid))), 60, "a rest")
     began_at = time.monotonic()
-    os.kill(pid, signum)
-    ended_at = max(float(text.split()[1]) for text in job.marks("up", range(4), 2))
+    os.kill(int(find_marks(1)[0][0]), signum)
+    wait_until(run_again, 60, "the next round")
+    ended_at = max(float(at) for _, at in find_marks(2))
     return [one for one in read_waits(waits) if one.what == "is over" and began_at <= one.at <= ended_at]
 
 
@@ -40,18 +50,23 @@ def restart(job: Job, waits: Path, signum: int) -> list[Wait]:
 @pytest.mark.parametrize("options", [(), ("--redirects=2", "--log-dir=logs")], ids=["shown", "captured"])
 def test_a_restart_on_one_node_waits_for_events_alone(signum: int, options: tuple[str, ...], tmp_path: Path) -> None:
     waits = tmp_path / "waits"
-    with Job(tmp_path, *OPTIONS, *options, script=SCRIPT, prefix=record_waits(waits)) as job:
-        job.marks("up", range(4))
-        wait_until(lambda: rests(waits, job.pid, job.supervisor_pid), 60, "agent and supervisor to rest")
-        assert restart(job, waits, signum) == []
+    with Job(tmp_path, "--nproc-per-node=4", *OPTIONS, *options, script=SCRIPT, prefix=record_waits(waits)) as job:
+        assert restart(waits, tmp_path, job, signum=signum) == []
 
 
 @pytest.mark.parametrize("where", ["agent", "supervisor"])
 def test_a_planted_wait_is_found(where: str, tmp_path: Path) -> None:
     waits = tmp_path / "waits"
-    with Job(tmp_path, *OPTIONS, script=SCRIPT, prefix=record_waits(waits, plant=where)) as job:
-        job.marks("up", range(4))
-        wait_until(lambda: rests(waits, job.pid, job.supervisor_pid), 60, "agent and supervisor to rest")
-        assert {one.pid for one in restart(job, waits, signal.SIGKILL)} == {
-            job.pid if where == "agent" else job.supervisor_pid
-        }
+    with Job(tmp_path, "--nproc-per-node=4", *OPTIONS, script=SCRIPT, prefix=record_waits(waits, plant=where)) as job:
+        found = restart(waits, tmp_path, job, signum=signal.SIGKILL)
+        assert {one.pid for one in found} == {job.pid if where == "agent" else job.supervisor_pid}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_restart_of_two_nodes_waits_for_events_alone(signum: int, tmp_path: Path, etcd: EtcdServer) -> None:
+    waits = tmp_path / "waits"
+    hosts = [host._replace(prefix=(*host.prefix, *record_waits(waits))) for host in loopback_hosts(2)]
+    options = ("--nnodes=2", "--nproc-per-node=2", "--lease-ttl=60", *OPTIONS)
+    with Cluster(tmp_path, *options, etcd=etcd, script=SCRIPT) as cluster:
+        cluster.start(*hosts)
+        assert restart(waits, tmp_path, *cluster.jobs.values(), signum=signum) == []

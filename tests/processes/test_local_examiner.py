@@ -23,8 +23,7 @@ LATE = NOW + 60.0
 
 
 class FakeSupervisor:
-    """Forks what it is told to; with `instead`, runs that Python text in its place. `module`: instead of the right one.
-    """
+    """Forks what it is told to; with `instead`, runs that Python text in its place; `module` replaces the right one."""
 
     def __init__(self, instead: str = "") -> None:
         self.instead = instead

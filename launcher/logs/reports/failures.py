@@ -216,10 +216,9 @@ class Failures:
         text = codec.encode(replace(failure, message=_shorten(failure.message))).decode()
         return RootCause(exit_code, text, failure.rank, failure.describe_class(), consequence)
 
-    def settle(self) -> None:
-        """Read the last output of the round's workers, which have all ended."""
-        if self._failures and self._pump is not None:
-            self._pump.drain(TAIL_LIMIT_S)
+    def _settle(self) -> None:
+        """Read the last output of workers that failed, when all of it is there: no restart waits for that."""
+        if self._pump is not None:
             self._failures = {
                 rank: self._add_output(failure, self._read_tail(rank)) for rank, failure in self._failures.items()
             }
@@ -231,6 +230,7 @@ class Failures:
 
     def report_end(self, end: Exit, script: str, logged: str) -> None:
         """Report how the job ended, unless well or for the `logged` reason; or leave it to the outcome's reader."""
+        self._settle()
         verdict, own = end.verdict, tuple(self._failures.values())
         has_failed = verdict is not None and verdict.kind == "failure"
         if has_failed or os.environ.get(END_FILE):

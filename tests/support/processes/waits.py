@@ -1,8 +1,9 @@
 """Waits of an agent and its supervisor: which of them end because their time is over, and where.
 
 The agent is started by a text that puts recording functions in the place of the library's before anything is imported;
-the supervisor, which is forked, inherits them. Only main threads are recorded: nothing that a restart waits for is done
-by another one. Workers know nothing of it.
+the supervisor, which is forked, inherits them. Workers know nothing of it. Waits within C are not seen,
+and two are left out for which nothing waits: the pause by which the output's thread lets pipes fill, and gRPC's look
+for signals, ten times a second beside each wait for an event.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 _RECORDER = """
-import _thread, json, os, select, signal, sys, threading, time
+import json, os, select, signal, sys, threading, time
 
 FILE, PLANT = sys.argv[1:3]
 sys.argv[1:] = sys.argv[6:]  # python -m launcher is what stands between
-MAIN = _thread.get_ident()
 
 def record(what, limit_s):
-    if _thread.get_ident() == MAIN:
-        frame = sys._getframe(2)
+    thread, frame = threading.current_thread().name, sys._getframe(2)
+    if thread != "output" and not frame.f_code.co_filename.endswith("grpc/_common.py"):
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        line = json.dumps([os.getpid(), time.monotonic(), what, limit_s, where]) + chr(10)
+        line = json.dumps([os.getpid(), time.monotonic(), thread, what, limit_s, where]) + chr(10)
         file = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.write(file, line.encode())
         os.close(file)
@@ -93,17 +93,18 @@ sys.exit(launcher.cli.main())
 
 
 class Wait(NamedTuple):
-    """One wait of a main thread, when it `begins` or `is over` by time-out. `limit_s`: None without a limit."""
+    """One wait, when it `begins` or `is over` by time-out. `limit_s`: None without a limit."""
 
     pid: int
     at: float
+    thread: str
     what: str
     limit_s: float | None
     where: str
 
 
 def record_waits(file: Path, plant: str = "") -> tuple[str, ...]:
-    """Return what to put before `python -m launcher`. `plant`: a wait in the "agent" or the "supervisor" of a restart."""
+    """Return what to put before `python -m launcher`. `plant`: a wait in a restart, of the "agent" or "supervisor"."""
     return (sys.executable, "-c", _RECORDER, str(file), plant)
 
 
@@ -115,6 +116,6 @@ def read_waits(file: Path) -> list[Wait]:
 
 def rests(file: Path, *pids: int, limit_s: float = 5.0) -> bool:
     """Whether each of these waits for an event, and for nothing that is due within `limit_s`."""
-    last = {one.pid: one for one in read_waits(file)}
+    last = {one.pid: one for one in read_waits(file) if one.thread == "MainThread"}
     found = [last.get(pid) for pid in pids]
     return all(one and one.what == "begins" and (one.limit_s is None or one.limit_s >= limit_s) for one in found)
