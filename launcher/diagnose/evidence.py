@@ -76,6 +76,8 @@ class RankEvidence(Record, frozen=True, kw_only=True):
     rank: int
     state: State
     exit_code: int | None = None
+    has_given_up: bool = False
+    """It has ended as one that may have waited for another: it is not the one for which the others wait."""
     wait: str = ""
     tracer: str = ""
     cpu: float = 0.0

@@ -10,7 +10,7 @@ communicates. A rank of which nothing is known, because its node has not answere
 
 Where the recorder tells nothing, stacks do: those are named that are not in a communication while others are, or else
 the few beside the many. If neither tells, nobody is accused. Of a job that runs, most ranks wait for a moment at any
-time: calls younger than MOMENT_S are no evidence.
+time: calls younger than MOMENT_S are no evidence. A rank that has given up waiting is not the one that the others need.
 """
 
 from __future__ import annotations
@@ -457,7 +457,7 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
         if one.stack:
             stacks[tuple(frame.place for frame in one.stack)].append(rank)
     outside = [rank for rank, one in world.items() if one.stack and not is_communicating(one)]
-    if outside and len(outside) < sum(map(len, stacks.values())):
+    if outside and len(outside) < sum(1 for one in world.values() if one.stack or one.has_given_up):
         return outside
     most = max(stacks.values(), key=len, default=[])
     if 2 * len(most) > len(world) and len(stacks) > 1:
@@ -466,7 +466,7 @@ def _find_odd_stacks(world: Mapping[int, RankEvidence]) -> list[int]:
 
 
 def _is_held(one: RankEvidence) -> bool:
-    return one.state in _HELD
+    return one.state in _HELD and not one.has_given_up
 
 
 def is_communicating(one: RankEvidence) -> bool:
@@ -474,6 +474,8 @@ def is_communicating(one: RankEvidence) -> bool:
 
     What has called its own code does not count: torch's `record` stands there as well.
     """
+    if one.has_given_up:
+        return True
     for frame in one.stack or ():
         if any(part in frame.file for part in _COMMUNICATION):
             return True

@@ -93,24 +93,107 @@ def test_sigquit_shows_what_the_workers_do_before_it_ends_them(tmp_path: Path) -
         job.wait_until_nobody_is_left()
 
 
-def test_survivors_of_a_failure_are_looked_at_before_they_are_killed(tmp_path: Path) -> None:
-    script = """
-mark("up")
-if RANK == 0:
-    wait_for("up-1-1")
-    sys.exit(3)
-def survive():
-    signal.pause()
-survive()
+# The agent as it is, but for time: a look at survivors takes what it takes, however busy the machine is.
+PATIENT = """
+import sys, launcher.cli, launcher.agent.lifecycle, launcher.agent.diagnosis.examination
+launcher.agent.lifecycle.VICTIM_WINDOW_S = 600.0
+launcher.agent.diagnosis.examination.FAILURE_LIMIT_S = 60.0
+sys.argv[1:] = sys.argv[4:]
+sys.exit(launcher.cli.main())
 """
+# An agent that cannot look, and would wait for ever if it wanted to.
+BLIND = """
+import sys, launcher.cli, launcher.agent.lifecycle
+launcher.agent.lifecycle.VICTIM_WINDOW_S = float("inf")
+sys.modules["launcher.agent.diagnosis.examination"] = None
+sys.argv[1:] = sys.argv[4:]
+sys.exit(launcher.cli.main())
+"""
+ONE_FAILS = """
+def survive():
+    mark("up")
+    signal.pause()
+if RANK == 1:
+    survive()
+wait_for("up-1-1")
+"""
+LOST_PEER = "raise RuntimeError('[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4521')"
+NCCL_TIMEOUT = "print('Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)', file=sys.stderr, flush=True)"
+NO_HEARTBEAT = "from launcher.worker import heartbeat; heartbeat(); signal.pause()"
+
+
+@pytest.mark.parametrize(
+    ("end", "options", "exit_code"),
+    [
+        (LOST_PEER, ("--redirects=3",), 1),
+        (f"{NCCL_TIMEOUT}; os.abort()", ("--redirects=3",), 128 + signal.SIGABRT),
+        ("os.abort()", (), 128 + signal.SIGABRT),
+        (NO_HEARTBEAT, ("--heartbeat-timeout=1",), 128 + signal.SIGABRT),
+    ],
+    ids=["it lost a peer", "a watchdog", "an abort that says nothing", "no heartbeat"],
+)
+def test_survivors_of_a_possible_victim_are_looked_at_before_their_end(
+    end: str, options: tuple[str, ...], exit_code: int, tmp_path: Path
+) -> None:
     logs = tmp_path / "logs"
-    with Job(tmp_path, "--nproc-per-node=2", f"--log-dir={logs}", "--redirects=3", script=script) as job:
-        assert job.wait().exit_code == 3
+    prefix = (sys.executable, "-c", PATIENT)
+    with Job(
+        tmp_path, "--nproc-per-node=2", f"--log-dir={logs}", *options, script=ONE_FAILS + end, prefix=prefix
+    ) as job:
+        assert job.wait().exit_code == exit_code
         job.wait_until_nobody_is_left()
+    assert "before round 1 was stopped: rank 1 (dp=1) is in survive (train.py:" in job.stderr
     (folder,) = logs.glob("*/incident_1_1")
     assert folder.stat().st_mode & 0o777 == 0o700
     assert "survive" in (folder / "rank_1.stacks.json").read_text()
     assert json.loads((folder / "rank_0.json").read_text())["state"] == "ended"
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code"),
+    [
+        ("1 / 0", 1),
+        ("sys.exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 128 + signal.SIGSEGV),
+        ("raise MemoryError", 1),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_failure_with_a_cause_of_its_own_lets_nothing_wait(
+    nodes: int, end: str, exit_code: int, tmp_path: Path, etcd: EtcdServer
+) -> None:
+    blind = (sys.executable, "-c", BLIND)
+    if nodes == 1:
+        with Job(tmp_path, "--nproc-per-node=2", "--redirects=2", script=ONE_FAILS + end, prefix=blind) as job:
+            assert job.wait().exit_code == exit_code
+        return
+    hosts = [host._replace(prefix=(*host.prefix, *blind)) for host in (N1, N2)]
+    script = ONE_FAILS.replace('"up-', '"../up-').replace('mark("up")', 'mark("../up")') + end
+    with Cluster(tmp_path, "--nnodes=2", "--nproc-per-node=1", "--redirects=2", etcd=etcd, script=script) as cluster:
+        cluster.start(*hosts)
+        assert [cluster[host].wait().exit_code for host in hosts] == [exit_code] * 2
+
+
+def test_of_a_collective_that_gave_up_the_rank_that_did_not_come_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = """
+import datetime, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+def evaluate():
+    mark("up")
+    signal.pause()
+if RANK == 1:
+    evaluate()
+wait_for("up-1-1")
+dist.all_reduce(torch.ones(1), group=group)
+"""
+    with Job(
+        tmp_path, "--nproc-per-node=2", "--redirects=2", script=script, prefix=(sys.executable, "-c", PATIENT)
+    ) as job:
+        assert job.wait(120).exit_code == 1
+        assert "before round 1 was stopped: rank 1 (dp=1) is in evaluate (train.py:" in job.stderr
 
 
 HANG = """
@@ -170,20 +253,21 @@ def test_survivors_on_other_nodes_are_looked_at_too(tmp_path: Path, etcd: EtcdSe
     script = """
 mark("up")
 if RANK == 0:
-    wait_for(f"../finish-{ROUND}")
-    sys.exit(3)
+    wait_for("../up-1-1")
+    os.abort()
 def survive():
+    mark("../up")
     signal.pause()
 survive()
 """
-    # In a round whose stop overtakes the order to look, or on a busy machine, there may be nothing: so four of them.
-    options = ("--nnodes=2", "--nproc-per-node=1", "--log-dir=logs", "--max-restarts=3")
+    hosts = [host._replace(prefix=(*host.prefix, sys.executable, "-c", PATIENT)) for host in (N1, N2)]
+    options = ("--nnodes=2", "--nproc-per-node=1", "--log-dir=logs")
     with Cluster(tmp_path, *options, etcd=etcd, script=script) as cluster:
-        for round in range(1, 5):
-            (tmp_path / f"finish-{round}").touch()
-        cluster.start(N1, N2)
-        assert [cluster[host].wait().exit_code for host in (N1, N2)] == [3, 3]
-    assert any("survive" in path.read_text() for path in tmp_path.glob("*/logs/*/incident_*/rank_1.stacks.json"))
+        cluster.start(*hosts)
+        assert [cluster[host].wait().exit_code for host in hosts] == [128 + signal.SIGABRT] * 2
+        assert all("rank 1 (dp=1) is in survive (train.py:" in cluster[host].stderr for host in hosts)
+    (path,) = tmp_path.glob("*/logs/*/incident_1_1/rank_1.stacks.json")
+    assert "survive" in path.read_text()
 
 
 def test_while_no_round_runs_the_answer_says_so_at_once(tmp_path: Path, etcd: EtcdServer) -> None:

@@ -261,7 +261,7 @@ class Examination:
         if self._round is None or self._round.number != by.round:  # it has ended meanwhile
             self._send_idle(by.member_id, by.order)
             return
-        ranks = tuple(self._add_exit_code(one) for one in report.ranks)
+        ranks = tuple(self._add_end(one, by.order.purpose) for one in report.ranks)
         evidence = Evidence(
             id=by.order.id,
             node=self._node,
@@ -277,9 +277,13 @@ class Examination:
     def _send_idle(self, to: str, order: Examine) -> None:
         self._send(to, Evidence(id=order.id, node=self._node, round=0, mesh=NO_MESH, ranks=()))
 
-    def _add_exit_code(self, one: RankEvidence) -> RankEvidence:
+    def _add_end(self, one: RankEvidence, purpose: Purpose) -> RankEvidence:
+        """Add how a rank has ended. One that has failed, where victims are looked at, has given up or is about to."""
         assert self._round is not None
-        return replace(one, exit_code=self._round.exit_codes.get(one.rank)) if one.state == "ended" else one
+        if one.state != "ended":
+            return one
+        exit_code = self._round.exit_codes.get(one.rank)
+        return replace(one, exit_code=exit_code, has_given_up=purpose == "failure" and exit_code != 0)
 
     def _send(self, to: str, message: Message) -> None:
         self._submit(SendNote(to, encode_message(message)))

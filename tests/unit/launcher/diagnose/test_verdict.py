@@ -51,6 +51,23 @@ def test_a_rank_that_has_not_entered_what_others_wait_in_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize("has_recorder", [True, False])
+def test_a_rank_that_has_given_up_is_not_the_one_that_others_wait_for(has_recorder: bool) -> None:
+    gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
+    calls = (waits("default_pg", 9),) if has_recorder else ()
+    ranks = [gone, see(1, *calls), see(2, *calls), see(3, *calls, stack=LOAD)]
+    if has_recorder:
+        ranks[3] = see(3, group("default_pg", 8), stack=LOAD)
+    assert diagnose(ranks, FOUR).culprits == (3,)
+    assert diagnose([replace(gone, has_given_up=False), *ranks[1:]], FOUR).culprits != (3,)
+
+
+def test_of_two_one_of_which_has_given_up_the_other_is_named_unless_it_waits_too() -> None:
+    gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
+    assert diagnose([gone, see(1, stack=LOAD)], TWO).culprits == (1,)
+    assert diagnose([gone, see(1)], TWO).culprits == ()
+
+
 def follow(last: int, *, is_open: bool, operation: str = "all_reduce") -> GroupCalls:
     """Two calls of the default group, of which the last may be open."""
     calls = tuple(

@@ -256,6 +256,20 @@ def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
     assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "purpose", "culprits"), [(1, "failure", (3,)), (0, "failure", (2,)), (1, "question", (2,))]
+)
+def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
+    exit_code: int, purpose: Any, culprits: tuple[int, ...]
+) -> None:
+    agents = Agents("a", "b")
+    agents.examiners["b"].states[2] = "ended"
+    agents.agents["b"].begin(LocalRound(1, MESH, [Target(rank=rank, pid=1) for rank in (2, 3)], {2: exit_code}))
+    agents.agents["b"].ask(purpose, AT)
+    agents.run()
+    assert agents.told["b"][0].answer.culprits == culprits
+
+
 def test_each_question_is_answered_once() -> None:
     agents = Agents("a", "b")
     for _ in range(3):
