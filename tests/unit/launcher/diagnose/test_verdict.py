@@ -62,7 +62,7 @@ def test_a_rank_that_has_given_up_is_not_the_one_that_others_wait_for(has_record
     assert diagnose([replace(gone, has_given_up=False), *ranks[1:]], FOUR).culprits != (3,)
 
 
-def test_of_two_one_of_which_has_given_up_the_other_is_named_unless_it_waits_too() -> None:
+def test_of_two_the_one_that_has_not_given_up_is_named_unless_it_waits() -> None:
     gone = RankEvidence(rank=0, state="ended", exit_code=1, has_given_up=True)
     assert diagnose([gone, see(1, stack=LOAD)], TWO).culprits == (1,)
     assert diagnose([gone, see(1)], TWO).culprits == ()
