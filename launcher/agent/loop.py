@@ -175,6 +175,7 @@ class Agent(Struct, kw_only=True, eq=False):
             )
         if read_clock() >= self.observer.history.wake_at:  # who waits for others may be asked, too
             self._get_inquiries()
+            self.failures.watch_kernel()
         self.observer.advance(read_clock())
         if self._inquiries is not None:
             for conclusion in self._inquiries.advance(read_clock()):

@@ -30,6 +30,12 @@ class KernelLog:
         self.xids: dict[int, int] = {}
         """The last error of a GPU that was reported for a process, by process id."""
 
+    def skip(self) -> None:
+        """Leave out what is there now: a log of many records takes milliseconds, for which a restart would wait."""
+        if self._descriptor is not None or self._open():
+            assert self._descriptor is not None
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+
     def read(self) -> None:
         """Read what is new, if the log can be read here."""
         if self._descriptor is None and not self._open():

@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -107,6 +108,12 @@ class Failures:
         self._failures, self._evidence = {}, {}
         self._patience_s = TAIL_LIMIT_S
 
+    def watch_kernel(self) -> None:
+        """Have the kernel's log read from here on; without this a failure reads all of it."""
+        if self._kernel_log is None:
+            with suppress(OSError):
+                self._get_kernel_log().skip()
+
     def note(
         self,
         local_rank: int,
@@ -138,6 +145,7 @@ class Failures:
         exception = symptoms.cut_exception(exception) or symptoms.find_exception(words)
         rank = self._assignment.ranks[local_rank]
         may_be_secondary = claim is None and sentence is None
+        may_be_secondary &= bool(words)  # nothing is compiled where there is nothing to read
         is_timeout = may_be_secondary and symptoms.is_collective_timeout(words)
         is_secondary = (
             is_timeout
@@ -190,15 +198,17 @@ class Failures:
         """Add what the kernel's log says of the process."""
         if not pid or known.is_peer_loss:
             return known
+        kernel_log = self._get_kernel_log()
+        kernel_log.read()
+        is_killed = known.exit_code == _KILLED and pid in kernel_log.killed
+        return replace(known, is_out_of_memory=known.is_out_of_memory or is_killed, xid=kernel_log.xids.get(pid, 0))
+
+    def _get_kernel_log(self) -> KernelLog:
         if self._kernel_log is None:
             from launcher.hardware.linux.kernel_log import KernelLog
 
             self._kernel_log = KernelLog()
-        self._kernel_log.read()
-        is_killed = known.exit_code == _KILLED and pid in self._kernel_log.killed
-        return replace(
-            known, is_out_of_memory=known.is_out_of_memory or is_killed, xid=self._kernel_log.xids.get(pid, 0)
-        )
+        return self._kernel_log
 
     def set_root_cause(self, local_rank: int, *, is_port_taken: bool = False) -> RootCause:
         """Make this worker the cause, and log how it ended. `is_port_taken`: as in FailureEvidence."""

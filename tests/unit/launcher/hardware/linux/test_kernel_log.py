@@ -33,3 +33,21 @@ def test_a_log_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "none").write_text(LOG)
     log.read()
     assert not log.killed
+
+
+def test_what_is_skipped_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("Out of memory: Killed process 11 (python)\n")
+    log = KernelLog(str(path))
+    log.skip()
+    with path.open("a") as file:
+        file.write("Out of memory: Killed process 12 (python)\n")
+    log.read()
+    assert log.killed == {12}
+
+
+def test_a_log_that_cannot_be_read_is_not_skipped_either(tmp_path: Path) -> None:
+    log = KernelLog(str(tmp_path / "none"))
+    log.skip()
+    log.read()
+    assert not log.killed
