@@ -12,8 +12,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
 from launcher.config.config import Config
 from launcher.model.console import log
 from launcher.model.errors import UsageError
@@ -57,7 +55,7 @@ class ForkServerClient:
         if known := slots or predict_slots(self._config, os.environ):
             self._is_started = True
             spec = make_fork_server_spec(self._config, known, os.environ)
-            self._supervisor.preload(replace(spec, env={**spec.env, **self._process_marker}))
+            self._supervisor.preload(spec.replace(env={**spec.env, **self._process_marker}))
 
     def expect_workers(self, now: float) -> None:
         """Note that workers are about to be forked from it."""

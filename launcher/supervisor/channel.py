@@ -1,7 +1,7 @@
 """Whole messages, with descriptors, over a socket: between agent, supervisor, fork server and forked workers.
 
-A message is JSON (text may contain surrogate escapes, which JSON keeps exactly) after a header: the length of the JSON,
-four bytes in big-endian order, and the number of descriptors, one byte. The descriptors travel with the first byte, and
+A message is its encoding after a header: the length of that, four bytes in big-endian order, and the number of
+descriptors, one byte. The descriptors travel with the first byte, and
 the kernel never joins the bytes of two such messages in one read, so each message gets its own.
 
 Agent and supervisor must not block: two processes that both block in send deadlock. So what does not fit waits in a
@@ -11,7 +11,7 @@ run in the workers' Python, so this module imports little of the library and not
 
 from __future__ import annotations
 
-import json
+import marshal
 from _socket import (
     CMSG_SPACE,
     MSG_CMSG_CLOEXEC,
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from typing_extensions import Self
+
 _HEAD_SIZE = 5
 _READ_SIZE = 1 << 16
 DESCRIPTORS_MAX = 8  # per message; a worker has two
 
 
 class Channel:
-    """One end, owner of the socket. `has_ended` once the other side closed or shut down its writing half."""
+    """One end, owner of the socket. `has_ended` once the other side closed or shut down its writing half.
+
+    Between processes that were forked from one Python, and run nothing else; see `JsonChannel` for others.
+    """
 
     def __init__(self, end: socket, *, blocks: bool = False) -> None:
         end.setblocking(blocks)
@@ -48,16 +53,27 @@ class Channel:
         self.has_ended = False
 
     @classmethod
-    def open(cls, descriptor: int) -> Channel:
+    def open(cls, descriptor: int) -> Self:
         """Take over this descriptor, an end that blocks."""
         return cls(socket(fileno=descriptor), blocks=True)
+
+    # marshal is part of Python, while json brings re and enum. Either keeps surrogate escapes in text.
+
+    @staticmethod
+    def encode(message: Sequence[object]) -> bytes:
+        return marshal.dumps(message)  # type: ignore[arg-type]  # of what it can encode, see the senders
+
+    @staticmethod
+    def decode(text: bytes) -> Sequence[Any]:
+        found: Sequence[Any] = marshal.loads(text)
+        return found
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, message: Sequence[object], descriptors: Sequence[int] = ()) -> bool:
         """Queue a message, write what fits, return flush()'s answer. Descriptors must stay open until it is True."""
-        text = json.dumps(message).encode("ascii")
+        text = self.encode(message)
         head = len(text).to_bytes(4, "big") + bytes([len(descriptors)])
         self._outbound.append((memoryview(head + text), descriptors))
         return self.flush()
@@ -78,7 +94,7 @@ class Channel:
         self._outbound.clear()
         return True
 
-    def receive(self, *, wait: bool = False) -> Iterator[tuple[list[Any], list[int]]]:
+    def receive(self, *, wait: bool = False) -> Iterator[tuple[Sequence[Any], list[int]]]:
         """Yield each complete message, with its descriptors (close-on-exec, the caller's from now on).
 
         `wait`, for an end that blocks: wait for more, until the other side has ended.
@@ -88,14 +104,14 @@ class Channel:
             if self.has_ended or not self._read(wait):
                 return
 
-    def _split_messages(self) -> Iterator[tuple[list[Any], list[int]]]:
+    def _split_messages(self) -> Iterator[tuple[Sequence[Any], list[int]]]:
         while len(self._inbound) >= _HEAD_SIZE:
             end = _HEAD_SIZE + int.from_bytes(self._inbound[:4], "big")
             if len(self._inbound) < end:
                 return
             count, text, self._inbound = self._inbound[4], self._inbound[_HEAD_SIZE:end], self._inbound[end:]
             descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-            yield json.loads(text), descriptors
+            yield self.decode(text), descriptors
 
     def _read(self, wait: bool) -> bool:
         """Whether anything came."""

@@ -7,17 +7,22 @@ last, when a SIGTERM ends the worker as it should.
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import select
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from errno import EINVAL, ENOENT
-from typing import Any, NoReturn
 
 from launcher.hardware.linux import kernel
 from launcher.supervisor.messages import Report, Spawned, SpawnFailed, WorkerSpec
+
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, NoReturn
+else:
+    import _signal as signal  # without enum
 
 
 class Worker:
@@ -150,7 +155,7 @@ class ProcessHost:
                 return
             self.unwatch(result)
             os.close(result)
-            on_started(json.loads(text or "[]"))
+            on_started(marshal.loads(text) if text else [])
 
         self.watch(result, poll_result)
         return pid, poll_result
@@ -200,9 +205,9 @@ class ProcessHost:
                 _execute([os.fsencode(word) for word in spec.argv], environment)
         except OSError as error:
             number = error.errno or EINVAL
-            os.write(answer, json.dumps((f"{attempt}: {os.strerror(number)}", number)).encode())
+            os.write(answer, marshal.dumps([f"{attempt}: {os.strerror(number)}", number]))
         except Exception as error:  # a zero byte in an argument, "=" in a variable's name, or a bug of ours
-            os.write(answer, json.dumps((f"{attempt}: {str(error)[:200]}", EINVAL)).encode())
+            os.write(answer, marshal.dumps([f"{attempt}: {str(error)[:200]}", EINVAL]))
         finally:
             os._exit(127)
 

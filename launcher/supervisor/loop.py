@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import socket
 import time
+from _socket import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from msgspec.structs import astuple
 
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError
@@ -39,9 +35,14 @@ from launcher.supervisor.messages import (
     decode_worker_spec,
 )
 
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
+    import signal
+
     from launcher.supervisor.warm import WarmPool
     from launcher.supervisor.watchdog import Watchdog
+else:
+    import _signal as signal  # without enum
 
 FLUSH_LIMIT_S = 1.0  # for a slow agent to read the last reports
 _WAKEUP_SIGNALS = (signal.SIGCHLD, signal.SIGCONT)  # ends of children; the latter comes with the keeper's end
@@ -59,7 +60,7 @@ _FAULT_SIGNALS = (
 class SupervisorLoop:
     """The state of the supervisor."""
 
-    def __init__(self, end: socket.socket, keep: tuple[int, ...], keeper_pid: int) -> None:
+    def __init__(self, end: socket, keep: tuple[int, ...], keeper_pid: int) -> None:
         self._keeper_pid = keeper_pid
         self._has_lost_keeper = False
         self._channel = Channel(end)
@@ -112,7 +113,7 @@ class SupervisorLoop:
     def _report(self, report: Report) -> None:
         if self._has_lost_keeper:
             return
-        if not self._channel.send((type(report).__name__, *astuple(report))) and not self._sweep.is_last:
+        if not self._channel.send((type(report).__name__, *report.as_tuple())) and not self._sweep.is_last:
             self._host.watch(self._channel.fileno(), self._receive_orders, until_writable=True)
 
     def _receive_orders(self) -> None:
@@ -262,6 +263,9 @@ def _run_module(argv: Sequence[str]) -> None:
     try:
         from importlib import import_module
 
+        from launcher.model.lean_import import import_msgspec
+
+        import_msgspec()
         import_module(argv[0]).main(argv[1:])
     except BaseException:
         import traceback

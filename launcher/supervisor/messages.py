@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
-
+from launcher.model.value import PlainValue
 from rendezvous.errors import EXIT_FENCED
+
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
+if TYPE_CHECKING:
+    from typing import Any
 
 POLL_LIMIT_S = 86400.0  # poll() counts milliseconds in 31 bits
 # A killed process may hang in a driver. After this long it need only be unable to run its own code.
@@ -23,7 +24,7 @@ SUPERVISOR_NAME = "mr-supervisor"
 EXAMINER_NAME = "mr-examiner"
 
 
-class WorkerSpec(Struct, frozen=True):
+class WorkerSpec(PlainValue):
     """One process to start.
 
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
@@ -45,7 +46,7 @@ class WorkerSpec(Struct, frozen=True):
     fork_argv: Sequence[str] = ()
 
 
-class ForkServerSpec(Struct, frozen=True):
+class ForkServerSpec(PlainValue):
     """The fork server to start: a process that imports `modules` once and forks workers that have them.
 
     `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
@@ -60,7 +61,7 @@ class ForkServerSpec(Struct, frozen=True):
     standby: int = 0
 
 
-class Spawned(Struct, frozen=True):
+class Spawned(PlainValue):
     """The worker runs its program."""
 
     round: int
@@ -68,7 +69,7 @@ class Spawned(Struct, frozen=True):
     pid: int
 
 
-class SpawnFailed(Struct, frozen=True):
+class SpawnFailed(PlainValue):
     """The worker could not be forked, or its program could not be run; `error_number` is 0 if there is none."""
 
     round: int
@@ -77,7 +78,7 @@ class SpawnFailed(Struct, frozen=True):
     error_number: int
 
 
-class Exited(Struct, frozen=True):
+class Exited(PlainValue):
     """A worker ended and was reaped at `at` (time.time()); `exit_code` is negative for a signal.
 
     `pid` is 0 for one that was signalled before the fork server had forked it: it never ran.
@@ -90,7 +91,7 @@ class Exited(Struct, frozen=True):
     at: float
 
 
-class RoundSwept(Struct, frozen=True):
+class RoundSwept(PlainValue):
     """No process of the round is left, what workers started included.
 
     One that the kernel does not release (asleep in a driver, frozen) counts as ended once it can run no code of its
@@ -100,19 +101,19 @@ class RoundSwept(Struct, frozen=True):
     round: int
 
 
-class WorkersFenced(Struct, frozen=True):
+class WorkersFenced(PlainValue):
     """The watchdog expired: the supervisor kills the round, or did not start it. RoundSwept follows."""
 
     round: int
 
 
-class Preloading(Struct, frozen=True):
+class Preloading(PlainValue):
     """The fork server runs and imports. Workers that it is to fork wait for it without a limit."""
 
     pid: int
 
 
-class Preloaded(Struct, frozen=True):
+class Preloaded(PlainValue):
     """The fork server has imported everything, in `seconds`; `remarks` are sentences for the user."""
 
     pid: int
@@ -120,7 +121,7 @@ class Preloaded(Struct, frozen=True):
     remarks: tuple[str, ...]
 
 
-class PreloadRefused(Struct, frozen=True):
+class PreloadRefused(PlainValue):
     """The fork server's modules cannot be imported, or a process with them cannot be forked: no worker will start.
 
     Workers that wait for it stay unstarted until their round is swept: this node has to leave.
@@ -130,25 +131,25 @@ class PreloadRefused(Struct, frozen=True):
     hint: str
 
 
-class SupervisorStarted(Struct, frozen=True):
+class SupervisorStarted(PlainValue):
     """The supervisor runs; for the handle alone, whose own child is the keeper."""
 
     pid: int
 
 
-class StandbyReady(Struct, frozen=True):
+class StandbyReady(PlainValue):
     """A worker has been forked for a later round; for the handle alone, which must know what a sweep spares."""
 
     pid: int
 
 
-class ForkServerLost(Struct, frozen=True):
+class ForkServerLost(PlainValue):
     """The fork server has ended, or was killed: the sentence gives the reason and the consequence."""
 
     sentence: str
 
 
-class SupervisorLost(Struct, frozen=True):
+class SupervisorLost(PlainValue):
     """Supervisor or keeper ended unexpectedly. Workers end with them; kill_orphans() kills the rest.
 
     Where the machine refuses what they need they report it, and that the agent should end with EXIT_TEMPORARY.
@@ -187,7 +188,7 @@ def describe_exit(exit_code: int) -> str:
 
 def encode_spec(spec: WorkerSpec | ForkServerSpec) -> list[object]:
     """Encode a spec; each descriptor, which travels separately, is replaced by whether there is one."""
-    fields = {**asdict(spec), "env": dict(spec.env)}
+    fields = {**spec.as_dict(), "env": dict(spec.env)}
     fields["affinity"] = None if spec.affinity is None else sorted(spec.affinity)
     fields.update((name, fields[name] is not None) for name in ("stdout", "stderr") if name in fields)
     return [*fields.values()]
@@ -197,4 +198,4 @@ def decode_worker_spec(fields: list[Any], descriptors: Iterable[int]) -> WorkerS
     """Decode the spec, with the descriptors as this process numbers them."""
     spec, given = WorkerSpec(*fields), iter(descriptors)
     stdout = next(given) if spec.stdout else None
-    return replace(spec, stdout=stdout, stderr=next(given) if spec.stderr else None)
+    return spec.replace(stdout=stdout, stderr=next(given) if spec.stderr else None)

@@ -21,19 +21,17 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import time
+from _socket import socket, socketpair
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from launcher.hardware.linux import kernel
-from launcher.supervisor.channel import DESCRIPTORS_MAX, Channel
+from launcher.model.value import PlainValue
+from launcher.supervisor.channel import DESCRIPTORS_MAX
 from launcher.supervisor.child import ProcessHost, Worker, close_streams
+from launcher.supervisor.fork_server.json_channel import JsonChannel
 from launcher.supervisor.messages import (
     Exited,
     ForkServerLost,
@@ -46,6 +44,10 @@ from launcher.supervisor.messages import (
     describe_exit,
     encode_spec,
 )
+
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
+if TYPE_CHECKING:
+    from typing import Any
 
 SOCKET_VARIABLE = "LAUNCHER_FORK_SERVER"
 # A ready fork server forks in milliseconds. One that has not within this time is stopped or stuck.
@@ -214,7 +216,7 @@ class WarmPool:
         ends = []
         for worker in workers:
             try:
-                ours, theirs = socket.socketpair()
+                ours, theirs = socketpair()
             except OSError as error:
                 if worker is not None:
                     self._host.report_unstarted(worker, format_os_error(error), error.errno or 0)
@@ -282,7 +284,7 @@ class ForkServer:
         self._is_started = self._is_over = False
         self.lost_at = math.inf
         """When to give it up: its socket is closed, and it should have been reaped by then."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = socketpair()
         try:
             env = {**server_spec.env, SOCKET_VARIABLE: str(theirs.fileno())}
             # Its stdout is the agent's stderr, since stdout belongs to the workers.
@@ -296,8 +298,8 @@ class ForkServer:
             raise
         finally:
             theirs.close()
-        self._channel = Channel(ours)
-        self._unsent: list[socket.socket] = []  # ends of workers in orders that the socket has not accepted yet
+        self._channel = JsonChannel(ours)
+        self._unsent: list[socket] = []  # ends of workers in orders that the socket has not accepted yet
         host.watch(self._channel.fileno(), self._receive)
         self._channel.send(["preload", server_spec.modules, host.pid, host.kept_descriptors])
 
@@ -310,7 +312,7 @@ class ForkServer:
         else:
             self._host.report(Preloading(self.pid))
 
-    def request_forks(self, ends: Collection[socket.socket]) -> None:
+    def request_forks(self, ends: Collection[socket]) -> None:
         """Have a worker forked for each of these sockets, which are closed here. Raises OSError."""
         waiting, is_sent = list(ends), True
         self._unsent += waiting
@@ -397,7 +399,7 @@ class ForkServer:
         return "" if self.is_ready else f" while it imported {', '.join(self._server_spec.modules)}"
 
 
-class SpawnContext(Struct, frozen=True):
+class SpawnContext(PlainValue):
     """What all forks in progress have in common."""
 
     host: ProcessHost
@@ -413,7 +415,7 @@ class SpawnContext(Struct, frozen=True):
 class WarmFork:
     """One forked process. Without a worker to become it is on standby when it is ready, until it gets one."""
 
-    def __init__(self, context: SpawnContext, end: socket.socket, worker: Worker | None) -> None:
+    def __init__(self, context: SpawnContext, end: socket, worker: Worker | None) -> None:
         self.deadline = time.monotonic() + FORK_LIMIT_S
         self.worker = worker
         self.pid = 0  # set once it is ready
@@ -421,7 +423,7 @@ class WarmFork:
         self.is_lost = False  # it will not become ready; the cause is determined at the deadline
         self.was_swept = False  # a pass of a sweep may have killed it while its pid was unknown
         self._context = context
-        self._channel = Channel(end)
+        self._channel = JsonChannel(end)
         self._is_sent = False
         context.forks.append(self)
         context.host.watch(end.fileno(), self.receive)
@@ -438,7 +440,7 @@ class WarmFork:
         environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
         environment.update(spec.env)
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
-        full_spec = replace(spec, env=environment, unset=(), stdout=streams[0], stderr=streams[1])
+        full_spec = spec.replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
         try:
             self._channel.send(encode_spec(full_spec), streams)
             self._flush()

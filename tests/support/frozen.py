@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-from unittest import mock
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from launcher.agent.startup import stale_agents
 from launcher.config import config
@@ -30,18 +28,13 @@ from launcher.meshctl.status.render import encode_overview
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
-from launcher.supervisor.channel import Channel
-from launcher.supervisor.handle import Supervisor
 from launcher.supervisor.messages import (
     KEEPER_NAME,
-    REPORTS,
     SUPERVISOR_NAME,
     Exited,
-    ForkServerSpec,
     RoundSwept,
     Spawned,
     SpawnFailed,
-    WorkerSpec,
 )
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import records
@@ -137,25 +130,6 @@ def peer_messages() -> Iterator[str]:
             yield json.dumps(words)
 
 
-def supervisor_messages() -> Iterator[str]:
-    """Orders as they are sent, then reports."""
-    ours, theirs = socket.socketpair()
-    handle = Supervisor(0, Channel(ours))
-    worker = WorkerSpec(1, ("python", "train.py"), {"RANK": "1"}, ("SECRET",), None, None, frozenset({1, 0}), (1,))
-    with ours, theirs, mock.patch("launcher.supervisor.handle._become_subreaper"):
-        handle.preload(ForkServerSpec(("python",), {"A": "1"}, ("B",), frozenset({0}), ("torch",), 2))
-        handle.spawn(3, [worker, replace(worker, affinity=None, fork_argv=("script", "train.py"))])
-        handle.signal(3, 15)
-        handle.signal(3, 10, [1])
-        handle.sweep(3)
-        handle.extend_watchdog(12.5)
-        handle.extend_watchdog(None)
-        first, *others = re.split(r"(?<=\])(?=\\x00)", ascii(theirs.recv(1 << 16))[2:-1])
-        yield first  # with its head
-        yield from (order[order.index("[") :] for order in others)
-    yield from (json.dumps([name, *astuple(sample(kind))]) for name, kind in REPORTS.items())
-
-
 def worker_environments() -> Iterator[str]:
     """By framework, with what differs by device."""
     sliced = place(0, 1, 2, 3, nodes=2, slice=(1, 2))
@@ -246,7 +220,6 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "keys": store_keys,
     "texts": launcher_texts,
     "peers": peer_messages,
-    "supervisor": supervisor_messages,
     "environments": worker_environments,
     "names": names,
     "events": events,

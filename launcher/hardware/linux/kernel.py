@@ -2,29 +2,28 @@
 
 A process that loses its parent becomes the child of the nearest ancestor that declared itself a *subreaper*. Agent and
 supervisor both do, so no process that a worker leaves behind escapes: sooner or later it becomes a child of one of
-them, and a child's pid cannot be reused before it has been reaped, which makes killing it exact. ctypes is
-imported in the functions (1.5 ms): the supervisor pays while the agent is busy elsewhere, the agent after its workers
-have been started.
+them, and a child's pid cannot be reused before it has been reaped, which makes killing it exact.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import signal
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from errno import EINVAL, ENOSYS
-from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from launcher.model.value import PlainValue
 
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
-    import ctypes
+    import signal
+else:
+    import _signal as signal  # without enum
 
 # include/uapi/linux/prctl.h
 _PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
 
@@ -39,26 +38,14 @@ _PIDFD_SEND_SIGNAL = 424
 _PIDFD_OPEN = 434
 _NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
 
-_library: ctypes.CDLL | None = None
-
-
-def _load_libc() -> ctypes.CDLL:
-    """Load the C library, with errno kept."""
-    global _library
-    if _library is None:
-        import ctypes
-
-        _library = ctypes.CDLL(None, use_errno=True)
-        # Variadic in C: every argument has to be as wide as the kernel reads it.
-        _library.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-    return _library
+_LIBC = ctypes.CDLL(None, use_errno=True)
+# Variadic in C: every argument has to be as wide as the kernel reads it.
+_LIBC.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
 
 
 def _check_result(result: int, call: str = "") -> int:
     """Return the result of a C function, which is negative for an error. Raises OSError."""
     if result < 0:
-        import ctypes
-
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}" if call else os.strerror(number))
     return result
@@ -66,15 +53,13 @@ def _check_result(result: int, call: str = "") -> int:
 
 def _call_kernel(number: int, *arguments: object) -> int:
     """Make a system call by its number; whole numbers are passed as wide as the kernel reads them. Raises OSError."""
-    import ctypes
-
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in (number, *arguments)]
-    return _check_result(int(_load_libc().syscall(*words)))
+    return _check_result(int(_LIBC.syscall(*words)))
 
 
 def become_subreaper() -> None:
     """Adopt, from now on, every descendant of this process that loses its parent."""
-    _check_result(_load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _check_result(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def signal_on_parent_death(signum: int) -> None:
@@ -82,7 +67,7 @@ def signal_on_parent_death(signum: int) -> None:
 
     Not inherited by children, kept over exec except of a setuid program. The parent may have ended already: check.
     """
-    _check_result(_load_libc().prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+    _check_result(_LIBC.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
 def allow_tracing_by(pid: int) -> None:
@@ -91,24 +76,33 @@ def allow_tracing_by(pid: int) -> None:
     Kept over exec, not inherited by children. Without Yama there is nothing to allow. Raises OSError.
     """
     try:
-        _check_result(_load_libc().prctl(_PR_SET_PTRACER, pid, 0, 0, 0), "prctl")
+        _check_result(_LIBC.prctl(_PR_SET_PTRACER, pid, 0, 0, 0), "prctl")
     except OSError as error:
         if error.errno != EINVAL:
             raise
 
 
 def set_name(name: str) -> None:
-    """Set the name that ps and top show (at most 15 characters)."""
-    import ctypes
+    """Set the name that ps and top show (at most 15 characters); without /proc the old one stays."""
+    with suppress(OSError):
+        write_file("/proc/self/comm", name.encode())
 
-    text = ctypes.create_string_buffer(name.encode())
-    _check_result(_load_libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl")
+
+def write_file(path: str, data: bytes, at: int = 0) -> None:
+    """Write to a file of /proc, in one call. Raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        if at:
+            os.lseek(file, at, os.SEEK_SET)
+        os.write(file, data)
+    finally:
+        os.close(file)
 
 
 def make_memory_file(name: str) -> int:
     """Create a file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
     try:
-        create = _load_libc().memfd_create
+        create = _LIBC.memfd_create
     except AttributeError:  # the C library is as old
         raise OSError(ENOSYS, os.strerror(ENOSYS)) from None
     return _check_result(int(create(name.encode(), _MFD_CLOEXEC)))
@@ -121,8 +115,6 @@ class KillTimer:
     """
 
     def __init__(self) -> None:
-        import ctypes
-
         class SignalEvent(ctypes.Structure):  # struct sigevent is 64 bytes
             _fields_ = (
                 ("value", ctypes.c_void_p),
@@ -131,9 +123,8 @@ class KillTimer:
                 ("rest", ctypes.c_char * 48),
             )
 
-        libc = _load_libc()
         # Before glibc 2.34 (Debian 11, Ubuntu 20.04) the timer functions live in librt.
-        self._library = libc if hasattr(libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
+        self._library = _LIBC if hasattr(_LIBC, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
         self._timer = ctypes.c_void_p()
         event = SignalEvent(signum=signal.SIGKILL)
         created = self._library.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
@@ -141,8 +132,6 @@ class KillTimer:
 
     def arm(self, at: float) -> None:
         """Kill at `at`, in seconds of CLOCK_BOOTTIME; replaces what was set before."""
-        import ctypes
-
         seconds, rest = divmod(at, 1.0)
         # struct itimerspec: interval (none), then the time; both zero means disarmed.
         when = (ctypes.c_long * 4)(0, 0, int(seconds), int(rest * 1e9))
@@ -155,7 +144,7 @@ class KillTimer:
 # --- /proc ---
 
 
-class ProcessStat(Struct, frozen=True):
+class ProcessStat(PlainValue):
     """Fields of /proc/<pid>/stat, see proc(5). `arguments`: the memory from where to where its command line is.
 
     `cpu_ticks`: used by all of its threads.
@@ -422,16 +411,12 @@ def reset_policy() -> None:
 
 def read_policy() -> int:
     """Return the mode of this thread's policy. Raises OSError."""
-    import ctypes
-
     mode = ctypes.c_int()
     _call_policy(0, ctypes.byref(mode), None, 0, 0, 0)
     return mode.value
 
 
 def _set_policy(mode: int, nodes: Collection[int]) -> None:
-    import ctypes
-
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
     mask = (ctypes.c_ulong * (_NODES_MAX // width))()
     for node in nodes:

@@ -63,9 +63,9 @@ def _find_problem() -> tuple[str, str] | None:
 def _refuse(number: int, sentence: str, hint: str) -> None:
     # Its own directory, which Python has put there, contains names that are no top-level modules.
     sys.path[0 : not getattr(sys.flags, "safe_path", False)] = [ROOT_DIRECTORY]
-    from launcher.supervisor.channel import Channel
+    from launcher.supervisor.fork_server.json_channel import JsonChannel
 
-    Channel.open(number).send(["refused", sentence, hint])
+    JsonChannel.open(number).send(["refused", sentence, hint])
 
 
 if __name__ == "__main__":

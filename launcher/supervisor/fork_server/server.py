@@ -31,10 +31,10 @@ from _signal import (  # type: ignore[import-not-found]
 )
 from errno import EAGAIN
 
-from launcher.supervisor.channel import Channel
 from launcher.supervisor.fork_server import linux
 from launcher.supervisor.fork_server.fork_safety import PreloadError
 from launcher.supervisor.fork_server.importing import import_all
+from launcher.supervisor.fork_server.json_channel import JsonChannel
 from launcher.supervisor.fork_server.worker import StartupSnapshot, become_worker, wait_for_order, wait_for_spec
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # and stay so
 def serve(number: int, launch_mode: str, argument_count: int) -> None:
     """Serve over the descriptor `number`. Returns in a worker that is to run its script, and only there."""
     os.set_inheritable(number, False)
-    channel = Channel.open(number)
+    channel = JsonChannel.open(number)
     head = len(sys.orig_argv) - argument_count
     image = StartupSnapshot(launch_mode=launch_mode, arguments=sys.orig_argv[head:], environment=dict(os.environ))
     (_, modules, supervisor_pid, _), _ = wait_for_order(channel)
@@ -100,7 +100,7 @@ def _reset_signals() -> tuple[dict[int, Any], set[int]]:
     return handlers, mask
 
 
-def _serve_forks(channel: Channel) -> tuple[Channel, int]:
+def _serve_forks(channel: JsonChannel) -> tuple[JsonChannel, int]:
     """Fork for every order, until the supervisor's end closes. Returns in a worker: its channel, its parent's pid."""
     own_pid = os.getpid()
     while True:
@@ -125,7 +125,7 @@ def _serve_forks(channel: Channel) -> tuple[Channel, int]:
         os.waitpid(pid, 0)
 
 
-def _fork_each(ends: list[int]) -> tuple[Channel, int]:
+def _fork_each(ends: list[int]) -> tuple[JsonChannel, int]:
     """Run as the intermediate process: fork a worker for each end, and exit. Returns in the workers."""
     go_between = os.getpid()
     for place, end in enumerate(ends):
@@ -137,7 +137,7 @@ def _fork_each(ends: list[int]) -> tuple[Channel, int]:
         if pid == 0:
             for other in ends[place + 1 :]:
                 os.close(other)
-            return Channel.open(end), go_between
+            return JsonChannel.open(end), go_between
         os.close(end)
     os._exit(0)
 
@@ -145,7 +145,7 @@ def _fork_each(ends: list[int]) -> tuple[Channel, int]:
 def _report_failure(ends: list[int], error: OSError) -> None:
     number = error.errno or EAGAIN
     for end in ends:
-        channel = Channel.open(end)
+        channel = JsonChannel.open(end)
         channel.send(["failed", f"cannot fork a worker: {os.strerror(number)}", number])
         channel.close()
 

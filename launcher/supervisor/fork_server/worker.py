@@ -18,11 +18,12 @@ import time
 from _signal import SIG_SETMASK, SIGKILL, pthread_sigmask, signal  # type: ignore[import-not-found]
 from errno import EINVAL
 
-from launcher.supervisor.channel import Channel
 from launcher.supervisor.fork_server import linux
+from launcher.supervisor.fork_server.json_channel import JsonChannel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 _ADOPTION_INTERVAL_S = 0.0005
@@ -39,7 +40,7 @@ class StartupSnapshot:
         self.environment = environment
 
 
-def wait_for_spec(channel: Channel, intermediate_pid: int, supervisor_pid: int) -> tuple[list[Any], list[int]]:
+def wait_for_spec(channel: JsonChannel, intermediate_pid: int, supervisor_pid: int) -> tuple[Sequence[Any], list[int]]:
     """Wait for the worker's spec; return it and its descriptors. Exits if the supervisor closes the connection."""
     os.setsid()
     while os.getppid() == intermediate_pid:  # it still forks the others
@@ -59,7 +60,7 @@ def wait_for_spec(channel: Channel, intermediate_pid: int, supervisor_pid: int) 
         os._exit(127)
 
 
-def wait_for_order(channel: Channel) -> tuple[list[Any], list[int]]:
+def wait_for_order(channel: JsonChannel) -> tuple[Sequence[Any], list[int]]:
     """Wait for a message of the supervisor; return it and its descriptors. Exits once the other end is closed."""
     order = next(channel.receive(wait=True), None)
     if order is None:
@@ -68,9 +69,9 @@ def wait_for_order(channel: Channel) -> tuple[list[Any], list[int]]:
 
 
 def become_worker(
-    channel: Channel,
+    channel: JsonChannel,
     startup: StartupSnapshot,
-    spec: list[Any],
+    spec: Sequence[Any],
     descriptors: list[int],
     *,
     signals: tuple[dict[int, Any], set[int]],

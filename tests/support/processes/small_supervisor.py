@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.hardware.linux import kernel
-from launcher.supervisor.channel import Channel
 from launcher.supervisor.fork_server import fork_server
+from launcher.supervisor.fork_server.json_channel import JsonChannel
 from launcher.supervisor.messages import WorkerSpec, encode_spec
 from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, kill_family
 
@@ -32,12 +32,12 @@ class _Supervisor:
 
     def __init__(self) -> None:
         kernel.become_subreaper()
-        self._wires: list[Channel] = []
+        self._wires: list[JsonChannel] = []
         self._heard: dict[int, list[Any]] = {}
 
     def _new_wire(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair()
-        self._wires.append(Channel(ours))
+        self._wires.append(JsonChannel(ours))
         return len(self._wires) - 1, theirs
 
     def _execute(self, argv: list[str], env: dict[str, str | None], **options: Any) -> int:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from launcher import cli
 from launcher.config.config import Config
@@ -106,8 +105,8 @@ def test_a_fork_server_of_torch_with_a_worker_count_needs_no_detection() -> None
     early = predict_slots(config, {})
     assert len(early) == 4
     known = make_fork_server_spec(config, slots(4), {})
-    assert make_fork_server_spec(config, early, {}) == replace(
-        known, env={name: value for name, value in known.env.items() if name != "LAUNCHER_WORKER_DEVICES"}
+    assert make_fork_server_spec(config, early, {}) == known.replace(
+        env={name: value for name, value in known.env.items() if name != "LAUNCHER_WORKER_DEVICES"}
     )
 
 

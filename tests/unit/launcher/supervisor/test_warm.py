@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from launcher.supervisor import warm
-from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import Worker
+from launcher.supervisor.fork_server.json_channel import JsonChannel
 from launcher.supervisor.warm import SpawnContext, WarmFork
 
 
@@ -41,7 +41,7 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
     )
     newborn.assign = lambda worker: workers.update({pid: newborn})  # type: ignore[method-assign]
     newborn.was_swept = True
-    teller = Channel(theirs)
+    teller = JsonChannel(theirs)
     teller.send(("born", pid))
     teller.flush()
     newborn.receive(pid if is_reaped else 0)

@@ -25,13 +25,13 @@ class _Library:
 @pytest.mark.parametrize("number", [0, EINVAL], ids=["with Yama", "without"])
 def test_the_tracer_is_named_where_the_kernel_knows_the_call(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     library = _Library(number)
-    monkeypatch.setattr(kernel, "_library", library)
+    monkeypatch.setattr(kernel, "_LIBC", library)
     kernel.allow_tracing_by(4711)
     assert library.calls == [(0x59616D61, 4711, 0, 0, 0)]  # "Yama", include/uapi/linux/prctl.h
 
 
 def test_another_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_library", _Library(EPERM))
+    monkeypatch.setattr(kernel, "_LIBC", _Library(EPERM))
     with pytest.raises(PermissionError):
         kernel.allow_tracing_by(4711)
 
