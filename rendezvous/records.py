@@ -9,8 +9,6 @@ an age. The few clock times in histories and verdicts are for people, and nothin
 again under the same run id finds nothing that the last one left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 

@@ -4,8 +4,6 @@ The agreement reads neither. Both come back from the store, so they are validate
 program may have written them. An invalid text is refused in a sentence, and never stops a job.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 
