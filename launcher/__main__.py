@@ -6,9 +6,7 @@ Python has put the current directory first; `cli` imports nothing that a file th
 
 from __future__ import annotations
 
-import sys
-
-from launcher.cli import main
+from launcher.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -1,8 +1,7 @@
 """What `meshrun` does with a command line that runs something.
 
 `cli` hands over to this module once no file of the user's can be imported in place of another, so it imports at its
-top. The order is the one that starts the first worker soonest: words, checks, the supervisor's fork while this process
-is small, then the agent.
+top. The order is the one that starts the first worker soonest: words, checks, the supervisor's start, then the agent.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from launcher.observe.metrics.exporter import MetricsExporter
 
 
-def run(args: ParsedArgs) -> int:
-    """Run the job on this node and return the exit code."""
+def run(args: ParsedArgs, supervisor: Supervisor) -> int:
+    """Run the job on this node and return the exit code. `supervisor`: forked, and not started yet."""
     config = _resolve(args, os.environ)
     begin_stamps(config.log_times, config.node_name or os.uname().nodename)
     files.check(config)
@@ -48,7 +47,7 @@ def run(args: ParsedArgs) -> int:
     try:
         shared_page = make()
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
-        supervisor = Supervisor.fork(keep, startup.node_lock.group if startup else "")
+        supervisor.start(keep, startup.node_lock.group if startup else "")
         if startup is not None:
             from launcher.agent.startup.startup import raise_descriptor_limit
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 import os
 import select
-import signal
-import socket
 import time
-from collections.abc import Collection, Sequence
-from typing import NoReturn
+from _socket import socketpair
+from collections.abc import Sequence
 
+from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
+from launcher.supervisor.keeper import run as run_keeper
 from launcher.supervisor.messages import (
     REPORTS,
     STUCK_LIMIT_S,
@@ -38,6 +38,14 @@ from launcher.supervisor.messages import (
     encode_spec,
 )
 from rendezvous.errors import EXIT_BUG
+
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
+if TYPE_CHECKING:
+    import signal
+    from _socket import socket
+    from typing import NoReturn
+else:
+    import _signal as signal  # without enum
 
 # A supervisor that accepts no order for this long is stopped or stuck; waiting longer would freeze the agent with it.
 ORDER_LIMIT_S = 30.0
@@ -59,6 +67,7 @@ class Supervisor:
         self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the supervisor has
         self._loss_reason: str | None = None  # why we gave the supervisor up, if we did
         self._is_over = False  # closed by us, or its loss was reported
+        self._is_closed = False
         self._watchdog_deadline = math.inf
         self._rounds: set[int] = set()  # started and not reported as swept
         self._spared_pids: set[int] = set()  # fork server and standby workers, which a sweep spares
@@ -66,19 +75,19 @@ class Supervisor:
         """When to call read_reports() at the latest: by then the supervisor has reported the watchdog's expiry."""
 
     @classmethod
-    def fork(cls, keep: Collection[int] = (), group: str = "") -> Supervisor:
-        """Fork the keeper, which forks the supervisor. Raises TemporaryError.
+    def fork(cls) -> Supervisor:
+        """Fork the keeper, which waits for `start`. Raises TemporaryError.
 
-        Call it early, with one thread and little imported, and from the thread that lives longest. Descriptors other
-        than 0, 1, 2, the socket and those to `keep` are closed in both, so workers never see them. The kept ones, under
-        the same numbers, live until no process of any worker is left. `group`: a control group for both and all that
-        they start.
+        Call it early: what is imported by then is in the memory of keeper and supervisor too, and from the thread that
+        lives longest. Descriptors other than 0, 1, 2 and the socket are closed there, so workers never see them.
         """
         open_standard_streams()
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        ours, theirs = socket.socketpair()
+        ours, theirs = socketpair()
         agent_pid = os.getpid()
+        found = kernel.read_stat(agent_pid)  # here, since a page that one of the two changes exists once more
+        arguments = found.arguments if found else (0, 0)
         # No signal may reach the two before they have set up theirs; they keep most of them blocked permanently.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -89,10 +98,23 @@ class Supervisor:
                 f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
             ) from error
         if pid == 0:
-            _run_keeper(ours, theirs, keep, group, agent_pid)
+            _run_keeper(ours, theirs, agent_pid, arguments)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return cls(pid, Channel(ours))
+
+    def start(self, keep: Sequence[int] = (), group: str = "") -> None:
+        """Have the keeper fork the supervisor, once.
+
+        `keep`: descriptors that both get, and every worker, under the same numbers; they live until no process of any
+        worker is left. `group`: a control group for both and all that they start.
+        """
+        ours, theirs = socketpair()
+        descriptors = (theirs.fileno(), *keep)
+        keeper, self._channel = self._channel, Channel(ours)
+        keeper.send((list(keep), group), descriptors)  # an empty socket takes it whole
+        theirs.close()
+        keeper.close()
 
     @property
     def pid(self) -> int:
@@ -183,8 +205,6 @@ class Supervisor:
             if isinstance(report, WorkersFenced | SupervisorLost) or not self._rounds:
                 self.reports_due_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
-            from launcher.hardware.linux import kernel
-
             self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
             kernel.kill_descendants(self._pid or self.keeper_pid)
         return reports
@@ -204,8 +224,6 @@ class Supervisor:
 
         For use after SupervisorLost. Returns what was still alive after `limit_s`, normally nothing.
         """
-        from launcher.hardware.linux import kernel
-
         start = time.monotonic()
         while True:
             accept_stuck = time.monotonic() - start > min(STUCK_LIMIT_S, limit_s / 2)
@@ -217,17 +235,17 @@ class Supervisor:
 
     def describe_remaining(self) -> str:
         """Describe what delays a sweep: processes that the supervisor cannot kill, or itself if it does not run."""
-        from launcher.hardware.linux import kernel
-
         children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
         return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
 
-    def close(self, limit_s: float) -> None:
-        """Let the supervisor sweep everything and exit, or kill it after `limit_s`.
+    def close(self, limit_s: float = SWEEP_LIMIT_S) -> None:
+        """Let the supervisor sweep everything and exit, or kill it after `limit_s`. Closing twice does nothing more.
 
         Its last reports are left for read_reports().
         """
-        self._is_over = True
+        if self._is_closed:
+            return
+        self._is_over = self._is_closed = True
         self._channel.finish()
         deadline = time.monotonic() + limit_s
         self._wait_for_exit(deadline)
@@ -285,8 +303,6 @@ class Supervisor:
 
         When one of them is lost the other kills the rest. If it were killed at once, and this process next, none would.
         """
-        from launcher.hardware.linux import kernel
-
         while time.monotonic() < deadline:
             self._receive()
             if self._channel.has_ended and self._has_keeper_ended():
@@ -311,9 +327,6 @@ class Supervisor:
 
 
 def _become_subreaper() -> None:
-    # The fallback for a lost supervisor. After an order, so that importing ctypes delays no worker.
-    from launcher.hardware.linux import kernel
-
     kernel.become_subreaper()
 
 
@@ -324,16 +337,12 @@ def open_standard_streams() -> None:
     os.close(descriptor)
 
 
-def _run_keeper(
-    agents_end: socket.socket, own_end: socket.socket, keep: Collection[int], group: str, agent_pid: int
-) -> NoReturn:
+def _run_keeper(agents_end: socket, own_end: socket, agent_pid: int, arguments: tuple[int, int]) -> NoReturn:
     """Run as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
     exit_code = EXIT_BUG
     try:
         agents_end.close()
-        from launcher.supervisor.keeper import run
-
-        exit_code = run(own_end, keep, group, agent_pid)
+        exit_code = run_keeper(own_end, agent_pid, arguments)
     except BaseException:
         import traceback
 

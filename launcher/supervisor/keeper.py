@@ -24,39 +24,54 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import socket
 import time
-from collections.abc import Collection
+from _socket import socket
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
 from launcher.model.errors import find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
+from launcher.supervisor.loop import SupervisorLoop
 from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME, SWEEP_INTERVAL_S
 from rendezvous.errors import EXIT_TEMPORARY
+
+TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # without enum
 
 # Without its agent a supervisor ends within milliseconds, or when processes that hang in a driver no longer count.
 SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0
 
 
 # docs/internals/decisions/0045-keeper-between-agent-and-supervisor.md
-def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -> int:
-    """Fork the supervisor, then kill what it leaves; return how the supervisor ended, as an exit code.
+def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
+    """Wait for the agent's order, fork the supervisor, then kill what it leaves.
 
-    That is 128 + N for signal N. In the supervisor this returns 0 at its end.
+    `end`: of a socket through which that order comes: the descriptors to keep, with a socket for the supervisor before
+    them, and a control group. Returns how the supervisor ended, as an exit code, which is 128 + N for signal N; 0 if
+    the agent has ended or given up before. In the supervisor this returns 0 at its end.
     """
     os.setsid()
+    set_title(KEEPER_NAME, agent_pid, arguments)
+    gc.freeze()  # pages shared with the agent stay shared: the garbage collector skips them
+    channel = Channel(end, blocks=True)
+    order = next(channel.receive(wait=True), None)
+    channel.close()
+    if order is None:
+        return 0
+    (keep, group), descriptors = order
     own_pid, attempt = os.getpid(), "the supervisor cannot work here"
+    end = socket(fileno=place_descriptors(descriptors, keep))
     try:
         close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
-        set_title(KEEPER_NAME, agent_pid)
         if group:
             _join_control_group(group)  # if that is refused all stay outside
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
-        gc.freeze()  # pages shared with the agent stay shared: the garbage collector skips them
         attempt = "cannot fork the supervisor"
         supervisor_pid = os.fork()
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
@@ -65,7 +80,8 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
         Channel(end).send(("SupervisorLost", sentence, EXIT_TEMPORARY))
         return EXIT_TEMPORARY
     if supervisor_pid == 0:
-        _supervise(end, keep, own_pid, agent_pid)
+        set_title(SUPERVISOR_NAME, agent_pid, arguments)
+        _supervise(end, keep, own_pid)
         return 0
     end.close()
     exit_code = _wait_for_supervisor(supervisor_pid, agent_pid)
@@ -76,18 +92,30 @@ def run(end: socket.socket, keep: Collection[int], group: str, agent_pid: int) -
     return exit_code
 
 
-def _supervise(end: socket.socket, keep: Collection[int], keeper_pid: int, agent_pid: int) -> None:
+def place_descriptors(found: list[int], numbers: Sequence[int]) -> int:
+    """Give all of the descriptors but the first these numbers; return the first's, which is none of them.
+
+    Descriptors that come through a socket get the lowest free numbers. Workers find theirs by the agent's.
+    """
+    for index, number in enumerate(numbers, 1):
+        if number in found and found.index(number) != index:
+            found[found.index(number)] = os.dup(number)  # another one has that number
+        if found[index] != number:
+            os.dup2(found[index], number, inheritable=False)
+            os.close(found[index])
+            found[index] = number
+    return found[0]
+
+
+def _supervise(end: socket, keep: Collection[int], keeper_pid: int) -> None:
     """Run as the supervisor until agent or keeper or the agent's end of the socket has ended, and no process is left.
 
     No descriptor is open but the standard streams, `end` and those to `keep`.
     """
-    from launcher.supervisor.loop import SupervisorLoop
-
     os.setsid()
     try:
         for descriptor in keep:
             os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
-        set_title(SUPERVISOR_NAME, agent_pid)
         kernel.become_subreaper()
         # If the keeper dies while we are stopped, wake up and kill the workers.
         kernel.signal_on_parent_death(signal.SIGCONT)
@@ -131,21 +159,15 @@ def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
         signal.sigtimedwait(wakes, SWEEP_INTERVAL_S)
 
 
-def set_title(name: str, agent_pid: int) -> None:
+def set_title(name: str, agent_pid: int, arguments: tuple[int, int]) -> None:
     """Set what ps, top and pgrep show: a name of its own and, in place of the agent's command line, the agent's pid.
 
-    With the agent's, which may contain any word, `pkill -f` would hit all three at once. The line is as long as the
-    room of the old one. Where /proc/self/mem cannot be written the old one stays, under the new name.
+    With the agent's, which may contain any word, `pkill -f` would hit all three at once. `arguments`: the memory from
+    where to where the command line is; the new one is as long as that. Where /proc cannot be written the old one stays.
     """
+    start, end = arguments
+    line = f"{name} of pid {agent_pid}".encode()[: max(0, end - start - 1)]
     kernel.set_name(name)
-    found = kernel.read_stat(os.getpid())
-    start, end = found.arguments if found else (0, 0)
-    with suppress(OSError):
-        if not 0 < start < end:
-            return
-        line = f"{name} of pid {agent_pid}".encode()[: end - start - 1]
-        memory = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(memory, line.ljust(end - start, b"\0"), start)
-        finally:
-            os.close(memory)
+    if 0 < start < end:
+        with suppress(OSError):
+            kernel.write_file("/proc/self/mem", line.ljust(end - start, b"\0"), start)

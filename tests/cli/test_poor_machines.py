@@ -77,6 +77,7 @@ BEGIN = """
 import select
 from launcher.supervisor.handle import Supervisor
 supervisor = Supervisor.fork()
+supervisor.start()
 while not (reports := supervisor.read_reports()):
     select.select([supervisor], [], [], 10)
 print(reports[0].exit_code, reports[0].sentence)

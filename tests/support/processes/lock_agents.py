@@ -19,7 +19,8 @@ BEGIN_WORKER = """
 os.environ.update(place.environment)
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
 from launcher.supervisor.messages import WorkerSpec
-supervisor = Supervisor.fork((place.descriptor,), place.group)
+supervisor = Supervisor.fork()
+supervisor.start((place.descriptor,), place.group)
 supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", worker), {}, (), None, None)])
 while not (reports := supervisor.read_reports()): pass
 """

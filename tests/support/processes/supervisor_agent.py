@@ -26,14 +26,13 @@ os.close(null)
 from launcher.supervisor.handle import Supervisor  # noqa: E402
 from launcher.supervisor.messages import SupervisorLost  # noqa: E402
 
-supervisor = Supervisor.fork(keep=KEEP)
+supervisor = Supervisor.fork()
+supervisor.start(KEEP)
 
 import json  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
 import time  # noqa: E402
-
-from msgspec.structs import astuple  # noqa: E402
 
 from launcher.supervisor.messages import ForkServerSpec, WorkerSpec  # noqa: E402
 
@@ -99,4 +98,4 @@ while True:
                 poll.unregister(supervisor)
                 if CLEARS:
                     supervisor.kill_orphans(20)
-            say(type(report).__name__, *astuple(report))
+            say(type(report).__name__, *report.as_tuple())
