@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rendezvous import events
 from rendezvous.driver.store_health import StoreHealthLog
@@ -23,6 +23,7 @@ from rendezvous.stores.contract import Store, Watch
 if TYPE_CHECKING:
     from rendezvous.driver.worker_pool import WorkerPool
     from rendezvous.peers.connections import PeerConnections
+    from rendezvous.stores.memory.store import MemoryStore
 
 Planner = Callable[[MakePlan], PlanReady | PlanRefused]
 
@@ -34,7 +35,7 @@ then delays none of the others."""
 class Driver:
     """Runs one machine. `clock`: seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has work.
 
-    `is_local`: the store is in this process, so requests are made at once and in the caller's thread.
+    `is_local`: the store is a MemoryStore without a thread: what it has to do is done in the caller's.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Driver:
         self._presence = presence
         self._inbox: deque[tuple[Event, _Subscription | None]] = deque()
         self._watches: dict[str, _Subscription] = {}
-        self._is_local = is_local
+        self._local_store = cast("MemoryStore", store) if is_local else None
         if not is_local:
             from rendezvous.driver.worker_pool import WorkerPool  # a local store needs only the caller's thread
 
@@ -93,6 +94,9 @@ class Driver:
         while True:
             if self._failure is not None:
                 raise self._failure
+            if self._local_store is not None:
+                self._local_store.expire()
+                self._local_store.deliver()
             inbox = self._take_inbox()
             now = self._clock()  # after the events: none is handled with a time before a freeze that it followed
             for_agent += self._report_store_health(now)
@@ -112,7 +116,7 @@ class Driver:
             self._presence.close()
         subscriptions = list(self._watches.values())
         self._watches.clear()
-        if self._is_local:
+        if self._local_store is not None:
             _cancel(subscriptions)
             self._store.close()
             return
@@ -127,7 +131,7 @@ class Driver:
 
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        if outcomes and not self._is_local:
+        if outcomes and self._local_store is None:
             self.store_latency_s = outcomes[-1][2]
         sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
         return [events.Log(sentence, is_remark=True) for sentence in sentences if sentence]
@@ -180,7 +184,7 @@ class Driver:
         subscription = self._watches.pop(key, None)
         if subscription is not None:
             subscription.is_cancelled = True
-            if self._is_local:
+            if self._local_store is not None:
                 subscription.cancel()
             else:
                 self._run_in_pool(self._request_pool, subscription.cancel)
@@ -188,16 +192,17 @@ class Driver:
     def _deliver(self, event: Event, subscription: _Subscription) -> None:
         if not subscription.is_cancelled:
             self._inbox.append((event, subscription))
-            self._wake()
+            if self._local_store is None:
+                self._wake()
 
     def _plan(self, request: MakePlan) -> None:
-        if self._is_local:
+        if self._local_store is not None:
             self._inbox.append((self._planner(request), None))
         else:  # a large plan may take longer than a lease
             self._run_in_pool(self._request_pool, lambda: self.submit(self._planner(request)))
 
     def _request(self, store_request: StoreRequest) -> None:
-        if self._is_local:
+        if self._local_store is not None:
             self._inbox.append((self._execute(store_request), None))
             return
         pool = self._renewal_pool if isinstance(store_request.request, events.KeepAlive) else self._request_pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock
 from collections.abc import Callable
 
 from rendezvous.errors import StoreError
@@ -25,7 +25,7 @@ class CallbackWatch(Watch):
         self._on_batch = on_batch
         self._on_lost = on_lost
         self._drop = drop
-        self._running = threading.RLock()  # held while a callback runs
+        self._running = RLock()  # held while a callback runs
 
     def cancel(self) -> None:
         self.has_ended = True
@@ -58,5 +58,7 @@ class CallbackWatch(Watch):
 
 def print_traceback(error: Exception) -> None:
     """Print an exception as Python does when it ends a thread."""
+    import threading
+
     thread = threading.current_thread()
     threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))

@@ -13,10 +13,11 @@ Deliberately absent: persistence, reads of old revisions, access control. The st
 from __future__ import annotations
 
 import math
-import threading
 import time
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rendezvous.errors import Compacted, StoreError
 from rendezvous.stores.callbacks import STILL_RUNNING
@@ -40,6 +41,9 @@ from rendezvous.stores.contract import (
 )
 from rendezvous.stores.memory.keyspace import ENTRY_BYTES, Keyspace, LeaseTable, StoredLease
 from rendezvous.stores.memory.watch import MemoryWatch, WatchHub
+
+if TYPE_CHECKING:
+    import threading
 
 HISTORY_REVISIONS = 10_000  # how far a reader may fall behind: minutes of a large job, some 10 MB of its small records
 
@@ -65,10 +69,15 @@ class MemoryStore(Store):
         self._clock = clock
         self._threaded = threaded
 
-        self._changed = threading.Condition(threading.Lock())  # guards everything below
+        self._lock = allocate_lock()  # guards everything below
+        self._changed: threading.Condition | None = None  # for the thread
+        if threaded:
+            import threading  # 1 ms, which the agent of one machine need not pay
+
+            self._changed = threading.Condition(self._lock)
         self._leases = LeaseTable(first_lease)
         self._keyspace = Keyspace(self._leases, history_revisions, first_revision, quota_bytes)
-        self._hub = WatchHub(self._changed)
+        self._hub = WatchHub(self._lock)
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -109,12 +118,12 @@ class MemoryStore(Store):
     @property
     def revision(self) -> int:
         """The revision of the last write."""
-        with self._changed:
+        with self._lock:
             return self._keyspace.revision
 
     def measure_size(self) -> int:
         """Return the approximate size of the keys and their values, in bytes."""
-        with self._changed:
+        with self._lock:
             return self._keyspace.measure_size()
 
     def compact(self, revision: int) -> None:
@@ -189,14 +198,15 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         """Cancel the watches and end the thread; waits for a running callback as `Watch.cancel` does."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             watches = self._hub.clear()
-            self._changed.notify_all()
+            if self._changed is not None:
+                self._changed.notify_all()
             thread = self._thread
         for watch in watches:
             watch.cancel()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident != get_ident():
             thread.join(CALLBACK_LIMIT_S)
             if thread.is_alive():
                 raise StoreError(STILL_RUNNING.format(CALLBACK_LIMIT_S))
@@ -205,18 +215,18 @@ class MemoryStore(Store):
 
     def find_next_deadline(self) -> float | None:
         """Return when, by the store's clock, the next lease is due; None if none ever is."""
-        with self._changed:
+        with self._lock:
             deadline = self._leases.find_next_deadline()
             return deadline if deadline < math.inf else None
 
     def expire(self) -> int:
         """End each lease that is due by the clock, oldest deadline first, in its own revision; return how many."""
-        with self._changed:
+        with self._lock:
             return self._expire()
 
     def renew_leases(self) -> None:
         """Restart the TTL of every lease: a store that was frozen cannot know which clients tried to renew."""
-        with self._changed:
+        with self._lock:
             self._leases.renew_all(self._clock())
 
     def deliver(self) -> int:
@@ -225,14 +235,14 @@ class MemoryStore(Store):
         Callbacks that they cause wait for the next call. An exception of a callback is raised; the rest stay pending.
         """
         assert not self._threaded, "the store's own thread delivers"
-        with self._changed:
+        with self._lock:
             pending = self._hub.pending
         return sum(self._hub.deliver_one(report=False) for _ in range(pending))
 
     @contextmanager
     def _open(self) -> Iterator[None]:
         """Hold the lock. Raises StoreError if the store is closed."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise StoreError("the store is closed")
             yield
@@ -263,22 +273,28 @@ class MemoryStore(Store):
 
     def _wake_thread(self) -> None:
         """Have the thread check again, starting it if needed."""
+        if self._changed is None:
+            return
         if self._thread is not None:
             self._changed.notify_all()
-        elif self._threaded:
-            thread = threading.Thread(target=self._run, name="memory store", daemon=True)
-            thread.start()  # raises where the machine has no more
-            self._thread = thread
+            return
+        import threading
 
-    def _run(self) -> None:
+        thread = threading.Thread(target=self._run, args=(self._changed,), name="memory store", daemon=True)
+        thread.start()  # raises where the machine has no more
+        self._thread = thread
+
+    def _run(self, changed: threading.Condition) -> None:
+        from threading import TIMEOUT_MAX
+
         while True:
-            with self._changed:
+            with changed:
                 while not self._is_closed:
                     self._expire()
                     if self._hub.pending:
                         break
                     sleep_s = self._leases.nothing_due_before - self._clock()
-                    self._changed.wait(min(sleep_s, threading.TIMEOUT_MAX) if sleep_s < math.inf else None)
+                    changed.wait(min(sleep_s, TIMEOUT_MAX) if sleep_s < math.inf else None)
                 else:
                     return
             self._hub.deliver_one(report=True)

@@ -10,7 +10,7 @@ Callbacks run one after the other, outside the lock, in the order of changes, an
 from __future__ import annotations
 
 import itertools
-import threading
+from _thread import LockType
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ class MemoryWatch(CallbackWatch):
 class WatchHub:
     """All watches of one store and their pending callbacks. `lock` is the store's."""
 
-    def __init__(self, lock: threading.Condition) -> None:
+    def __init__(self, lock: LockType) -> None:
         self.numbers = itertools.count()
         self._lock = lock
         self._groups: dict[_Group, dict[MemoryWatch, None]] = {}

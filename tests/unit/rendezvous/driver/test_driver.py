@@ -121,7 +121,7 @@ class Bench:
 
 @contextmanager
 def driven(*actions: Action, store: MemoryStore | None = None, is_local: bool = False) -> Iterator[Bench]:
-    bench = Bench(actions, store or MemoryStore(), is_local)
+    bench = Bench(actions, store or MemoryStore(threaded=not is_local), is_local)
     try:
         yield bench
     finally:
@@ -258,7 +258,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
-    store = MemoryStore()
+    store = MemoryStore(threaded=not is_local)
     store.lease_grant(60.0, id=7)
     with driven(StoreRequest(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
         bench.begin()
@@ -267,7 +267,7 @@ def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
 
 
 def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:
-    with driven(StartWatch("d/", 1), is_local=True) as bench:
+    with driven(StartWatch("d/", 1)) as bench:
         bench.begin()
         bench.woken.clear()
         bench.store.put("d/a", b"1")
@@ -276,8 +276,21 @@ def test_a_watch_brings_its_events_and_wakes_the_caller() -> None:
         assert [event.key for event in bench.script.events if isinstance(event, WatchUpdate)] == ["d/"]
 
 
+def test_a_store_of_this_process_delivers_and_ends_leases_without_a_thread() -> None:
+    store = MemoryStore(threaded=False, clock=lambda: bench.now)
+    with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
+        store.put("d/a", b"1", lease=store.lease_grant(60.0).id)
+        bench.begin()
+        bench.driver.run()
+        bench.now = 61.0
+        bench.driver.run()
+        changes = [event.batch.events for event in bench.script.events if isinstance(event, WatchUpdate)]
+        assert [[change.item.value for change in batch] for batch in changes] == [[b"1"], [b""]]
+        assert "memory store" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
-    store = MemoryStore()
+    store = MemoryStore(threaded=False)
     store.put("d/a", b"1")
     store.put("d/a", b"2")
     store.compact(3)
