@@ -181,8 +181,9 @@ def _make_inquiries(
     host: str,
     observer: Observer,
     poll: select.poll,
+    listener: int | None,
 ) -> Inquiries:
-    """Build what answers for this node's workers, once there are some."""
+    """Build what answers for this node's workers."""
     from launcher.agent.diagnosis.inquiries import Inquiries
 
     def make_examination() -> Examination:
@@ -202,7 +203,7 @@ def _make_inquiries(
     def identify() -> dict[str, str]:
         return {"run_id": layout.run_id, "node": host, "job": driver.machine.state.membership.joined_root}
 
-    return Inquiries(poll, make_examination, driver.submit, identify, observer.answer, observer.bridge)
+    return Inquiries(poll, make_examination, driver.submit, identify, observer.answer, observer.bridge, listener)
 
 
 def _watch_progress(
@@ -252,6 +253,6 @@ def _join_alone(
         sizer=planner.compute_size,
         rng=draw_random,
     )
-    store = MemoryStore(clock=read_clock)
+    store = MemoryStore(clock=read_clock, threaded=False)
     driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, is_local=True)
     return NodeMembership(driver, settings.call_limit_s)

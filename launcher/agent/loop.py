@@ -12,7 +12,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from _socket import socket
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_cod
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
+from launcher.observe.local_listener import open_listener
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
@@ -41,6 +43,7 @@ from launcher.supervisor.messages import (
     SpawnFailed,
     SupervisorLost,
     WorkersFenced,
+    WorkerSpec,
 )
 from rendezvous import events
 from rendezvous.errors import EXIT_USAGE, RecordError
@@ -82,7 +85,7 @@ class Agent(Struct, kw_only=True, eq=False):
     observer: Observer
     round_log: RoundLog
     failures: Failures
-    make_inquiries: Callable[[select.poll], Inquiries]
+    make_inquiries: Callable[[select.poll, int | None], Inquiries]
     make_progress: Callable[[NodeAssignment, float], NodeProgress] | None = None
     progress: NodeProgress | None = None
     on_hang: str = "report"
@@ -94,10 +97,15 @@ class Agent(Struct, kw_only=True, eq=False):
     _loss_reason: str = ""  # why the supervisor was lost
     _fork_server_error: UsageError | None = None  # why there is no fork server
     _stuck_at: float = math.inf  # when a sweep has taken so long that its delay is logged
-    _inquiries: Inquiries | None = None  # from the first round on
+    _listener: socket | None = None  # until `_inquiries` has it
+    _inquiries: Inquiries | None = None
+    """Made with the first question, or what else it is needed for."""
+    _specs: Sequence[WorkerSpec] = ()  # of the round
+    _exit_codes: dict[int, int] = field(default_factory=dict)  # in the round, by local rank
     _has_asked: bool = False  # SIGQUIT has come once
     _is_explained: bool = False  # what the round's workers wait for is known
     _progress_at: float = math.inf  # when the round's `progress` is made
+    _watch_kernel_at: float = math.inf  # once the first workers have been started
     _stop_reason: str = ""  # of a round whose workers save
     _untold_silence: str = ""  # of this node; said once all are silent: one that waits for a save of another is well
     _poll: select.poll = field(default_factory=select.poll)
@@ -108,6 +116,9 @@ class Agent(Struct, kw_only=True, eq=False):
             log(remark)
         self._poll.register(self.wakeup, select.POLLIN)
         self._poll.register(self.supervisor, select.POLLIN)
+        self._listener = open_listener()
+        if self._listener is not None:
+            self._poll.register(self._listener, select.POLLIN)
         self.worker_channel.register(self._poll)
         self._submit(events.Start(time.time() - read_clock()))
         try:
@@ -120,6 +131,8 @@ class Agent(Struct, kw_only=True, eq=False):
             self.observer.finish()
             if self._inquiries is not None:
                 self._inquiries.close()
+            elif self._listener is not None:
+                self._listener.close()
             self.membership.close()
             if self.pump is not None:
                 self.pump.close()
@@ -135,6 +148,7 @@ class Agent(Struct, kw_only=True, eq=False):
             mind_at,
             self.round_log.running_wake_at,
             self._stuck_at,
+            self._watch_kernel_at,
             self.termination.wake_at,
             self.supervisor.reports_due_at,
         )
@@ -143,7 +157,9 @@ class Agent(Struct, kw_only=True, eq=False):
         wake_at = min(wake_at, self.observer.wake_at)
         if self._inquiries is not None:
             wake_at = min(wake_at, self._inquiries.wake_at)
-        self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
+        ready = self._poll.poll(math.ceil(min(max(0.0, wake_at - read_clock()), POLL_LIMIT_S) * 1000))
+        if self._listener is not None and any(number == self._listener.fileno() for number, _ in ready):
+            self._get_inquiries()
 
     def _run_once(self) -> None:
         """Handle everything that has happened since the last time."""
@@ -173,10 +189,12 @@ class Agent(Struct, kw_only=True, eq=False):
                 f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
                 f"{self.supervisor.describe_remaining()}"
             )
-        if read_clock() >= self.observer.history.wake_at:  # who waits for others may be asked, too
-            self._get_inquiries()
+        if read_clock() >= self._watch_kernel_at:
+            self._watch_kernel_at = math.inf
             self.failures.watch_kernel()
         self.observer.advance(read_clock())
+        if self._inquiries is None and self.observer.has_bridge:
+            self._get_inquiries()
         if self._inquiries is not None:
             for conclusion in self._inquiries.advance(read_clock()):
                 self._take_conclusion(conclusion)
@@ -231,6 +249,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
         self.worker_channel.begin(len(share.ranks), read_clock())
         self.progress, self._progress_at = None, read_clock() + PROGRESS_DELAY_S
+        self._watch_kernel_at = self._progress_at
         self._untold_silence = ""
         if self.pump is not None:
             self.pump.reset_counts()
@@ -240,8 +259,9 @@ class Agent(Struct, kw_only=True, eq=False):
             self.fork_server.expect_workers(read_clock())
         self._is_explained, self._stop_reason = False, ""
         self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
-        targets = self.spec_builder.make_targets(share, specs)
-        self._get_inquiries().begin(start.round, self.spec_builder.make_worker_mesh(share), targets)
+        self._specs, self._exit_codes = specs, {}
+        if self._inquiries is not None:
+            self._begin_inquiries(self._inquiries, start.round, share)
 
     def _submit(self, event: events.Event) -> None:
         self.membership.driver.submit(event)
@@ -249,8 +269,19 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _get_inquiries(self) -> Inquiries:
         if self._inquiries is None:
-            self._inquiries = self.make_inquiries(self._poll)
+            listener, self._listener = self._listener, None
+            self._inquiries = self.make_inquiries(self._poll, None if listener is None else listener.detach())
+            if self._round is not None and self._assignment is not None:
+                self._begin_inquiries(self._inquiries, self._round.round, self._assignment)
+                for local_rank, pid in self.worker_channel.list_started().items():
+                    self._inquiries.add_worker(local_rank, pid)
+                for local_rank, exit_code in self._exit_codes.items():
+                    self._inquiries.end_worker(local_rank, exit_code)
         return self._inquiries
+
+    def _begin_inquiries(self, inquiries: Inquiries, round: int, share: NodeAssignment) -> None:
+        targets = self.spec_builder.make_targets(share, self._specs)
+        inquiries.begin(round, self.spec_builder.make_worker_mesh(share), targets)
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
@@ -290,7 +321,8 @@ class Agent(Struct, kw_only=True, eq=False):
         match report:
             case Spawned(_, local_rank, pid):
                 self.worker_channel.add_worker(local_rank, pid)
-                self._get_inquiries().add_worker(local_rank, pid)
+                if self._inquiries is not None:
+                    self._inquiries.add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
                 if round is not None and round.round == number and local_rank in round.live:
                     self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
@@ -335,10 +367,11 @@ class Agent(Struct, kw_only=True, eq=False):
                 is_leaving=self.termination.signum is not None,
             )
         may_be_victim = origin != "own" and not self._is_explained and self._has_survivors(round, local_rank)
+        self._exit_codes[local_rank] = exit_code
         if self._inquiries is not None:
             self._inquiries.end_worker(local_rank, exit_code)
-            if may_be_victim and not round.failures:
-                self._inquiries.examination.ask("failure", read_clock())
+        if may_be_victim and not round.failures:
+            self._get_inquiries().examination.ask("failure", read_clock())
         if exit_code == 0 and self._assignment is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
             self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())

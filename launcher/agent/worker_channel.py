@@ -89,6 +89,10 @@ class WorkerChannel:
         """Return the workers that live and whose start was confirmed, local rank -> pid."""
         return {rank: pid for rank, pid in self._pids.items() if rank in local_round.live}
 
+    def list_started(self) -> dict[int, int]:
+        """Return the workers of the round whose start was confirmed, ended ones too, local rank -> pid."""
+        return self._pids
+
     def add_worker(self, local_rank: int, pid: int) -> None:
         """Note that a worker runs."""
         self._pids[local_rank] = pid

@@ -29,9 +29,9 @@ from msgspec import Struct
 
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
+from launcher.observe.local_listener import SOCKET_NAME
 from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
 
-SOCKET_NAME = "meshrun.{uid}.{pid}"
 CONNECT_LIMIT_S = 2.0
 INSPECT_LIMIT_S = 5.0
 WHY_LIMIT_S = 15.0

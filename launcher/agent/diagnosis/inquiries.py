@@ -36,7 +36,7 @@ class Inquiries:
     """`poll`: the loop's. `identify`: what is said to who asks which run this is, fields of a `LocalAgent`.
 
     `inspect`: answers those who look at the run or a node (launcher/agent/inspection). `bridge`: of this agent's
-    threads, which ask as other processes do.
+    threads, which ask as other processes do. `listener`: the descriptor at which those ask, registered with `poll`.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Inquiries:
         identify: Callable[[], dict[str, str]],
         inspect: Callable[[Asker, Question, float], object],
         bridge: Bridge,
+        listener: int | None,
     ) -> None:
         self._make_examination = make_examination
         self._examination: Examination | None = None
@@ -57,10 +58,7 @@ class Inquiries:
         self._pending: dict[str, Callable[[Conclusion | None], object]] = {}
         self._round: LocalRound | None = None
         self._targets: dict[int, Target] = {}
-        try:
-            self._socket: QuestionSocket | None = QuestionSocket(poll)
-        except OSError:  # a sandbox: questions come through the store, or by SIGQUIT
-            self._socket = None
+        self._socket = None if listener is None else QuestionSocket(poll, listener)
 
     @property
     def wake_at(self) -> float:

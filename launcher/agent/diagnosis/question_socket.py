@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from launcher.observe.local_socket import SOCKET_NAME, Question, read_user
+from launcher.observe.local_socket import Question, read_user
 
 CONNECTIONS_MAX = 32
 """Further ones are closed: they may ask again."""
@@ -79,20 +79,13 @@ class Connection:
 
 
 class QuestionSocket:
-    """`poll`: the loop's. Raises OSError where there are no abstract sockets."""
+    """`poll`: the loop's, which wakes for `descriptor`, a listener that belongs to this object from now on."""
 
-    def __init__(self, poll: select.poll) -> None:
+    def __init__(self, poll: select.poll, descriptor: int) -> None:
         self._poll = poll
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        try:
-            self._listener.bind("\0" + SOCKET_NAME.format(uid=os.geteuid(), pid=os.getpid()))
-            self._listener.listen(socket.SOMAXCONN)  # who finds no place is refused at once, and does not wait
-        except OSError:
-            self._listener.close()
-            raise
+        self._listener = socket.socket(fileno=descriptor)
         self._is_listening = True
         self._connections: dict[int, Connection] = {}
-        poll.register(self._listener, select.POLLIN)
 
     def take(self) -> Iterator[tuple[Connection, Question]]:
         """Yield what has been asked; the connection is the caller's from then on."""

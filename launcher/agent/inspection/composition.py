@@ -99,7 +99,8 @@ def make_observer(
         answers = NodeAnswers(history, source, LocalState(memory.read if memory else None), log_dir, files)
         return Inspection(driver.machine, driver.submit, Reporter(wake), answers.answer)
 
-    is_wanted = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
+    is_written = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
+    is_wanted = is_written or config.serve is not None or config.request_nodes is not None
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
     def make_page(bridge: Bridge) -> LivePage:

@@ -39,8 +39,9 @@ ROUNDS_MAX = 8
 
 
 DELAY_S = 1.0
-"""From the first message until the journal is made, if nobody asks before."""
-KEPT_MAX = 10_000
+"""From the first message until a journal that is written somewhere is made, if nobody asks before."""
+KEPT_MAX = 1000
+"""Messages that are kept without a journal: then it is made, since it takes less memory than they do."""
 
 
 class History:
@@ -53,7 +54,7 @@ class History:
         self._make_journal = make_journal
         self._clock = clock
         self._is_wanted = is_wanted
-        self._kept: deque[tuple[object, float]] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[tuple[object, float]] = deque()
         self._journal: Journal | None = None
         self._is_broken = False  # whether a journal could not be made
         self._has_complained = False
@@ -73,7 +74,9 @@ class History:
         if self._is_broken:
             return
         self._kept.append((message, time.time()))
-        if self.wake_at == math.inf:
+        if len(self._kept) >= KEPT_MAX:
+            self.wake_at = self._clock()
+        elif self._is_wanted and self.wake_at == math.inf:
             self.wake_at = self._clock() + DELAY_S
 
     def open(self) -> Journal:
@@ -158,6 +161,11 @@ class Observer:
         from launcher.agent.inspection.bridge import Bridge
 
         return Bridge(self._wake)
+
+    @property
+    def has_bridge(self) -> bool:
+        """Whether threads of this agent may ask."""
+        return "bridge" in self.__dict__
 
     @property
     def wake_at(self) -> float:

@@ -81,6 +81,7 @@ class Bench:
             lambda: {"run_id": "night", "node": "h1"},
             lambda asker, question, now: self.inspected.append(question.kind),
             self.bridge,
+            None,
         )
 
     def ask(self, kind: str) -> FakeAsker:

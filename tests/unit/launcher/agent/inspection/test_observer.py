@@ -9,7 +9,7 @@ import pytest
 from launcher.agent.inspection import observer as observer_module
 from launcher.agent.inspection.bridge import PENDING_MAX, Bridge
 from launcher.agent.inspection.inspection import Inspection
-from launcher.agent.inspection.observer import DELAY_S, History, Observer
+from launcher.agent.inspection.observer import DELAY_S, KEPT_MAX, History, Observer
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import Question, QuestionSource
 
@@ -32,8 +32,8 @@ def make_history(*, is_wanted: bool) -> tuple[History, list[FakeJournal]]:
     return History(make, lambda: 5.0, is_wanted=is_wanted), made  # type: ignore[arg-type]
 
 
-def test_a_journal_is_made_a_moment_after_the_first_message_and_gets_all() -> None:
-    history, made = make_history(is_wanted=False)
+def test_a_wanted_journal_is_made_a_moment_after_the_first_message() -> None:
+    history, made = make_history(is_wanted=True)
     assert history.wake_at == float("inf")
     history.take("one")
     assert history.wake_at == 5.0 + DELAY_S
@@ -42,6 +42,16 @@ def test_a_journal_is_made_a_moment_after_the_first_message_and_gets_all() -> No
     history.take("two")
     assert made[0].taken == ["one", "two"]
     assert history.wake_at == float("inf")
+
+
+def test_another_journal_is_made_before_its_messages_are_many() -> None:
+    history, made = make_history(is_wanted=False)
+    for number in range(KEPT_MAX):
+        assert history.wake_at == float("inf")
+        history.take(number)
+    assert history.wake_at == 5.0
+    history.advance()
+    assert made[0].taken == list(range(KEPT_MAX))
 
 
 class BrokenJournal(FakeJournal):
@@ -114,7 +124,7 @@ def test_a_note_that_fails_before_the_first_message_costs_no_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(observer_module, "log", [].append)
-    history, made = make_history(is_wanted=False)
+    history, made = make_history(is_wanted=True)
     observer = Observer(history, {}, refuse_import, lambda: None, "r")
     observer.take_note("m1", '{"see":"inspect"}')
     history.take("one")
