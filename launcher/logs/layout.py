@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 
 from launcher.model.console import log
 from launcher.model.errors import UsageError, find_shortage_hint
@@ -28,8 +29,9 @@ _RECORDER_DIR_MAX = 90
 class LogLayout:
     """The directories of one job on this node: created when first requested, the topmost at once.
 
-    Without `log_dir` they lie in `meshrun_<random>` under TMPDIR. Raises UsageError if the topmost cannot be
-    created. Later failures are left to the code that opens a file there: a full disk must not prevent a round.
+    Without `log_dir` they lie in `meshrun_<random>` under TMPDIR, error files without the layout. Raises UsageError if
+    the topmost cannot be created. Later failures are left to the code that opens a file there: a full disk must not
+    prevent a round.
     """
 
     def __init__(self, *, log_dir: str | None, run_id: str) -> None:
@@ -58,6 +60,8 @@ class LogLayout:
 
     def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
         """Return the value of TORCHELASTIC_ERROR_FILE; empty, as with torchrun, when no files are kept."""
+        if self.is_temporary:  # nobody looks for a layout there, and each directory costs a start and a restart
+            return os.path.join(self.root, f"error_{round}_{local_rank}.json")
         return self._make_path(round, restart_count, str(local_rank), "error.json")
 
     def make_incident_path(self, round: int) -> str:
@@ -79,6 +83,8 @@ class LogLayout:
         It is the user's alone and a temporary one: not every log directory's file system has sockets, and its path may
         be too long.
         """
+        if self._recorder_dir is None and self.is_temporary and len(os.fsencode(self.root)) <= _RECORDER_DIR_MAX:
+            self._recorder_dir = self.root
         if self._recorder_dir is None:
             try:
                 self._recorder_dir = _make_temporary_dir(_RECORDER_DIR_MAX)
@@ -90,9 +96,11 @@ class LogLayout:
         """Remove the workers' sockets once all workers have ended."""
         if self._recorder_dir:
             with contextlib.suppress(OSError):
-                for name in os.listdir(self._recorder_dir):
-                    os.unlink(os.path.join(self._recorder_dir, name))
-                os.rmdir(self._recorder_dir)
+                for entry in os.scandir(self._recorder_dir):
+                    if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                        os.unlink(entry.path)
+                if self._recorder_dir != self.root:
+                    os.rmdir(self._recorder_dir)
 
     def _make_path(self, round: int, restart_count: int, *parts: str) -> str:
         if not self.keeps_files:
@@ -113,13 +121,17 @@ class LogLayout:
         if not self.is_temporary:
             return
         found = list(os.walk(self.root, topdown=False))
-        if any(not has_succeeded or name != "error.json" for _, _, names in found for name in names):
+        if any(not (has_succeeded and _is_error_file(name)) for _, _, names in found for name in names):
             return
         with contextlib.suppress(OSError):  # another process has put a file there meanwhile: then it is in use
             for directory, _, names in found:
                 for name in names:
                     os.unlink(os.path.join(directory, name))
                 os.rmdir(directory)
+
+
+def _is_error_file(name: str) -> bool:
+    return name.startswith("error_") and name.endswith(".json")
 
 
 def _make_job_dir(log_dir: str, run_id: str) -> str:
