@@ -98,6 +98,10 @@ class Termination:
         mode, timeout_s = self._config.notices, self._config.shutdown_timeout_s
         is_asked = self._config.origins["notices"] != "default"
         try:
+            from launcher.hardware.cloud_firmware import find_cloud
+
+            if not is_asked and not find_cloud():
+                return  # as on most machines, which then load nothing more
             from launcher.hardware.notices.node_notices import open_notices
 
             self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)

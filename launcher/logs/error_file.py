@@ -7,7 +7,6 @@ or no regular file, so everything that can be shown is used and nothing is raise
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
@@ -25,6 +24,8 @@ def read_error(path: str) -> tuple[str | None, str]:
     data = _read(path)
     if data is None:
         return None, ""
+    import json  # not on the way of a restart where no worker has written such a file
+
     text = data.decode(errors="replace")
     exception = ""
     try:
@@ -50,6 +51,8 @@ def copy_error_file(source: str, target: str, exit_code: int) -> None:
     data = _read(source)
     if data is None:
         return
+    import json
+
     try:
         content = json.loads(data)
         if exit_code and isinstance(content["message"], dict):

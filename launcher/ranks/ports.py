@@ -16,8 +16,8 @@ but does not excuse the failure: the next round would meet the same one.
 
 from __future__ import annotations
 
+import _socket  # socket, on top of it, makes enums of all constants: 2 ms before the first worker
 import os
-import socket
 import time
 from collections.abc import Iterable
 
@@ -36,21 +36,21 @@ class MasterPort:
 
     def __init__(self, user_port: int | None = None, ports: tuple[int, int] | None = None) -> None:
         self._ports = ports
-        self._socket: socket.socket | None = None
+        self._socket: _socket.socket | None = None
         self.number = 0
         """The port that this node offers for the next round, 0 if none."""
         if user_port is None:
             self._reserve(order_candidates(ports, 0))
 
     def _reserve(self, candidates: Iterable[int]) -> None:
-        family, host = (socket.AF_INET6, "::") if _has_ipv6() else (socket.AF_INET, "0.0.0.0")
+        family, host = (_socket.AF_INET6, "::") if _has_ipv6() else (_socket.AF_INET, "0.0.0.0")
         try:
             self._socket = bind_first(family, host, candidates)
         except OSError as error:
             where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
             hint = find_shortage_hint(error.errno) or ("see --worker-port-range" if where else None)
             raise TemporaryError(f"no port{where} can be had for rank 0: {error.strerror}", hint) from error
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
         self.number = self._socket.getsockname()[1]
 
     def renew(self) -> None:
@@ -95,14 +95,14 @@ def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
     return (*range(start, end), *range(first, min(start, end)))
 
 
-def bind_first(family: socket.AddressFamily, host: str, candidates: Iterable[int]) -> socket.socket:
+def bind_first(family: int, host: str, candidates: Iterable[int]) -> _socket.socket:
     """Bind the first of these ports that is free; "::" is for IPv4 as well. Raises the last port's OSError."""
     failure = OSError(0, "there is no other")
     for port in candidates:
-        held = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        held = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:
             if host == "::":
-                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                held.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
             held.bind((host, port))
         except OSError as error:
             held.close()
@@ -114,8 +114,7 @@ def bind_first(family: socket.AddressFamily, host: str, candidates: Iterable[int
 
 def _has_ipv6() -> bool:
     try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as six:
-            six.bind(("::", 0))
+        bind_first(_socket.AF_INET6, "::", (0,)).close()
     except OSError:  # a kernel without IPv6
         return False
     return True

@@ -7,15 +7,19 @@ that is read only where the kernel does not answer the request itself.
 
 from __future__ import annotations
 
+import _socket  # find_foreign_listener is on the way of each restart: it need not wait for socket's enums
 import contextlib
 import errno
 import os
-import socket
 import struct
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from rendezvous.errors import StoreError
 from rendezvous.stores.addresses import join_address
+
+if TYPE_CHECKING:
+    import socket
 
 _BACKLOG = 1024  # a thousand members may connect at the same moment
 _LISTEN = 10  # include/net/tcp_states.h
@@ -36,6 +40,8 @@ class PortTaken(StoreError):
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens there; 0 is any port. Raises PortTaken, StoreError for what a retry cannot fix."""
+    import socket
+
     sock = None
     try:
         family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -82,16 +88,19 @@ def _find_listeners(port: int) -> set[str]:
 def _ask_kernel(port: int) -> set[str]:
     """Return the same from the kernel by sock_diag(7). Raises OSError where that is not available."""
     found: set[str] = set()
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as sock:
+    sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_DGRAM, _SOCK_DIAG)
+    try:
         sock.settimeout(_LIMIT_S)
-        for family in (socket.AF_INET, socket.AF_INET6):
+        for family in (_socket.AF_INET, _socket.AF_INET6):
             own_port = port.to_bytes(2, "big")
-            body = _DIAG_REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN, own_port, b"")
+            body = _DIAG_REQUEST.pack(family, _socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN, own_port, b"")
             header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
             sock.sendto(header + body, (0, 0))
             is_done = False
             while not is_done:
                 is_done = _take(sock.recv(1 << 16), found)
+    finally:
+        sock.close()
     return found
 
 

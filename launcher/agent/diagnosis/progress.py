@@ -18,7 +18,6 @@ What follows from the signs is decided in `launcher.diagnose.progress`. The flig
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -178,6 +177,8 @@ def read_progress_file(path: str) -> int:
                 found.append(file.read(STEP_DIGITS_MAX + 1))
         except OSError as error:
             found.append(error)
+
+    import threading  # for this file alone
 
     thread = threading.Thread(target=read, name="progress file", daemon=True)
     thread.start()

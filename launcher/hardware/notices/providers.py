@@ -15,7 +15,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from launcher.hardware.metadata_server import (
@@ -320,6 +319,8 @@ def _parse_time(text: str) -> float | None:
         if text[10:11] == "T":  # not that of "Tue" or "Thu"
             at = datetime.strptime(text.partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S")
         else:
+            from email.utils import parsedate_to_datetime  # 1 MiB, for a notice with such a date
+
             at = parsedate_to_datetime(text[:_TEXT_MAX])
         return at.replace(tzinfo=timezone.utc).timestamp()  # all clouds give UTC, whatever they call it
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -11,6 +11,7 @@ torchrun's own means, which take it up to half a minute, and not by the kernel.
 
 from __future__ import annotations
 
+import _socket
 import math
 import socket
 import threading
@@ -271,7 +272,7 @@ class OfferedPort:
     def __init__(self, address: str, ports: tuple[int, int] | None) -> None:
         self._address, self._ports = address, ports
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket: socket.socket | None = None
+        self._socket: _socket.socket | None = None
         self.number = 0
         self.renew()
 
@@ -291,7 +292,8 @@ class OfferedPort:
     def hand_over(self) -> int:
         """Return the descriptor, which the caller owns from now on."""
         assert self._socket is not None
-        descriptor, self._socket = self._socket.detach(), None
+        descriptor: int = self._socket.detach()
+        self._socket = None
         return descriptor
 
     def close(self) -> None:

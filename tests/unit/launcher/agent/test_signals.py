@@ -11,6 +11,7 @@ from launcher.agent.signals import FILE_INTERVAL_S, NOTICE_DELAY_S, Termination
 from launcher.config import config
 from launcher.config.config import Config
 from launcher.config.options import command_line
+from launcher.hardware import cloud_firmware
 from launcher.hardware.notices import node_notices
 from launcher.hardware.notices.notice import LEAD_S, Notice, NoticeChange
 from rendezvous.events import LeaveRequest
@@ -74,6 +75,7 @@ class Announced:
 def watch(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Termination, Announced]:
     """A node whose cloud's notices are read from time 11 on."""
     announced = Announced()
+    monkeypatch.setattr(cloud_firmware, "find_cloud", lambda: "aws")
     monkeypatch.setattr(node_notices, "make_watcher", lambda *_: announced)
     departure = Termination(resolve(*words))
     departure.watch_notices(lambda: None, lambda: 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import subprocess
@@ -114,19 +115,19 @@ def test_ports_that_are_held_together_differ_and_are_free_again_afterwards() -> 
 
 def test_it_is_not_inherited_by_a_program_that_is_started(held: MasterPort) -> None:
     assert held._socket is not None
-    assert not held._socket.get_inheritable()
+    assert not os.get_inheritable(held._socket.fileno())
 
 
 def test_a_machine_without_ipv6_holds_the_other_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = socket.socket
+    real = _socket.socket
 
-    def without_six(family: int = -1, *arguments: int) -> socket.socket:
+    def without_six(family: int = -1, *arguments: int) -> _socket.socket:
         if family == socket.AF_INET6:
             raise OSError("Address family not supported by protocol")
         return real(family, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(socket, "socket", without_six)
+        patch.setattr(_socket, "socket", without_six)
         held = MasterPort()
     with pytest.raises(OSError, match="Address already in use"):
         bind(socket.AF_INET, "127.0.0.1", held.number)
