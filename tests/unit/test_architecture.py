@@ -56,8 +56,7 @@ BORDERS = {
     "launcher.worker.client": 1,
     # prometheus_client and http.server, 40 ms, in a thread that begins after the workers.
     "launcher.observe.metrics.exporter": 1,
-    # The supervisor's processes load what they need after their fork; the agent asks the kernel after its first order.
-    "launcher.supervisor.handle": 6, "launcher.supervisor.keeper": 1,
+    # What only some runs need of the supervisor.
     "launcher.supervisor.loop": 2,
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
