@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from launcher.hardware.accelerators.contract import KINDS, Inventory, describe_left, make_inventory
+from launcher.hardware.accelerators.visible_list import HIDING_WORDS, examine
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
 
@@ -64,8 +65,10 @@ class Detector:
             return Inventory((), "no GPU among the processors of AMD's compute driver")
         if not self._files.may_open("/dev/kfd"):
             return Inventory((), f"{len(gpus)} of AMD's are there, but /dev/kfd may not be opened here")
-        left, first_mistake = _apply_rocr(environ.get(ROCR), gpus)
         name = HIP if environ.get(HIP) else CUDA if environ.get(CUDA) else HIP if HIP in environ else CUDA
+        if mistaken := examine(environ, (ROCR, name)):
+            return mistaken
+        left, first_mistake = _apply_rocr(environ.get(ROCR), gpus)
         chosen, second_mistake = _apply_hip(name, environ.get(name), left)
         usable = [(gpu, entry) for gpu, entry in chosen if self._with_integrated or not gpu.is_integrated]
         open_ = [(gpu, entry) for gpu, entry in usable if gpu.may_open]
@@ -124,7 +127,7 @@ def _apply_rocr(value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[AmdGpu]
     if value is None:
         return list(gpus), ""
     left: list[AmdGpu] = []
-    for entry in value.split(",") if value else ():
+    for entry in _split(value):
         gpu = _find_by_token(entry.strip().upper(), gpus)
         if gpu is None:
             return left, _describe_unknown(ROCR, value, entry.strip())
@@ -154,7 +157,7 @@ def _apply_hip(name: str, value: str | None, gpus: Sequence[AmdGpu]) -> tuple[li
     if value is None:
         return [(gpu, str(index)) for index, gpu in enumerate(gpus)], ""
     chosen: dict[int, str] = {}
-    for entry in value.split(",") if value else ():
+    for entry in _split(value):
         places = (place for place, gpu in enumerate(gpus) if entry.startswith("GPU-") and entry in gpu.uuid)
         index = next(places, int(entry) if _PLAIN_NUMBER.fullmatch(entry) else len(gpus))
         if index >= len(gpus):
@@ -165,12 +168,11 @@ def _apply_hip(name: str, value: str | None, gpus: Sequence[AmdGpu]) -> tuple[li
     return [(gpus[place], token) for place, token in chosen.items()], ""
 
 
+def _split(value: str) -> list[str]:
+    """Return the entries; none of a value that hides all on purpose, nor behind the last comma."""
+    return [] if value.strip() in HIDING_WORDS else value.rstrip(", ").split(",")
+
+
 def _describe_unknown(name: str, value: str, entry: str) -> str:
-    """Describe an entry that names no GPU; "" for -1 and for words, which may end the list on purpose."""
-    if entry != entry.strip():
-        return f"{name}={value}: HIP reads no entry with a space, and what follows is hidden, too"
-    if not entry:
-        return f"{name}={value} has an empty entry, and what follows is hidden"
-    if entry.startswith("GPU-") or entry[0].isdecimal():
-        return f"{name}={value}: there is no GPU {entry}, and what follows is hidden, too"
-    return ""
+    """Describe an entry that names no GPU; "" for -1, which ends the list on purpose. The form is right."""
+    return "" if entry == "-1" else f"{name}={value}: there is no GPU {entry}, and what follows is hidden, too"

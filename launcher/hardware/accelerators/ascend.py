@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from launcher.hardware.accelerators.contract import Inventory, describe_left, make_inventory
+from launcher.hardware.accelerators.visible_list import examine, hides_all
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
@@ -30,6 +31,8 @@ class Detector:
         files = self._files.list_openable("/dev/davinci")
         if not files:
             return Inventory((), "no /dev/davinciN that may be opened here")
+        if mistaken := examine(environ, (self.variable,)):
+            return mistaken
         chosen, mistake = self._apply_visible(environ.get(self.variable), len(files))
         devices = (
             Device(kind=self.kind, index=index, id=f"davinci{files[number]}", visible=str(number))
@@ -43,7 +46,7 @@ class Detector:
         if value is None:
             return list(range(count)), ""
         chosen: list[int] = []
-        for entry in value.split(",") if value else ():
+        for entry in () if hides_all(value) else value.rstrip(",").split(","):
             if not _NUMBER.fullmatch(entry) or int(entry) >= count:
                 ends = f"{entry!r} is none of 0 to {count - 1}, and what follows is not read"
                 return chosen, f"{self.variable}={value}: {ends}"

@@ -32,11 +32,14 @@ class Inventory(Struct, frozen=True):
     reason: str
     mistake: str = ""
     unresponsive_count: int = 0
+    hint: str = ""
+    """How to correct the mistake; "" if that is not known."""
 
     @property
     def single_line(self) -> Inventory:
         """Return the same on one line: variables and plug-ins may have line breaks in their texts."""
-        return replace(self, reason=self.reason.replace("\n", "\\n"), mistake=self.mistake.replace("\n", "\\n"))
+        reason, mistake, hint = (text.replace("\n", "\\n") for text in (self.reason, self.mistake, self.hint))
+        return replace(self, reason=reason, mistake=mistake, hint=hint)
 
 
 class Detector(Protocol):
@@ -86,6 +89,8 @@ KINDS: Mapping[str, DeviceKind] = {
     ),
 }
 """In the order of the search. CPUs are not among them: they are the fallback."""
+
+MISTAKE_HINT = "list devices that are present, all by number or all by id, or unset the variable to use all of them"
 
 # Types of device that torch counts under names of its own.
 _TORCH_VISIBLE_VARIABLES = {

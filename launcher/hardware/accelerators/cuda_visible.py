@@ -5,8 +5,9 @@ of MIG instances; the first invalid entry hides itself and all that follow; a pr
 (torch/cuda/__init__.py, _parse_visible_devices) that a repeated entry leaves none, that the kinds do not mix, and that
 a number is read as strtoul reads it.
 
-A list may hide GPUs on purpose: empty, or ended by -1 or a word such as NoDevFiles. An entry that names no GPU, or one
-twice, is a mistake, and a job that silently ran on fewer GPUs would take hours to show it; so it is reported.
+Whether an entry can name a GPU at all is checked before (`visible_list`). One that names a GPU which is not there, or a
+GPU for the second time, is a mistake, and a job that silently ran on fewer GPUs would take hours to show it; so it is
+reported.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def apply_visible(value: str, gpus: Sequence[NvidiaGpu], *, isolates_workers: bo
 
     `isolates_workers`: every worker will be given one entry for itself, so that several MIG instances can be used.
     """
-    entries = [entry.strip() for entry in value.split(",")]
+    entries = [entry.strip() for entry in value.rstrip(", \t").split(",")]
     are_migs, by_id = is_mig(entries[0]), _is_id(entries[0])
     setting = f"{VARIABLE}={','.join(entries) if are_migs else value}"
     chosen: dict[str, CudaDevice] = {}
@@ -65,15 +66,9 @@ def apply_visible(value: str, gpus: Sequence[NvidiaGpu], *, isolates_workers: bo
         if found.id in chosen:
             first = chosen[found.id].entry
             twice = f"{first} twice" if first == entry else f"one GPU twice, as {first} and as {entry}"
-            return CudaSelection((), f"{setting} names {twice}, which leaves {'none' if are_migs else 'no GPU'}")
+            return CudaSelection((), f"{setting} names {twice}, which leaves no GPU")
         chosen[found.id] = found
     return CudaSelection(tuple(chosen.values()))
-
-
-def hides_all(value: str) -> bool:
-    """Whether the value selects no GPU, so that the search can be skipped: empty, -1, NoDevFiles, ..."""
-    first = value.split(",")[0].strip()
-    return not is_mig(first) and _parse_entry(first) is None
 
 
 def is_mig(entry: str) -> bool:
@@ -85,7 +80,7 @@ def _is_id(entry: str) -> bool:
 
 
 def _parse_entry(entry: str) -> str | int | None:
-    """Return what an entry selects by: the beginning of an id, or a number as strtoul reads it ("1gpu" is 1)."""
+    """Return what an entry selects by: the beginning of an id, or a number; None for -1, which ends the list."""
     if _is_id(entry):
         return entry
     found = _ORDINAL.match(entry)

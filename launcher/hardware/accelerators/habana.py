@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.hardware.accelerators.contract import Inventory, describe_left, make_inventory
+from launcher.hardware.accelerators.visible_list import examine, hides_all
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
@@ -39,10 +40,12 @@ class Detector:
             if len(files) != _BOARD_SIZE:
                 return Inventory((), f"{len(files)} found in /dev/accel, but their module ids cannot be read")
             modules = {number: number for number in files}
+        if mistaken := examine(environ, (self.variable,)):
+            return mistaken
         value, mistake = environ.get(self.variable), ""
         chosen = sorted(modules)
         if value is not None:
-            entries = [entry.strip() for entry in value.split(",")] if value else []
+            entries = [entry.strip() for entry in value.split(",")] if not hides_all(value) else []
             unknown = sorted(set(entries) - {str(module) for module in modules})
             mistake = f"{self.variable}={value}: there is no module {', '.join(unknown)}" if unknown else ""
             chosen = [module for module in chosen if str(module) in entries]

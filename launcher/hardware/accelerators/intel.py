@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from launcher.hardware.accelerators.contract import KINDS, Inventory, describe_left, make_inventory
+from launcher.hardware.accelerators.visible_list import examine, hides_all
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
 
@@ -60,6 +61,8 @@ class Detector:
         counted = [one for one in addresses if self._with_integrated or not _INTEGRATED.fullmatch(one)]
         gpus = [self._read_gpu(address) for address in counted if self._may_open(address)]
         is_composite = environ.get(HIERARCHY, "").upper() == "COMPOSITE"
+        if mistaken := examine(environ, (MASK,)):
+            return mistaken
         parts, mistake = _apply_mask(environ.get(MASK, ""), gpus, is_composite)
         tiles = f"{sum(gpu.tiles for gpu in gpus)} tiles{' (COMPOSITE)' if is_composite else ''}"
         return make_inventory(
@@ -102,9 +105,11 @@ def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tupl
     every = [ZeDevice(gpu, str(index), tile) for index, (gpu, tile) in enumerate(units)]
     if mask in ("", "default"):
         return every, ""
+    if hides_all(mask):
+        return [], ""
     tiles_by_device: dict[int, set[int | None]] = {}  # tiles of a device, None among them: all of it
     unknown = []
-    for entry in (entry.strip() for entry in mask.split(",")):
+    for entry in (entry.strip() for entry in mask.rstrip(", ").split(",")):
         found = _ENTRY.fullmatch(entry)
         index, tile = (int(found[1]), int(found[2]) if found[2] else None) if found else (-1, None)
         is_tile = tile is not None and index < len(every) and is_composite and tile < every[index].gpu.tiles

@@ -21,6 +21,7 @@ from launcher.config.scrub import PRIVATE
 from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators.contract import (
     KINDS,
+    MISTAKE_HINT,
     CpuDetector,
     Detector,
     Inventory,
@@ -76,8 +77,8 @@ def detect_requested(
         count, reason = _count_tpu_chips(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise make_unresponsive_error(found)
-    if found.mistake and not found.devices:
-        raise UsageError(found.mistake)
+    if found.mistake and not found.unresponsive_count:
+        raise UsageError(found.mistake, found.hint or MISTAKE_HINT)
     if not found.devices:
         hint = "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
         hint = "`meshctl doctor` shows what was looked at" if request.kind in KINDS else hint

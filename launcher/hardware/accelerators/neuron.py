@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 
 from launcher.hardware.accelerators.contract import Inventory, describe_left, make_inventory
+from launcher.hardware.accelerators.visible_list import examine, hides_all
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Device
 
@@ -44,6 +45,8 @@ class Detector:
         reason += f" of {size} physical ones each" if size > 1 else ""
         if not cores:
             return Inventory((), f"{reason}: the driver's files do not say how many cores a chip has")
+        if mistaken := examine(environ, (self.variable,)):
+            return mistaken
         chosen, mistake = self._apply_visible(environ.get(self.variable), len(cores))
         devices = (
             Device(
@@ -60,7 +63,7 @@ class Detector:
         if value is None:
             return list(range(count)), ""
         chosen: list[int] = []
-        for part in value.split(",") if value else ():
+        for part in () if hides_all(value) else value.split(","):
             found = _RANGE.fullmatch(part.strip())
             if found is None:
                 return chosen, f"{self.variable}={value}: {part!r} is neither a core nor a range of cores"

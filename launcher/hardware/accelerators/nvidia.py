@@ -28,9 +28,9 @@ from launcher.hardware.accelerators.cuda_visible import (
     CudaSelection,
     NvidiaGpu,
     apply_visible,
-    hides_all,
     is_mig,
 )
+from launcher.hardware.accelerators.visible_list import examine, hides_all
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.model.node import Device
 
@@ -69,6 +69,8 @@ class Detector:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         if not any(self._files.exists(sign) for sign in KINDS[self.kind].driver_paths):
             return Inventory((), "no NVIDIA driver")
+        if mistaken := examine(environ, (VARIABLE,)):
+            return mistaken
         value = environ.get(VARIABLE)
         if value is not None and hides_all(value):
             return Inventory((), f"{VARIABLE}={value!r} hides every GPU")
@@ -120,7 +122,7 @@ class Detector:
     def _apply_visible(self, value: str, found: NvidiaInventory) -> tuple[CudaSelection, str]:
         """Return the devices that the variable leaves, and a remark."""
         choice = apply_visible(value, found.gpus, isolates_workers=self._isolates_workers)
-        named_count = value.count(",") + 1 if is_mig(value) else len(choice.devices)
+        named_count = value.rstrip(", \t").count(",") + 1 if is_mig(value) else len(choice.devices)
         choice = choice if self._isolates_workers else _limit_to_process(choice)
         if choice.mistake:
             return choice, ""

@@ -15,13 +15,25 @@ from typing import Literal
 from launcher.config.config import Config
 from launcher.config.frameworks import choose_environments
 from launcher.config.options.readers import DeviceRequest
-from launcher.hardware.accelerators.contract import KINDS, CpuDetector, Detector, Inventory, make_unresponsive_error
+from launcher.hardware.accelerators.contract import (
+    KINDS,
+    MISTAKE_HINT,
+    CpuDetector,
+    Detector,
+    Inventory,
+    find_visible_variable,
+    make_unresponsive_error,
+)
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
 
 FLAG = "--nproc-per-node"
 GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on either
 NO_CANDIDATES = "no sign of a GPU or TPU"
+_VISIBLE_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TPU_VISIBLE_CHIPS",
+    "TPU_VISIBLE_DEVICES",
+)  # fmt: skip
 _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
 
@@ -87,7 +99,9 @@ def _find_inventory(
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
         from launcher.hardware.accelerators.named import TorchDetector
 
-        inventory = find_devices(detectors or (TorchDetector(worker_count, python),), environ)
+        inventory = _check_form(environ, (find_visible_variable(worker_count, environ) or "",))
+        inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, python),), environ)
+        _refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
         return inventory
@@ -97,11 +111,39 @@ def _find_inventory(
     inventory = find_devices(detectors, environ)
     if inventory.unresponsive_count and worker_count in _COUNTS_FROM_DEVICES:
         raise make_unresponsive_error(inventory)
-    if not inventory.devices and inventory.mistake and worker_count in _COUNTS_FROM_DEVICES:
-        raise UsageError(inventory.mistake, f"{FLAG}=cpu runs on the CPU whatever it says")
+    if not inventory.devices and not inventory.mistake:
+        inventory = _check_form(environ, _VISIBLE_VARIABLES) or inventory
+    _refuse_mistake(inventory)
     if not inventory.devices and worker_count == "gpu":
         raise UsageError(f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
     return inventory
+
+
+def _check_form(environ: Mapping[str, str], variables: Sequence[str]) -> Inventory | None:
+    """Return an inventory with the mistake, if one of these variables cannot be meant; else None.
+
+    Where no device is found nothing else reads them, and a list that CUDA cannot read looks like a machine without one.
+    """
+    for variable in variables:
+        entries = environ.get(variable, "").split(",")
+        if all(map(str.isdecimal, entries)) and len(set(entries)) == len(entries):
+            continue  # what nearly every list is: nothing is imported for it
+        if variable in environ:
+            from launcher.hardware.accelerators.visible_list import examine
+
+            if mistaken := examine(environ, (variable,)):
+                return mistaken.single_line
+    return None
+
+
+def _refuse_mistake(inventory: Inventory) -> None:
+    """Raise UsageError for a list of devices that cannot be meant, also where it leaves some.
+
+    A training on fewer GPUs than were named, or on the CPU, ends with 0 like any other. Devices that do not answer may
+    be those that the list misses, so they come first.
+    """
+    if inventory.mistake and not inventory.unresponsive_count:
+        raise UsageError(inventory.mistake, inventory.hint or MISTAKE_HINT)
 
 
 def list_candidates(
@@ -137,8 +179,10 @@ def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> I
     if found:
         return found[0]
     mistakes = [inventory.mistake for inventory in inventories if inventory.mistake]
+    hint = next((inventory.hint for inventory in inventories if inventory.mistake), "")
     reason = "; ".join(inventory.reason for inventory in inventories) or NO_CANDIDATES
-    return Inventory((), reason, "; ".join(mistakes), sum(inventory.unresponsive_count for inventory in inventories))
+    silent_count = sum(inventory.unresponsive_count for inventory in inventories)
+    return Inventory((), reason, "; ".join(mistakes), silent_count, hint)
 
 
 def _assign_cpus(

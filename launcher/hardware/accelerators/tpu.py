@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from launcher.hardware import slice_types
 from launcher.hardware.accelerators.contract import Inventory
+from launcher.hardware.accelerators.visible_list import examine
 from launcher.hardware.linux.sysfs import FileTree, get_pci_folder
 from launcher.hardware.metadata_server import LINK_LOCAL
 from launcher.hardware.slice_identity import SKIP, TYPE, fetch_metadata
@@ -55,6 +56,8 @@ class Detector:
         chosen, mistake = list(range(len(chips))), ""
         variable = next((name for name in (*VISIBLE, VISIBLE_PATHS) if name in environ), "")
         if variable:
+            if mistaken := examine(environ, (variable,)):
+                return mistaken
             chosen, mistake = _apply_visible(variable, environ[variable], chips)
             reason += f", {len(chosen)} left by {variable}={environ[variable]}"
         devices = tuple(self._make_device(index, ordinal, chips[ordinal]) for index, ordinal in enumerate(chosen))

@@ -15,6 +15,7 @@ from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators import contract, named, slots
 from launcher.hardware.accelerators.contract import (
     KINDS,
+    MISTAKE_HINT,
     CpuDetector,
     DeviceKind,
     Inventory,
@@ -133,15 +134,13 @@ def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 8), ("tpu", 4), worker_count="cpu") == "2 workers, one per CPU (2 found)"
 
 
-def test_a_variable_that_cannot_be_meant_stops_a_run_that_counts_devices() -> None:
+def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
     twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice, which leaves no GPU"
-    for worker_count in (None, "auto", "gpu"):
-        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == (
-            f"{twice} | --nproc-per-node=cpu runs on the CPU whatever it says"
-        )
-    # A number is taken as it is, as torchrun takes it; the detector's reason tells of the mistake.
-    assert find(("nvidia", 0), mistake=twice, worker_count=3) == "3 workers on the CPU, as asked (no NVIDIA driver)"
-    assert find(("nvidia", 2), mistake="something") == "2 workers, one per GPU (2 found)"
+    for worker_count in (None, "auto", "gpu", 3):
+        assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {MISTAKE_HINT}"
+        # It leaves two, but not those that were named.
+        assert find(("nvidia", 2), mistake="no GPU 9", worker_count=worker_count) == f"no GPU 9 | {MISTAKE_HINT}"
+    assert find(("nvidia", 0), mistake=twice, worker_count="cpu") == "2 workers, one per CPU (2 found)"
 
 
 def test_where_a_variable_wants_a_silent_device_nobody_says_of_how_many() -> None:
@@ -269,7 +268,10 @@ def test_a_kind_with_a_number_takes_so_many(
          "--devices nvidia --nproc-per-node=8 starts 8 workers that share them"),
         (DeviceRequest("amd"), {"found": 0}, "--devices amd: none is there (no NVIDIA driver)",
          "`meshctl doctor` shows what was looked at"),
-        (DeviceRequest("amd"), {"found": 0, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no", None),
+        (DeviceRequest("amd"), {"found": 0, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no",
+         MISTAKE_HINT),
+        (DeviceRequest("amd"), {"found": 2, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no",
+         MISTAKE_HINT),
         (FOO, {"environ": {"FOO_VISIBLE": "5,7"}}, "--devices foo:3: 3 are asked for, and FOO_VISIBLE=5,7 has 2", None),
         (FOO, {"environ": {"FOO_VISIBLE": "5,,7"}},
          "--devices foo:3: FOO_VISIBLE=5,,7 has an entry that is empty, or there twice", None),

@@ -183,8 +183,9 @@ def test_a_variable_chooses_among_the_chips(four_chips: Machine, environ: dict[s
     ("variable", "value", "mistake"),
     [
         ("TPU_VISIBLE_CHIPS", "0,4", ": there is no TPU chip '4' here, only 0, 1"),
-        ("TPU_VISIBLE_CHIPS", "1,1", " names TPU chip 1 twice"),
-        ("TPU_VISIBLE_CHIPS", "-1", ": there is no TPU chip '-1' here, only 0, 1"),
+        ("TPU_VISIBLE_CHIPS", "1,1", " names 1 twice"),
+        ("TPU_VISIBLE_CHIPS", "-1", ": '-1' is not the number of a device"),
+        ("TPU_VISIBLE_CHIPS", "0-1", ": '0-1' is not the number of a device"),
         ("TPU_VISIBLE_DEVICE_PATHS", "/dev/accel9",
          ": there is no TPU chip '/dev/accel9' here, only /dev/accel0, /dev/accel1"),
     ],
@@ -193,9 +194,10 @@ def test_a_choice_that_cannot_be_meant_ends_the_start(
     machine: Machine, variable: str, value: str, mistake: str
 ) -> None:
     machine.accel(0, 1)
-    with pytest.raises(UsageError) as raised:
-        assign_devices(None, None, {**SKIP, variable: value}, accelerators=[machine.detector()])
-    assert str(raised.value) == f"{variable}={value}{mistake}"
+    for worker_count in (None, 2):
+        with pytest.raises(UsageError) as raised:
+            assign_devices(worker_count, None, {**SKIP, variable: value}, accelerators=[machine.detector()])
+        assert str(raised.value) == f"{variable}={value}{mistake}"
 
 
 # How chips are shared out.

@@ -1,0 +1,248 @@
+"""Values of CUDA_VISIBLE_DEVICES and its relatives that nobody can mean, and what is proposed in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.hardware.accelerators.ascend import Detector as Ascend
+from launcher.hardware.accelerators.habana import Detector as Habana
+from launcher.hardware.accelerators.neuron import Detector as Neuron
+from launcher.hardware.accelerators.nvidia import Detector as Nvidia
+from launcher.hardware.accelerators.slots import assign_devices
+from launcher.hardware.accelerators.visible_list import find_mistake, hides_all
+from launcher.model.errors import UsageError
+from tests.support.hardware.devices import UUIDS, FakeNvml, write
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+FULL_ID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+
+
+def hint_of(value: str, variable: str = CUDA) -> str:
+    """The hint for a value that is refused; "" for one that is accepted."""
+    mistake = find_mistake(variable, value)
+    return mistake.hint if mistake else ""
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "0,1,2,3", " 0, 1 ", "0,1,", "7,3", "+1", "00,01", FULL_ID, f"{FULL_ID}, GPU-1f", "GPU-8932f937",
+     f"MIG-{FULL_ID}/1/0", "MIG-8932f937-d72c-4106-c12f-20bd9faed9f6,MIG-1", "0,1,-1", "0,-1,1", "-1,0"],
+)  # fmt: skip
+def test_numbers_and_ids_are_accepted(value: str) -> None:
+    assert find_mistake(CUDA, value) is None
+
+
+@pytest.mark.parametrize("value", ["", " ", "-1", "NoDevFiles", "none", "void", "10000", "-1,0"])
+def test_words_of_schedulers_and_runtimes_hide_all_on_purpose(value: str) -> None:
+    assert find_mistake(CUDA, value) is None
+    assert hides_all(value)
+
+
+@pytest.mark.parametrize("value", ["0", "0,-1", "all", "NODEVFILES", "None", "-2", "GPU-1f", "x"])
+def test_nothing_else_hides_all_on_purpose(value: str) -> None:
+    assert not hides_all(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("0-3", "0,1,2,3"), ("2-3,5", "2,3,5"), ("0..2", "0,1,2"), ("0 - 2", "0,1,2"), ("0 to 2", "0,1,2"),
+        ("0~2", "0,1,2"),
+        ("0\u20133", "0,1,2,3"), ("0\u20143", "0,1,2,3"), ("\u22121", "-1"), ("\u20111", "-1"), ("0,\u22121", "0,-1"),
+        ("0;1", "0,1"), ("0 1", "0,1"), ("0:1", "0,1"), ("0|1", "0,1"), ("0+1", "0,1"), ("0\t1", "0,1"),
+        ("0\uff0c1", "0,1"), ("0\u30011", "0,1"), ("0\u00a01", "0,1"), ("0,\u200b1", "0,1"),
+        ("cuda:0", "0"), ("cuda:0,cuda:1", "0,1"), ("gpu0", "0"), ("GPU0,GPU1", "0,1"), ("gpu:2", "2"), ("GPU 3", "3"),
+        ("nvidia0", "0"), ("/dev/nvidia0,/dev/nvidia1", "0,1"), ("device=0", "0"), ("gpu-0", "0"), ("GPU_1", "1"),
+        ("[0,1]", "0,1"), ("{0,1}", "0,1"), ("(0, 1)", "0,1"), ("[0, 1]", "0,1"),
+        ("CUDA_VISIBLE_DEVICES=0,1", "0,1"), (f"{CUDA}=\"0,1\"", "0,1"),
+        (",0,1", "0,1"), ("0,,1", "0,1"), ("0,1,1", "0,1"), ("0,0", "0"), ("00,0", "0"),
+        (FULL_ID.lower(), FULL_ID), (f"{FULL_ID};GPU-1f", f"{FULL_ID},GPU-1f"), (f"{FULL_ID},{FULL_ID}", FULL_ID),
+        ("mig-1f", "MIG-1f"),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_proposed(value: str, meant: str) -> None:
+    assert hint_of(value).partition(": ")[0] == f"write {CUDA}={meant}"
+    assert find_mistake(CUDA, meant) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ('"0,1"', f"write {CUDA}=0,1: the quotes are part of the value"),
+        ("'0'", f"write {CUDA}=0: the quotes are part of the value"),
+        ("\u201c0,1\u201d", f"write {CUDA}=0,1: the quotes are part of the value"),
+        ("0,1\r", f"write {CUDA}=0,1: the value contains a carriage return, as from a file with Windows line ends"),
+        ("-1\r", f"write {CUDA}=-1: the value contains a carriage return, as from a file with Windows line ends"),
+        ("0,1\n", f"write {CUDA}=0,1"),
+        ("$GPUS", "replace $GPUS by a list such as 0,1: nothing else has replaced it"),
+        ("${GPUS}", "replace ${GPUS} by a list such as 0,1: nothing else has replaced it"),
+        ("$(nvidia-smi -L | wc -l)",
+         "replace $(nvidia-smi -L | wc -l) by a list such as 0,1: nothing else has replaced it"),
+        ("{{ gpus }}", "replace {{ gpus }} by a list such as 0,1: nothing else has replaced it"),
+        ("0,$LAST", "replace $LAST by a list such as 0,1: nothing else has replaced it"),
+        ("%GPUS%", "replace %GPUS% by a list such as 0,1: nothing else has replaced it"),
+        ("<gpu ids>", "replace <gpu ids> by a list such as 0,1: nothing else has replaced it"),
+        ("all", f"unset {CUDA}: without it every GPU is visible"),
+        ("ALL", f"unset {CUDA}: without it every GPU is visible"),
+        ('"all"', f"unset {CUDA}: without it every GPU is visible"),
+        ("auto", f"unset {CUDA}: without it every GPU is visible"),
+        ("*", f"unset {CUDA}: without it every GPU is visible"),
+        ("None", f"leave the value of {CUDA} empty to hide every GPU, or unset it to show all"),
+        ("null", f"leave the value of {CUDA} empty to hide every GPU, or unset it to show all"),
+        ("cpu", f"leave the value of {CUDA} empty to hide every GPU, or unset it to show all"),
+        ('""', f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        (",", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("0,foo", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("A100", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("-2", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("0x1", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("1.5", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("GPU-", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("GPU-xyz", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        (FULL_ID + "0", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        (f"MIG-{FULL_ID}", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        ("0,NoDevFiles", f"list numbers separated by commas, as in {CUDA}=0,1, or unset it to show every GPU"),
+        (f"0,{FULL_ID}", "list all by number, or all by id"),
+        (f"{FULL_ID},0", "list all by number, or all by id"),
+        (f"{FULL_ID},MIG-1f", "list all by number, or all by id"),
+    ],
+)  # fmt: skip
+def test_a_hint_fits_the_value(value: str, hint: str) -> None:
+    assert hint_of(value) == hint
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("0-3", f"{CUDA}=0-3: '0-3' is not the number or the id of a GPU; CUDA would show GPU 0 alone"),
+        ("0,1;2", f"{CUDA}=0,1;2: '1;2' is not the number or the id of a GPU; CUDA would show GPU 0, 1 alone"),
+        ("all", f"{CUDA}=all: 'all' is not the number or the id of a GPU; CUDA would show no GPU"),
+        ("0,,1", f"{CUDA}=0,,1: an entry is empty; CUDA would show GPU 0 alone"),
+        ("0,0", f"{CUDA}=0,0 names 0 twice, which leaves no GPU"),
+        ("0\r", f"{CUDA}='0\\r': '0\\r' is not the number or the id of a GPU; CUDA would show GPU 0 alone"),
+        (f"0,{FULL_ID}", f"{CUDA}=0,{FULL_ID}: {FULL_ID} is of another kind than the entries before it; CUDA would "
+         "show GPU 0 alone"),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_what_was_read_and_what_cuda_would_show(value: str, sentence: str) -> None:
+    mistake = find_mistake(CUDA, value)
+    assert mistake is not None
+    assert mistake.sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "hint"),
+    [
+        ("HIP_VISIBLE_DEVICES", "0, 1", "write HIP_VISIBLE_DEVICES=0,1"),
+        ("HIP_VISIBLE_DEVICES", "0-1", "write HIP_VISIBLE_DEVICES=0,1"),
+        ("HIP_VISIBLE_DEVICES", "all", "unset HIP_VISIBLE_DEVICES: without it every GPU is visible"),
+        ("HIP_VISIBLE_DEVICES", "1,1", "write HIP_VISIBLE_DEVICES=1"),
+        ("ROCR_VISIBLE_DEVICES", "hip:0", "write ROCR_VISIBLE_DEVICES=0"),
+        ("ROCR_VISIBLE_DEVICES", "0;1", "write ROCR_VISIBLE_DEVICES=0,1"),
+        ("ROCR_VISIBLE_DEVICES", "0x1,gpu-1f", ""),
+        ("ZE_AFFINITY_MASK", "xpu:0", "write ZE_AFFINITY_MASK=0"),
+        ("ZE_AFFINITY_MASK", "0-1", "write ZE_AFFINITY_MASK=0,1"),
+        ("ZE_AFFINITY_MASK", "0.0;0.1", "write ZE_AFFINITY_MASK=0.0,0.1"),
+        ("ZE_AFFINITY_MASK", "0.0,0.1,1,1", ""),
+        ("ZE_AFFINITY_MASK", "default", ""),
+        ("TPU_VISIBLE_CHIPS", "0-3", "write TPU_VISIBLE_CHIPS=0,1,2,3"),
+        ("TPU_VISIBLE_CHIPS", "all", "unset TPU_VISIBLE_CHIPS: without it every TPU chip is visible"),
+        ("TPU_VISIBLE_DEVICES", "$CHIPS", "replace $CHIPS by a list such as 0,1: nothing else has replaced it"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "npu:0,npu:1", "write ASCEND_RT_VISIBLE_DEVICES=0,1"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "0-7", "write ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
+        ("HABANA_VISIBLE_MODULES", "hpu0", "write HABANA_VISIBLE_MODULES=0"),
+        ("HABANA_VISIBLE_MODULES", "all", "unset HABANA_VISIBLE_MODULES: without it every module is visible"),
+        ("NEURON_RT_VISIBLE_CORES", "0-3,5", ""),
+        ("NEURON_RT_VISIBLE_CORES", "0:3", "write NEURON_RT_VISIBLE_CORES=0,3"),
+        ("NEURON_RT_VISIBLE_CORES", "none", ""),
+        ("PATH", "all", ""),
+    ],
+)
+def test_every_variable_has_its_form(variable: str, value: str, hint: str) -> None:
+    assert hint_of(value, variable) == hint
+
+
+@given(st.text(alphabet="0123-,;: .GPUMIGcudabefx/$\r\"'", max_size=12))
+def test_any_text_is_accepted_or_has_a_sentence_and_a_hint_on_one_line(value: str) -> None:
+    mistake = find_mistake(CUDA, value)
+    if mistake is not None:
+        assert mistake.sentence.startswith(CUDA)
+        assert mistake.sentence.isprintable()
+        assert mistake.hint.isprintable()
+        assert mistake.hint.split()[0] in ("write", "replace", "unset", "leave", "list")
+
+
+# With devices, and without
+
+
+@pytest.mark.parametrize("value", ["0-3", "0;1", "cuda:0", "all", "$GPUS", "0,foo", "0\r", "0,0", "GPU-xyz"])
+@pytest.mark.parametrize("worker_count", [None, "auto", "gpu", 2])
+def test_a_list_that_cannot_be_meant_is_refused_with_gpus_and_without(
+    tmp_path: Path, value: str, worker_count: Any
+) -> None:
+    write(tmp_path / "dev/nvidiactl")
+    for detectors in ([Nvidia(root=str(tmp_path), nvml=FakeNvml())], [Nvidia(root=str(tmp_path / "none"))], []):
+        with pytest.raises(UsageError) as caught:
+            assign_devices(worker_count, None, {CUDA: value}, accelerators=detectors)
+        assert str(caught.value).startswith(f"{CUDA}=")
+        assert caught.value.hint == hint_of(value)
+    # Who asks for the CPU gets it.
+    assert assign_devices("cpu", None, {CUDA: value})[0][0].devices[0].kind == "cpu"
+
+
+@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+                                      "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"])  # fmt: skip
+@pytest.mark.parametrize("value", ["all", "0-3", "0;1", "$X", "0,foo"])
+def test_a_machine_without_devices_reads_the_variables_of_every_kind(variable: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{variable}="):
+        assign_devices(None, None, {variable: value}, accelerators=[])
+    assert assign_devices(None, None, {variable: "0,1"}, accelerators=[])[0]
+
+
+def test_a_list_that_leaves_fewer_gpus_than_it_names_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "dev/nvidiactl")
+    for value in ("0,1,2,9", "3,GPU-ff", f"{UUIDS[0][:8]},GPU-ff", "GPU-aa"):
+        for worker_count in (None, 2):
+            with pytest.raises(UsageError, match=f"^{CUDA}="):
+                assign_devices(
+                    worker_count, None, {CUDA: value}, accelerators=[Nvidia(root=str(tmp_path), nvml=FakeNvml())]
+                )
+    # One that does not answer is awaited where GPUs are counted, and goes missing where a number is given.
+    lost = [Nvidia(root=str(tmp_path), nvml=FakeNvml(lost=[3]))]
+    assert len(assign_devices(3, None, {CUDA: "0,1,2,3"}, accelerators=lost)[0]) == 3
+
+
+@pytest.mark.parametrize(("kind", "variable"), [("xpu", "ZE_AFFINITY_MASK"), ("npu", "ASCEND_RT_VISIBLE_DEVICES"),
+                                                ("hpu", "HABANA_VISIBLE_MODULES")])  # fmt: skip
+def test_a_type_that_torch_counts_is_not_counted_with_a_list_that_cannot_be_meant(kind: str, variable: str) -> None:
+    with pytest.raises(UsageError, match=f"^{variable}=0;1: "):
+        assign_devices(kind, None, {variable: "0;1"})
+
+
+@pytest.mark.parametrize(
+    ("make", "files", "good", "bad"),
+    [
+        (Ascend, [f"dev/davinci{number}" for number in range(4)], {"0,1,": 2, "": 0, "-1": 0, "none": 0},
+         ["0-3", "0;1", "0, 1", "all", "npu:0", "0,9", "1,0"]),
+        (Habana, [f"dev/accel/{name}{number}" for number in range(8) for name in ("accel", "accel_controlD")],
+         {"0, 3": 2, "": 0, "-1": 0}, ["0-3", "0;1", "all", "hpu0", "0,9"]),
+        (Neuron, ["dev/neuron0"], {"0-3": 4, "0,2-3": 3, "": 0, "-1": 0}, ["0;1", "all", "nc0", "0,9", "3-0"]),
+    ],
+)  # fmt: skip
+def test_plug_ins_read_their_variable_as_strictly(
+    tmp_path: Path, make: Any, files: list[str], good: dict[str, int], bad: list[str]
+) -> None:
+    for file in files:
+        write(tmp_path / file)
+    write(tmp_path / "sys/devices/virtual/neuron_device/neuron0/core_count", "4")
+    detector = make(root=str(tmp_path))
+    for value, count in good.items():
+        found = detector.detect({detector.variable: value})
+        assert (len(found.devices), found.mistake) == (count, "")
+    for value in bad:
+        assert detector.detect({detector.variable: value}).mistake.startswith(f"{detector.variable}={value}")
