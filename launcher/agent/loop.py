@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from launcher.agent import lifecycle
 from launcher.agent.inspection.observer import NOTE_START, Observer
 from launcher.agent.membership import NodeMembership, read_clock
-from launcher.agent.signals import Termination, Wakeup
+from launcher.agent.signals import Termination, Wakeup, name_signal
 from launcher.agent.worker_channel import WorkerChannel
 from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
@@ -308,7 +308,10 @@ class Agent(Struct, kw_only=True, eq=False):
         if mode == "grace" and grace_s > 0 and round.live:
             is_typed = signum == signal.SIGINT and (os.isatty(0) or os.isatty(2))
             more = "; press Ctrl-C again to kill them now" if is_typed else ""
-            log(f"{signal.Signals(signum).name} is passed to the workers, which have {grace_s:g} s{more}")
+            passed = f"{signal.Signals(signum).name} is passed to the workers"
+            if notice := self.termination.notice_signum:
+                passed = f"{name_signal(notice)} is passed to the workers that handle it, SIGTERM to the others"
+            log(f"{passed}, which have {grace_s:g} s{more}")
 
     # --- reports of the supervisor ---
 
@@ -484,7 +487,7 @@ class Agent(Struct, kw_only=True, eq=False):
         for action in actions:
             match action:
                 case lifecycle.SignalWorkers(signum):
-                    self.worker_channel.signal_workers(round, signum)
+                    self.worker_channel.signal_workers(round, signum, self.termination.notice_signum)
                 case lifecycle.SweepRound():
                     self.supervisor.sweep(round.round)
                     self._stuck_at = read_clock() + STUCK_LIMIT_S

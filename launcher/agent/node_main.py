@@ -12,6 +12,7 @@ something to wait for, and the agent itself (`build`) once the node is fit.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def run(
             fork_server = ForkServerClient(config, supervisor, startup.node_lock.environment if startup else None)
             fork_server.start()
         termination = Termination(config)
-        wakeup = Wakeup([*termination.signals, "SIGCHLD"])
+        wakeup = Wakeup([*termination.signals, signal.SIGCHLD])
         termination.watch_notices(wakeup.wake, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
         if restart_watch is not None:
             restart_watch.start()

@@ -4,6 +4,12 @@ Clouds and batch systems announce a preemption in their own way: a signal that m
 or a notice at the metadata server. All mean the same here as SIGTERM to the agent: this node leaves the job, with the
 full grace period, or with what a notice leaves of it.
 
+A batch system's signal is mostly SIGUSR1 or SIGUSR2 (`sbatch --signal=USR1@90`), which the kernel's default makes the
+death of the agent, without a line and without a save. Slurm sends it to its own children alone (proctrack/cgroup), so
+no worker learns of it unless the agent tells it. Whether the user named it or not, a signal that would end the agent is
+taken as a notice. Scripts written for Slurm handle that very signal and often no SIGTERM, others the reverse: so a
+worker that handles it gets it, and one that does not, or handles SIGTERM as well, gets SIGTERM.
+
 Every event wakes the agent's loop by one pipe, to which signals and threads write. A signal handler only records the
 number; the loop decides what it means.
 """
@@ -31,13 +37,25 @@ NOTICE_DELAY_S = 1.0
 """From the first check until notices are looked for: what does that takes 20 ms to import."""
 
 
+# Signals that end a process which does not handle them, other than by a fault of its own. The last line's are the
+# user's choice: who leaves one of torchrun's four out of --signals-to-handle gets the kernel's default.
+_NOTICES = signal.valid_signals() - {
+    signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
+    signal.SIGCHLD, signal.SIGCONT, signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
+    signal.SIGURG, signal.SIGWINCH,
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
+}  # fmt: skip
+
+
 class Termination:
-    """`signum`: the signal that workers get when this node leaves; None until it has to. `signals`: those that the
+    """`signum`: the signal that workers get when this node leaves; None until it has to. `notice_signum`: the one that
+    came, which workers get before it if they handle it; 0 if `signum` is it. `signals`: the numbers of those that the
     agent must handle. `wake_at`: when to check for the file and for notices again.
     """
 
     def __init__(self, config: Config) -> None:
         self.signum: int | None = None
+        self.notice_signum = 0
         self._file = config.preemption_file
         self._file_at = 0.0 if self._file else math.inf
         self._config = config
@@ -46,16 +64,24 @@ class Termination:
         self._notices: NodeNotices | None = None
         name = config.preemption_signal
         self._preemption = signal.Signals[name] if name else None
-        self.signals = [*_list_forwarded_signals(config), *([name] if name else [])]
+        self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(config)]
+        asked = {*self._forwarded, *([self._preemption] if self._preemption else [])}
+        unasked = (number for number in _NOTICES if signal.getsignal(number) is signal.SIG_DFL)
+        self.signals = sorted(asked.union(unasked))
 
     def take_signal(self, signum: int) -> LeaveRequest | None:
         """Return what a signal means; None if this node was asked to leave before."""
         if self.signum is not None:
             return None
-        name = signal.Signals(signum).name
+        name = name_signal(signum)
         if signum == self._preemption:
             return self._terminate(signal.SIGTERM, f"{name} announces a preemption", 128 + signum)
-        return self._terminate(signum, f"stopped by {name}", 128 + signum)
+        if signum in self._forwarded:
+            return self._terminate(signum, f"stopped by {name}", 128 + signum)
+        self.notice_signum = signum
+        is_of_slurm = signum in (signal.SIGUSR1, signal.SIGUSR2) and "SLURM_JOB_ID" in os.environ
+        reason = f"{name} announces the end of the Slurm job" if is_of_slurm else f"stopped by {name}"
+        return self._terminate(signal.SIGTERM, reason, 128 + signum)
 
     @property
     def wake_at(self) -> float:
@@ -121,15 +147,22 @@ def _list_forwarded_signals(config: Config) -> Sequence[str]:
     return names
 
 
-class Wakeup:
-    """Use from the main thread, except for `wake`. `names`: the signals to handle, "SIGTERM" and so on."""
+def name_signal(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # a real-time one: Python names the first and the last
+        return f"SIGRTMIN+{signum - signal.SIGRTMIN}"
 
-    def __init__(self, names: Iterable[str]) -> None:
+
+class Wakeup:
+    """Use from the main thread, except for `wake`. `signals`: the numbers of those to handle."""
+
+    def __init__(self, signals: Iterable[int]) -> None:
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals: list[int] = []
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        for name in names:
-            signal.signal(getattr(signal, name), self._note)
+        for signum in signals:
+            signal.signal(signum, self._note)
 
     def fileno(self) -> int:
         """Readable once something has happened."""

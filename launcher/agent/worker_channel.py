@@ -13,9 +13,11 @@ handler would interrupt the step.
 from __future__ import annotations
 
 import math
+import os
 import select
 import signal
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.agent.lifecycle import Round
@@ -103,11 +105,21 @@ class WorkerChannel:
         if self._shared_page is not None:
             self._shared_page.request_stop(round_number, until, reason)
 
-    def signal_workers(self, local_round: Round, signum: int) -> None:
-        """Send a stop's signal to all workers except those that poll and would not handle it."""
+    def signal_workers(self, local_round: Round, signum: int, notice_signum: int = 0) -> None:
+        """Send a stop's signal to all workers except those that poll and would not handle it.
+
+        `notice_signum`: goes first to the workers that handle it; they get `signum` only if they handle that, too.
+        """
         page = self._shared_page if local_round.round == self._stop_round else None
         pollers = page.list_stop_pollers(local_round.round) if page is not None else ()
         spared = {rank for rank in pollers if signum == signal.SIGINT or not self._has_handler(rank, signum)}
+        if notice_signum:
+            noticing = {rank for rank in local_round.live if self._has_handler(rank, notice_signum)}
+            for rank in sorted(noticing):
+                # The process alone, as Slurm does it: what a worker has started, such as its loaders, would die of it.
+                with suppress(ProcessLookupError):
+                    os.kill(self._pids[rank], notice_signum)
+            spared |= {rank for rank in noticing if not self._has_handler(rank, signum)}
         self._supervisor.signal(local_round.round, signum, sorted(local_round.live - spared) if spared else None)
 
     def check_heartbeats(self, local_round: Round, now: float) -> list[tuple[int, int, str]]:

@@ -109,6 +109,50 @@ def test_a_signal_to_the_agent_reaches_the_workers(tmp_path: Path, name: str) ->
     assert "FAILED" not in job.stderr
 
 
+NOTICES = """
+mark("up")
+caught = []
+for name in os.environ["HANDLED"].split():
+    signal.signal(signal.Signals[name], lambda signum, frame: caught.append(signal.Signals(signum).name))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+mark("handles")
+while len(caught) < len(os.environ["HANDLED"].split()) or not caught:
+    time.sleep(0.01)
+child.terminate()  # of two pending signals the one of the lower number would be its end
+mark("child", str(child.wait()))
+mark("caught", " ".join(caught))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "handled", "caught", "reason"),
+    [
+        ("SIGUSR1", "SIGUSR1", "SIGUSR1", "SIGUSR1 announces the end of the Slurm job"),
+        ("SIGUSR2", "SIGUSR2 SIGTERM", "SIGUSR2 SIGTERM", "SIGUSR2 announces the end of the Slurm job"),
+        ("SIGUSR1", "SIGTERM", "SIGTERM", "SIGUSR1 announces the end of the Slurm job"),
+        ("SIGALRM", "SIGTERM", "SIGTERM", "stopped by SIGALRM"),
+        ("SIGXCPU", "", "", "stopped by SIGXCPU"),
+    ],
+)
+def test_a_signal_that_would_be_the_agents_death_is_a_notice(
+    tmp_path: Path, name: str, handled: str, caught: str, reason: str
+) -> None:
+    env = {"HANDLED": handled, "SLURM_JOB_ID": "7"}
+    with Job(tmp_path, *TWO, "--max-restarts", "3", script=NOTICES, env=env) as job:
+        job.marks("handles", range(2))
+        job.send(signal.Signals[name])
+        assert job.wait().exit_code == 128 + signal.Signals[name]
+        assert not job.left()
+    assert f"{name} is passed to the workers that handle it, SIGTERM to the others, which have 30 s" in job.stderr
+    assert job.stderr.endswith(f"meshrun: {reason}\n")
+    assert "FAILED" not in job.stderr
+    assert all(job.has_mark("caught", rank, 1) == bool(caught) for rank in range(2))
+    if caught:
+        assert [sorted(words.split()) for words in job.marks("caught", range(2))] == [sorted(caught.split())] * 2
+    if caught == name:
+        assert job.marks("child", range(2)) == [str(-signal.SIGTERM)] * 2, "what a worker has started handles nothing"
+
+
 @pytest.mark.parametrize(("grace", "names"), [("1", ["SIGTERM"]), ("1000", ["SIGINT", "SIGINT"])])
 def test_workers_that_stay_are_killed_in_the_end_or_at_a_second_interrupt(
     tmp_path: Path, grace: str, names: list[str]

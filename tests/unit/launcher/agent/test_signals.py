@@ -23,13 +23,57 @@ def resolve(*words: str) -> Config:
 
 def test_a_preemption_signal_sends_sigterm_and_others_are_passed_on() -> None:
     departure = Termination(resolve("--preemption-signal=SIGUSR1"))
-    assert "SIGUSR1" in departure.signals
+    assert signal.SIGUSR1 in departure.signals
     assert departure.take_signal(signal.SIGUSR1) == LeaveRequest("SIGUSR1 announces a preemption", 128 + signal.SIGUSR1)
     assert departure.signum == signal.SIGTERM
     assert departure.take_signal(signal.SIGTERM) is None
     departure = Termination(resolve())
     assert departure.take_signal(signal.SIGHUP) == LeaveRequest("stopped by SIGHUP", 129)
     assert departure.signum == signal.SIGHUP
+
+
+@pytest.mark.parametrize(
+    "name", ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR"]
+)
+def test_a_signal_that_nobody_named_is_a_notice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = signal.Signals[name]
+    for is_slurm in (False, True):
+        if is_slurm:
+            monkeypatch.setenv("SLURM_JOB_ID", "7")
+        departure = Termination(resolve())
+        assert number in departure.signals
+        told = departure.take_signal(number)
+        usual = is_slurm and name.startswith("SIGUSR")
+        reason = f"{name} announces the end of the Slurm job" if usual else f"stopped by {name}"
+        assert told == LeaveRequest(reason, 128 + number)
+        # Workers get SIGTERM, or the signal itself where they handle it.
+        assert (departure.signum, departure.notice_signum) == (signal.SIGTERM, number)
+        assert departure.take_signal(number) is None
+
+
+def test_a_real_time_signal_has_a_name_too() -> None:
+    departure = Termination(resolve())
+    told = departure.take_signal(signal.SIGRTMIN + 3)
+    assert told == LeaveRequest("stopped by SIGRTMIN+3", 128 + signal.SIGRTMIN + 3)
+
+
+def test_a_signal_that_is_forwarded_by_request_is_no_notice() -> None:
+    departure = Termination(resolve("--signals-to-handle=SIGUSR1"))
+    assert departure.take_signal(signal.SIGUSR1) == LeaveRequest("stopped by SIGUSR1", 128 + signal.SIGUSR1)
+    assert (departure.signum, departure.notice_signum) == (signal.SIGUSR1, 0)
+    # torchrun's own that is left out has the kernel's default.
+    assert not {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT} & {*departure.signals}
+
+
+def test_what_is_ignored_or_handled_already_and_faults_are_left_alone() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        assert signal.SIGUSR1 not in Termination(resolve()).signals
+        assert signal.SIGUSR1 in Termination(resolve("--preemption-signal=SIGUSR1")).signals
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    left = {signal.SIGSEGV, signal.SIGABRT, signal.SIGPIPE, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}
+    assert not left & {*Termination(resolve()).signals}
 
 
 def test_a_preemption_file_is_looked_for_once_a_second(tmp_path: Path) -> None:

@@ -270,6 +270,32 @@ def test_a_worker_that_asks_is_spared_a_signal_it_does_not_handle(
 
 
 @pytest.mark.parametrize(
+    ("handled", "got", "sent"),
+    [
+        ((signal.SIGUSR1,), [signal.SIGUSR1, signal.SIGUSR1], []),  # SIGTERM would end it before it has saved
+        ((signal.SIGUSR1, signal.SIGTERM), [signal.SIGUSR1, signal.SIGUSR1], [(signal.SIGTERM, None)]),
+        ((signal.SIGTERM,), [], [(signal.SIGTERM, None)]),
+        ((), [], [(signal.SIGTERM, None)]),
+    ],
+)
+def test_a_notice_goes_to_the_workers_that_handle_it(
+    handled: tuple[int, ...], got: list[int], sent: list[object], board: SharedPage, be: Any
+) -> None:
+    conversation, orders, round = make_channel(board, None, be, lambda: None)
+    numbers, told = (signal.SIGUSR1, signal.SIGTERM), []
+    before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        signal.signal(number, (lambda it, _: told.append(it)) if number in handled else signal.SIG_DFL)
+    try:
+        conversation.signal_workers(round, signal.SIGTERM, signal.SIGUSR1)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert told == got
+    assert [one for one in orders.sent if one[1] != []] == sent
+
+
+@pytest.mark.parametrize(
     ("reason", "read"), [("n2 leaves", "n2 leaves"), ("", ""), ("ä" * 400, "ä" * 256), ("a\0b", "a\0b")]
 )
 def test_a_worker_learns_why_it_has_to_stop_and_how_long_it_has(
