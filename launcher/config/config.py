@@ -37,6 +37,14 @@ SCHEDULER_VARIABLES = (
     "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX", "LWS_GROUP_SIZE", "PET_NNODES", "PROCESS_ID",
     "SKYPILOT_NODE_RANK", "SLURM_JOB_ID", "VC_TASK_INDEX", "WORLD_SIZE",
 )  # fmt: skip
+# One is set where the environment may speak of others that nothing makes one job of (`alone`).
+SIGNS_OF_OTHERS = frozenset((
+    "AWS_BATCH_JOB_NUM_NODES", "AZUREML_NODE_COUNT", "CLOUD_TPU_TASK_ID", "FLUX_JOB_SIZE", "JAX_NUM_PROCESSES",
+    "JOB_COMPLETION_INDEX", "JSM_NAMESPACE_SIZE", "LSB_MCPU_HOSTS", "LWS_GROUP_SIZE", "MEGASCALE_NUM_SLICES",
+    "MLP_WORKER_NUM", "MV2_COMM_WORLD_SIZE", "NNODES", "NUM_NODES", "NUM_PROCESSES", "OMPI_COMM_WORLD_SIZE",
+    "PADDLE_TRAINERS_NUM", "PBS_NUM_NODES", "PMIX_RANK", "PMI_SIZE", "SM_HOSTS", "TF_CONFIG", "TPU_WORKER_HOSTNAMES",
+    "VC_TASK_INDEX", "WORLD_SIZE",
+))  # fmt: skip
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
     "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "nothing listens there, nor does anything of the public torch"),
@@ -148,17 +156,17 @@ def resolve(
     `python`: the interpreter for the workers. `hostname`: this node's, which a scheduler may have chosen.
     `is_whole_job`: without a network a mesh must fit this node alone.
     """
-    values, note, missing = resolve_values(args.values, environ), "", ""
+    values, notes, missing = resolve_values(args.values, environ), list[str](), ""
     if not environ.keys().isdisjoint(SCHEDULER_VARIABLES):
         from launcher.config import schedulers  # one machine rarely has one
 
         resolved = schedulers.resolve(args.values, environ, hostname)
-        values, note, missing = resolved.values, resolved.note, resolved.missing
+        values, notes, missing = resolved.values, [*resolved.notes], resolved.missing
+    is_explained = bool(notes)
     if args.script is None:
         from launcher.config.options.remarks import explain_missing_script
 
         raise UsageError("no script given", explain_missing_script(args))
-    notes = [note] if note else []
     passed = {word.partition("=")[0][2:].replace("_", "-") for word in args.script_args}
     if not passed.isdisjoint(BY_NAME) or any(name.startswith(("LAUNCHER_", "PET_")) for name in environ):
         from launcher.config.options.remarks import list_remarks
@@ -178,6 +186,12 @@ def resolve(
         notes.append(f"{values['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
     fields = {"nodes_min": nodes[0], "nodes_max": nodes[1], **resolve_rendezvous(values, notes, nodes)}
     is_alone = fields["network"] is None
+    has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
+    speaks_of_others = has_place or not environ.keys().isdisjoint(SIGNS_OF_OTHERS)
+    if is_alone and speaks_of_others and not is_explained and values["nnodes"].is_default:
+        from launcher.config import alone
+
+        notes += alone.explain(values, environ)
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
     placement = (option.name for option in TABLE if option.part == "placement_options")

@@ -32,6 +32,7 @@ _NESTED_LAUNCHERS = {
     "MV2_COMM_WORLD_RANK": "a task of mpirun",
     "RAY_JOB_ID": "a task of Ray",
     "JPY_PARENT_PID": "a notebook",
+    "LAUNCHER_ROUND": "a worker of a launcher",  # without torch
 }
 # Kubeflow Trainer sets these in every pod, so they are no choice of the user's, nor worth a remark if unused.
 _TRAINER_PLACES = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
@@ -43,7 +44,8 @@ class Detection(Struct, frozen=True):
 
     `values`: name of an option -> its value; empty if none can be used. `reason` says what this node is, or why nothing
     is used. `missing`: what a job on several nodes still needs from the user, "" if nothing. `must_report`: whether to
-    show the reason although nothing is used, because the user may have expected otherwise.
+    show the reason although nothing is used, because the user may have expected otherwise; with `outcome`, what happens
+    instead, and `hint`, "" if none.
     """
 
     controller: str
@@ -52,18 +54,20 @@ class Detection(Struct, frozen=True):
     values: Mapping[str, Value] = {}
     missing: str = ""
     must_report: bool = False
+    outcome: str = "this node runs alone"
+    hint: str = ""
 
 
 class ResolvedOptions(Struct, frozen=True):
     """The options with the detected values. `unused`: of those, option -> why it is not used.
 
-    `note` is for the user, "" if there is none. `missing`: what a job of several nodes still needs from the user.
+    `notes` are for the user. `missing`: what a job of several nodes still needs from the user.
     """
 
     values: dict[str, Value]
     detection: Detection | None
     unused: Mapping[str, str]
-    note: str = ""
+    notes: tuple[str, ...] = ()
     missing: str = ""
 
 
@@ -79,14 +83,15 @@ def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str 
         own = {name: value for name, value in given.items() if value.origin in _TRAINER_PLACES}
         given |= {name: replace(value, is_detected=True) for name, value in own.items()}
     if not found.values:
-        must_report = found.must_report and given["nnodes"].is_default and given["standalone"].text != "1"
-        return ResolvedOptions(given, found, {}, f"{note}; this node runs alone" if must_report else "")
+        must_report = found.must_report and given["nnodes"].is_default and not explain_alone(given)
+        lines = (f"{note}; {found.outcome}", *([f"hint: {found.hint}"] if found.hint else []))
+        return ResolvedOptions(given, found, {}, lines if must_report else ())
     used, unused = _merge(found.values, given)
     return ResolvedOptions(
         {**given, **{name: value for name, value in used.items() if given[name].is_default}},
         found,
         unused,
-        note if "nnodes" in used else "",
+        (note,) if "nnodes" in used else (),
         found.missing if _NO_MASTER_ADDRESS in unused.values() else "",
     )
 
@@ -99,14 +104,18 @@ def detect(environ: Mapping[str, str], hostname: str = "") -> Detection | None:
             found = detect_by(controller, variables, environ, hostname)
         if found is not None:
             own = () if detect_by is not _detect_skypilot or environ.get(_RAY_WORKER) else ("RAY_JOB_ID",)
-            nested = (variable for variable in _NESTED_LAUNCHERS if variable not in own)
-            between = next((variable for variable in nested if environ.get(variable)), "")
-            if found.values and between:
+            between = find_nesting(environ, but_not=own)
+            if (found.values or found.must_report) and between:
                 why = f"this is {_NESTED_LAUNCHERS[between]}, which is not what the controller started"
                 found = Detection(found.controller, found.known_by, f"{between} is set: {why}")
             # Both contain text of variables, which may be anything.
             return replace(found, controller=sanitize(found.controller), reason=sanitize(found.reason))
     return None
+
+
+def find_nesting(environ: Mapping[str, str], *, but_not: tuple[str, ...] = ()) -> str:
+    """Return the variable that shows another launcher, or a server, between the scheduler and this command; else ""."""
+    return next((name for name in _NESTED_LAUNCHERS if name not in but_not and environ.get(name)), "")
 
 
 # --- what the user has set, and what the scheduler says ---
@@ -121,7 +130,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     backend, the scheduler's endpoint is unused; its number and rank still apply.
     """
     is_counted = "nnodes" in found or not options["nnodes"].is_default
-    if why := _explain_alone(options) or ("" if is_counted else "nothing says how many nodes there are"):
+    if why := explain_alone(options) or ("" if is_counted else "nothing says how many nodes there are"):
         return {}, dict.fromkeys(found, why)
     unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
     values = {name: value for name, value in found.items() if name not in unused}
@@ -150,7 +159,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     return values, unused
 
 
-def _explain_alone(options: Mapping[str, Value]) -> str:
+def explain_alone(options: Mapping[str, Value]) -> str:
     """Return the option that excludes other nodes, as a reason; "" if none does."""
     nodes = options["nnodes"]
     if options["standalone"].text == "1":
@@ -158,12 +167,12 @@ def _explain_alone(options: Mapping[str, Value]) -> str:
     if not nodes.is_default:
         return f"{nodes} is one node" if set(nodes.text.replace(" ", "").split(":")) == {"1"} else ""
     for value in (options["rdzv-endpoint"], options["master-addr"]):
-        if not value.is_default and all(map(_is_local_address, value.text.rpartition("://")[2].split(","))):
+        if not value.is_default and all(map(is_local_address, value.text.rpartition("://")[2].split(","))):
             return f"{value} is a place of this machine alone"
     return ""
 
 
-def _is_local_address(text: str) -> bool:
+def is_local_address(text: str) -> bool:
     """Whether the address is only this machine's: loopback, or a port that no other node can know."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):  # no port after it
@@ -224,35 +233,45 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         srun --nodes 4 --ntasks-per-node 1 meshrun --nproc-per-node 8 train.py
 
     Only a command that srun has started is a step. The script of sbatch and the shell of salloc see the job's variables
-    too, and a command there runs once; so does one in an interactive step, whose other tasks are idle shells. A step
-    with several tasks on a node may be many small runs side by side, and torchrun allows that; it is left alone, with a
-    sentence in case the user expected otherwise. The agents meet on a port derived from the numbers of job and step,
-    because two steps may share a node.
+    too, and a command there runs once; so does one in an interactive step, whose other tasks are idle shells. That is
+    usual where the job has one node, however many tasks (SLURM_NTASKS); where it has more, the others are idle, and a
+    sentence says so. A step with several tasks on a node may be many small runs side by side, and torchrun allows that;
+    it is left alone, with a sentence in case the user expected otherwise. The agents meet on a port derived from the
+    numbers of job and step, because two steps may share a node.
     """
     job = environ["SLURM_JOB_ID"]
     if missing := [name for name in _STEP if not environ.get(name)]:
-        return Detection(f"Slurm job {job}", variables, f"no {missing[0]}: srun has not started this command")
+        return _leave_shell_alone(
+            f"Slurm job {job}", variables, f"no {missing[0]}: srun has not started this command", environ
+        )
     step, rank, count = (parse_integer(environ[name]) for name in _STEP[:3])
     nodes, controller = environ["SLURM_STEP_NODELIST"], f"Slurm step {job}.{environ['SLURM_STEP_ID']}"
 
     def leave_alone(reason: str, *, must_report: bool = False) -> Detection:
         return Detection(controller, _STEP, reason, must_report=must_report)
 
+    def leave_tasks_alone(tasks: int) -> Detection:
+        each, hint = "each of them runs alone, as rank 0 of a job of its own", "start one task on each node"
+        return Detection(
+            controller, _STEP, f"it has {tasks} tasks on a node", must_report=True, outcome=each,
+            hint=f"{hint}: srun --ntasks-per-node=1 makes one job of them",
+        )  # fmt: skip
+
     if step is None or step < 0 or rank is None or rank < 0 or count is None or count < 1:
         found = ", ".join(f"{name}={environ[name]!r}" for name in _STEP[:3])
         return leave_alone(f"its variables cannot be read: {found}")
     if step > _STEP_MAX or environ.get("SLURM_PTY_PORT"):
-        return leave_alone("it is interactive: a command in it runs once")
+        return _leave_shell_alone(controller, _STEP, "it is interactive: a command in it runs once", environ)
     if count == 1:
-        return leave_alone("it has one node")
+        task_count = _count_max_tasks(environ, 1) or 1
+        return leave_tasks_alone(task_count) if task_count > 1 else leave_alone("it has one node")
     if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
         return leave_alone("the job is heterogeneous: say --nnodes and --rdzv-endpoint", must_report=True)
     tasks = _count_max_tasks(environ, count)
     if tasks is None:
         return leave_alone("nothing says how many tasks a node has")
     if tasks > 1:
-        hint = "srun --ntasks-per-node=1 makes one job of them"
-        return leave_alone(f"it has {tasks} tasks on a node: {hint}", must_report=True)
+        return leave_tasks_alone(tasks)
     try:
         first = next(expand_hostlist(nodes))
     except ValueError as error:
@@ -270,6 +289,19 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
     origins = ("SLURM_STEP_NUM_NODES", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_ID")
     return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
+
+
+def _leave_shell_alone(
+    controller: str, variables: tuple[str, ...], reason: str, environ: Mapping[str, str]
+) -> Detection:
+    """Return a command that runs once in an allocation: with a sentence where that has other nodes."""
+    count = parse_integer(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "") or 1
+    if count < 2:
+        return Detection(controller, variables, reason)
+    return Detection(
+        controller, variables, f"{reason}, and the job has {count} nodes", must_report=True,
+        outcome="this one runs alone", hint="start one agent on each node with srun --ntasks-per-node=1",
+    )  # fmt: skip
 
 
 def _count_max_tasks(environ: Mapping[str, str], node_count: int) -> int | None:

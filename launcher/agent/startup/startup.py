@@ -48,7 +48,9 @@ from rendezvous.stores.listeners import find_foreign_listener
 PAUSE_S = 0.25  # between two probes of a store that does not answer yet
 STALE_S = 30.0  # a name may resolve to its previous machine for this long: the usual lifetime of a DNS answer
 DESCRIPTORS_WANTED = 65536  # presence takes one for each member, the pump two for each worker: no job is that large
-END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+END_SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
 
 
 class Startup(Struct, frozen=True):

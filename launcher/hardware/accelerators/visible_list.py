@@ -64,7 +64,8 @@ _FORMS: Mapping[str, _Form] = {
     "ASCEND_RT_VISIBLE_DEVICES": _Form("[0-9]+", "NPU", _NUMBER, allows_blanks=False),
     "HABANA_VISIBLE_MODULES": _Form("[0-9]+", "module", _NUMBER, allows_last_comma=False, is_distinct=False),
     "NEURON_RT_VISIBLE_CORES": _Form(
-        "[0-9]+(?:-[0-9]+)?", "core", "the number or a range of cores", allows_last_comma=False, is_distinct=False
+        "[0-9]+(?:-[0-9]+)?", "core", "the number of a core or a range of them", allows_last_comma=False,
+        is_distinct=False,
     ),
 }  # fmt: skip
 

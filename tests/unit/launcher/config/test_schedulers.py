@@ -26,6 +26,7 @@ SLURM_FIRST = {**SLURM, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENA
 SLURM_PLACE = f"gpu03:{20480 + (4711 * 31 + 2) % 8192}"
 # The script of sbatch and the shell of salloc: a job, but no step.
 BATCH = {name: text for name, text in SLURM.items() if not name.startswith("SLURM_STEP")}
+ONE_NODE = {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu03", "SLURM_NTASKS": "8"}
 # PyTorchJob v1 with a Master and three Workers, in the second Worker. RANK and WORLD_SIZE count pods.
 PYTORCH_JOB = {
     "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "4",
@@ -141,9 +142,17 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
 @pytest.mark.parametrize(
     ("environ", "reason"),
     [
-        (BATCH, "no SLURM_STEP_ID: srun has not started this command"),
-        ({**SLURM, "SLURM_STEP_ID": "4294967290"}, "it is interactive: a command in it runs once"),
-        ({**SLURM, "SLURM_PTY_PORT": "40123"}, "it is interactive: a command in it runs once"),
+        ({**BATCH, **ONE_NODE}, "no SLURM_STEP_ID: srun has not started this command"),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_NPROCS": "8", "SLURM_PROCID": "0", "SLURM_NNODES": "1"},
+         "no SLURM_STEP_ID: srun has not started this command"),
+        ({**SLURM, **ONE_NODE, "SLURM_STEP_ID": "4294967290"}, "it is interactive: a command in it runs once"),
+        ({**SLURM, **ONE_NODE, "SLURM_PTY_PORT": "40123"}, "it is interactive: a command in it runs once"),
+        ({**BATCH, "TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID is set: this is a worker of a launcher, which is "
+         "not what the controller started"),
+        ({**BATCH, "LAUNCHER_ROUND": "1"}, "LAUNCHER_ROUND is set: this is a worker of a launcher, which is "
+         "not what the controller started"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "8(x4)", "JPY_PARENT_PID": "7"},
+         "JPY_PARENT_PID is set: this is a notebook, which is not what the controller started"),
         ({**SLURM, "SLURM_JOB_NODELIST": "cpu[1-900]"}, "gpu03 is not one of the job's nodes: its variables are left "
          "from another job"),
         ({**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0",
@@ -178,12 +187,9 @@ def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str,
 @pytest.mark.parametrize(
     ("environ", "reason"),
     [
-        ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, "it has 8 tasks on a node: "
-         "srun --ntasks-per-node=1 makes one job of them"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "1(x3),2"}, "it has 2 tasks on a node: "
-         "srun --ntasks-per-node=1 makes one job of them"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "5"}, "it has 2 tasks on a node: "
-         "srun --ntasks-per-node=1 makes one job of them"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, "it has 8 tasks on a node"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x3),2"}, "it has 2 tasks on a node"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "5"}, "it has 2 tasks on a node"),
         ({"SLURM_HET_SIZE": "2"}, "the job is heterogeneous: say --nnodes and --rdzv-endpoint"),
         ({"SLURM_STEP_NODELIST": "gpu[03"}, "SLURM_STEP_NODELIST cannot be read: 'gpu[03': a bracket that is never "
          "closed"),
@@ -196,10 +202,56 @@ def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str,
 )  # fmt: skip
 def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(environ: dict[str, str], reason: str) -> None:
     made = resolve(environ={**SLURM, **environ})
-    note = f"Slurm step 4711.2: {reason}; this node runs alone"
-    assert (nodes(made), made.network, made.notes) == ((1, 1), None, (note,))
+    has_tasks = reason.endswith("tasks on a node")
+    outcome = "each of them runs alone, as rank 0 of a job of its own" if has_tasks else "this node runs alone"
+    hint = "hint: start one task on each node: srun --ntasks-per-node=1 makes one job of them"
+    said = (f"Slurm step 4711.2: {reason}; {outcome}", *([hint] if has_tasks else []))
+    assert (nodes(made), made.network, made.notes) == ((1, 1), None, said)
     for words in (["--standalone"], ["--nnodes=1"], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]):
         assert resolve(*words, environ={**SLURM, **environ}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NUM_TASKS": "4"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "2"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "", "SLURM_NTASKS": "8"}, 8),
+    ],
+)
+@pytest.mark.parametrize("task", ["0", "1"])
+def test_several_tasks_of_a_step_on_one_node_run_alone_and_each_says_so(
+    environ: dict[str, str], count: int, task: str
+) -> None:
+    made = resolve(environ={**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": task, **environ})
+    assert (nodes(made), made.network) == ((1, 1), None)
+    assert made.notes == (
+        f"Slurm step 4711.2: it has {count} tasks on a node; each of them runs alone, as rank 0 of a job of its own",
+        "hint: start one task on each node: srun --ntasks-per-node=1 makes one job of them",
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "controller", "reason"),
+    [
+        (BATCH, "Slurm job 4711", "no SLURM_STEP_ID: srun has not started this command"),
+        ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "8"}, "Slurm job 7",
+         "no SLURM_STEP_ID: srun has not started this command"),
+        ({**SLURM, "SLURM_STEP_ID": "4294967290"}, "Slurm step 4711.4294967290",
+         "it is interactive: a command in it runs once"),
+        ({**SLURM, "SLURM_PTY_PORT": "40123"}, "Slurm step 4711.2", "it is interactive: a command in it runs once"),
+    ],
+)  # fmt: skip
+def test_a_command_that_runs_once_in_a_job_of_several_nodes_says_so(
+    environ: dict[str, str], controller: str, reason: str
+) -> None:
+    said = (
+        f"{controller}: {reason}, and the job has 8 nodes; this one runs alone",
+        "hint: start one agent on each node with srun --ntasks-per-node=1",
+    )
+    assert resolve(environ=environ).notes == said
+    for words in (["--standalone"], ["--nnodes=1"], ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]):
+        assert resolve(*words, environ=environ).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -333,7 +385,7 @@ def test_a_grid_takes_all_nodes_of_the_step_and_goes_on_with_fewer() -> None:
 
 def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     made = resolve(environ=INDEXED_JOB)
-    assert (made.network, made.node_rank, made.notes) == (None, 0, ())
+    assert (made.network, made.node_rank, len(made.notes)) == (None, 0, 2)  # see test_alone
     made = resolve("--nnodes=4", "--master-addr=train-0.train", environ=INDEXED_JOB)
     assert (made.rdzv_backend, made.node_rank, made.master_addr, made.notes) == ("static", 3, "train-0.train", ())
     made = resolve(environ={**INDEXED_JOB, "PET_NNODES": "4", "PET_MASTER_ADDR": "train-0.train"})

@@ -35,23 +35,33 @@ def test_the_run_is_called_as_under_torchrun(words: list[str], run_id: str | Non
     assert resolve(*words).run_id == run_id
 
 
+def alone(place: str, backend: str = " --rdzv-backend c10d") -> list[str]:
+    """What is said of a place to meet where nothing says how many nodes there are."""
+    return [
+        f"{place} is given without --nnodes, which is 1 then: this agent runs alone, as rank 0 of a job of its own",
+        f"hint: add --nnodes N{backend} to run on N nodes, or --standalone to run on this one",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "address", "port", "notes"),
     [
         ([], None, None, []),
-        (["--master-addr=node7", "--master-port=29500"], "node7", 29500, []),
+        (["--master-addr=node7", "--master-port=29500"], "node7", 29500, alone("--master-addr node7")),
         (["--master-addr=[::1]", "--master-port=29500"], "::1", 29500, []),
         (["--master-port=29500"], None, 29500, []),
         (["--master-port=0"], None, None, []),
-        (["--master-addr=node7"], "node7", None, []),
-        (["--rdzv-endpoint=node7:29400"], "node7", 29400, []),
+        (["--master-addr=node7"], "node7", None, alone("--master-addr node7")),
+        (["--rdzv-endpoint=node7:29400"], "node7", 29400, alone("--rdzv-endpoint node7:29400")),
         (["--rdzv-endpoint=[::1]:29400"], "::1", 29400, []),
         (["--rdzv-endpoint=node7:29400", "--master-port=1"], "node7", 29400,
-         ["--master-port 1 has no effect beside --rdzv-endpoint node7:29400"]),
+         ["--master-port 1 has no effect beside --rdzv-endpoint node7:29400", *alone("--rdzv-endpoint node7:29400")]),
         (["--master-addr=node7", "--local-addr=node8"], "node7", None,
-         ["--local-addr node8 has no effect on one node when the master's address is given"]),
+         ["--local-addr node8 has no effect on one node when the master's address is given",
+          *alone("--master-addr node7")]),
         (["--rdzv-backend=c10d", "--master-addr=node7", "--master-port=1"], None, None,
-         ["--master-addr node7, --master-port 1 have no effect with --rdzv-backend c10d"]),
+         ["--master-addr node7, --master-port 1 have no effect with --rdzv-backend c10d",
+          *alone("--master-addr node7", "")]),
     ],
 )  # fmt: skip
 def test_a_given_master_address_reaches_the_workers_unchanged(
@@ -132,6 +142,9 @@ def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:
         (["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7", "--nproc-per-node=2"], []),
         (["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=29500", "--nproc-per-node=2"], []),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=node7:29400"],
+         ["--rdzv-endpoint node7:29400 has no effect on one node: its rendezvous is inside the agent",
+          *alone("--rdzv-endpoint node7:29400", "")]),
+        (["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node7:29400"],
          ["--rdzv-endpoint node7:29400 has no effect on one node: its rendezvous is inside the agent"]),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "--rdzv-conf=store_type=file"],
          ["--rdzv-conf: store_type without effect on one node"]),
