@@ -49,7 +49,7 @@ def _count_lsf_hosts(text: str) -> int | None:
     return len(text.split()) // 2
 
 
-class _Group(Struct, frozen=True):
+class _NodeGroup(Struct, frozen=True):
     """Variables of one kind. All of `needs` are set where one is: `count` alone may be a name of the user's."""
 
     count: str
@@ -64,7 +64,7 @@ class _Group(Struct, frozen=True):
     read: Callable[[str], int | None] = parse_integer
 
 
-class _Tasks(Struct, frozen=True):
+class _TaskLauncher(Struct, frozen=True):
     """Variables that a launcher of processes sets for each of them."""
 
     launcher: str
@@ -76,32 +76,32 @@ class _Tasks(Struct, frozen=True):
 
 
 _TASKS = (
-    _Tasks("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+    _TaskLauncher("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
            "mpirun --map-by ppr:1:node"),
-    _Tasks("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "mpirun -ppn 1"),
-    _Tasks("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
+    _TaskLauncher("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "mpirun -ppn 1"),
+    _TaskLauncher("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
            "jsrun --rs_per_host 1 --tasks_per_rs 1"),
-    _Tasks("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "", "flux run --tasks-per-node=1"),
-    _Tasks("mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"),
+    _TaskLauncher("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "", "flux run --tasks-per-node=1"),
+    _TaskLauncher("mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"),
 )  # fmt: skip
 _GROUPS = (
-    _Group("AWS_BATCH_JOB_NUM_NODES", "nodes of an AWS Batch job", ("AWS_BATCH_JOB_NODE_INDEX",),
+    _NodeGroup("AWS_BATCH_JOB_NUM_NODES", "nodes of an AWS Batch job", ("AWS_BATCH_JOB_NODE_INDEX",),
            "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"),
-    _Group("SM_HOSTS", "hosts of a SageMaker job", read=_count_json_list),
-    _Group("AZUREML_NODE_COUNT", "nodes of an Azure ML job", (), "MASTER_ADDR"),
-    _Group("WORLD_SIZE", "members of a group", ("RANK", "MASTER_ADDR"), "MASTER_ADDR"),
-    _Group("LWS_GROUP_SIZE", "pods of a LeaderWorkerSet", (), "LWS_LEADER_ADDRESS"),
-    _Group("JAX_NUM_PROCESSES", "JAX processes", ("JAX_PROCESS_ID",)),
-    _Group("NUM_PROCESSES", "processes", ("PROCESS_ID", "COORDINATOR_ADDRESS"), "COORDINATOR_ADDRESS"),
-    _Group("PADDLE_TRAINERS_NUM", "Paddle trainers", ("PADDLE_TRAINER_ID",)),
-    _Group("MLP_WORKER_NUM", "nodes of a job", ("MLP_ROLE_INDEX",), "MLP_WORKER_0_HOST"),
-    _Group("NNODES", "nodes", ("NODE_RANK",), "MASTER_ADDR"),
-    _Group("NUM_NODES", "nodes", ("NODE_RANK",), "MASTER_ADDR"),
-    _Group("MEGASCALE_NUM_SLICES", "TPU slices", ("MEGASCALE_SLICE_ID",)),
-    _Group("TPU_WORKER_HOSTNAMES", "hosts of a TPU slice", ("TPU_WORKER_ID",), read=_count_commas),
-    _Group("TF_CONFIG", "tasks of a cluster", read=_count_cluster),
-    _Group("LSB_MCPU_HOSTS", "hosts of an LSF job", ("LSB_JOBID",), runs_once=True, read=_count_lsf_hosts),
-    _Group("PBS_NUM_NODES", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True),
+    _NodeGroup("SM_HOSTS", "hosts of a SageMaker job", read=_count_json_list),
+    _NodeGroup("AZUREML_NODE_COUNT", "nodes of an Azure ML job", (), "MASTER_ADDR"),
+    _NodeGroup("WORLD_SIZE", "members of a group", ("RANK", "MASTER_ADDR"), "MASTER_ADDR"),
+    _NodeGroup("LWS_GROUP_SIZE", "pods of a LeaderWorkerSet", (), "LWS_LEADER_ADDRESS"),
+    _NodeGroup("JAX_NUM_PROCESSES", "JAX processes", ("JAX_PROCESS_ID",)),
+    _NodeGroup("NUM_PROCESSES", "processes", ("PROCESS_ID", "COORDINATOR_ADDRESS"), "COORDINATOR_ADDRESS"),
+    _NodeGroup("PADDLE_TRAINERS_NUM", "Paddle trainers", ("PADDLE_TRAINER_ID",)),
+    _NodeGroup("MLP_WORKER_NUM", "nodes of a job", ("MLP_ROLE_INDEX",), "MLP_WORKER_0_HOST"),
+    _NodeGroup("NNODES", "nodes", ("NODE_RANK",), "MASTER_ADDR"),
+    _NodeGroup("NUM_NODES", "nodes", ("NODE_RANK",), "MASTER_ADDR"),
+    _NodeGroup("MEGASCALE_NUM_SLICES", "TPU slices", ("MEGASCALE_SLICE_ID",)),
+    _NodeGroup("TPU_WORKER_HOSTNAMES", "hosts of a TPU slice", ("TPU_WORKER_ID",), read=_count_commas),
+    _NodeGroup("TF_CONFIG", "tasks of a cluster", read=_count_cluster),
+    _NodeGroup("LSB_MCPU_HOSTS", "hosts of an LSF job", ("LSB_JOBID",), runs_once=True, read=_count_lsf_hosts),
+    _NodeGroup("PBS_NUM_NODES", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True),
 )  # fmt: skip
 # A number that is counted from 0 and has no count beside it.
 _INDICES = {

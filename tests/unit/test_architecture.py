@@ -42,7 +42,7 @@ BORDERS = {
     "launcher.agent.inspection.observer": 2,
     "launcher.agent.loop": 3, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
-    "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 2,
+    "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 3,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
     "launcher.observe.page.shared_run": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,

@@ -219,7 +219,7 @@ def test_a_list_that_leaves_fewer_gpus_than_it_names_is_refused(tmp_path: Path) 
 
 @pytest.mark.parametrize(("kind", "variable"), [("xpu", "ZE_AFFINITY_MASK"), ("npu", "ASCEND_RT_VISIBLE_DEVICES"),
                                                 ("hpu", "HABANA_VISIBLE_MODULES")])  # fmt: skip
-def test_a_type_that_torch_counts_is_not_counted_with_a_list_that_cannot_be_meant(kind: str, variable: str) -> None:
+def test_torch_counts_no_devices_under_a_list_that_cannot_be_meant(kind: str, variable: str) -> None:
     with pytest.raises(UsageError, match=f"^{variable}=0;1: "):
         assign_devices(kind, None, {variable: "0;1"})
 
