@@ -28,6 +28,7 @@ from launcher.hardware.accelerators.contract import (
     find_visible_variable,
     make_unresponsive_error,
 )
+from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
 from launcher.model.errors import UnfitError, UsageError, sanitize
 from launcher.model.node import Device
 
@@ -100,6 +101,8 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
         raise UsageError(f"{request}: {count} are asked for, and {setting} has {len(entries)}")
     if "" in entries or len(set(entries)) < len(entries):
         raise UsageError(f"{request}: {setting} has an entry that is empty, or there twice")
+    if mistake := find_mistake(request.variable, environ.get(request.variable, ""), DECLARED):
+        raise UsageError(mistake.sentence, mistake.hint)
     devices = tuple(
         Device(kind=request.kind, index=index, id=f"{request.kind}{entry}", visible=entry, variable=request.variable)
         for index, entry in enumerate(entries[:count])

@@ -70,6 +70,10 @@ _FORMS: Mapping[str, _Form] = {
 }  # fmt: skip
 
 
+DECLARED = _Form(r"[^\s\"'`$\[\](){};|]+", "device", "the name of one device", words=frozenset({""}))
+"""Of the variable of --visible-env: its runtime is unknown, but no entry has quotes, brackets, blanks or a dollar."""
+
+
 class Mistake(Struct, frozen=True):
     sentence: str
     hint: str
@@ -89,9 +93,12 @@ def examine(environ: Mapping[str, str], variables: Iterable[str]) -> Inventory |
     return None
 
 
-def find_mistake(variable: str, value: str) -> Mistake | None:
-    """Return what is wrong with the form of a value, and what to write instead; None if it can be meant."""
-    form = _FORMS.get(variable)
+def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistake | None:
+    """Return what is wrong with the form of a value, and what to write instead; None if it can be meant.
+
+    `form` None: that of the variable, and every value is right for one that is not known.
+    """
+    form = form or _FORMS.get(variable)
     if form is None or value.strip(_BLANKS) in form.words:
         return None
     setting = f"{variable}={sanitize(value) if value.isprintable() and value == value.strip() else repr(value)}"

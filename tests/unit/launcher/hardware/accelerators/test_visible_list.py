@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.ascend import Detector as Ascend
 from launcher.hardware.accelerators.habana import Detector as Habana
 from launcher.hardware.accelerators.neuron import Detector as Neuron
@@ -222,6 +223,26 @@ def test_a_list_that_leaves_fewer_gpus_than_it_names_is_refused(tmp_path: Path) 
 def test_torch_counts_no_devices_under_a_list_that_cannot_be_meant(kind: str, variable: str) -> None:
     with pytest.raises(UsageError, match=f"^{variable}=0;1: "):
         assign_devices(kind, None, {variable: "0;1"})
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("0,1", ""), ("foo0, foo1", ""), ("a:0,a:1", ""), ("uuid-1.2/x,2", ""), ("all,none", ""),
+        ('"0,1"', "write FOO=0,1: the quotes are part of the value"), ("[0,1]", "write FOO=0,1"),
+        ("0,1\r", "write FOO=0,1: the value contains a carriage return, as from a file with Windows line ends"),
+        ("$A,$B", "replace $A by a list such as 0,1: nothing else has replaced it"),
+        ("0;1,2", "write FOO=0,1,2"),
+    ],
+)  # fmt: skip
+def test_the_variable_of_devices_that_are_declared_has_whole_entries(value: str, hint: str) -> None:
+    request = DeviceRequest("foo", 2, variable="FOO")
+    if not hint:
+        assert len(assign_devices(None, None, {"FOO": value}, request=request)[0]) == 2
+        return
+    with pytest.raises(UsageError, match=r"^FOO=") as caught:
+        assign_devices(None, None, {"FOO": value}, request=request)
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(
