@@ -241,21 +241,16 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     """
     job = environ["SLURM_JOB_ID"]
     if missing := [name for name in _STEP if not environ.get(name)]:
-        return _leave_shell_alone(
-            f"Slurm job {job}", variables, f"no {missing[0]}: srun has not started this command", environ
-        )
+        controller, task_count = f"Slurm job {job}", _count_max_tasks(environ, _count_job_nodes(environ)) or 1
+        if task_count > 1 and _is_task(environ):
+            return _leave_tasks_alone(controller, task_count)
+        why = f"no {missing[0]}: srun has not started this command"
+        return _leave_shell_alone(controller, variables, why, environ)
     step, rank, count = (parse_integer(environ[name]) for name in _STEP[:3])
     nodes, controller = environ["SLURM_STEP_NODELIST"], f"Slurm step {job}.{environ['SLURM_STEP_ID']}"
 
     def leave_alone(reason: str, *, must_report: bool = False) -> Detection:
         return Detection(controller, _STEP, reason, must_report=must_report)
-
-    def leave_tasks_alone(tasks: int) -> Detection:
-        each, hint = "each of them runs alone, as rank 0 of a job of its own", "start one task on each node"
-        return Detection(
-            controller, _STEP, f"it has {tasks} tasks on a node", must_report=True, outcome=each,
-            hint=f"{hint}: srun --ntasks-per-node=1 makes one job of them",
-        )  # fmt: skip
 
     if step is None or step < 0 or rank is None or rank < 0 or count is None or count < 1:
         found = ", ".join(f"{name}={environ[name]!r}" for name in _STEP[:3])
@@ -264,14 +259,14 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         return _leave_shell_alone(controller, _STEP, "it is interactive: a command in it runs once", environ)
     if count == 1:
         task_count = _count_max_tasks(environ, 1) or 1
-        return leave_tasks_alone(task_count) if task_count > 1 else leave_alone("it has one node")
+        return _leave_tasks_alone(controller, task_count) if task_count > 1 else leave_alone("it has one node")
     if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
         return leave_alone("the job is heterogeneous: say --nnodes and --rdzv-endpoint", must_report=True)
     tasks = _count_max_tasks(environ, count)
     if tasks is None:
         return leave_alone("nothing says how many tasks a node has")
     if tasks > 1:
-        return leave_tasks_alone(tasks)
+        return _leave_tasks_alone(controller, tasks)
     try:
         first = next(expand_hostlist(nodes))
     except ValueError as error:
@@ -291,11 +286,30 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
 
 
+def _is_task(environ: Mapping[str, str]) -> bool:
+    """Whether srun has started this command, as far as incomplete variables show: a script of sbatch is task 0."""
+    step, rank = parse_integer(environ.get("SLURM_STEP_ID", "")), parse_integer(environ.get("SLURM_PROCID", ""))
+    is_step = step is not None and 0 <= step <= _STEP_MAX and rank is not None
+    return not environ.get("SLURM_PTY_PORT") and (is_step or (rank is not None and rank > 0))
+
+
+def _count_job_nodes(environ: Mapping[str, str]) -> int:
+    return max(1, parse_integer(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "") or 1)
+
+
+def _leave_tasks_alone(controller: str, tasks: int) -> Detection:
+    return Detection(
+        controller, _STEP, f"it has {tasks} tasks on a node", must_report=True,
+        outcome="each of them runs alone, as rank 0 of a job of its own",
+        hint="start one task on each node: srun --ntasks-per-node=1 makes one job of them",
+    )  # fmt: skip
+
+
 def _leave_shell_alone(
     controller: str, variables: tuple[str, ...], reason: str, environ: Mapping[str, str]
 ) -> Detection:
     """Return a command that runs once in an allocation: with a sentence where that has other nodes."""
-    count = parse_integer(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "") or 1
+    count = _count_job_nodes(environ)
     if count < 2:
         return Detection(controller, variables, reason)
     return Detection(

@@ -25,7 +25,7 @@ SLURM = {
 SLURM_FIRST = {**SLURM, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "gpu03"}
 SLURM_PLACE = f"gpu03:{20480 + (4711 * 31 + 2) % 8192}"
 # The script of sbatch and the shell of salloc: a job, but no step.
-BATCH = {name: text for name, text in SLURM.items() if not name.startswith("SLURM_STEP")}
+BATCH = {name: text for name, text in SLURM.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
 ONE_NODE = {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu03", "SLURM_NTASKS": "8"}
 # PyTorchJob v1 with a Master and three Workers, in the second Worker. RANK and WORLD_SIZE count pods.
 PYTORCH_JOB = {
@@ -229,6 +229,24 @@ def test_several_tasks_of_a_step_on_one_node_run_alone_and_each_says_so(
         f"Slurm step 4711.2: it has {count} tasks on a node; each of them runs alone, as rank 0 of a job of its own",
         "hint: start one task on each node: srun --ntasks-per-node=1 makes one job of them",
     )
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "2"},
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NNODES": "1"},
+        {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"},
+        {"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "SLURM_STEP_ID": "0", "SLURM_NNODES": "2"},
+    ],
+)
+def test_tasks_are_seen_in_incomplete_variables_too(environ: dict[str, str]) -> None:
+    said, hint = resolve(environ={"SLURM_JOB_ID": "7", **environ}).notes
+    assert said == "Slurm job 7: it has 4 tasks on a node; each of them runs alone, as rank 0 of a job of its own"
+    assert hint.startswith("hint: start one task on each node")
+    for more in ({"SLURM_PTY_PORT": "1"}, {"SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"}):
+        notes = resolve(environ={"SLURM_JOB_ID": "7", **environ, **more}).notes
+        assert not [note for note in notes if "tasks on a node" in note]
 
 
 @pytest.mark.parametrize(
