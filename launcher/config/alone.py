@@ -89,7 +89,7 @@ _GROUPS = (
            "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"),
     _NodeGroup("SM_HOSTS", "hosts of a SageMaker job", read=_count_json_list),
     _NodeGroup("AZUREML_NODE_COUNT", "nodes of an Azure ML job", (), "MASTER_ADDR"),
-    _NodeGroup("WORLD_SIZE", "members of a group", ("RANK", "MASTER_ADDR"), "MASTER_ADDR"),
+    _NodeGroup("WORLD_SIZE", "pods or processes", ("RANK", "MASTER_ADDR"), "MASTER_ADDR"),
     _NodeGroup("LWS_GROUP_SIZE", "pods of a LeaderWorkerSet", (), "LWS_LEADER_ADDRESS"),
     _NodeGroup("JAX_NUM_PROCESSES", "JAX processes", ("JAX_PROCESS_ID",)),
     _NodeGroup("NUM_PROCESSES", "processes", ("PROCESS_ID", "COORDINATOR_ADDRESS"), "COORDINATOR_ADDRESS"),
@@ -113,6 +113,9 @@ SIGNS = frozenset({*_INDICES, *(one.count for one in _TASKS), *(one.count for on
 """At least one is set where `explain` may find others in the environment; `config.SIGNS_OF_OTHERS` repeats them."""
 
 
+_ALONE = "runs alone, as rank 0 of a job of its own"
+
+
 def explain(values: Mapping[str, Value], environ: Mapping[str, str]) -> list[str]:
     """Return a sentence and a hint for an agent that runs alone though others are spoken of; [] if none are."""
     if explain_alone(values) or find_nesting(environ, but_not=("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID",
@@ -128,7 +131,7 @@ def _explain_options(values: Mapping[str, Value]) -> tuple[str, str] | None:
         return None
     backend = "" if values["rdzv-backend"].text == "c10d" else " --rdzv-backend c10d"
     return (
-        f"{place} is given without --nnodes, which is 1 then: this agent runs alone, as rank 0 of a job of its own",
+        f"{place} is given without --nnodes, which is 1 then: this agent {_ALONE}",
         f"add --nnodes N{backend} to run on N nodes, or --standalone to run on this one",
     )
 
@@ -138,22 +141,19 @@ def _explain_tasks(environ: Mapping[str, str]) -> tuple[str, str] | None:
         count, local = (parse_integer(environ.get(name, "")) for name in (tasks.count, tasks.local_count))
         if count is None or count < 2 or tasks.rank not in environ:
             continue
-        seen = (
-            f"{tasks.count}={count}: {tasks.launcher} has started {count} tasks, and each runs alone, as rank 0 of a "
-        )
+        sentence = f"{tasks.count}={count}: {tasks.launcher} has started {count} tasks, and each {_ALONE}"
         if local == count:
             once = f"start meshrun once, without {tasks.launcher}: --nproc-per-node {count} starts the workers"
-            return f"{seen}job of its own", once
+            return sentence, once
         first = "" if local == 1 else f"start one task on each node ({tasks.one_per_node}), and "
-        nodes = str(count) if local == 1 else "N"
-        return f"{seen}job of its own", f"{first}add {_format_options(nodes, '')}"
+        return sentence, f"{first}add {_format_options(str(count) if local == 1 else 'N', '')}"
     return None
 
 
 def _explain_groups(values: Mapping[str, Value], environ: Mapping[str, str]) -> tuple[str, str] | None:
     for group in _GROUPS:
         count = group.read(environ.get(group.count, ""))
-        if count is None or count < 2 or not all(name in environ for name in group.needs):
+        if count is None or count < 2 or not all(environ.get(name) for name in group.needs):
             continue
         if group.count == "WORLD_SIZE" and _is_this_machine(values, environ, count):
             continue
@@ -176,11 +176,9 @@ def _explain_groups(values: Mapping[str, Value], environ: Mapping[str, str]) -> 
 
 def _describe(read: str, count: int | None, these: str, host: str, least: int = 0) -> tuple[str, str]:
     how_many = f"at least {least}" if count is None else str(count)
-    sentence = f"{read}: this is one of {how_many} {these}, and each runs alone, as rank 0 of a job of its own"
-    return (
-        sentence,
-        f"add {_format_options('N' if count is None else str(count), host)}, or --standalone if that is meant",
-    )
+    options = _format_options("N" if count is None else str(count), host)
+    sentence = f"{read}: this is one of {how_many} {these}, and each {_ALONE}"
+    return sentence, f"add {options}, or --standalone if that is meant"
 
 
 def _format_options(nodes: str, host: str) -> str:

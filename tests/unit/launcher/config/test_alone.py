@@ -22,12 +22,12 @@ def meet(nodes: object, place: str = "HOST") -> str:
 @pytest.mark.parametrize(
     ("environ", "read", "hint"),
     [
-        (PODS, "WORLD_SIZE=2: this is one of 2 members of a group", meet(2, "train-0.train:29400")),
-        ({**PODS, "RANK": "0"}, "WORLD_SIZE=2: this is one of 2 members of a group", meet(2, "train-0.train:29400")),
+        (PODS, "WORLD_SIZE=2: this is one of 2 pods or processes", meet(2, "train-0.train:29400")),
+        ({**PODS, "RANK": "0"}, "WORLD_SIZE=2: this is one of 2 pods or processes", meet(2, "train-0.train:29400")),
         # The master's pod of Kubeflow's older operators.
         ({**PODS, "RANK": "0", "MASTER_ADDR": "localhost", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
-         "WORLD_SIZE=2: this is one of 2 members of a group", meet(2)),
-        ({**PODS, "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE=2: this is one of 2 members of a group", meet(2)),
+         "WORLD_SIZE=2: this is one of 2 pods or processes", meet(2)),
+        ({**PODS, "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE=2: this is one of 2 pods or processes", meet(2)),
         ({**PODS, "AZUREML_NODE_COUNT": "3"}, "AZUREML_NODE_COUNT=3: this is one of 3 nodes of an Azure ML job",
          meet(3, "train-0.train:29400")),
         ({"JOB_COMPLETION_INDEX": "1"},
@@ -124,7 +124,7 @@ def test_the_script_of_a_job_on_several_hosts_runs_on_the_first(environ: dict[st
         {**PODS, "WORLD_SIZE": "1", "RANK": "0"},
         {"WORLD_SIZE": "8"},  # WORLD_SIZE=8 before a command of many guides, which starts 8 workers
         {"WORLD_SIZE": "8", "RANK": "0"},
-        {"RANK": "1", "MASTER_ADDR": "h"},
+        {"RANK": "1", "MASTER_ADDR": "h"}, {**PODS, "RANK": ""}, {**PODS, "MASTER_ADDR": ""},
         {**PODS, "WORLD_SIZE": ""}, {**PODS, "WORLD_SIZE": "x"}, {**PODS, "WORLD_SIZE": "-2"},
         {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
         {"OMPI_COMM_WORLD_SIZE": "4"},
