@@ -145,8 +145,9 @@ beat_until("../finish")
         (ended,) = cluster.wait(N3, exit_code=143)
         assert f"{going} announces a preemption" in ended.stderr
         cluster.wait_for_round(3, 2)
-        cluster[N1].send(signal.SIGTERM)
-        cluster.wait(N1, exit_code=143)
+        cluster[N1].send(signal.SIGUSR1)  # that no option names
+        (ended,) = cluster.wait(N1, exit_code=128 + signal.SIGUSR1)
+        assert "stopped by SIGUSR1" in ended.stderr
 
 
 def test_with_checkpoints_as_the_sign_a_job_grows_when_one_is_saved(tmp_path: Path, etcd: EtcdServer) -> None:

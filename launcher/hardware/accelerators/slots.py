@@ -126,7 +126,7 @@ def _check_form(environ: Mapping[str, str], variables: Sequence[str]) -> Invento
     """
     for variable in variables:
         entries = environ.get(variable, "").split(",")
-        if all(map(str.isdecimal, entries)) and len(set(entries)) == len(entries):
+        if all(entry.isascii() and entry.isdecimal() for entry in entries) and len(set(entries)) == len(entries):
             continue  # what nearly every list is: nothing is imported for it
         if variable in environ:
             from launcher.hardware.accelerators.visible_list import examine

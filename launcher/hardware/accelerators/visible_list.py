@@ -13,6 +13,7 @@ is the detectors' question.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -166,7 +167,7 @@ def _suggest(form: _Form, variable: str, value: str) -> str:
     """Return the next step, which begins with a verb."""
     if unreplaced := _UNREPLACED.search(value):
         return f"replace {sanitize(unreplaced.group())} by a list such as 0,1: nothing else has replaced it"
-    plain = value.translate(_PLAIN)
+    plain = unicodedata.normalize("NFKC", value).translate(_PLAIN)  # digits and commas of full width
     word = plain.strip(" \t\r\n\"'`,[](){}").casefold()
     if word in _ALL:
         return f"unset {variable}: without it every {form.noun} is visible"

@@ -56,7 +56,7 @@ def test_nothing_else_hides_all_on_purpose(value: str) -> None:
         ("0~2", "0,1,2"),
         ("0\u20133", "0,1,2,3"), ("0\u20143", "0,1,2,3"), ("\u22121", "-1"), ("\u20111", "-1"), ("0,\u22121", "0,-1"),
         ("0;1", "0,1"), ("0 1", "0,1"), ("0:1", "0,1"), ("0|1", "0,1"), ("0+1", "0,1"), ("0\t1", "0,1"),
-        ("0\uff0c1", "0,1"), ("0\u30011", "0,1"), ("0\u00a01", "0,1"), ("0,\u200b1", "0,1"),
+        ("0\uff0c1", "0,1"), ("0\u30011", "0,1"), ("0\u00a01", "0,1"), ("\uff10\uff0c\uff11", "0,1"), ("0,\u200b1", "0,1"),
         ("cuda:0", "0"), ("cuda:0,cuda:1", "0,1"), ("gpu0", "0"), ("GPU0,GPU1", "0,1"), ("gpu:2", "2"), ("GPU 3", "3"),
         ("nvidia0", "0"), ("/dev/nvidia0,/dev/nvidia1", "0,1"), ("device=0", "0"), ("gpu-0", "0"), ("GPU_1", "1"),
         ("[0,1]", "0,1"), ("{0,1}", "0,1"), ("(0, 1)", "0,1"), ("[0, 1]", "0,1"),
@@ -181,7 +181,7 @@ def test_any_text_is_accepted_or_has_a_sentence_and_a_hint_on_one_line(value: st
 # With devices, and without
 
 
-@pytest.mark.parametrize("value", ["0-3", "0;1", "cuda:0", "all", "$GPUS", "0,foo", "0\r", "0,0", "GPU-xyz"])
+@pytest.mark.parametrize("value", ["0-3", "0;1", "cuda:0", "all", "$GPUS", "0,foo", "0\r", "0,0", "GPU-xyz", "\uff10"])
 @pytest.mark.parametrize("worker_count", [None, "auto", "gpu", 2])
 def test_a_list_that_cannot_be_meant_is_refused_with_gpus_and_without(
     tmp_path: Path, value: str, worker_count: Any
