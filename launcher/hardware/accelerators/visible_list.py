@@ -102,7 +102,7 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
     form = form or _FORMS.get(variable)
     if form is None or value.strip(_BLANKS) in form.words:
         return None
-    setting = f"{variable}={sanitize(value) if value.isprintable() and value == value.strip() else repr(value)}"
+    setting = f"{variable}={sanitize(value if value == value.strip() else repr(value))}"
     seen: dict[str, str] = {}
     kinds: set[str] = set()
     entries = value.split(",")
@@ -120,11 +120,12 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
         key = str(int(text)) if text.isdecimal() and len(text) < 19 else text
         if form.is_distinct and key in seen:
             left = f", which leaves no {form.noun}" if form.reader in ("CUDA", "HIP") else ""  # as torch reads it
-            return Mistake(f"{setting} names {text} twice{left}", _suggest(form, variable, value))
+            return Mistake(f"{setting} names {sanitize(text)} twice{left}", _suggest(form, variable, value))
         kinds.add("number" if text.lstrip("+").isdecimal() else text[:4])
         if len(kinds) > 1 and not form.mixes_kinds:
-            what = f"{text} is of another kind than the entries before it{_explain(form, list(seen.values()), '')}"
-            return Mistake(f"{setting}: {what}", "list all by number, or all by id")
+            what = f"{sanitize(text)} is of another kind than the entries before it"
+            shown = _explain(form, list(seen.values()), "")
+            return Mistake(f"{setting}: {what}{shown}", "list all by number, or all by id")
         seen[key] = text
     return None
 

@@ -169,6 +169,18 @@ def test_every_variable_has_its_form(variable: str, value: str, hint: str) -> No
     assert hint_of(value, variable) == hint
 
 
+@pytest.mark.parametrize(
+    "value", ["\r" * 9999, "x" * 9999, "0," * 5000 + "0", "9" * 9999 + ",x", "\udcff", "0,\udcff\n"]
+)
+def test_a_value_of_any_length_and_bytes_has_a_short_sentence(value: str) -> None:
+    mistake = find_mistake(CUDA, value)
+    assert mistake is not None
+    assert mistake.sentence.isprintable()
+    assert mistake.hint.isprintable()
+    assert len(mistake.sentence) < 1000
+    assert len(mistake.hint) < 1000
+
+
 @given(st.text(alphabet="0123-,;: .GPUMIGcudabefx/$\r\"'", max_size=12))
 def test_any_text_is_accepted_or_has_a_sentence_and_a_hint_on_one_line(value: str) -> None:
     mistake = find_mistake(CUDA, value)
