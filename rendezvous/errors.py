@@ -7,6 +7,7 @@ writer), a setting (the user).
 
 from __future__ import annotations
 
+EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2  # also for another command or another version of meshrun than the job has
 EXIT_BUG = 70  # sysexits.h EX_SOFTWARE
@@ -38,6 +39,10 @@ class StoreError(MeshrunError):
 
 class Unreachable(StoreError):
     """No server could be reached, so nothing was written; one may answer later."""
+
+
+class StoreEnded(StoreError):
+    """The agent that served this store has ended, and the store with it: it said so. No server will continue it."""
 
 
 class OutcomeUnknown(StoreError):

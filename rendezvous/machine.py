@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from rendezvous import events
-from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, SettingsError
+from rendezvous.errors import EXIT_FENCED, EXIT_TEMPORARY, LeaseNotFound, SettingsError, StoreEnded
 from rendezvous.events import Action, Event, StoreOutcomeUnknown, StoreRejected, StoreReply
 from rendezvous.leader import election, leader
 from rendezvous.member import join, lease, leave, local_round, outage, stale_watch
 from rendezvous.peers import messages
 from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
-from rendezvous.records import Member, Seal, Spec, Stop
+from rendezvous.records import Member, Seal, Spec, Stop, StoreOwner
 from rendezvous.settings import Settings
 from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
@@ -39,7 +39,8 @@ class MemberMachine:
 
     `presence_address`: HOST:PORT of this agent's presence listener, empty if it has none. `secret`: signs records.
     `attempt`: the number of this attempt if an external system counts attempts, else empty. `hosts_store`: the store
-    that the others use ends with this agent. Raises SettingsError if the attempt is not a number.
+    that the others use ends with this agent.
+    `store_owner`: of a store that an agent serves. Raises SettingsError if the attempt is not a number.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class MemberMachine:
         attempt: str = "",
         hosts_store: bool = False,
         command_labels: tuple[str, ...] = (),
+        store_owner: StoreOwner | None = None,
     ) -> None:
         if attempt and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 16):
             raise SettingsError(f"the attempt is {attempt!r}, it must be a number")
@@ -71,7 +73,9 @@ class MemberMachine:
             presence_address=presence_address,
         )
         spec = replace(spec, has_secret=bool(secret))
-        setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, command_labels)
+        setup = Setup(
+            settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, command_labels, store_owner
+        )
         self.state = MemberState(setup, worker_port, rng, secret)
 
     # --- public ---
@@ -171,6 +175,8 @@ class MemberMachine:
                 pass
             case StoreReply() | StoreRejected() | StoreOutcomeUnknown():
                 self._handle_outcome(event, now)
+            case events.WatchLost(error=StoreEnded()):
+                leave.note_store_end(state)
             case events.WatchUpdate() | events.WatchLost():
                 state.cache.handle_watch(event, now)
             case events.PlanReady() | events.PlanRefused():
@@ -205,6 +211,8 @@ class MemberMachine:
     def _handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> None:
         state = self.state
         purpose = state.requests.handle_outcome(event, now)
+        if isinstance(event, StoreRejected) and isinstance(event.error, StoreEnded):
+            leave.note_store_end(state)
         self._apply_intents(now)
         if not purpose:
             return
@@ -229,6 +237,8 @@ class MemberMachine:
             leave.advance(state, now)
         elif not state.is_member:
             self._advance_outside(now)
+        elif verdict := leave.conclude_without_store(state, is_lost=now >= state.lease.membership_until):
+            leave.end_without_store(state, verdict, now)
         elif now >= state.lease.membership_until:
             self._lose_membership(now)
             self._advance(now)
@@ -243,7 +253,7 @@ class MemberMachine:
             state.ask(QuitJob(f"this node has not stopped round {round_state.alive_round} in time"))
         elif round_state.alive_round is not None:
             state.requests.wake_by(round_state.gone_by)
-        elif leave.leave_before_joining(state) or join.has_run_out(state, now):
+        elif leave.leave_before_joining(state, now) or join.has_run_out(state, now):
             return
         else:
             lease.advance(state, now)
@@ -350,8 +360,12 @@ class MemberMachine:
         `is_early`: it ended before its time. Then members that were connected recently may have lost theirs as well.
         """
         state = self.state
+        if state.is_member and (verdict := leave.conclude_without_store(state, is_lost=True)):
+            leave.end_without_store(state, verdict, now)
+            return
         if state.is_member:
             state.requests.log(f"lost the membership: {why or state.lease.loss_reason}; joining again")
+            leave.note_loss(state, now)
         local_round.stop_workers(state, "fence", "the lease has ended", "isolation", now)
         since = now - state.settings.lease_ttl_s
         election.note_unaware(state, state.peers.list_reached_after(since) if is_early else (), now)

@@ -258,6 +258,27 @@ class Verdict(Record, frozen=True, kw_only=True):
     ended_at: Seconds = 0.0
 
 
+class StoreOwner(Record, frozen=True, kw_only=True):
+    """The run that a served store belongs to, written by the agent that serves it before it listens.
+
+    Not signed: an agent without the job's secret reads it to learn that the store is not its own.
+    """
+
+    prefix: str
+    run_id: str
+    node_name: str
+    """The node whose agent serves the store."""
+    presence_address: str
+    """That agent's, by which the leader recognises its member record."""
+
+
+class StoreVisit(Record, frozen=True, kw_only=True):
+    """An agent of another run found this served store and was refused; for the agent that serves it to report."""
+
+    run_id: str
+    node_name: str
+
+
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -304,6 +325,10 @@ def decode(kind: type[AnyRecord], value: bytes, key: str, secret: bytes = b"") -
 
 
 # --- keys ---
+
+
+STORE_OWNER_KEY = "/served-store/owner"
+STORE_VISITS_PREFIX = "/served-store/visits/"  # and the name of the node that was refused
 
 
 def name_run(run_id: str) -> str:

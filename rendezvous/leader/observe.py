@@ -89,6 +89,7 @@ def observe(state: MemberState, leadership: Leadership, now: float) -> View:
         drained=_list_drained(state, job),
         commands=_list_commands(state, job),
         answers=leadership.answers,
+        store_address=state.setup.store_owner.presence_address if state.setup.store_owner else "",
     )
 
 

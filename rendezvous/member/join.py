@@ -117,7 +117,8 @@ def _may_join(state: MemberState, now: float) -> bool:
         difference = refusal.describe_difference(setup.run_name, spec, setup.spec, setup.command_labels)
         others = refusal.describe_other_arguments(spec, setup.spec, setup.command_labels)
     if difference:
-        state.ask(Finish(EXIT_USAGE, difference, hint=refusal.HINT))
+        hint = refusal.HINT if setup.store_owner is None else refusal.SERVED_HINT
+        state.ask(Finish(EXIT_USAGE, difference, hint=hint))
     elif others and verdict is not None and verdict.kind == "success" and not was_member:
         # Its exit code would say that this command has succeeded, too.
         reason = f"{setup.run_name} has already ended: {verdict.reason}; it was started {others}"

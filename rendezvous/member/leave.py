@@ -1,4 +1,4 @@
-"""How this agent leaves: on a request, by a drain, at the end of the job, or after it was removed.
+"""How this agent leaves: on a request, by a drain, at the end of the job or of its store, or after it was removed.
 
 A departure is announced and acknowledged by the store before the first worker is signalled, so that the failures it
 causes are not charged to the job. All members obey a verdict. An agent that serves the store to the others exits last,
@@ -7,7 +7,9 @@ or they would never read the verdict.
 
 from __future__ import annotations
 
-from rendezvous.errors import EXIT_FENCED, EXIT_STOPPED, EXIT_TEMPORARY
+import math
+
+from rendezvous.errors import EXIT_FENCED, EXIT_STOPPED, EXIT_SUCCESS, EXIT_TEMPORARY
 from rendezvous.events import Exit, LeaveRequest, Txn
 from rendezvous.member import join, local_round
 from rendezvous.records import Verdict
@@ -22,12 +24,24 @@ def handle(state: MemberState, event: LeaveRequest, now: float) -> None:
         state.leaving.request, state.leaving.requested_at = event, now
 
 
-def leave_before_joining(state: MemberState) -> bool:
-    """Finish at once if this node was asked to leave, since no member depends on it; return whether it was."""
-    request = state.leaving.request
-    if request is not None:
-        state.ask(Finish(request.exit_code, request.reason))
-    return request is not None
+def leave_before_joining(state: MemberState, now: float) -> bool:
+    """Finish if this node was asked to leave, or has no store to join any more, since no member depends on it."""
+    leaving, setup = state.leaving, state.setup
+    done_until = leaving.done_at + state.settings.farewell_s
+    if leaving.request is not None:
+        state.ask(Finish(leaving.request.exit_code, leaving.request.reason))
+    elif now >= done_until or (leaving.has_store_ended and leaving.done_at < math.inf):
+        state.requests.log("ending with success: all workers of this node succeeded, and the store did not return")
+        state.ask(Finish(EXIT_SUCCESS, "all workers of this node succeeded"))
+    elif leaving.has_store_ended and state.membership.joined_root:
+        state.ask(Finish(EXIT_STOPPED, _describe_store_end(state)))
+    elif leaving.has_store_ended:
+        reason = f"could not join {setup.run_name}: {_describe_store_end(state)}"
+        state.ask(Finish(EXIT_TEMPORARY, reason))
+    else:
+        state.requests.wake_by(done_until)
+        return False
+    return True
 
 
 # --- leaving ---
@@ -50,16 +64,78 @@ def depart(state: MemberState, request: LeaveRequest, now: float) -> None:
     is_announced = now >= announce_by or (
         round_state.status_written is not None and bool(round_state.status_written.leaving)
     )
-    is_leading = state.leadership is not None and now < lease.ends_at
+    # A leader has to end the round first; an agent that serves the store stays until a verdict shows that all know.
+    is_needed = (state.leadership is not None or state.setup.hosts_store) and now < lease.ends_at
     if round_state.alive_round is not None:
         if is_announced:
             local_round.stop_workers(state, "grace", request.reason, "leaving", now)
         else:
             state.requests.wake_by(announce_by)
-    elif now >= gone_by or (not is_leading and (round_state.is_status_written or now >= announce_by)):
+    elif now >= gone_by or (not is_needed and (round_state.is_status_written or now >= announce_by)):
         state.ask(Finish(request.exit_code, request.reason))
     else:
-        state.requests.wake_by(gone_by if is_leading else announce_by)
+        state.requests.wake_by(gone_by if is_needed else announce_by)
+
+
+# --- the end of a served store ---
+
+
+def note_store_end(state: MemberState) -> None:
+    """Note that the agent which served the store has said that it ends."""
+    state.leaving.has_store_ended = True
+
+
+def note_loss(state: MemberState, now: float) -> None:
+    """Note that the membership is lost: if a served store is the reason, it may never be won back.
+
+    A server that was frozen keeps all leases when it runs on, and the job with them, so it is waited for, but only for
+    a moment once this node has nothing left to do.
+    """
+    is_done = state.setup.store_owner is not None and state.round.status.outcome == "succeeded"
+    state.leaving.done_at = now if is_done else math.inf
+    if not is_done:
+        return
+    limit_s = state.settings.farewell_s
+    sentence = f"all workers of this node succeeded: ending with success in {limit_s:g} s unless the store returns"
+    state.requests.log(sentence, until=now + limit_s, setting="farewell_s")
+
+
+def conclude_without_store(state: MemberState, *, is_lost: bool) -> Verdict | None:
+    """Return how this member ends because a served store is gone for good; None while it may still be needed.
+
+    `is_lost`: the membership cannot be renewed. An etcd outlives the agents, so it is always waited for.
+    """
+    leaving, round_state = state.leaving, state.round
+    if not leaving.has_store_ended and (state.setup.store_owner is None or not (is_lost or state.outage.is_over)):
+        return None
+    if (verdict := find_verdict(state)) is not None:
+        return verdict
+    number = round_state.status.round
+    if state.outage.is_over or (leaving.has_store_ended and round_state.status.outcome == "succeeded"):
+        reason = "all workers of this node succeeded, and the store is gone"
+        return Verdict(kind="success", exit_code=EXIT_SUCCESS, round=number, reason=reason)
+    if leaving.has_store_ended:
+        return Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=number, reason=_describe_store_end(state))
+    return None
+
+
+def end_without_store(state: MemberState, verdict: Verdict, now: float) -> None:
+    """Finish with this verdict, once the workers are gone: no later than the membership, which cannot be renewed."""
+    if verdict != state.leaving.verdict:
+        state.leaving.verdict = verdict
+        state.requests.log(verdict.reason)
+    is_over = now >= state.lease.membership_until
+    mode = "fence" if is_over else "grace" if verdict.kind == "stopped" else "kill"
+    local_round.stop_workers(state, mode, verdict.reason, "end", now)
+    if not is_over:
+        state.requests.wake_by(state.lease.membership_until)
+    obey(state, verdict, now)
+
+
+def _describe_store_end(state: MemberState) -> str:
+    owner = state.setup.store_owner
+    served = f", which {owner.node_name} served," if owner is not None else ""
+    return f"the store{served} has ended, and the job with it"
 
 
 # --- the end of the job, or of this node's part in it ---
@@ -75,7 +151,9 @@ def obey(state: MemberState, verdict: Verdict, now: float) -> None:
     """Finish with the verdict's exit code, once the workers that were stopped are gone."""
     round_state = state.round
     if round_state.alive_round is None or now >= round_state.gone_by:
-        state.ask(Finish(verdict.exit_code, verdict.reason, verdict))
+        own = state.leaving.request  # whoever is asked to leave ends as asked, as when it leaves alone
+        exit_code = own.exit_code if own is not None and verdict.kind == "stopped" else verdict.exit_code
+        state.ask(Finish(exit_code, verdict.reason, verdict))
     else:
         state.requests.wake_by(round_state.gone_by)
 
@@ -116,8 +194,11 @@ def finish(state: MemberState, asked: Finish, now: float) -> None:
         requests.give_back(lease_id)
     requests.drop_requests()
     if state.setup.hosts_store and state.is_member:
-        state.leaving.exit_by = now + state.settings.farewell_s
-        sentence = f"{asked.reason}; staying up to {state.settings.farewell_s:g} s, others use this node's store"
+        stay_s = state.settings.farewell_s
+        if asked.verdict is not None and asked.verdict.kind == "stopped":
+            stay_s += state.settings.shutdown_timeout_s  # without the store watchdogs would cut short who still saves
+        state.leaving.exit_by = now + stay_s
+        sentence = f"{asked.reason}; staying up to {stay_s:g} s, others use this node's store"
         requests.log(sentence, "host stays")
         advance(state, now)
     else:

@@ -6,6 +6,9 @@ store. But if no member of the roster reaches it, none of them replaces another,
 reach the store either, and knows no newer round, acknowledges it; from then on, for a lease's time and a little, it
 replaces no member. Once all have acknowledged within `probe_s`, each may keep its workers for a lease's time, counted
 from its own acknowledgement. If one acknowledgement is missing, the probe is void: the watchdogs run out.
+
+A store that an agent served does not return once that agent is gone. So each acknowledgement says whether its sender is
+done, and when all are, the job ends without the store.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def send_probe(state: MemberState, seal: Seal, active: Set[str], now: float) -> 
     spares = state.cache.read(Spares, state.job.spares)
     roster = {*active, *(spares.member_ids if spares else ())} - {state.member_id}
     outage.probed_ids = {m for m in roster if not _is_surely_gone(state, m)}
-    outage.awaited_ids = set(outage.probed_ids)
+    outage.awaited_ids, outage.done_ids = set(outage.probed_ids), set()
     outage.probe_number, outage.probed_at, outage.is_confirmed = outage.probe_number + 1, now, False
     _note_acknowledgement(state, outage.probe_number, now)
     _notice(state, seal)
@@ -81,7 +84,9 @@ def count_acknowledgements(state: MemberState, plan_token: str) -> None:
         return
     outage.is_confirmed = True
     lease.hold_until(state, outage.probed_at + state.settings.lease_ttl_s)
-    confirmed = messages.encode_message(OutageConfirmed(outage.probe_number, plan_token))
+    is_served = state.setup.store_owner is not None
+    outage.is_over = is_served and _is_done(state) and outage.done_ids >= outage.probed_ids
+    confirmed = messages.encode_message(OutageConfirmed(outage.probe_number, plan_token, outage.is_over))
     for member_id in sorted(outage.probed_ids):
         state.requests.emit(SendToPeer(member_id, confirmed))
 
@@ -106,11 +111,14 @@ def handle(state: MemberState, member_id: str, message: messages.Message, now: f
             in_time = now <= outage.probed_at + settings.probe_s
             if in_time and not outage.is_confirmed and is_endured(state, now):
                 outage.awaited_ids.discard(member_id)
+                if message.is_done:
+                    outage.done_ids.add(member_id)
                 count_acknowledgements(state, plan_token)
         case OutageConfirmed(probe, plan_token) if (
             is_leader and plan_token == seal.plan_token and probe in outage.acknowledged_at
         ):
             lease.hold_until(state, outage.acknowledged_at[probe] + settings.lease_ttl_s)
+            outage.is_over = message.is_over
 
 
 def acknowledge(state: MemberState, seal: Seal, now: float) -> None:
@@ -124,8 +132,13 @@ def acknowledge(state: MemberState, seal: Seal, now: float) -> None:
         return
     _note_acknowledgement(state, probe.probe, now)
     _notice(state, seal)
-    acknowledgement = messages.encode_message(OutageAck(probe.probe, probe.plan_token))
+    acknowledgement = messages.encode_message(OutageAck(probe.probe, probe.plan_token, _is_done(state)))
     state.requests.emit(SendToPeer(member_id, acknowledgement))
+
+
+def _is_done(state: MemberState) -> bool:
+    """Return whether this member has nothing left to do in the round: it succeeded, or it is a spare."""
+    return state.round.status.outcome == "succeeded" or state.round.alive_round is None
 
 
 def _notice(state: MemberState, seal: Seal) -> None:

@@ -14,14 +14,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rendezvous.records import WORD_CODE_LENGTH, Spec
+from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner
 
 HINT = "give all nodes of a run the same program and options, and another run another --rdzv-id"
+SERVED_HINT = "give all nodes of a run the same program and options, and another run a port of its own"
 ENDED_HINT = "another --rdzv-id makes another run, --on-finished rerun begins this one anew"
 LABELS_MAX = 3
 PROGRAM_WORDS = 2  # of a command, before the arguments: the form of the script, and the script
 RENAMED = {"tolls": "level-costs"}
 """Options that agents tell each other by their former names: the texts of all versions are compared."""
+
+
+def describe_other_run(
+    endpoint: str, owner: StoreOwner, own: StoreOwner, *, has_begun: bool, port_option: str
+) -> tuple[str, str]:
+    """Describe why an agent cannot use the store at `endpoint`, which is that of another run; and what to do.
+
+    `owner`, `own`: the other run, and the agent's own. `has_begun`: the other run has had a round, so it has its nodes.
+    If it still waits for nodes, this agent may be meant as one of them.
+    """
+    theirs, ours, option = owner.run_id, own.run_id, "--rdzv-id"
+    if theirs == ours:
+        theirs, ours, option = (
+            f"{theirs} with prefix {owner.prefix}",
+            f"{ours} with prefix {own.prefix}",
+            "--rdzv-prefix",
+        )
+    apart = f"give this run another port with {port_option}"
+    if has_begun:
+        sentence = f"the store at {endpoint} is that of run {theirs}, which is running; this agent is of run {ours}"
+        return sentence, f"{apart}, or start it when run {theirs} has ended"
+    return (
+        f"another agent, on node {owner.node_name}, waits at {endpoint} for run {theirs}; this agent is of run {ours}, "
+        f"and all nodes of a run need the same {option}",
+        f"give all nodes the same {option}; if these are two runs, {apart}",
+    )
 
 
 def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:

@@ -36,9 +36,15 @@ class OutageProbe(_OutageMessage, frozen=True, tag="IsStoreAway"):
 class OutageAck(_OutageMessage, frozen=True, tag="StoreIsAway"):
     """The reply: the sender cannot reach the store either, and knows no newer round than this plan's."""
 
+    is_done: bool = False
+    """No worker of the round runs there, nor has to run there again."""
+
 
 class OutageConfirmed(_OutageMessage, frozen=True, tag="HoldOn"):
     """All have acknowledged `probe`: each may count a lease's time from its own acknowledgement."""
+
+    is_over: bool = False
+    """All are done, and the store is a served one, so its return is not waited for."""
 
 
 class KnownRevision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="Known"):

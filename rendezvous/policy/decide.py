@@ -48,6 +48,8 @@ def _decide(view: View, now: float, settings: Settings, sizer: Sizer) -> Decisio
     if gone:
         return Fence(tuple(gone), f"{view.describe(gone)} gone: nothing listens there any more", True, "loss proven")
     request = choose_request(view)
+    if not isinstance(request, EndJob):
+        request = _end_with_store(view) or request
     if isinstance(request, EndJob):  # the next job begins as soon as no member of this one is left
         if perhaps_held := view.list_perhaps_held(now):
             detail = f"after an outage of the store {view.describe(perhaps_held)} may run workers without a membership"
@@ -137,6 +139,22 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
     return None
 
 
+def _end_with_store(view: View) -> EndJob | None:
+    """End the job if the member that serves the store leaves: no member could go on, and a later one would find none.
+
+    So its departure is for all what `meshctl stop` is.
+    """
+    host = view.store_host
+    if not host or not view.is_leaving(host):
+        return None
+    own = view.statuses.get(host)
+    why = f": {own.status.leaving}" if own is not None and own.status.leaving else ""
+    reason = f"{view.describe([host])} serves the job's store and leaves{why}"
+    return EndJob(
+        Verdict(kind="stopped", exit_code=EXIT_STOPPED, round=view.seal.round if view.seal else 0, reason=reason)
+    )
+
+
 def _make_stop_verdict(view: View, command: Command) -> Verdict:
     by = f" of {command.by}" if command.by else ""
     number = view.seal.round if view.seal else 0
@@ -147,6 +165,10 @@ def _answer_drain(view: View, token: str, target: str) -> ApplyCommand:
     """Drain a node by name, whether it has joined or not; by member id where two nodes have the same name."""
     if not 0 < len(target) <= TARGET_LENGTH_MAX or not target.isprintable() or "/" in target:
         return ApplyCommand(token, answer="a node to drain is named by its name or its member id")
+    if target and view.store_host in (target, *_find_by_name(view, target)):
+        return ApplyCommand(
+            token, answer=f"{target} serves the job's store, which ends with it: meshctl stop ends the job"
+        )
     if target in view.members:
         name = view.members[target].member.node_name
         return ApplyCommand(token, drain=name if len(_find_by_name(view, name)) == 1 else target)
@@ -308,7 +330,11 @@ def _decide_between(view: View, seal: Seal, stop: Stop, now: float, settings: Se
         if now >= until:
             reason = f"too few nodes came back within {settings.rejoin_timeout_s:g} s: {detail}"
             return EndJob(_make_failure(seal.round, reason))
-        return Wait(until, f"waiting for nodes to come back: {detail}", is_limit=True, setting="rejoin_timeout_s")
+        # Whoever ended an agent on purpose may have meant the job.
+        advice = "; meshctl stop ends the job" if any(map(view.is_leaving, view.active)) else ""
+        return Wait(
+            until, f"waiting for nodes to come back: {detail}{advice}", is_limit=True, setting="rejoin_timeout_s"
+        )
     until = view.stopped_at + settings.compute_backoff_s(budget.short_rounds)
     if now < until:
         detail = f"round {seal.round} was short, as {budget.short_rounds - 1} before it: pausing"

@@ -93,6 +93,16 @@ class View(Struct, frozen=True, kw_only=True):
     drained: Mapping[str, float] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
+    store_address: str = ""
+    """The presence address of the agent that serves the store; "" if the store outlives the agents."""
+
+    @property
+    def store_host(self) -> str:
+        """Return the member that serves the store, "" if no member does."""
+        if not self.store_address:
+            return ""
+        addresses = ((m, view.member.presence_address) for m, view in self.members.items())
+        return next((m for m, address in addresses if address == self.store_address), "")
 
     def get_leaving_at(self, member_id: str) -> float:
         """Return when the leader learned that this member leaves or is drained; infinite if it stays."""

@@ -18,7 +18,7 @@ from rendezvous.events import ConnectTo, Exit, LeaveRequest, PlanReady, PlanRefu
 from rendezvous.peers.liveness import PeerLiveness
 from rendezvous.peers.messages import KnownRevision, OutageProbe
 from rendezvous.policy.view import MemberView, Sizer, StatusView
-from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spec, Status, Verdict
+from rendezvous.records import Assignment, LeaderRecord, Member, Seal, Spec, Status, StoreOwner, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state import life
 from rendezvous.state.intents import Intent
@@ -44,6 +44,8 @@ class Setup(Struct, frozen=True):
     sizer: Sizer
     hosts_store: bool
     command_labels: tuple[str, ...] = ()  # of `spec.word_codes`
+    store_owner: StoreOwner | None = None
+    """Whose the store is that an agent serves; None for one that outlives the agents, as an etcd does."""
 
     @property
     def current_key(self) -> str:
@@ -186,6 +188,8 @@ class OutageState:
         self.received_probe: tuple[str, OutageProbe, float] | None = None  # sender, probe, time; not acknowledged yet
         self.acknowledged_at: dict[int, float] = {}  # probe -> when this member acknowledged it
         self.has_noticed = False  # has logged that the round continues without the store
+        self.done_ids: set[str] = set()  # of the probed members, those that have no more to do in the round
+        self.is_over = False  # no member of the roster has: a served store is not waited for
         self.is_confirmed = True  # the confirmation of the last probe was sent to all, or there is no probe
 
 
@@ -199,13 +203,15 @@ class StaleWatchState:
 
 
 class LeavingState:
-    """How this agent leaves; written by `member.leave`. A request to leave outlives a membership."""
+    """How this agent leaves; written by `member.leave`. What happened to this node outlives a membership."""
 
     def __init__(self) -> None:
         self.request: LeaveRequest | None = None
         self.requested_at = math.inf
         self.exit_action: Exit | None = None  # the last action, once this agent need not stay
         self.exit_by = math.inf
+        self.has_store_ended = False  # the agent that served the store has said that it ends
+        self.done_at = math.inf  # when the membership was lost after all workers of this node had succeeded
         self.begin_membership()
 
     def begin_membership(self) -> None:

@@ -49,11 +49,12 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
+from rendezvous.records import StoreOwner
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.checker import Checker
 from rendezvous.testing.invariants.history import Violation
 from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.config import Shape
+from rendezvous.testing.simulation.config import PREFIX, RUN_ID, Shape
 from rendezvous.testing.simulation.network import ANYBODY, STORE, NetworkModel
 from rendezvous.testing.simulation.node import SimulatedNode
 from rendezvous.testing.simulation.processes import SimulatedProcesses
@@ -179,6 +180,9 @@ class _Player:
                     getattr(nodes[name], {"poweroff": "power_off"}.get(what, what))()
             case ["host" | "wall" | "mask" as what, name]:
                 setattr(nodes.get(name) or cluster.add(name), _FLAGS[what], True)
+                if what == "host":
+                    owner = StoreOwner(prefix=PREFIX, run_id=RUN_ID, node_name=name, presence_address=f"{name}:7001")
+                    cluster.config.store_owner = owner
             case ["lag", name, key, lag_s, seconds]:
                 watched = next(each for each in nodes[name].watched if each.endswith(f"/{key}"))
                 nodes[name].lag(watched, float(lag_s), float(seconds))

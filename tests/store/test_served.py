@@ -5,14 +5,19 @@ What our client asks of it is in the suite that all stores share.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from rendezvous.errors import StoreEnded, StoreError, Unreachable
+from rendezvous.records import STORE_OWNER_KEY, STORE_VISITS_PREFIX, StoreOwner, StoreVisit, decode, encode
 from rendezvous.stores import wire
+from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.protobuf import Message
 from rendezvous.stores.server import http2
 from rendezvous.stores.server import server as server_module
 from rendezvous.stores.wire import Method
-from tests.store.served import ServedUnderTest
+from tests.store.served import ServedUnderTest, serve
 from tests.support.stores.raw_etcd import COMPACT, CompactionRequest, RawClient, create, watch
 from tests.support.waiting import wait_until
 
@@ -259,3 +264,39 @@ def test_a_client_that_does_not_take_its_events_is_not_waited_for(
         )
         quick.cancel()
     wait_until(lambda: not streams, LIMIT_S, "the streams to be forgotten")
+
+
+# Whose it is
+
+
+def test_the_store_names_its_run_before_any_client_can_read() -> None:
+    owner = StoreOwner(prefix="p", run_id="r", node_name="h1", presence_address="10.0.0.1:7000")
+    with serve(owner=owner) as server, closing(EtcdStore([f"127.0.0.1:{server.port}"])) as client:
+        first = client.get(STORE_OWNER_KEY).first
+        assert first is not None
+        assert decode(StoreOwner, first.value, first.key) == owner
+
+
+def test_a_visit_of_another_run_is_reported_and_what_is_no_visit_is_not() -> None:
+    seen: list[StoreVisit] = []
+    with serve(on_visit=seen.append) as server, closing(EtcdStore([f"127.0.0.1:{server.port}"])) as client:
+        client.put(f"{STORE_VISITS_PREFIX}h2", b"no record")
+        client.delete(f"{STORE_VISITS_PREFIX}h2")
+        visit = StoreVisit(run_id="other", node_name="h2")
+        client.put(f"{STORE_VISITS_PREFIX}h2", encode(visit))
+        wait_until(lambda: bool(seen), LIMIT_S, "the visit")
+        assert seen == [visit]
+
+
+def test_the_end_of_the_serving_agent_is_said_to_watches_and_ends_them() -> None:
+    lost: list[StoreError] = []
+    with serve() as server, closing(EtcdStore([f"127.0.0.1:{server.port}"])) as client:
+        revision = client.put("a", b"1")
+        client.watch("a", start_revision=revision, on_batch=lambda batch: None, on_lost=lost.append)
+        wait_until(lambda: bool(server._services.watch_streams), LIMIT_S, "the watch")
+        server.close()
+        wait_until(lambda: bool(lost), LIMIT_S, "the goodbye")
+        assert isinstance(lost[0], StoreEnded)
+        assert str(lost[0]) == f"the store at 127.0.0.1:{server.port} has ended with the agent that served it"
+        with pytest.raises(Unreachable):  # a later call finds nothing there
+            client.get("a")

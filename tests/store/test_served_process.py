@@ -17,6 +17,7 @@ from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.listeners import PortTaken
 from rendezvous.stores.server.server import StoreServer
+from rendezvous.stores.server.services import ENDED
 from tests.store.served import ServedUnderTest, ServingProcess, serve
 from tests.support.processes.tree import freeze
 from tests.support.stores.raw_etcd import RawClient, watch
@@ -114,7 +115,7 @@ def test_close_ends_running_streams_and_leaves_no_thread_or_descriptor() -> None
         assert keeper.hear().ttl == 10
         server.close(grace_s=5.0)
         server.close()  # a second time is no matter
-        assert [stream.ending() for stream in (*watches, keeper)] == [("UNAVAILABLE", "etcdserver: server stopped")] * 4
+        assert [stream.ending() for stream in (*watches, keeper)] == [ENDED] * 4
         for stream in (*watches, keeper):
             stream.cancel()
         client.close()

@@ -11,7 +11,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError
+from rendezvous.errors import LeaseExists, LeaseNotFound, StoreEnded, StoreError
 
 
 class ErrorKind(Enum):
@@ -60,6 +60,10 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     "Tls handshake failed": EtcdError(_ELSEWHERE, "does not agree to a TLS connection", _TLS_HINT),
     "failed to connect to all addresses": EtcdError(
         _ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"
+    ),
+    # A served store
+    "agent that served this store has ended": EtcdError(
+        _REFUSED, "has ended with the agent that served it", error=StoreEnded
     ),
     # Another server
     "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "etcd's usual port is 2379"),

@@ -5,6 +5,9 @@ nothing happens between the parts of a response, and the store needs no thread o
 watches and a keep-alive each are three thousand streams, too many for a thread each. gRPC itself is not used: its
 server cannot be kept from serving unauthenticated clients first (http2.py, connections.py).
 
+It belongs to one run, which it names under STORE_OWNER_KEY before any client can read. When its agent ends in order,
+clients are told so (ENDED) on every stream; nothing will continue this store, so they need not look for it.
+
 The store is lost with its process. Clients notice: leases and revisions are never numbered as before, so a member that
 reconnects learns that its lease is gone, and a watch that it must list again. A process that was only frozen restarts
 the TTL of every lease when it runs again, because it cannot know which clients tried to renew; so no lease is lost.
@@ -21,13 +24,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from rendezvous.errors import StoreError
+from rendezvous.errors import RecordError, StoreError
+from rendezvous.records import STORE_OWNER_KEY, STORE_VISITS_PREFIX, StoreOwner, StoreVisit, decode, encode
 from rendezvous.stores import wire
+from rendezvous.stores.contract import Batch
 from rendezvous.stores.listeners import listen
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.stores.server.connections import ConnectionTable, ServedConnection
 from rendezvous.stores.server.http2 import Http2Stream, StreamHandler
-from rendezvous.stores.server.services import MESSAGE_BYTES_MAX, STOPPED, ServedError, Services, WatchStream
+from rendezvous.stores.server.services import ENDED, MESSAGE_BYTES_MAX, ServedError, Services, WatchStream
 
 TICK_S = 0.5  # how late a lease may end, and how often the loop checks whether it was frozen; etcd's is the same
 PROGRESS_S = 600.0  # how often a watch that requests progress gets the revision; etcd's is the same
@@ -48,7 +53,9 @@ _Clock = Callable[[], float]
 class StoreServer:
     """Serves an empty store on `host` and `also` (addresses to bind, never implied) and `port` (0: any) after `start`.
 
-    With a `token` only clients with user "meshrun" and the token as password are served. `clock`: the time of leases.
+    With a `token` only clients with user "meshrun" and the token as password are served. `owner`: whose the store is;
+    `on_visit` is called, in the server's thread, with each agent of another run that was refused. `clock`: the time of
+    leases.
     At `quota_bytes` it refuses any growth; deletions make room at once, and there is no alarm to disarm.
     """
 
@@ -59,6 +66,8 @@ class StoreServer:
         *,
         also: Sequence[str] = (),
         token: str = "",
+        owner: StoreOwner | None = None,
+        on_visit: Callable[[StoreVisit], None] = lambda visit: None,
         clock: _Clock = time.monotonic,
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:
@@ -75,6 +84,15 @@ class StoreServer:
             # thousand writes per second. A client that remembers one of those gets Compacted and lists again.
             first_revision=max(2, int(time.time() * 1000)),
             quota_bytes=quota_bytes,
+        )
+        if owner is not None:
+            self._store.put(STORE_OWNER_KEY, encode(owner))
+        self._store.watch(
+            STORE_VISITS_PREFIX,
+            prefix=True,
+            start_revision=self._store.revision + 1,
+            on_batch=lambda batch: _report_visits(batch, on_visit),
+            on_lost=lambda error: None,
         )
         self._services = Services(self._store, secrets.randbits(62) + 1, token)
         self._has_token = bool(token)
@@ -134,7 +152,7 @@ class StoreServer:
                 listener.close()
             for connection in self._connections.all:
                 for stream in list(connection.http2.streams.values()):
-                    stream.end(*STOPPED)
+                    stream.end(*ENDED)
             await self._connections.leave(max(self._grace_s, SHUTDOWN_GRACE_S))
             self._store.close()
 
@@ -161,7 +179,7 @@ class StoreServer:
                 services.admit(fields.get(b"token"))
                 connection.trust()
                 if self._stop.is_set():
-                    raise ServedError(*STOPPED)
+                    raise ServedError(*ENDED)
             if path in services.methods:
                 stream.call = _Call(services, stream, connection, path)
             elif path == _WATCH:
@@ -170,6 +188,12 @@ class StoreServer:
                 raise ServedError("UNIMPLEMENTED", "meshrun: the served store has no such method")
         except ServedError as refused:
             stream.end(*refused.status)
+
+
+def _report_visits(batch: Batch, on_visit: Callable[[StoreVisit], None]) -> None:
+    for event in batch.events:
+        with contextlib.suppress(RecordError):  # written by no agent of ours
+            on_visit(decode(StoreVisit, event.item.value, event.item.key))
 
 
 class _Call(StreamHandler):

@@ -49,7 +49,6 @@ AUTH_FAILED = ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid u
 AUTH_NOT_ENABLED = ("FAILED_PRECONDITION", "etcdserver: authentication is not enabled")
 USER_EMPTY = ("INVALID_ARGUMENT", "etcdserver: user name is empty")
 BAD_TOKEN = ("UNAUTHENTICATED", "etcdserver: invalid auth token")
-STOPPED = ("UNAVAILABLE", "etcdserver: server stopped")
 _STORE_ERRORS: dict[type[Exception], tuple[str, str]] = {
     LeaseNotFound: ("NOT_FOUND", "etcdserver: requested lease not found"),
     LeaseExists: ("FAILED_PRECONDITION", "etcdserver: lease already exists"),
@@ -61,6 +60,7 @@ NOT_TEXT = ("INVALID_ARGUMENT", "meshrun: a key in the served store is UTF-8 tex
 NO_RANGE = ("INVALID_ARGUMENT", "meshrun: the served store answers for one key or for a prefix, not for other ranges")
 NO_COMPARE = ("INVALID_ARGUMENT", "meshrun: the served store compares versions, revisions and values")
 NO_OPERATION = ("INVALID_ARGUMENT", "meshrun: the served store takes reads, writes and deletions in a transaction")
+ENDED = ("UNAVAILABLE", "meshrun: the agent that served this store has ended")
 TOO_SLOW = ("UNAVAILABLE", "meshrun: the watch did not take its events in time; watch on from the last one")
 
 

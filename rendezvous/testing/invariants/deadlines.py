@@ -117,7 +117,7 @@ class DeadlineChecks(Checks):
         self, member_id: str, to: str, message: list[object], witness: Witness, job: JobRecord
     ) -> None:
         """Record acknowledgements of a probe; a leader that declares the round held must have all of them in time."""
-        name, number, token = message
+        name, number, token, *_ = message
         if name not in ("IsStoreAway", "StoreIsAway", "HoldOn"):
             return
         assert isinstance(number, int)

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rendezvous.events import MakePlan, PlanReady, PlanRefused
 from rendezvous.policy.view import MemberView, Size
+from rendezvous.records import StoreOwner
 from rendezvous.settings import Settings
 
 PREFIX, RUN_ID = "meshrun", "simulated"
@@ -73,6 +74,8 @@ class ClusterConfig(Struct, kw_only=True):
     """What records are signed with."""
     command: str = "simulated"
     """The command that agents are started with."""
+    store_owner: StoreOwner | None = None
+    """Whose the store is, if an agent serves it."""
     plan_s: tuple[float, float] | None = None
     """How long the planner takes, at least and at most; None: as long as a message."""
     stop_s: float | None = None

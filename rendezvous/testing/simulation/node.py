@@ -85,6 +85,7 @@ class SimulatedNode(Host):
             presence_address=address,
             secret=config.secret,
             hosts_store=self.hosts_store,
+            store_owner=config.store_owner,
         )
         self.machine.state.requests.next_id += self._first_request
         self.state = self.machine.state

@@ -58,6 +58,7 @@ class Bench:
         self.asks: deque[StoreRequest] = deque()
         self.made: list[Action] = []
         self.is_away = False  # the store refuses everything, and its watches are silent
+        self.away_error = StoreError("nobody listens there")
         self._watches: dict[str, Watch] = {}
         self._events: deque[Event] = deque()
         chance = itertools.count(chance_from)
@@ -132,7 +133,7 @@ class Bench:
 
     def _outcome(self, ask: StoreRequest) -> Event:
         if self.is_away:
-            return events.StoreRejected(ask.id, StoreError("nobody listens there"))
+            return events.StoreRejected(ask.id, self.away_error)
         try:
             return events.StoreReply(ask.id, self.serve(ask.request))
         except StoreError as error:

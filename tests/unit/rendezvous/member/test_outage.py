@@ -8,6 +8,7 @@ import pytest
 
 from rendezvous import records
 from rendezvous.events import (
+    Exit,
     ExtendWatchdog,
     KeepAlive,
     PeerDown,
@@ -16,7 +17,10 @@ from rendezvous.events import (
     PeerUp,
     RoundFailed,
     RoundStopped,
+    RoundSucceeded,
     SendToPeer,
+    Start,
+    StartRound,
     StopRound,
     StoreOutcomeUnknown,
     StoreReply,
@@ -24,7 +28,7 @@ from rendezvous.events import (
     Tick,
 )
 from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe, decode_message, encode_message
-from rendezvous.records import Member, Seal
+from rendezvous.records import Member, Seal, StoreOwner
 from tests.support.protocol.follower import JOB, Follower, asked
 from tests.support.protocol.member_harness import Bench, none, only, running
 
@@ -392,3 +396,65 @@ def test_a_leader_with_a_write_under_way_asks_nobody() -> None:
     assert leading is not None
     leading.is_loaded = False
     assert leader.questions(leader.pass_time(2.0)) == []
+
+
+# --- a store that an agent served does not return
+
+OWNER = StoreOwner(prefix="p", run_id="r", node_name="head", presence_address="10.0.0.9:1")
+
+
+def acknowledgements(actions: list[Any]) -> list[OutageAck]:
+    texts = [action.text for action in actions if isinstance(action, SendToPeer)]
+    return [message for text in texts if isinstance(message := decode_message(text), OutageAck)]
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_member_says_whether_it_is_done_and_ends_when_all_are(is_served: bool) -> None:
+    member = Cut(options={"store_owner": OWNER if is_served else None})
+    member.pass_time(1.5)
+    assert [ack.is_done for ack in acknowledgements(member.ask(1))] == [False]
+    member.hold(1)
+    member.tell(RoundSucceeded(1))
+    assert [ack.is_done for ack in acknowledgements(member.ask(2))] == [True]
+    assert none(member.hold(2), Exit), "others are not"
+    member.ask(3)
+    member.tell(PeerMessage("L", encode_message(OutageConfirmed(3, "plan", is_over=True))))
+    ended = [action.exit_code for action in member.tell(RoundStopped(1, 4001)) if isinstance(action, Exit)]
+    assert ended == ([0] if is_served else [])
+
+
+@pytest.mark.parametrize(
+    ("is_served", "is_own_done", "are_others_done", "is_over"),
+    [
+        (True, True, True, True),
+        (True, True, False, False),
+        (True, False, True, False),
+        (False, True, True, False),
+    ],
+)
+def test_the_leader_ends_the_job_without_the_store_once_all_are_done(
+    is_served: bool, is_own_done: bool, are_others_done: bool, is_over: bool
+) -> None:
+    bench = Bench(options={"store_owner": OWNER if is_served else None})
+    other = Member(member_id="other", node_name="other", boot_id="", description="", presence_address="10.0.0.8:1")
+    bench.step(Start())
+    while not bench.store.get(records.make_current_key("p", "r")).first:
+        assert bench.settle_one()
+    bench.store.put(bench.job.make_member_key("other"), records.encode(other))
+    made = bench.settle()
+    assert only(made, StartRound).world_size == 2
+    if is_own_done:
+        bench.tell(RoundSucceeded(1))
+        bench.tell(RoundStopped(1, 4001))
+    bench.is_away = True
+    probes: list[OutageProbe] = []
+    for _ in range(6):
+        sent = [action.text for action in bench.wait(0.5) if isinstance(action, SendToPeer)]
+        probes += [message for text in sent if isinstance(message := decode_message(text), OutageProbe)]
+        if probes:
+            break
+    ack = OutageAck(probes[-1].probe, probes[-1].plan_token, is_done=are_others_done)
+    made = bench.tell(PeerMessage("other", encode_message(ack)))
+    texts = [action.text for action in made if isinstance(action, SendToPeer)]
+    assert OutageConfirmed(ack.probe, ack.plan_token, is_over=is_over) in map(decode_message, texts)
+    assert [end.exit_code for end in made if isinstance(end, Exit)] == ([0] if is_over else [])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rendezvous.member.refusal import describe_difference, describe_other_arguments
-from rendezvous.records import Spec
+from rendezvous.member.refusal import describe_difference, describe_other_arguments, describe_other_run
+from rendezvous.records import Spec, StoreOwner
 
 LIMITS = "--nnodes 1:2 --max-restarts 3"
 
@@ -108,3 +108,42 @@ def test_a_shared_option_is_compared_where_both_give_it(theirs: str, ours: str, 
         for text in (theirs, ours)
     )
     assert describe(run, own) == (f"run y was started {sentence}" if sentence else "")
+
+
+def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
+    return StoreOwner(prefix=prefix, run_id=run_id, node_name=node, presence_address="")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "has_begun", "sentence", "hint"),
+    [
+        (
+            owner("9021"),
+            False,
+            "another agent, on node h1, waits at h1:29400 for run 9021; this agent is of run 777, and all nodes of a "
+            "run need the same --rdzv-id",
+            "give all nodes the same --rdzv-id; if these are two runs, give this run another port with --rdzv-endpoint",
+        ),
+        (
+            owner("9021"),
+            True,
+            "the store at h1:29400 is that of run 9021, which is running; this agent is of run 777",
+            "give this run another port with --rdzv-endpoint, or start it when run 9021 has ended",
+        ),
+        (
+            owner("777", prefix="mine"),
+            False,
+            "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent is of run 777 with "
+            "prefix meshrun, and all nodes of a run need the same --rdzv-prefix",
+            "give all nodes the same --rdzv-prefix; if these are two runs, give this run another port with "
+            "--rdzv-endpoint",
+        ),
+    ],
+)
+def test_an_agent_at_the_store_of_another_run_learns_which_it_met(
+    theirs: StoreOwner, has_begun: bool, sentence: str, hint: str
+) -> None:
+    found = describe_other_run(
+        "h1:29400", theirs, owner("777", node="h2"), has_begun=has_begun, port_option="--rdzv-endpoint"
+    )
+    assert found == (sentence, hint)

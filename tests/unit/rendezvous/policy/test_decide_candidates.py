@@ -46,7 +46,7 @@ ROWS = [
         121.0,
         Wait(
             1920.0,
-            "waiting for nodes to come back: 1 here; lost: node nc; left: node nb",
+            "waiting for nodes to come back: 1 here; lost: node nc; left: node nb; meshctl stop ends the job",
             is_limit=True,
             setting="rejoin_timeout_s",
         ),

@@ -7,13 +7,39 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from rendezvous.policy.decisions import EndJob, EndRound, Fence, QuitJob, SealRound, Wait
+from rendezvous.policy.decisions import ApplyCommand, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.quarantine import Strike
+from rendezvous.policy.view import View
 from rendezvous.records import Command, Verdict
-from tests.support.protocol.views import ONE_USED, RUNS, Row, reach, running, see, status, stopping, verdict
+from tests.support.protocol.views import (
+    ONE_USED,
+    RUNS,
+    Row,
+    failed,
+    first_round,
+    reach,
+    running,
+    see,
+    status,
+    stopping,
+    verdict,
+)
 
 HELD = "after an outage of the store node nb may run workers without a membership"
 UNAWARE = "node nb lost the membership while connected, and may still run workers"
+
+HOST_LEAVES = EndJob(
+    Verdict(kind="stopped", exit_code=143, round=4, reason="node nb serves the job's store and leaves: SIGTERM")
+)
+
+
+def served_by_b(view: View) -> View:
+    members = {
+        m: replace(one, member=replace(one.member, presence_address=f"{m}:7000")) for m, one in view.members.items()
+    }
+    names = {m: f"n{m}" for m in members}
+    return replace(view, members=members, names=names, store_address="b:7000")
+
 
 ROWS = [
     # --- it is being stopped
@@ -236,6 +262,61 @@ ROWS = [
         see(stopping("ac", b=status(stopped=True)), unaware_until={"b": 140.0}, lost_at={"b": 115.0}),
         130.0,
         SealRound(("a", "c"), replace(ONE_USED, losses=(Strike("nb boot", 115.0),)), "2 here"),
+    ),
+    # --- the store ends with the agent that serves it
+    Row(
+        "the departure of the member that serves the store ends the job",
+        served_by_b(running("abc", b=status(leaving_at=119.0))),
+        121.0,
+        HOST_LEAVES,
+    ),
+    Row(
+        "whoever fails for that reason",
+        served_by_b(running("abc", a=failed(), b=status(leaving_at=119.0))),
+        121.0,
+        HOST_LEAVES,
+    ),
+    Row(
+        "also when its own work is done, or the round is being stopped",
+        served_by_b(stopping("ab", b=status("succeeded", leaving_at=119.0))),
+        121.0,
+        HOST_LEAVES,
+    ),
+    Row(
+        "and before any round",
+        served_by_b(first_round("ab", {"b": status(leaving_at=119.0)})),
+        121.0,
+        EndJob(replace(HOST_LEAVES.verdict, round=0)),
+    ),
+    Row(
+        "but a success stays one",
+        served_by_b(running(a=status("succeeded"), b=status("succeeded", leaving_at=119.0))),
+        121.0,
+        EndJob(Verdict(kind="success", exit_code=0, round=4, reason="all workers succeeded")),
+    ),
+    Row(
+        "and another member's departure is waited out, as with an etcd",
+        served_by_b(running("abc", a=status(leaving_at=121.0), b=status())),
+        121.0,
+        Wait(121.2, "gathering departures of round 4"),
+    ),
+    Row(
+        "a drain of that node is refused, by name",
+        replace(served_by_b(running("abc")), commands={"t": Command(kind="drain", target="nb")}),
+        121.0,
+        ApplyCommand("t", answer="nb serves the job's store, which ends with it: meshctl stop ends the job"),
+    ),
+    Row(
+        "and by member id",
+        replace(served_by_b(running("abc")), commands={"t": Command(kind="drain", target="b")}),
+        121.0,
+        ApplyCommand("t", answer="b serves the job's store, which ends with it: meshctl stop ends the job"),
+    ),
+    Row(
+        "not that of another",
+        replace(served_by_b(running("abc")), commands={"t": Command(kind="drain", target="nc")}),
+        121.0,
+        ApplyCommand("t", drain="nc"),
     ),
 ]
 
