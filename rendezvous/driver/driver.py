@@ -230,7 +230,9 @@ class Driver:
             failure = error
             return events.StoreRejected(store_request.id, error)
         finally:
-            self._outcomes.append((events.get_request_kind(store_request.request), failure, self._clock() - since))
+            took_s = self._store.measure_last() if failure is None else None
+            took_s = self._clock() - since if took_s is None else took_s
+            self._outcomes.append((events.get_request_kind(store_request.request), failure, took_s))
 
 
 class _Subscription:

@@ -181,6 +181,13 @@ class Store(Protocol):
         revision is gone, or with the error that ended the watch.
         """
 
+    def measure_last(self) -> float | None:
+        """Return the seconds since this thread's last request was sent; None if it takes no time to leave.
+
+        What precedes the send (a name look-up, a log-in, another server that was tried) says nothing about the store.
+        """
+        return None
+
     def close(self) -> None:
         """Cancel the watches and free the client's resources. Leases live on until they expire."""
 

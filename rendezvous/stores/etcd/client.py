@@ -7,23 +7,31 @@ that may be repeated (a read, a renewal) continues also when its reply is missin
 as `OutcomeUnknown`: it may have been done, or may yet be. Writes are waited for longer than the rest, unless their
 server has stopped answering altogether (see watch.py).
 
+Names are resolved here, by getaddrinfo, and gRPC is given numbers. Its own resolver also asks the name service for
+records that nobody has (AAAA, TXT), and with one name server that is silent, a name that /etc/hosts answers took 14 s,
+all of it inside the first calls. A name is resolved when the client is made, and again, beside the calls, when its
+server cannot be reached: then it may have moved.
+
 The import of gRPC takes 60 ms, so this module is imported only when a store over a network is used.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
 from rendezvous.stores import wire
+from rendezvous.stores.addresses import split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
 
 Effect = Literal["read", "renewal", "write"]  # all but a write may be repeated when the reply is missing
 
+RESOLVE_PAUSE_S = 1.0  # between two looks at what a name stands for
 LOG_INS_MAX = 3  # a new token may expire, too, while a busy or stopped machine is between log-in and request
 ALARM_S = 1.0  # by then a cluster without space has agreed to refuse writes beforehand; it takes one round of agreement
 
@@ -47,7 +56,6 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.enable_retries", 0),  # EtcdClient decides on retries, where it is known whether they are safe
     ("grpc.use_local_subchannel_pool", 1),  # its own connection, also beside another client in this process
     ("grpc.enable_http_proxy", 0),  # a web proxy does not lead to etcd
@@ -92,15 +100,76 @@ class Stream(Protocol):
         """End it, from any thread."""
 
 
-class Endpoint:
-    """One server, HOST:PORT. `heard_at`: when it last answered any request, on time.monotonic."""
+class _NumberedChannel(Struct):
+    """A channel to the addresses that a name had, and the callables made of it."""
 
-    def __init__(self, address: str, channel: grpc.Channel) -> None:
+    addresses: tuple[str, ...]
+    channel: grpc.Channel
+    calls: dict[str, grpc.UnaryUnaryMultiCallable[Any, Any]] = field(default_factory=dict)
+
+
+class Endpoint:
+    """One server, HOST:PORT. `make_channel` makes one to its numbers, for its name; that is resolved at once."""
+
+    def __init__(self, address: str, make_channel: Callable[[Sequence[str], str], grpc.Channel]) -> None:
         self.address = address
         self.heard_at = 0.0
-        self._channel = channel
-        self._calls: dict[str, grpc.UnaryUnaryMultiCallable[Any, Any]] = {}
+        """When it last answered any request, on time.monotonic."""
+        self._make_channel = make_channel
+        self._is_numeric = is_numeric(split_address(address)[0])
         self._patient: set[grpc.Future[bytes]] = set()
+        self._sent = threading.local()
+        self._lock = threading.Lock()
+        self._link: _NumberedChannel | None = None
+        self._retired: _NumberedChannel | None = None  # the one before: calls in progress there may still be answered
+        self._resolved_at = -math.inf
+        self._is_resolving = self._is_closed = False
+        self._is_resolved = threading.Event()
+        self._resolve()
+
+    @property
+    def sent_at(self) -> float:
+        """When this thread's last call was sent, on time.monotonic."""
+        return getattr(self._sent, "at", 0.0)
+
+    def refresh(self) -> None:
+        """Resolve the name again in a thread, if it is one: its server cannot be reached, so it may have moved."""
+        with self._lock:
+            is_due = time.monotonic() >= self._resolved_at + RESOLVE_PAUSE_S
+            if self._is_resolving or self._is_closed or not is_due or self._is_numeric:
+                return
+            self._is_resolving = True
+            self._is_resolved.clear()
+        try:
+            threading.Thread(target=self._resolve, name="store address", daemon=True).start()
+        except RuntimeError:  # the machine has no more threads: a later failure tries again
+            self._end_resolving()
+
+    def _resolve(self) -> None:
+        try:
+            addresses = resolve(self.address)
+            with self._lock:
+                is_new = self._link is None or set(self._link.addresses) != set(addresses)
+                if addresses and is_new and not self._is_closed:
+                    retired, self._retired = self._retired, self._link
+                    self._link = _NumberedChannel(addresses, self._make_channel(addresses, self.address))
+                    if retired is not None:
+                        retired.channel.close()
+        finally:
+            self._end_resolving()
+
+    def _end_resolving(self) -> None:
+        self._resolved_at, self._is_resolving = time.monotonic(), False
+        self._is_resolved.set()
+
+    def _get_link(self, limit_s: float = 0.0) -> _NumberedChannel:
+        """Return the current link; wait up to `limit_s` for the name. Raises CallFailed."""
+        if self._link is None:
+            self.refresh()
+            self._is_resolved.wait(max(0.0, limit_s))
+        if self._link is None:
+            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, "cannot be reached: its name is not known"))
+        return self._link
 
     def call(
         self,
@@ -117,6 +186,8 @@ class Endpoint:
         `total_s`: the time limit of the whole call, of which `limit_s` is left; messages contain it.
         """
         limit_s, total_s = max(limit_s, 0.0), limit_s if total_s is None else total_s
+        self._get_link(limit_s)
+        self._sent.at = time.monotonic()
         if is_patient:
             future = self.begin(method, request, limit_s, token)
             self._patient.add(future)
@@ -156,7 +227,7 @@ class Endpoint:
     def open_stream(self, method: Method[Request, Response], requests: Iterator[bytes], token: str) -> Stream:
         """Open a stream. `decode` reads its responses; `translate_errors` reads the error that ends the iteration."""
         with self.translate_errors(0.0):
-            begin: grpc.StreamStreamMultiCallable[Any, Any] = self._channel.stream_stream(method.path)
+            begin: grpc.StreamStreamMultiCallable[Any, Any] = self._get_link().channel.stream_stream(method.path)
             stream: Stream = begin(requests, metadata=_make_metadata(token))
         return stream
 
@@ -189,12 +260,17 @@ class Endpoint:
             raise CallFailed(EtcdError(ErrorKind.REFUSED, "was closed by this client")) from None
 
     def close(self) -> None:
-        self._channel.close()
+        with self._lock:
+            self._is_closed = True
+            links = [link for link in (self._link, self._retired) if link is not None]
+        for link in links:
+            link.channel.close()
 
     def _get_call(self, method: Method[Request, Response]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
-        if method.path not in self._calls:
-            self._calls[method.path] = self._channel.unary_unary(method.path)
-        return self._calls[method.path]
+        link = self._get_link()
+        if method.path not in link.calls:
+            link.calls[method.path] = link.channel.unary_unary(method.path)
+        return link.calls[method.path]
 
 
 class Endpoints:
@@ -206,12 +282,17 @@ class Endpoints:
         with _silence_grpc():
             import grpc
 
-            if tls is None:
-                channels = [grpc.insecure_channel(address, _OPTIONS) for address in addresses]
-            else:
-                credentials = _make_credentials(tls)
-                channels = [grpc.secure_channel(address, credentials, _OPTIONS) for address in addresses]
-        self.all = tuple(Endpoint(address, channel) for address, channel in zip(addresses, channels, strict=True))
+            credentials = None if tls is None else _make_credentials(tls)
+
+            def make_channel(numbers: Sequence[str], address: str) -> grpc.Channel:
+                target = f"{'ipv6' if numbers[0].startswith('[') else 'ipv4'}:{','.join(numbers)}"
+                # The authority is what a certificate must name, and what a proxy selects by.
+                options = (*_OPTIONS, ("grpc.default_authority", address))
+                if credentials is None:
+                    return grpc.insecure_channel(target, options)
+                return grpc.secure_channel(target, credentials, options)
+
+            self.all = tuple(Endpoint(address, make_channel) for address in addresses)
         self._lock = threading.Lock()
         self._index = random.Random().randrange(len(self.all))  # the shared generator may be seeded
 
@@ -225,10 +306,16 @@ class Endpoints:
         return self.all[index:] + self.all[:index]
 
     def switch_from(self, endpoint: Endpoint) -> None:
-        """Make the next endpoint current, unless `endpoint` is not current any more."""
+        """Make the next endpoint current, unless `endpoint` is not any more; and look where its name is now."""
+        endpoint.refresh()
         with self._lock:
             if self.current is endpoint:
                 self._index = (self._index + 1) % len(self.all)
+
+    @property
+    def sent_at(self) -> float:
+        """When this thread's last call was sent, whatever the endpoint, on time.monotonic."""
+        return max(endpoint.sent_at for endpoint in self.all)
 
     def close(self) -> None:
         for endpoint in self.all:
@@ -377,6 +464,33 @@ def make_unavailable(failures: dict[str, EtcdError], effect: Effect) -> StoreErr
     sentences = [f"{_describe(address)} {refusal.phrase}" for address, refusal in failures.items()]
     hints = [refusal.hint for refusal in failures.values() if refusal.hint]
     return (OutcomeUnknown if is_unknown else Unreachable)("; ".join(sentences), hints[0] if hints else None)
+
+
+def resolve(address: str) -> tuple[str, ...]:
+    """Return HOST:PORT in numbers, as gRPC takes them: all that HOST has now, none if it is not known.
+
+    gRPC takes addresses of one family at a time, so beside IPv6 those of IPv4 are written as IPv6 (RFC 4291 2.5.5.2).
+    """
+    host, port = split_address(address)
+    if is_numeric(host):
+        return (address,)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    hosts = dict.fromkeys((family, str(place[0])) for family, _, _, _, place in found)
+    if all(family == socket.AF_INET for family, _ in hosts):
+        return tuple(f"{host}:{port}" for _, host in hosts)
+    mapped = (f"::ffff:{host}" if family == socket.AF_INET else host.replace("%", "%25") for family, host in hosts)
+    return tuple(f"[{host}]:{port}" for host in mapped)
+
+
+def is_numeric(host: str) -> bool:
+    """Return whether this is an address, which needs no resolving."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError, ValueError):
+            return bool(socket.inet_pton(family, host.partition("%")[0]))
+    return False
 
 
 def _describe(address: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -174,6 +175,9 @@ class EtcdStore(Store):
         if response.ttl <= 0:
             raise LeaseNotFound(f"lease {lease} has expired or was revoked")
         return response
+
+    def measure_last(self) -> float | None:
+        return time.monotonic() - self._endpoints.sent_at
 
     def lease_revoke(self, lease: int) -> None:
         self._call(wire.LEASE_REVOKE, wire.LeaseId(lease), f"lease {lease}")
