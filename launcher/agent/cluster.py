@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock, require_feasible, resolve_limits
+from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import record_signals, require_unique_rank
 from launcher.agent.startup.probe import probe
-from launcher.agent.startup.startup import Startup
+from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
+from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store
 from launcher.config.config import Config
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
@@ -31,17 +33,18 @@ from launcher.placement.adapter.description import Description, encode_descripti
 from launcher.placement.adapter.options import format_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous.driver.driver import Driver
-from rendezvous.errors import MeshrunError
+from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import WORD_CODE_LENGTH, Spec, name_run
+from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_run
 from rendezvous.settings import DEFAULTS, Settings
-from rendezvous.stores.addresses import is_local_only
+from rendezvous.stores.addresses import is_local_only, join_address, split_address
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
     from launcher.locality.measure.residents import Residence
+    from rendezvous.stores.etcd.store import EtcdStore
     from rendezvous.stores.server.server import StoreServer
 
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
@@ -97,9 +100,9 @@ class ClusterMembership(NodeMembership):
         self._startup = startup
         self._settings = settings
         self._residence: Residence | None = None
-        self._server = self._serve(is_numbered)
+        self._server: StoreServer | None = None
         try:
-            self._store = self._open_store(run_id, config.node_rank)
+            self._store, store_owner = self._meet(config, run_id)
         except MeshrunError:
             self._close_server()
             raise
@@ -131,6 +134,7 @@ class ClusterMembership(NodeMembership):
             attempt="" if config.attempt is None else str(config.attempt),
             hosts_store=self._server is not None,
             command_labels=label_words(config),
+            store_owner=store_owner,
         )
         presence = PeerConnections(
             listener=startup.listener,
@@ -172,7 +176,59 @@ class ClusterMembership(NodeMembership):
         if self._server is not None:
             self._server.close()
 
-    def _serve(self, is_numbered: bool) -> StoreServer | None:
+    def _meet(self, config: Config, run_id: str) -> tuple[EtcdStore, StoreOwner | None]:
+        """Serve the store if that is this node's part, and open it; return whose it is if an agent serves it."""
+        startup = self._startup
+        own = StoreOwner(
+            prefix=startup.network.prefix,
+            run_id=run_id,
+            node_name=startup.name,
+            presence_address=startup.presence_address,
+        )
+        deadline = time.monotonic() + self._settings.start_timeout_s
+        said = ""
+        while True:
+            self._server = self._serve(config.node_rank is not None, own)
+            store, version = self._open_store(run_id)
+            endpoint = self._startup.network.endpoints[0]
+            try:
+                occupant = self._find_occupant(store, own)
+            except StoreError as error:  # it is gone again: this agent may have to serve it now
+                sentence = str(error)
+            else:
+                # A store whose run has ended is about to go, and this agent may have to serve the next.
+                is_ours = occupant is None or occupant.is_of(own)
+                if occupant is None or not occupant.is_over or (is_ours and self._settings.on_finished == "exit"):
+                    break
+                sentence = (
+                    f"the store at {endpoint} is that of {name_run(occupant.owner.run_id)}, which has ended: waiting"
+                )
+            store.close()
+            if time.monotonic() >= deadline:
+                raise TemporaryError(f"no store could be used within {self._settings.start_timeout_s:g} s: {sentence}")
+            if sentence != said:
+                said = sentence
+                log(sentence)
+            with end_on_signal():
+                time.sleep(PAUSE_S)
+                network, serves_at = settle_store(config, self._startup.network, deadline - time.monotonic())
+            self._startup = replace(self._startup, network=network, serves_at=serves_at)
+        if occupant is not None and not is_ours:
+            option = "--rdzv-endpoint" if config.node_rank is None else "--store-port"
+            try:
+                refuse_other_run(store, occupant, own, endpoint=endpoint, port_option=option)
+            finally:
+                store.close()
+        self._log_meeting(run_id, config.node_rank, store, version)
+        return store, None if occupant is None else occupant.owner
+
+    def _find_occupant(self, store: EtcdStore, own: StoreOwner) -> Occupant | None:
+        """Return whose the store is that an agent serves; None for another. Raises StoreError."""
+        if self._startup.network.backend == "etcd":
+            return None
+        return Occupant(own) if self._server is not None else find_occupant(store)
+
+    def _serve(self, is_numbered: bool, owner: StoreOwner) -> StoreServer | None:
         startup = self._startup
         if not startup.serves_at:
             return None
@@ -182,7 +238,7 @@ class ClusterMembership(NodeMembership):
         deadline = time.monotonic() + min(PORT_TAKEN_LIMIT_S, self._settings.start_timeout_s)
         while True:
             try:
-                server = stores.serve(startup.network, startup.serves_at, startup.credentials)
+                server = stores.serve(startup.network, startup.serves_at, startup.credentials, owner)
                 break
             except PortTaken as error:
                 found = "wrong" if is_sole else probe(startup.network).kind
@@ -192,19 +248,29 @@ class ClusterMembership(NodeMembership):
                     raise TemporaryError(str(error), "all nodes may be given another port") from None
             time.sleep(_PAUSE_S)
         where = startup.network.endpoints[0]
+        if not is_numeric(split_address(where)[0]):
+            where += f" ({', '.join(startup.serves_at)})"
         alone = ", for this host alone" if all(map(is_local_only, startup.serves_at)) else ""
         log(f"this agent serves the job's store at {where}{alone}; if it is lost, the job is lost")
+        doubt = "" if alone or startup.network.is_host else describe_doubt(startup.network.endpoints[0])
+        if doubt:
+            here = join_address(startup.address, server.port)
+            log(f"{doubt}; to meet here, give all nodes --rdzv-endpoint {here}")
         return server
 
-    def _open_store(self, run_id: str, node_rank: int | None) -> Store:
+    def _open_store(self, run_id: str) -> tuple[EtcdStore, str]:
+        """Return the store, and its version, "" if it is not known."""
         network = self._startup.network
         store = stores.open_store(network, self._startup.credentials, self._settings)
         try:
             # It answered a moment ago: if it is away again, joining waits for it and reports it.
-            version = stores.check(store, network, run_id, may_be_unreachable=True)
+            return store, stores.check(store, network, run_id, may_be_unreachable=True)
         except MeshrunError:
             store.close()
             raise
+
+    def _log_meeting(self, run_id: str, node_rank: int | None, store: EtcdStore, version: str) -> None:
+        network = self._startup.network
         what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
         name, address = self._startup.name, self._startup.presence_address
         who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
@@ -214,7 +280,6 @@ class ClusterMembership(NodeMembership):
                 f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "
                 "3.4.31, 3.5.13 and later do not"
             )
-        return store
 
 
 def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[Device]) -> Locality:

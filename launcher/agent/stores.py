@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from launcher.agent.startup.served_store import make_reporter
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.errors import SettingsError, StoreError, Unreachable
+from rendezvous.records import StoreOwner
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.listeners import PortTaken
@@ -88,15 +90,24 @@ def check(store: EtcdStore, network: StoreConfig, run_id: str, *, may_be_unreach
     return version
 
 
-def serve(network: StoreConfig, hosts: Sequence[str], credentials: Credentials) -> StoreServer:
+def serve(
+    network: StoreConfig, hosts: Sequence[str], credentials: Credentials, owner: StoreOwner | None = None
+) -> StoreServer:
     """Serve the job's store at these addresses of this node and the port of its endpoint, until it is closed.
 
-    Raises PortTaken, and TemporaryError for another reason.
+    `owner`: whose it is. Raises PortTaken, and TemporaryError for another reason.
     """
     from rendezvous.stores.server.server import StoreServer
 
     _, port = split_address(network.endpoints[0])
-    server = StoreServer(hosts[0], port, also=hosts[1:], token=credentials.token)
+    server = StoreServer(
+        hosts[0],
+        port,
+        also=hosts[1:],
+        token=credentials.token,
+        owner=owner,
+        on_visit=make_reporter(owner) if owner is not None else lambda visit: None,
+    )
     try:
         server.start()
     except PortTaken:

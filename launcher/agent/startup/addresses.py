@@ -5,6 +5,10 @@ The best default is the source address of packets to the store, because all node
 returns it when a UDP socket is connected, and sends nothing for that. The user may set another address, or the name
 of an interface.
 
+Whose the store is follows from the endpoint: the host that has its address serves. That several hosts may have it, for
+a name may stand for several (a headless service of Kubernetes) or for loopback on each of them, is taken into account
+as far as it can be seen here: of several addresses the first serves, and what leaves a doubt is a remark.
+
 A host's own name is of no help on the host itself: some distributions write it into /etc/hosts as 127.0.1.1, while
 others find it under its real address. A node with such a name uses its source address towards the outside.
 """
@@ -12,6 +16,7 @@ others find it under its real address. A node with such a name uses its source a
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Sequence
 
@@ -76,6 +81,40 @@ def find_serving_addresses(endpoint: str, *, local_addr: str | None, interface: 
     else:
         other = find_main_address()
     return tuple(dict.fromkeys((*found, *filter(None, (other,)))))
+
+
+def find_other_server(endpoint: str) -> str:
+    """Return the address of the other host that is to serve, "" if it is this one, which has an address of HOST's.
+
+    A host may have several addresses, so if all of one family are its own, no other host is meant. Else the first of
+    all serves, in an order that is the same everywhere; name services give them in a random one.
+    """
+    found = {(family, str(place[0])): _is_own(family, place[0]) for family, place in _resolve_endpoint(endpoint)}
+    families = {family for family, _ in found}
+    if not found or any(all(own for (of, _), own in found.items() if of == family) for family in families):
+        return ""
+    first = min(found, key=lambda place: (place[0], socket.inet_pton(place[0], place[1].partition("%")[0])))
+    return "" if found[first] else first[1]
+
+
+def describe_doubt(endpoint: str) -> str:
+    """Return why another host may take the store at HOST:PORT for its own, too; "" if nothing indicates that."""
+    host = split_address(endpoint)[0]
+    found = list(dict.fromkeys(str(place[0]) for _, place in _resolve_endpoint(endpoint)))
+    if any(map(_is_unspecified, found)):
+        return f"{host} stands for every host, so each host that is given it serves a store of its own"
+    names = (host, host.partition(".")[0])
+    if not _is_own_name(endpoint) or any(name.lower() == os.uname().nodename.lower() for name in names):
+        return ""
+    own = os.uname().nodename
+    return (
+        f"{host} is {' and '.join(found)} on this host, {own}: where it is loopback on another host too, that one "
+        "serves a store of its own, and the nodes never meet"
+    )
+
+
+def _is_unspecified(address: str) -> bool:
+    return address in ("0.0.0.0", "::")
 
 
 def _is_own_name(endpoint: str) -> bool:

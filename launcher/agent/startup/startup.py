@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from launcher.agent import stores
 from launcher.agent.startup.addresses import (
+    find_other_server,
     find_own_address,
     find_serving_addresses,
     is_here,
@@ -126,12 +127,7 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     run = config.run_id or "none"
     if network.backend == "served":  # runs there rarely have names of their own: the store distinguishes them
         run = f"{run} at {network.endpoints[0]}"
-    serves_at = find_store(config, network, limit_s)
-    if serves_at:
-        stores.require_h2()
-    if serves_at and not is_here(network.endpoints[0]):
-        _, port = split_address(network.endpoints[0])  # the others use another route
-        network = replace(network, endpoints=(join_address(serves_at[0], port),))
+    network, serves_at = settle_store(config, network, limit_s)
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     host_agents = None
     if config.node_name:
@@ -170,6 +166,17 @@ def _may_use_accelerators(config: Config) -> bool:
     return config.worker_count != "cpu" and (asked is None or asked.kind != "cpu" or bool(asked.variable))
 
 
+def settle_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[StoreConfig, tuple[str, ...]]:
+    """Return the store as this node reaches it, and the addresses to serve it at, none if another node does."""
+    serves_at = find_store(config, network, limit_s)
+    if serves_at:
+        stores.require_h2()
+    if serves_at and not is_here(network.endpoints[0]):
+        _, port = split_address(network.endpoints[0])  # the others use another route
+        network = replace(network, endpoints=(join_address(serves_at[0], port),))
+    return network, serves_at
+
+
 def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[str, ...]:
     """Wait for the store; or, if this node is to serve it and no other does, return the addresses to serve it at."""
     host = split_address(network.endpoints[0])[0]
@@ -194,15 +201,21 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
         return ()
     if network.is_host:
         whose = f"this node is to serve it once {host} is an address of its own"
-    believed_until = time.monotonic() + STALE_S
+    believed_until, noted = time.monotonic() + STALE_S, ""
 
     def claim() -> tuple[str, ...]:
+        nonlocal noted
         try:
-            return choose_serving_addresses(config, network)
+            at = choose_serving_addresses(config, network)
         except UsageError:
             if is_numeric(host) or time.monotonic() >= believed_until:
                 raise
             return ()
+        other = find_other_server(network.endpoints[0]) if at and network.is_host is None else ""
+        if other and other != noted:
+            noted = other
+            log(f"{host} has addresses of several hosts: the node at {other} serves the store, not this one")
+        return () if other else at
 
     is_sole = bool(network.is_host) and config.node_rank is None
     return wait_for_store(network, limit_s, server_note=whose, hint=hint, claim=claim, is_sole=is_sole)

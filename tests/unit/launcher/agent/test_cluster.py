@@ -98,8 +98,7 @@ def test_a_number_is_claimed_after_measuring_which_may_outlast_a_claim(monkeypat
     monkeypatch.setattr(cluster, "resolve_limits", lambda *_, **__: (Mock(),))
     monkeypatch.setattr(cluster, "measure_locality", measure)
     monkeypatch.setattr(cluster, "require_unique_rank", refuse)
-    monkeypatch.setattr(ClusterMembership, "_serve", lambda *_: None)
-    monkeypatch.setattr(ClusterMembership, "_open_store", lambda *_: Mock())
+    monkeypatch.setattr(ClusterMembership, "_meet", lambda *_: (Mock(), None))
     with pytest.raises(UsageError):
         ClusterMembership(
             Mock(node_rank=1), Mock(), Mock(), Mock(), slot_count=1, run_id="r", worker_port=1, wake=Mock()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.agent.startup import addresses
 from launcher.agent.startup.addresses import (
+    describe_doubt,
     find_interface_address,
+    find_other_server,
     find_own_address,
     find_serving_addresses,
     find_source_address,
@@ -142,3 +146,66 @@ def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--local-addr nohost: there is no such address, and no host of that name"):
         find_own_address(local_addr="nohost", interface=None, endpoints=[])
     assert find_source_address("nohost:1") == ""
+
+
+OWN = ("10.0.0.1", "192.168.0.1", "fd00::1", "127.0.1.1", "127.0.0.1", "0.0.0.0", "::1", "::")
+
+
+@pytest.fixture
+def mean(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let HOST stand for these addresses, on a host n1 whose own addresses are OWN."""
+    monkeypatch.setattr(addresses, "_is_own", lambda family, address: address in OWN)
+    monkeypatch.setattr(addresses.os, "uname", lambda: SimpleNamespace(nodename="n1"))
+
+    def mean(*found: str) -> None:
+        family = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in found}
+        rows = [(family[address], 0, 0, "", (address, 29400)) for address in found]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
+
+    return mean
+
+
+@pytest.mark.parametrize(
+    ("found", "other"),
+    [
+        (["10.0.0.1"], ""),
+        (["10.0.0.1", "192.168.0.1"], ""),  # two networks of one host
+        (["10.0.0.1", "10.0.0.2"], ""),  # as a headless service: this one is the first of them
+        (["10.0.0.2", "10.0.0.1"], ""),  # in whatever order it answers
+        (["10.0.0.1", "9.0.0.2"], "9.0.0.2"),
+        (["10.0.0.1", "10.0.0.0", "10.0.0.2"], "10.0.0.0"),
+        (["192.168.0.1", "100.64.0.7"], "100.64.0.7"),  # numbers, not letters, are compared
+        (["fd00::1", "fd00::2"], ""),
+        (["fd00::1", "fc00::2"], "fc00::2"),
+        (["fd00::1", "10.0.0.1"], ""),
+        (["10.0.0.1", "fd00::9"], ""),  # a host without IPv6 whose name has an address of it
+        (["10.0.0.1", "10.0.0.0", "fd00::1"], ""),  # and the other way round
+    ],
+)
+def test_of_several_hosts_that_have_the_name_one_serves(
+    found: list[str], other: str, mean: Callable[..., None]
+) -> None:
+    mean(*found)
+    assert find_other_server("head:29400") == other
+
+
+@pytest.mark.parametrize(
+    ("host", "found", "doubt"),
+    [
+        ("head", ["127.0.1.1"], "head is 127.0.1.1 on this host, n1: where it is loopback on another host too"),
+        ("head.example", ["127.0.0.1", "::1"], "head.example is 127.0.0.1 and ::1 on this host, n1: where"),
+        ("0.0.0.0", ["0.0.0.0"], "0.0.0.0 stands for every host"),
+        ("any", ["::"], "any stands for every host"),
+        ("n1", ["127.0.1.1"], ""),  # as on Debian
+        ("N1.example", ["127.0.1.1"], ""),
+        ("head", ["10.0.0.1"], ""),
+        ("localhost", ["127.0.0.1"], ""),  # nobody takes it for the name of one host
+        ("127.0.0.1", ["127.0.0.1"], ""),
+    ],
+)
+def test_a_name_that_may_mean_every_host_is_doubted(
+    host: str, found: list[str], doubt: str, mean: Callable[..., None]
+) -> None:
+    mean(*found)
+    assert describe_doubt(f"{host}:29400").startswith(doubt)
+    assert bool(describe_doubt(f"{host}:29400")) is bool(doubt)

@@ -140,7 +140,7 @@ def test_the_second_of_two_store_hosts_joins_the_first_if_nodes_have_ranks(
         monkeypatch.setattr("launcher.agent.cluster.stores.serve", Mock(side_effect=taken))
         monkeypatch.setattr("launcher.agent.cluster.probe", lambda _: ProbeResult("good"))
         with pytest.raises(TemporaryError) if raises else nullcontext():
-            assert ClusterMembership._serve(member, is_numbered) is None  # type: ignore[arg-type]
+            assert ClusterMembership._serve(member, is_numbered, None) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_who_finds_the_port_taken_looks_again_until_a_store_answers(
         member = SimpleNamespace(_startup=place, _settings=Settings())
         ends_badly = outcome == "the port is taken"
         with pytest.raises(TemporaryError, match=outcome) if ends_badly else nullcontext():
-            assert ClusterMembership._serve(member, False) == outcome  # type: ignore[arg-type]
+            assert ClusterMembership._serve(member, False, None) == outcome  # type: ignore[arg-type]
 
 
 def test_who_said_that_it_comes_and_has_died_is_waited_for(

@@ -1,0 +1,86 @@
+"""Whose a served store is: one agent serves it for one run, and an agent of another run must not use it.
+
+Two runs that are given one endpoint would share a store that ends with the first of them. So the agent that serves
+names its run in the store, and each agent that finds a store compares. Another run that has begun keeps its nodes, and
+this agent is refused. Another run that still waits for nodes may be this agent's own under another id. A run that has
+ended is about to take its store away, so that this agent may have to serve the next one: it waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from msgspec import Struct
+
+from launcher.model.console import log
+from launcher.model.errors import TemporaryError, UsageError
+from rendezvous import records
+from rendezvous.errors import RecordError, StoreError
+from rendezvous.member.refusal import describe_other_run
+from rendezvous.records import StoreOwner, StoreVisit
+from rendezvous.stores.contract import Get, Store
+
+VISITS_MAX, NAME_MAX = 100, 100  # refused agents that are reported, and letters of a name
+
+
+class Occupant(Struct, frozen=True):
+    """The run to which a served store belongs, as another agent finds it."""
+
+    owner: StoreOwner
+    has_begun: bool = False
+    """It has had a round."""
+    is_over: bool = False
+    """It has a verdict: its agent serves the store only until the others have read that."""
+
+    def is_of(self, run: StoreOwner) -> bool:
+        return (self.owner.prefix, self.owner.run_id) == (run.prefix, run.run_id)
+
+
+def find_occupant(store: Store) -> Occupant | None:
+    """Return whose store this is; None if no agent of a run serves it. Raises StoreError."""
+    try:
+        found = store.get(records.STORE_OWNER_KEY).first
+        if found is None:
+            return None
+        owner = records.decode(StoreOwner, found.value, found.key)
+        current = store.get(records.make_current_key(owner.prefix, owner.run_id)).first
+        if current is None:
+            return Occupant(owner)
+        job = records.make_job_keys(owner.prefix, owner.run_id, current.value.decode(errors="replace"))
+        seal, verdict = store.txn((), (Get(job.round), Get(job.verdict))).found
+    except RecordError:  # written by others
+        return None
+    return Occupant(owner, has_begun=seal.first is not None, is_over=verdict.first is not None)
+
+
+def refuse_other_run(store: Store, occupant: Occupant, own: StoreOwner, *, endpoint: str, port_option: str) -> NoReturn:
+    """Raise UsageError or TemporaryError, since the store at `endpoint` is another run's; its agent reports it, too.
+
+    `own`: what this agent would write if it served. `port_option`: which sets the store's port.
+    """
+    with suppress(StoreError):
+        visit = StoreVisit(run_id=own.run_id, node_name=own.node_name)
+        store.put(records.STORE_VISITS_PREFIX + own.node_name, records.encode(visit))
+    sentence, hint = describe_other_run(
+        endpoint, occupant.owner, own, has_begun=occupant.has_begun, port_option=port_option
+    )
+    # Once the other run has ended, the same command may work.
+    raise (TemporaryError if occupant.has_begun else UsageError)(sentence, hint)
+
+
+def make_reporter(own: StoreOwner) -> Callable[[StoreVisit], None]:
+    """Return what reports agents of other runs that found the store of this run, each once."""
+    seen: set[tuple[str, str]] = set()
+
+    def report(visit: StoreVisit) -> None:
+        node, run = visit.node_name[:NAME_MAX], visit.run_id[:NAME_MAX]
+        if (node, run) not in seen and len(seen) < VISITS_MAX:
+            seen.add((node, run))
+            log(
+                f"node {node}, of run {run}, was refused: this store is that of run {own.run_id}; all nodes of a run "
+                "need the same --rdzv-id, and each run a port of its own"
+            )
+
+    return report

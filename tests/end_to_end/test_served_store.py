@@ -1,0 +1,250 @@
+"""Whose a store is that an agent serves: one run's, for as long as that agent runs."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from rendezvous.records import make_current_key, make_job_keys
+from rendezvous.stores.etcd.store import EtcdStore
+from tests.end_to_end.test_c10d import C10D, knowing
+from tests.support.jobs.multi_node import Cluster
+from tests.support.network.namespaces import Host, Network, free_port, loopback_hosts, why_no_namespaces
+
+N1, N2, N3, N4 = loopback_hosts(4)
+STATIC = ("--nproc-per-node=1", "--lease-ttl=3", "--nnodes=2", "--master-addr=127.0.0.1")
+
+
+def options(port: int, *more: str) -> tuple[str, ...]:
+    return (*C10D, "--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{port}", *more)
+
+
+# --- two runs
+
+
+def test_a_second_run_at_the_endpoint_of_one_that_runs_is_refused_at_once(tmp_path: Path) -> None:
+    port = free_port("127.0.0.1")
+    (first_place := tmp_path / "first").mkdir()
+    (second_place := tmp_path / "second").mkdir()
+    with (
+        Cluster(first_place, *options(port), run_id="first") as first,
+        Cluster(second_place, *options(port), run_id="second") as second,
+    ):
+        first.start(N1)
+        first[N1].says("this agent serves the job's store")
+        first.start(N2)
+        first.wait_for_round(1, 2)
+        second.start(N3, N4)
+        for ended in second.wait(exit_code=75):
+            assert f"the store at 127.0.0.1:{port} is that of run first, which is running" in ended.stderr
+            assert "give this run another port with --rdzv-endpoint, or start it when run first has" in ended.stderr
+        assert second.lives() == []
+        for name in ("n3", "n4"):
+            first[N1].says(f"node {name}, of run second, was refused: this store is that of run first")
+        first.finish()
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["c10d", "static"])
+def test_nodes_that_are_given_two_ids_learn_so_while_the_first_waits(tmp_path: Path, is_static: bool) -> None:
+    port = free_port("127.0.0.1", count=2)
+    own = (*STATIC, f"--master-port={port}") if is_static else options(port)
+    rank_0, rank_1 = (("--node-rank=0",), ("--node-rank=1",)) if is_static else ((), ())
+    with Cluster(tmp_path, *own, run_id="9021") as first, Cluster(tmp_path, *own, run_id="777") as second:
+        first.start(N1, options=rank_0)
+        first[N1].says("1 is present" if not is_static else "node rank 1 of 2 is missing")
+        second.start(N2, options=rank_1)
+        (ended,) = second.wait(exit_code=2)
+        assert "another agent, on node n1, waits at" in ended.stderr
+        assert "for run 9021; this agent is of run 777, and all nodes of a run need the same --rdzv-id" in ended.stderr
+        first[N1].says("node n2, of run 777, was refused: this store is that of run 9021")
+        first.start(N3, options=rank_1)  # the run that waited is not harmed
+        first.wait_for_round(1, 2)
+        first.finish()
+
+
+@pytest.mark.parametrize("ids", [("none", "none"), ("one", "two")], ids=["the same id", "another id"])
+def test_the_next_run_waits_until_the_last_store_is_gone(tmp_path: Path, ids: tuple[str, str]) -> None:
+    port = free_port("127.0.0.1")
+    (first_place := tmp_path / "first").mkdir()
+    (next_place := tmp_path / "next").mkdir()
+    with (
+        Cluster(first_place, *options(port, "--rdzv-conf=close_timeout=100"), run_id=ids[0]) as first,
+        Cluster(next_place, *options(port), run_id=ids[1]) as following,
+        closing(EtcdStore([f"127.0.0.1:{port}"], call_limit_s=20.0)) as store,
+    ):
+        first.start(N1)
+        first[N1].says("this agent serves the job's store")
+        first.start(N2)
+        first.wait_for_round(1, 2)
+        job = store.get(make_current_key("meshrun", ids[0])).items[0].value.decode()
+        key = make_job_keys("meshrun", ids[0], job).make_member_key("ghost")
+        store.put(key, b"{}")  # a member that does not go, so the store stays
+        (first_place / "finish").touch()
+        first[N1].says("staying up to 100 s, others use this node's store")
+        following.start(N3)
+        following[N3].says("which has ended: waiting")
+        store.delete(key)
+        first.wait()
+        following[N3].says("this agent serves the job's store")
+        following.start(N4)
+        following.wait_for_round(1, 2)
+        following.finish()
+
+
+def test_two_runs_at_two_ports_of_a_host_do_not_meet(tmp_path: Path) -> None:
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    with (
+        Cluster(places[0], *options(free_port("127.0.0.1")), run_id="none") as one,
+        Cluster(places[1], *options(free_port("127.0.0.1")), run_id="none") as two,
+    ):
+        one.start(N1, N2)
+        two.start(N3, N4)
+        for job in (one, two):
+            job.wait_for_round(1, 2)
+        for job in (one, two):
+            job.finish()
+
+
+# --- the end of the agent that serves
+
+
+@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("has_begun", [True, False], ids=["in a round", "before the first"])
+def test_the_end_of_the_serving_node_is_the_end_of_the_others(
+    tmp_path: Path, signum: signal.Signals, exit_code: int, has_begun: bool
+) -> None:
+    count = 2 if has_begun else 3
+    job_options = (*C10D, f"--nnodes={count}", f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}")
+    with Cluster(tmp_path, *job_options) as job:
+        job.start(N1)
+        job[N1].says("this agent serves the job's store")
+        job.start(N2)
+        if has_begun:
+            job.wait_for_round(1, 2)
+        else:
+            job[N1].says("2 are present")
+        job[N1].send(signum)
+        sentence = f"node n1 serves the job's store and leaves: stopped by {signum.name}"
+        (other,) = job.wait(N2, exit_code=143)
+        (host,) = job.wait(N1, exit_code=exit_code)
+        assert sentence in other.stderr
+        assert sentence in host.stderr
+
+
+def test_the_wait_for_a_stopped_node_names_meshctl_stop(tmp_path: Path) -> None:
+    with Cluster(tmp_path, *options(free_port("127.0.0.1"))) as job:
+        job.start(N1)
+        job[N1].says("this agent serves the job's store")
+        job.start(N2)
+        job.wait_for_round(1, 2)
+        job[N2].send(signal.SIGINT)
+        job.wait(N2, exit_code=130)
+        job[N1].says("left: node n2; meshctl stop ends the job; giving up in 1800 s (--rejoin-timeout)")
+
+
+def test_who_succeeded_does_not_stay_when_the_host_was_killed(tmp_path: Path) -> None:
+    script = "beat_until('finish')"
+    with Cluster(tmp_path, *options(free_port("127.0.0.1"), "--rdzv-conf=close_timeout=2"), script=script) as job:
+        job.start(N1)
+        job[N1].says("this agent serves the job's store")
+        job.start(N2)
+        job.wait_for_round(1, 2)
+        job[N1].kill()
+        (tmp_path / "n2" / "finish").touch()
+        (ended,) = job.wait(N2)
+        assert "all workers of this node succeeded" in ended.stderr
+
+
+# --- names
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    if why_no_namespaces():
+        pytest.skip(why_no_namespaces())
+    with Network() as network:
+        yield network
+
+
+def name_hosts(tmp_path: Path, network: Network, *tables: str) -> list[Host]:
+    """Hosts n1, n2, ..., each with this /etc/hosts; {1} is the address of n1, and so on."""
+    hosts = [network.host(f"n{number}") for number in range(1, len(tables) + 1)]
+    found = []
+    for host, table in zip(hosts, tables, strict=True):
+        path = tmp_path / f"hosts-{host.name}"
+        path.write_text("127.0.0.1 localhost\n" + table.format("", *(host.address for host in hosts)))
+        found.append(knowing(host, path))
+    return found
+
+
+def count_servers(job: Cluster) -> int:
+    return sum("this agent serves the job's store" in one.stderr for one in job.jobs.values())
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        ("{1} head\n{2} head\n", "{2} head\n{1} head\n"),  # as a headless service answers
+        ("{2} head\n", "{2} head\n"),
+        ("127.0.1.1 n1\n", "{1} n1\n"),  # as on Debian
+        ("127.0.1.1 head\n", "{1} head\n"),  # another name of the same
+    ],
+    ids=["of both hosts", "of one", "loopback on its own host", "and called otherwise"],
+)
+def test_of_hosts_that_share_a_name_one_serves(tmp_path: Path, network: Network, tables: tuple[str, ...]) -> None:
+    hosts = name_hosts(tmp_path, network, *tables)
+    name = tables[0].split()[1]
+    with Cluster(tmp_path, *C10D, "--nnodes=2", f"--rdzv-endpoint={name}:29400") as job:
+        job.start(*hosts)
+        job.wait_for_round(1, 2)
+        assert count_servers(job) == 1
+        job.finish()
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"), [("head", ("127.0.1.1 head\n", "127.0.1.1 head\n")), ("0.0.0.0", ("", ""))]
+)
+def test_a_name_that_every_host_has_is_remarked_upon(
+    tmp_path: Path, network: Network, name: str, tables: tuple[str, ...]
+) -> None:
+    hosts = name_hosts(tmp_path, network, *tables)
+    with Cluster(tmp_path, *C10D, "--nnodes=2", f"--rdzv-endpoint={name}:29400") as job:
+        job.start(*hosts)
+        for host in hosts:
+            job[host].says(f"to meet here, give all nodes --rdzv-endpoint {host.address}:29400")
+        assert count_servers(job) == 2
+
+
+def test_a_name_that_etc_hosts_has_asks_no_name_server(tmp_path: Path, network: Network) -> None:
+    hosts = name_hosts(tmp_path, network, "{1} head\n", "{1} head\n")
+    server = network.host("dns")
+    resolv = tmp_path / "resolv.conf"
+    resolv.write_text(f"nameserver {server.address}\n")
+    asking = [
+        host._replace(
+            prefix=(
+                *("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"', str(resolv)),
+                *host.prefix,
+            )
+        )
+        for host in hosts
+    ]
+    with network.inside("dns"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as name_server:
+        name_server.bind((server.address, 53))
+        name_server.setblocking(False)
+        with Cluster(tmp_path, *C10D, "--nnodes=2", "--rdzv-endpoint=head:29400") as job:
+            job.start(*asking)
+            job.wait_for_round(1, 2)
+            job.finish()
+        asked = []
+        with suppress(BlockingIOError):
+            while len(asked) < 100:
+                asked.append(name_server.recv(512))
+        assert asked == []

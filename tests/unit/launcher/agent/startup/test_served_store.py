@@ -1,0 +1,91 @@
+"""Whose a served store is, read from a store; who is refused, and who learns of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.agent.startup import served_store
+from launcher.agent.startup.served_store import Occupant, find_occupant, make_reporter, refuse_other_run
+from launcher.model.errors import TemporaryError, UsageError
+from rendezvous import records
+from rendezvous.records import Seal, StoreOwner, StoreVisit, Verdict
+from rendezvous.stores.memory.store import MemoryStore
+
+THEIRS = StoreOwner(prefix="meshrun", run_id="a", node_name="h1", presence_address="10.0.0.1:7000")
+OURS = StoreOwner(prefix="meshrun", run_id="b", node_name="h2", presence_address="10.0.0.2:7000")
+JOB = records.make_job_keys("meshrun", "a", "job")
+SEAL = Seal(round=1, plan_token="t", world_size=2, coordinator="c:1")
+SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason="all workers succeeded")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """The served store of run a."""
+    made = MemoryStore(clock=lambda: 0.0, threaded=False)
+    made.put(records.STORE_OWNER_KEY, records.encode(THEIRS))
+    return made
+
+
+def begin(store: MemoryStore, **more: records.Record) -> None:
+    store.put(records.make_current_key("meshrun", "a"), b"job")
+    for key, record in more.items():
+        store.put(getattr(JOB, key), records.encode(record))
+
+
+def test_a_store_that_no_agent_serves_has_no_occupant() -> None:
+    assert find_occupant(MemoryStore(clock=lambda: 0.0, threaded=False)) is None
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b'{"version":1}', b'{"version":99,"run_id":"a"}'])
+def test_a_record_of_others_names_no_occupant(store: MemoryStore, value: bytes) -> None:
+    store.put(records.STORE_OWNER_KEY, value)
+    assert find_occupant(store) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "has_begun", "is_over"),
+    [
+        (None, False, False),
+        ({}, False, False),
+        ({"round": SEAL}, True, False),
+        ({"round": SEAL, "verdict": SUCCESS}, True, True),
+        ({"verdict": SUCCESS}, False, True),
+    ],
+    ids=["before its job", "waiting", "running", "ended", "given up"],
+)
+def test_how_far_the_run_of_the_store_has_come_is_read(
+    store: MemoryStore, written: dict[str, records.Record] | None, has_begun: bool, is_over: bool
+) -> None:
+    if written is not None:
+        begin(store, **written)
+    assert find_occupant(store) == Occupant(THEIRS, has_begun=has_begun, is_over=is_over)
+
+
+@pytest.mark.parametrize(("has_begun", "kind"), [(False, UsageError), (True, TemporaryError)])
+def test_an_agent_of_another_run_is_refused_and_its_visit_is_noted(
+    store: MemoryStore, has_begun: bool, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as refused:
+        refuse_other_run(store, Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="--store-port")
+    assert "run a" in str(refused.value)
+    assert "h1:29501" in str(refused.value)
+    assert "--store-port" in str(getattr(refused.value, "hint", ""))
+    (visit,) = store.get(records.STORE_VISITS_PREFIX, prefix=True).items
+    assert records.decode(StoreVisit, visit.value, visit.key) == StoreVisit(run_id="b", node_name="h2")
+
+
+def test_a_visit_is_reported_once_for_each_node_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(served_store, "log", said.append)
+    report = make_reporter(THEIRS)
+    for node, run in (("h2", "b"), ("h2", "b"), ("h2", "c"), ("h3", "b")):
+        report(StoreVisit(run_id=run, node_name=node))
+    assert [sentence.partition(" was")[0] for sentence in said] == [
+        "node h2, of run b,",
+        "node h2, of run c,",
+        "node h3, of run b,",
+    ]
+    for number in range(2 * served_store.VISITS_MAX):
+        report(StoreVisit(run_id="b" * 10_000, node_name=str(number)))
+    assert len(said) == served_store.VISITS_MAX
+    assert max(map(len, said)) < 500
