@@ -3,7 +3,8 @@
 An agent started by srun or mpirun is one task of that launcher's step. Its workers are not: they would all
 read the agent's SLURM_PROCID or OMPI_COMM_WORLD_RANK. JAX then joins with one process id for all, and
 libraries that query MPI first do the same. Variables of the job rather than the step (SLURM_JOB_ID and its
-like) stay. Nor does a worker inherit the secrets of the agent (`credentials` reads them).
+like) stay. Nor does any other process than the agent inherit its secrets (`credentials` reads them): the user's commands
+run in what `drop_secrets` returns.
 
 Controllers that start one JAX process in each pod set its number. Several workers would all use it, and a single one is
 right only while ranks follow pods. The variables have common names, so they are removed only where all are set.
@@ -11,12 +12,12 @@ right only while ranks follow pods. The variables have common names, so they are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 CALL_VARIABLE = "LAUNCHER_CALL"  # for workers that run a function: the directory of the call
 END_FILE = "LAUNCHER_END_FILE"  # for the program that started this agent, see launcher.logs.reports.outcome
 NAMES = ("LAUNCHER_ETCD_USER", "LAUNCHER_ETCD_PASSWORD", "LAUNCHER_STORE_TOKEN", "LAUNCHER_JOB_SECRET")
-# Variables that no worker inherits.
+# Variables that no process inherits which the agent starts.
 PRIVATE = frozenset(name + suffix for name in NAMES for suffix in ("", "_FILE"))
 # By which others than the agent would find the server that takes a TrainJob's progress.
 PROGRESS_NAMES = frozenset(f"KUBEFLOW_TRAINER_SERVER_{what}" for what in ("CA_CERT", "TOKEN", "URL"))
@@ -52,6 +53,11 @@ _NAMES = frozenset(
     }
 )
 _PROCESS_NUMBERS = frozenset({"JAX_PROCESS_ID", "NODE_RANK", "PROCESS_ID"})
+
+
+def drop_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command that the agent starts: its own, without the job's secrets."""
+    return {name: text for name, text in environ.items() if name not in PRIVATE}
 
 
 def list_unset_variables(parent: Iterable[str], *, reports_progress: bool = False) -> tuple[str, ...]:

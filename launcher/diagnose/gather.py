@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from launcher.config.scrub import drop_secrets
 from launcher.diagnose import recorder, stacks
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
 from launcher.diagnose.request import LIMIT_S, Levels, Target
@@ -268,6 +269,7 @@ class _Spy(_Answer):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                env=drop_secrets(os.environ),
                 preexec_fn=_die_with_parent,
             )
         except (OSError, subprocess.SubprocessError) as error:

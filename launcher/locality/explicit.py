@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from launcher.config.config import Config
-from launcher.config.scrub import PRIVATE
+from launcher.config.scrub import drop_secrets
 from launcher.locality.contract import Level
 from launcher.locality.merge import SourceResult
 from launcher.model.errors import TemporaryError, UsageError, sanitize
@@ -50,8 +50,7 @@ def read_explicit(config: Config, environ: Mapping[str, str], names: Sequence[st
         found.append(_make_result(config.origins["locality_file"], path, f"the line of {key}", origin))
     if config.locality_command is not None:
         origin = config.origins["locality_command"]
-        public = {name: text for name, text in environ.items() if name not in PRIVATE}
-        printed = read_output(config.locality_command, public, origin)
+        printed = read_output(config.locality_command, environ, origin)
         path = parse_path(printed, f"what {origin} prints, {sanitize(printed)}") if printed else ()
         found.append(_make_result(origin, path, "it was printed" if printed else "the command printed nothing"))
     return found
@@ -137,7 +136,7 @@ def read_output(command: str, environ: Mapping[str, str], asked_by: str) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(environ),
+        env=drop_secrets(environ),
         start_new_session=True,  # so that all of its processes can be killed together
     )
     with process:  # which closes its pipes

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from launcher.config.scrub import PRIVATE
 from launcher.placement.adapter.description import NodeAssignment, encode_assignment
 from rendezvous import records
 from rendezvous.peers.handshake import WIRE_VERSION
@@ -67,6 +68,39 @@ def finish(job: Cluster, *, round: int = 1) -> None:
 def under(job: Cluster, prefix: str) -> list[dict[str, Any]]:
     """The job's records whose keys begin with this."""
     return [record for key, record in job.stored().items() if key.startswith(prefix)]
+
+
+# --- what the job starts ---
+
+
+def test_no_command_and_no_worker_is_given_a_secret(tmp_path: Path, etcd: EtcdServer) -> None:
+    seen = {name: tmp_path / f"{name}.env" for name in ("notify", "nodes", "check", "place", "worker")}
+
+    def show(name: str) -> str:
+        return f"cat <&0 > /dev/null; env >> {seen[name]}"
+
+    commands = (
+        f"--notify={show('notify')}",
+        f"--request-nodes={show('nodes')}",
+        f"--health-check={show('check')}",
+        f"--locality-command=env >> {seen['place']}",
+        "--preload=json",
+    )
+    token = tmp_path / "token"
+    token.write_text("sesame")
+    env = {**SECRET, "LAUNCHER_STORE_TOKEN_FILE": str(token)}
+    script = f"""
+with open("{seen["worker"]}", "w") as file:
+    file.write("".join(f"{{name}}={{text}}\\n" for name, text in os.environ.items()))
+beat_until("../finish")
+"""
+    with Cluster(tmp_path, *ALONE, *commands, etcd=etcd, env=env, script=script) as job:
+        job.begin(N1, workers=1)
+        wait_until(lambda: all(path.exists() for path in seen.values()), 60, "what each was given")
+        job.finish()
+    for name, path in seen.items():
+        assert "PATH=" in path.read_text(), name
+        assert not [secret for secret in PRIVATE if f"{secret}=" in path.read_text()], name
 
 
 # --- another user of the machine ---

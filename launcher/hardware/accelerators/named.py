@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from launcher.config import plugins
-from launcher.config.scrub import PRIVATE
+from launcher.config.scrub import drop_secrets
 from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators.contract import (
     KINDS,
@@ -206,11 +206,10 @@ class TorchDetector:
     def _count(self, environ: Mapping[str, str]) -> tuple[int, str]:
         import subprocess
 
-        env = {name: value for name, value in environ.items() if name not in PRIVATE}
         try:
             done = subprocess.run(
                 self._command,
-                env=env,
+                env=drop_secrets(environ),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=self._limit_s,

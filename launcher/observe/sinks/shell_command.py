@@ -1,7 +1,8 @@
 """Runs a user's command of the shell that is told something: its stdin, its time, and what went wrong.
 
 It writes to the agent's stderr. The program `timeout` ends one that takes longer, with its process group, also when
-this agent is gone. What a command leaves in the background when it ends itself is its author's.
+this agent is gone. What a command leaves in the background when it ends itself is its author's. It has the agent's
+environment, without the job's secrets.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from launcher.config.scrub import drop_secrets
 from launcher.model.errors import UsageError
 
 
@@ -35,7 +37,7 @@ def run_command(command: str, line: bytes, limit_s: float, variables: Mapping[st
         input=line + b"\n",
         stdout=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, **(variables or {})},
+        env={**drop_secrets(os.environ), **(variables or {})},
     )
     code = done.stdout.strip().decode(errors="replace")
     if code in ("124", "137") and time.monotonic() - began_at >= limit_s:
