@@ -3,8 +3,8 @@
 An agent started by srun or mpirun is one task of that launcher's step. Its workers are not: they would all
 read the agent's SLURM_PROCID or OMPI_COMM_WORLD_RANK. JAX then joins with one process id for all, and
 libraries that query MPI first do the same. Variables of the job rather than the step (SLURM_JOB_ID and its
-like) stay. Nor does any other process than the agent inherit its secrets (`credentials` reads them): the user's commands
-run in what `drop_secrets` returns.
+like) stay. Nor does any other process than the agent inherit its secrets (`credentials` reads them): the user's
+commands get what `drop_secrets` returns.
 
 Controllers that start one JAX process in each pod set its number. Several workers would all use it, and a single one is
 right only while ranks follow pods. The variables have common names, so they are removed only where all are set.

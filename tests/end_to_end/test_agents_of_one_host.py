@@ -71,6 +71,22 @@ def test_two_nodes_with_given_numbers_may_share_a_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("named", [(), ("--node-name=both",)], ids=["host", "node name"])
+def test_one_run_id_under_two_prefixes_is_two_runs_on_a_host(
+    tmp_path: Path, etcd: EtcdServer, named: tuple[str, ...]
+) -> None:
+    at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=twice-{len(named)}-{os.getpid()}")
+    with one_host(tmp_path, *at, "--nnodes=1:2", "--join-grace=0", *named) as host:
+        jobs = [host.start(f"--rdzv-prefix={prefix}") for prefix in ("one", "other")]
+        for job in jobs:
+            wait_until(lambda job=job: ranks(job), 60, "its rank of round 1")  # type: ignore[misc]
+        host.finish()
+        ended = [job.wait(120) for job in jobs]
+        assert [one.exit_code for one in ended] == [0, 0], ended
+        assert not [one.stderr for one in ended if "here, too" in one.stderr or "waiting up to" in one.stderr]
+
+
+@pytest.mark.server
 def test_an_agent_that_is_killed_and_comes_again_keeps_name_and_ranks(tmp_path: Path, etcd: EtcdServer) -> None:
     at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=again-{os.getpid()}")
     with one_host(tmp_path, *at, "--nnodes=3", "--lease-ttl=3") as host:
@@ -92,7 +108,7 @@ def test_an_agent_that_is_killed_and_comes_again_keeps_name_and_ranks(tmp_path: 
 
 
 def rounds(job: Job) -> list[int]:
-    return [int(path.name.split("-")[2]) for path in job.directory.glob("began-*-*")]
+    return [int(path.name.split("-")[2]) for path in job.directory.glob("began-*-*[0-9]")]
 
 
 def test_a_second_agent_with_the_same_devices_is_refused(tmp_path: Path) -> None:

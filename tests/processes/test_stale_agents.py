@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -17,6 +19,7 @@ from launcher.agent.startup import stale_agents
 from launcher.agent.startup.stale_agents import LOCK_VARIABLE, NodeLock, list_running_agents, take_node_lock
 from launcher.hardware.linux import control_group
 from launcher.model.errors import TemporaryError, UsageError
+from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.network.namespaces import Network, why_no_namespaces
 from tests.support.processes.lock_agents import (
     BEGIN_WORKER,
@@ -444,6 +447,99 @@ def test_an_existing_lock_is_used_though_a_better_directory_is_free(tmp_path: Pa
     first.rename(tmp_path / "away")
     second.chmod(0o755)  # no longer ours alone: what lies there does not count
     assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(first / "a.lock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_another_user_s_directory_keeps_no_agent_from_its_lock(lives: Lives) -> None:
+    """The one that takes its place is the same for all agents, at once and one after another."""
+    lives.folder.mkdir()
+    os.chown(lives.folder, NOBODY, NOBODY)
+    lives.folder.with_name("places-0").mkdir(mode=0o700)
+    os.chown(lives.folder.with_name("places-0"), NOBODY, NOBODY)
+    agents = [lives.start(limit_s=3.0) for _ in range(5)]
+    wait_until(lambda: sum(agent.poll() is not None for agent in agents) == 4)
+    (winner,) = [agent for agent in agents if agent.poll() is None]
+    worker = lives.worker_of(winner)
+    assert list_running_agents(str(lives.folder)) == [winner.pid]
+    winner.kill()
+    assert is_alive(lives.worker_of(lives.start()))
+    assert not is_alive(worker)
+    assert len(list(lives.folder.parent.glob("places-*/*.lock"))) == 1
+    assert list(lives.folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_agents_that_begin_at_once_make_one_directory_in_place_of_another_user_s(lives: Lives) -> None:
+    lives.folder.mkdir()
+    os.chown(lives.folder, NOBODY, NOBODY)
+    turn = os.open(lives.folder.parent, os.O_RDONLY)
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    before = "from launcher.agent.startup import stale_agents; stale_agents.TURN_LIMIT_S = 60.0"
+    agent = lives.start(BEFORE=before)
+    held = Path(f"/proc/{agent.pid}/fd")
+    wait_until(lambda: str(lives.folder.parent) in {os.path.realpath(path) for path in held.iterdir()}, 60, "its wait")
+    made = lives.folder.with_name("places-made-by-another-agent")
+    made.mkdir(mode=0o700)
+    os.close(turn)
+    lives.worker_of(agent)
+    assert [path.suffix for path in made.iterdir()] == [".lock"]
+
+
+def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stale_agents, "TURN_LIMIT_S", 0.0)
+    folder = str(tmp_path / "places")
+    os.mkdir(folder, 0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so that it is another's
+    monkeypatch.setattr(stale_agents, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
+    monkeypatch.setattr(stale_agents, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
+    turn = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(turn, fcntl.LOCK_EX)  # a stranger may: nobody waits long for it
+    assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-b/a.lock"
+    assert capfd.readouterr().err == f"meshrun: the lock of this node lies in {folder}-b: it is another's\n"
+    os.mkdir(f"{folder}-c", 0o700)
+    (tmp_path / "places-c" / "a.lock").touch()
+    monkeypatch.setattr(stale_agents, "_find_fault", lambda place: None)
+    assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-c/a.lock"
+    assert stale_agents.find_lock_path("b.lock", [folder]) == f"{folder}/b.lock"
+    os.close(turn)
+
+
+@pytest.mark.parametrize(
+    "other", [("run", "other store", "node"), ("run", "store", "other"), ("other", "store", "node")]
+)
+def test_one_id_in_another_store_is_another_run(tmp_path: Path, other: tuple[str, str, str]) -> None:
+    taken = []
+    for run, scope, name in (("run", "store", "node"), other):
+        taken.append(take_node_lock(run, name, {}, scope=scope, folder=str(tmp_path / "places"), limit_s=0.0))
+    for one in taken:
+        one.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_a_user_whose_directories_are_all_taken_has_its_locks_in_tmp(lives: Lives) -> None:
+    uid = 1_000_000 + os.getpid()  # another for each process that runs this: the directories are the real ones
+    folders = [f"{place}/meshrun-{uid}" for place in ("/tmp", "/dev/shm")]
+
+    def take_two() -> int:
+        first, second = (take_node_lock("taken", name, {}) for name in ("one", "other"))
+        assert re.fullmatch(rf"{folders[0]}-[0-9a-f]{{16}}/\w+\.lock", first.path)
+        assert os.path.dirname(second.path) == os.path.dirname(first.path)
+        assert sorted(list_running_agents()) == [os.getpid()] * 2
+        assert first.release()
+        assert second.release()
+        os.rmdir(os.path.dirname(first.path))
+        return 2
+
+    with Stranger(lambda: len([os.mkdir(folder) for folder in folders])) as stranger:
+        assert stranger.wait() == 2
+    try:
+        with Stranger(take_two, uid) as user:
+            assert user.wait() == 2
+    finally:
+        for folder in folders:
+            os.rmdir(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -7,9 +7,9 @@ comes again must find its own name, also if others are running, and never one th
 by the devices that its variables make visible, such as CUDA_VISIBLE_DEVICES, and among agents for which these are the
 same by its --node-rank; others are interchangeable.
 
-One file for each run, name of a host and boot of it, beside the locks, lists the agents, also those that have ended. It
-is read and written under its own lock. It only remembers: an agent is running if its process is, what is left of one is
-known by its node lock, and a file that cannot be read counts as empty.
+One file for each run of a store, name of a host and boot of it, beside the locks, lists the agents, also those that
+have ended. It is read and written under its own lock. It only remembers: an agent is running if its process is, what is
+left of one is known by its node lock, and a file that cannot be read counts as empty.
 
 Two agents with one device would both work, slowly, or run out of its memory, so the second is refused. Agents that were
 given names (--node-name) are not in the list: they are nodes of their own and may share devices.
@@ -259,17 +259,18 @@ def take_host_place(
     boot_id: str,
     environ: Mapping[str, str],
     *,
+    scope: str = "",
     uses_accelerators: bool = True,
     node_rank: int | None = None,
     folder: str = "",
 ) -> tuple[HostAgents, NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
     folders = [folder] if folder else list_lock_dirs()
-    name = hash_text("\0".join((run_id, host, boot_id)))
+    name = hash_text("\0".join((run_id, scope, host, boot_id)))
     agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents", folders, is_told=False))
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:
-        return agents, take_node_lock(run_id, agents.name, environ, folder=folder)
+        return agents, take_node_lock(run_id, agents.name, environ, scope=scope, folder=folder)
     except BaseException:
         agents.leave(is_clean=False)  # the next one has to end the same processes
         raise

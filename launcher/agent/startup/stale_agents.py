@@ -2,11 +2,11 @@
 
 The keeper of an agent that was killed ends all that its workers have started, and holds the lock until that is done. If
 agent, keeper and supervisor were all killed at once, processes that workers started are left and still use the device.
-Two things identify them. The *node lock* is a locked file, one for each run and node name (and choice of visible
-devices) on this host; keeper, supervisor and workers hold the same lock, so it is free only when the last of them has
-ended. And workers have a marker in their environment, which their children inherit and by which they are found in
-/proc: the same in every life of the node lock, except for its end, which is new each time. Processes that have neither
-are found in the control group, if the agent could create one.
+Two things identify them. The *node lock* is a locked file, one for each run of a store and node name (and choice of
+visible devices) on this host; keeper, supervisor and workers hold the same lock, so it is free only when the last of
+them has ended. And workers have a marker in their environment, which their children inherit and by which they are found
+in /proc: the same in every life of the node lock, except for its end, which is new each time. Processes that have
+neither are found in the control group, if the agent could create one.
 
 A keeper is given time, since the children that it has adopted cannot be found if it is killed. All other processes of a
 dead agent are killed, and no foreign process under a reused pid can be hit. An agent that lives is not: two agents
@@ -42,6 +42,8 @@ from rendezvous.records import name_run
 LIMIT_S = 10.0
 """Killed processes end in milliseconds; one that hangs in a driver for longer needs the user, or another node."""
 RETRY_S = 0.05
+TURN_LIMIT_S = 1.0
+"""To make a directory takes no time; a stranger can hold the lock of its parent for ever."""
 PATIENCE_S = 0.2
 """An agent that has just locked the file writes its pid there next; until then no agent seems to hold the lock."""
 KEEPER_LIMIT_S = 5.0
@@ -81,14 +83,21 @@ class NodeLock(Struct, frozen=True):
 
 
 def take_node_lock(
-    run_id: str, node_name: str, environ: Mapping[str, str], *, limit_s: float = LIMIT_S, folder: str = ""
+    run_id: str,
+    node_name: str,
+    environ: Mapping[str, str],
+    *,
+    scope: str = "",
+    limit_s: float = LIMIT_S,
+    folder: str = "",
 ) -> NodeLock:
     """End what an earlier agent of this run has left here, and take its lock; call before the supervisor's fork.
 
-    `folder`: the directory of the locks, by default one of this user's. Raises TemporaryError with the pids that still
-    exist after `limit_s`, and UsageError when there is no directory that only this user can write to.
+    `scope`: what tells apart runs of one id, their store and the prefix of their keys there. `folder`: the directory of
+    the locks, by default one of this user's. Raises TemporaryError with the pids that still exist after `limit_s`, and
+    UsageError when there is no directory that only this user can write to.
     """
-    name = hash_text("\0".join((run_id, node_name, *list_visible_devices(environ))))
+    name = hash_text("\0".join((run_id, scope, node_name, *list_visible_devices(environ))))
     directory, file = os.path.split(find_lock_path(f"{name}.lock", [folder] if folder else list_lock_dirs()))
     path = os.path.join(os.path.realpath(directory), file)  # as the kernel names it in /proc, where /tmp is a link
     spared = {os.getpid(), *list_ancestors(os.getpid())}
@@ -139,7 +148,7 @@ def list_running_agents(folder: str = "") -> list[int]:
     The locks themselves are not tried: an agent that starts meanwhile would find its own taken.
     """
     found = []
-    for directory in [folder] if folder else list_lock_dirs():
+    for directory in _list_with_suffixed([folder] if folder else list_lock_dirs()):
         if not os.path.isdir(directory) or _find_fault(directory):
             continue
         with suppress(OSError):
@@ -196,7 +205,8 @@ def _make_group(lock: int, name: str) -> str:
 def list_lock_dirs() -> list[str]:
     """The directories for locks. All agents of a user on a host must use the same, whatever their environment."""
     uid = os.geteuid()
-    # Others cannot create the last two first; but they are only root's, or disappear when the user logs out.
+    # Others cannot create the last two first; but they are only root's, or disappear when the user logs out. Where they
+    # have created one of the others, its name with a random suffix takes its place.
     # docs/internals/decisions/0042-node-lock-directory.md
     return [f"/tmp/meshrun-{uid}", f"/dev/shm/meshrun-{uid}", f"/run/meshrun-{uid}", f"/run/user/{uid}/meshrun"]
 
@@ -207,24 +217,25 @@ def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> st
     `is_told`: whether to log which it is, if not the first of all. Raises UsageError, or TemporaryError if only space
     is lacking.
     """
-    for folder in folders:
+    for folder in _list_with_suffixed(folders):
         path = os.path.join(folder, file)
         if os.path.lexists(path) and not _find_fault(folder):
             return path
     faults: list[tuple[str, int]] = []
     for folder in folders:
-        fault = _find_fault(folder)
+        place, fault = folder, _find_fault(folder)
+        if fault and _is_foreign(folder):
+            faults.append(fault)
+            place, fault = _make_suffixed(folder)
         if not fault:
             if faults and is_told:
-                log(f"the lock of this node lies in {folder}: {'; '.join(sentence for sentence, _ in faults)}")
-            return os.path.join(folder, file)
+                log(f"the lock of this node lies in {place}: {'; '.join(sentence for sentence, _ in faults)}")
+            return os.path.join(place, file)
         faults.append(fault)
     sentence = f"there is no place for this node's lock: {'; '.join(sentence for sentence, _ in faults)}"
     if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
-    raise UsageError(
-        sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir; root can remove what is another's"
-    )
+    raise UsageError(sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir")
 
 
 def _find_fault(folder: str) -> tuple[str, int] | None:
@@ -240,6 +251,58 @@ def _find_fault(folder: str) -> tuple[str, int] | None:
     if not os.access(folder, os.W_OK, effective_ids=True):
         return f"{folder} cannot be written", 0
     return None
+
+
+def _is_foreign(folder: str) -> bool:
+    """Whether another user has made what has this name."""
+    try:
+        return os.lstat(folder).st_uid != os.geteuid()
+    except OSError:
+        return False
+
+
+def _list_with_suffixed(folders: list[str]) -> list[str]:
+    """Return the directories, each followed by those of this user that were made in its place (`_make_suffixed`)."""
+    return [place for folder in folders for place in (folder, *_list_suffixed(folder))]
+
+
+def _list_suffixed(folder: str) -> list[str]:
+    parent, name = os.path.split(folder)
+    try:
+        found = [os.path.join(parent, entry) for entry in os.listdir(parent) if entry.startswith(f"{name}-")]
+    except OSError:
+        return []
+    return sorted(place for place in found if os.path.isdir(place) and not _is_foreign(place))
+
+
+def _find_suffixed(folder: str) -> str:
+    return next((place for place in _list_suffixed(folder) if not _find_fault(place)), "")
+
+
+def _make_suffixed(folder: str) -> tuple[str, tuple[str, int] | None]:
+    """Return the directory that takes this one's place, which another user has made, and why it cannot be used.
+
+    Nobody can make it first, as its name ends in a random word; it is found again by whose it is. Agents that begin at
+    once take turns, or each would make its own: under a lock of the parent, which anybody may hold, hence the limit.
+    """
+    if place := _find_suffixed(folder):
+        return place, None
+    parent = os.path.dirname(folder)
+    try:
+        turn = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return folder, (f"{parent} cannot be listed: {error.strerror}", error.errno or 0)
+    try:
+        deadline = time.monotonic() + TURN_LIMIT_S
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(RETRY_S)
+        place = _find_suffixed(folder) or f"{folder}-{os.urandom(8).hex()}"
+        return place, _find_fault(place)
+    finally:
+        os.close(turn)
 
 
 def _lock(path: str) -> int | None:

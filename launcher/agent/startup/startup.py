@@ -127,17 +127,19 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     run = config.run_id or "none"
     if network.backend == "served":  # runs there rarely have names of their own: the store distinguishes them
         run = f"{run} at {network.endpoints[0]}"
+    scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
     network, serves_at = settle_store(config, network, limit_s)
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
     host_agents = None
     if config.node_name:
-        name, place = config.node_name, take_node_lock(run, config.node_name, environ)
+        name, place = config.node_name, take_node_lock(run, config.node_name, environ, scope=scope)
     else:
         host_agents, place = take_host_place(
             run,
             os.uname().nodename,
             read_boot_id(),
             environ,
+            scope=scope,
             uses_accelerators=_may_use_accelerators(config),
             node_rank=config.node_rank,
         )

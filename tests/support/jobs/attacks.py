@@ -17,19 +17,19 @@ NOBODY = 65534
 
 
 class Stranger:
-    """`act` in a process of its own, as another user; a context manager that ends it.
+    """`act` in a process of its own, as another user, nobody or `uid`; a context manager that ends it.
 
     `act` gives back how often it has done what it does.
     """
 
-    def __init__(self, act: Callable[[], int]) -> None:
+    def __init__(self, act: Callable[[], int], uid: int = NOBODY) -> None:
         result, answer = os.pipe2(os.O_CLOEXEC)
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.setgroups([])
-                os.setresgid(NOBODY, NOBODY, NOBODY)
-                os.setresuid(NOBODY, NOBODY, NOBODY)
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
                 os.write(answer, str(act()).encode())
                 os._exit(0)
             finally:
