@@ -28,7 +28,7 @@ from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log, write_stderr
-from launcher.model.errors import UsageError, find_shortage_hint, sanitize
+from launcher.model.errors import ShortageError, UsageError, find_shortage_hint, sanitize
 from launcher.observe.local_listener import open_listener
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
@@ -59,7 +59,20 @@ if TYPE_CHECKING:
 
 STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
 DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
+SHORTAGE_LIMIT_S = 60.0
+"""How long a round waits for what its workers' streams lack. Strangers at a listener are cut off after 10 s."""
+SHORTAGE_PAUSE_S = 0.5
 PROGRESS_DELAY_S = 1.0  # from a round's start until its progress is watched: what does that takes 3 ms to import
+
+
+class PendingStart(Struct, frozen=True, kw_only=True):
+    """The start of a round that waits for descriptors or memory."""
+
+    start: events.StartRound
+    share: NodeAssignment
+    retry_at: float
+    until: float
+    """When it is given up."""
 
 
 class Agent(Struct, kw_only=True, eq=False):
@@ -93,6 +106,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     _round: lifecycle.Round | None = None
     _assignment: NodeAssignment | None = None  # of the current or last round
+    _pending: PendingStart | None = None  # while the round has no workers yet
     _exit: events.Exit | None = None
     _loss_reason: str = ""  # why the supervisor was lost
     _fork_server_error: UsageError | None = None  # why there is no fork server
@@ -151,6 +165,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self._watch_kernel_at,
             self.termination.wake_at,
             self.supervisor.reports_due_at,
+            math.inf if self._pending is None else self._pending.retry_at,
         )
         if self.fork_server is not None:
             wake_at = min(wake_at, self.fork_server.wake_at)
@@ -173,7 +188,9 @@ class Agent(Struct, kw_only=True, eq=False):
             self._submit(events.CheckpointSaved(round))
         for report in self.supervisor.read_reports() if not self._loss_reason else ():
             self._take_report(report)
-        if self._round is not None:
+        if self._pending is not None and read_clock() >= self._pending.retry_at:
+            self._start_workers(self._pending.start, self._pending.share, self._pending.until)
+        if self._round is not None and self._pending is None:
             for local_rank, pid, sentence in self.worker_channel.check_heartbeats(self._round, read_clock()):
                 self._take_exit(self._round, local_rank, pid, -signal.SIGKILL, time.time(), sentence)
         if read_clock() >= self._find_progress_wake():
@@ -246,18 +263,38 @@ class Agent(Struct, kw_only=True, eq=False):
             builder.find_log_file,
             partial(builder.describe_rank, share),
         )
+        # No wait helps a first round that asks for more than this user's limit allows.
+        limit_s = 0.0 if self._assignment is None else SHORTAGE_LIMIT_S
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
-        self.worker_channel.begin(len(share.ranks), read_clock())
-        self.progress, self._progress_at = None, read_clock() + PROGRESS_DELAY_S
-        self._watch_kernel_at = self._progress_at
+        self._is_explained, self._stop_reason = False, ""
         self._untold_silence = ""
+        self._start_workers(start, share, read_clock() + limit_s)
+
+    def _start_workers(self, start: events.StartRound, share: NodeAssignment, until: float) -> None:
+        """Start the round's workers, or again in a moment where their streams cannot be opened now.
+
+        The others of the round wait in torch's store meanwhile. Raises ShortageError after `until`.
+        """
+        self.worker_channel.begin(len(share.ranks), read_clock())
+        self.progress, self._progress_at = None, math.inf
         if self.pump is not None:
             self.pump.reset_counts()
-        specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
+        try:
+            specs = self.spec_builder.make_specs(start.round, start.restart_count, share, self.pump)
+        except ShortageError as error:
+            if (now := read_clock()) >= until:
+                for_s = "" if self._pending is None else f", for {SHORTAGE_LIMIT_S:g} s"
+                raise ShortageError(f"{error}{for_s}", error.hint) from None
+            if self._pending is None:
+                log(f"{error} ({error.hint}); it is tried again for {SHORTAGE_LIMIT_S:g} s")
+            retry_at = now + SHORTAGE_PAUSE_S
+            self._pending = PendingStart(start=start, share=share, retry_at=retry_at, until=until)
+            return
+        self._pending, self._progress_at = None, read_clock() + PROGRESS_DELAY_S
+        self._watch_kernel_at = self._progress_at
         self.supervisor.spawn(start.round, specs)
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
-        self._is_explained, self._stop_reason = False, ""
         self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
         self._specs, self._exit_codes = specs, {}
         if self._inquiries is not None:
@@ -296,7 +333,7 @@ class Agent(Struct, kw_only=True, eq=False):
         return grace_s
 
     def _stop(self, round: lifecycle.Round, mode: str, reason: str) -> None:
-        if mode == "fence" or self._fork_server_error is not None:
+        if mode == "fence" or self._fork_server_error is not None or self._pending is not None:
             self._carry_out_all(round, round.kill())
             return
         signum = self.termination.signum if mode == "grace" and self.termination.signum else signal.SIGTERM
@@ -489,6 +526,7 @@ class Agent(Struct, kw_only=True, eq=False):
                 case lifecycle.SignalWorkers(signum):
                     self.worker_channel.signal_workers(round, signum, self.termination.notice_signum)
                 case lifecycle.SweepRound():
+                    self._pending = None
                     self.supervisor.sweep(round.round)
                     self._stuck_at = read_clock() + STUCK_LIMIT_S
                 case lifecycle.ReportSucceeded():
@@ -523,7 +561,7 @@ class Agent(Struct, kw_only=True, eq=False):
         )
 
     def _report_stopped(self, round: lifecycle.Round) -> None:
-        self._round, self._stuck_at = None, math.inf
+        self._round, self._stuck_at, self._pending = None, math.inf, None
         if self._inquiries is not None:
             self._inquiries.end()
         self.port.renew()

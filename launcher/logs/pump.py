@@ -123,6 +123,12 @@ class OutputPump:
         assert path is not None or prefix is not None or self._expected, "a stream without a destination needs no pipe"
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
+        try:  # first what may fail; no event comes while the write end is open and unwritten
+            self._epoll.register(read_fd, select.EPOLLIN)
+        except OSError:
+            os.close(read_fd)
+            os.close(write_fd)
+            raise
         capture = _Capture(
             fd=read_fd,
             local_rank=local_rank,
@@ -140,7 +146,6 @@ class OutputPump:
                 capture.line_filter.add_stream()
             self._captures[read_fd] = capture
             self._latest[local_rank, stream] = capture
-        self._epoll.register(read_fd, select.EPOLLIN)
         return write_fd
 
     def read_tail(self, local_rank: int, stream: StreamName, limit_s: float = 0.0) -> tuple[str, ...]:

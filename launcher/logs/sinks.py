@@ -73,7 +73,7 @@ class LineFilter:
 
     As with torchrun 2.13 the input is what the console shows, so a stream has to be teed for it and not be silenced by
     --local-ranks-filter; a line is copied with its prefix, which names the worker; and one file lies beside the
-    workers' directories in every round. Used in the output thread, except for `add_stream`.
+    workers' directories in every round. Used in the output thread, except for `add_stream` and `close_if_unused`.
     """
 
     def __init__(self, texts: Sequence[str], file: LogFile) -> None:
@@ -98,6 +98,11 @@ class LineFilter:
         """Count one stream less. The file is closed with the last; a later line opens it again."""
         self._stream_count -= 1
         if self._stream_count <= 0:
+            self._file.close()
+
+    def close_if_unused(self) -> None:
+        """Close the file if no stream was ever added, and none will be."""
+        if self._stream_count == 0:
             self._file.close()
 
 

@@ -19,6 +19,9 @@ _SHORTAGES = {
 }
 
 
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+
+
 def find_shortage_hint(error_number: int | None) -> str | None:
     """Return a hint if a system call failed with this errno for lack of a resource; None for another reason."""
     return _SHORTAGES.get(error_number or 0)
@@ -40,6 +43,10 @@ class TemporaryError(LauncherError):
     exit_code = EXIT_TEMPORARY
 
 
+class ShortageError(TemporaryError):
+    """The kernel has no descriptor, memory or thread to give at the moment: the same may work a second later."""
+
+
 class UnfitError(TemporaryError):
     """This node lacks what it needs before it may join, and may have it later: it reports that and tries again."""
 
@@ -50,6 +57,12 @@ class EarlyExitError(LauncherError):
     def __init__(self, sentence: str, exit_code: int) -> None:
         super().__init__(sentence)
         self.exit_code = exit_code
+
+
+def make_shortage_error(sentence: str, error: OSError) -> TemporaryError:
+    """Return the error for a system call that failed: a ShortageError if others may give back what it lacked."""
+    kind = ShortageError if error.errno in _PASSING else TemporaryError
+    return kind(f"{sentence}: {error.strerror}", find_shortage_hint(error.errno))
 
 
 def sanitize(text: str) -> str:

@@ -28,7 +28,7 @@ from launcher.logs.layout import LogLayout
 from launcher.logs.reports.round_log import format_workers
 from launcher.logs.routes import STREAMS, PlainRoutes, format_line_prefix
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.model.errors import make_shortage_error
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.model.traffic import parse
@@ -133,17 +133,23 @@ class WorkerSpecBuilder:
     ) -> list[WorkerSpec]:
         """Return one spec per rank of the share.
 
-        Raises UsageError for an impossible environment, TemporaryError if resources for the streams are lacking.
+        Raises UsageError for an impossible environment, TemporaryError if the streams cannot be opened: a ShortageError
+        if that may work later. Then nothing of them is left open.
         """
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
         environments = {place.local_rank: self._make_variables(place) for place in places}
         self._routes.begin(round, restart_count, environments)
+        filters: dict[str, LineFilter] = {}
+        opened: list[int] = []
         try:
-            filters = self._open_filters(pump)
-            return [self._make_spec(place, environments[place.local_rank], filters, pump) for place in places]
+            self._open_filters(pump, filters)
+            return [self._make_spec(place, environments[place.local_rank], filters, pump, opened) for place in places]
         except OSError as error:
-            hint = find_shortage_hint(error.errno)
-            raise TemporaryError(f"cannot prepare {format_workers(len(places))}: {error.strerror}", hint) from error
+            for descriptor in opened:
+                os.close(descriptor)  # with which the pump's end of it ends
+            for one in filters.values():
+                one.close_if_unused()
+            raise make_shortage_error(f"cannot prepare {format_workers(len(places))}", error) from error
 
     def make_worker_mesh(self, share: NodeAssignment) -> WorkerMesh:
         """Return the mesh of the round, as its first rank here sees it."""
@@ -197,7 +203,9 @@ class WorkerSpecBuilder:
         environment: dict[str, str],
         filters: Mapping[str, LineFilter],
         pump: OutputPump | None,
+        opened: list[int],
     ) -> WorkerSpec:
+        """`opened`: to which the descriptors are added that are opened here."""
         binding = self.cpu_binding.bindings[place.local_rank] if self.cpu_binding else None
         argv = make_argv(self._config, place.local_rank, is_jax=self.is_jax)
         return WorkerSpec(
@@ -205,8 +213,8 @@ class WorkerSpecBuilder:
             argv=argv,
             env=environment,
             unset=self._unset,
-            stdout=self._open_stream("stdout", place, filters, pump),
-            stderr=self._open_stream("stderr", place, filters, pump),
+            stdout=self._open_stream("stdout", place, filters, pump, opened),
+            stderr=self._open_stream("stderr", place, filters, pump, opened),
             affinity=binding.cpus if binding else None,
             memory=binding.memory if binding else (),
             fork_argv=make_fork_argv(self._config, argv) if self._has_fork_server else (),
@@ -254,28 +262,32 @@ class WorkerSpecBuilder:
             slice_count=share.slice_count,
         )
 
-    def _open_filters(self, pump: OutputPump | None) -> dict[str, LineFilter]:
-        """Return by stream the filter for the lines that are also kept separately."""
-        filters: dict[str, LineFilter] = {}
+    def _open_filters(self, pump: OutputPump | None, filters: dict[str, LineFilter]) -> None:
+        """Open by stream the filter for the lines that are also kept separately."""
         if pump is not None:
             wanted = (self._config.duplicate_stdout_filters, self._config.duplicate_stderr_filters)
             for stream, texts in zip(STREAMS, wanted, strict=True):
                 if texts and (path := self._routes.find_filter_file(stream)):
                     filters[stream] = pump.open_filter(path, texts)
-        return filters
 
     def _open_stream(
-        self, stream: StreamName, place: WorkerAssignment, filters: Mapping[str, LineFilter], pump: OutputPump | None
+        self,
+        stream: StreamName,
+        place: WorkerAssignment,
+        filters: Mapping[str, LineFilter],
+        pump: OutputPump | None,
+        opened: list[int],
     ) -> int | None:
         """Return the descriptor to which this worker writes, or None for the agent's own."""
         way, is_searched = self._routes.find_route(place.local_rank, stream), self._config.expect is not None
         if way.inherits and not is_searched:
             return None
         if pump is None or not (way.path or way.to_console or is_searched):
-            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            opened.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+            return opened[-1]
         # A stream that is only searched looks on the console as if it were not.
         prefix = b"" if way.inherits else self._make_prefix(place) if way.to_console else None
-        return pump.open_stream(
+        end = pump.open_stream(
             stream=stream,
             local_rank=place.local_rank,
             rank=place.rank,
@@ -283,6 +295,8 @@ class WorkerSpecBuilder:
             prefix=prefix,
             line_filter=filters.get(stream),
         )
+        opened.append(end)
+        return end
 
     def _make_prefix(self, place: WorkerAssignment) -> bytes:
         return format_line_prefix(

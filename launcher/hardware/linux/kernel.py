@@ -243,7 +243,11 @@ def read_start_time(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    stat = read_stat(pid)
+    """Whether a signal has stopped the process; False also where no descriptor is left to look."""
+    try:
+        stat = read_stat(pid)
+    except OSError:
+        return False
     return stat is not None and stat.state in "Tt"
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher import cli
 from launcher.agent.membership import make_settings
 from launcher.logs.layout import LogLayout
+from launcher.logs.pump import OutputPump
 from launcher.model import mesh
-from launcher.model.errors import UsageError
+from launcher.model.errors import ShortageError, UsageError
 from launcher.model.node import Device, Slot
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks import as_main
@@ -37,6 +42,35 @@ def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "
     (spec,) = maker.make_specs(1, 0, SHARE, None)
     layout.remove_sockets()
     return spec
+
+
+class FullPump(OutputPump):
+    """A pump that has descriptors for files, and for some streams."""
+
+    left = 1
+
+    def open_stream(self, **given: Any) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open_stream(**given)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_streams_that_cannot_all_be_opened_leave_none_open(tmp_path: Path, left: int) -> None:
+    config = cli.parse(("--tee=3", "--duplicate-stdout-filters=found", "train.py"), {})
+    layout = LogLayout(log_dir=str(tmp_path), run_id="job")
+    maker = WorkerSpecBuilder(config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent={})
+    with ExitStack() as stack:
+        pump = FullPump(warn=print)
+        stack.callback(pump.close)
+        before = len(os.listdir("/proc/self/fd"))
+        pump.left = left
+        with pytest.raises(ShortageError, match=r"cannot prepare 1 worker: Too many open files"):
+            maker.make_specs(1, 0, SHARE, pump)
+        assert pump.drain(20.0)
+        assert len(os.listdir("/proc/self/fd")) == before
+    layout.remove_sockets()
 
 
 @pytest.mark.parametrize(
