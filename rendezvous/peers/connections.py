@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import resource
 import selectors
 import socket
 import threading
@@ -37,13 +36,14 @@ from rendezvous.peers.connection import BYE, HEARTBEAT, ConnectionEnd, PeerConne
 from rendezvous.peers.dialer import Dialer
 from rendezvous.peers.handshake import NONCE_BYTES, Handshake, HandshakeError, PeerIdentity
 from rendezvous.stores.addresses import split_address
+from rendezvous.stores.listeners import limit_connections
 
 BACKLOG = 4096  # all members of a large job dial a new leader at once; the kernel has a limit of its own
 CLOSE_LIMIT_S = 1.0
 UNAUTHENTICATED_MAX = 2048
 """All members of a large job may dial a new leader at once. Beyond this the oldest unauthenticated connection is ended:
-a handshake takes one round trip, so it is hardly a member's. They never use more than a quarter of the descriptors of
-this process: the agent needs some to start workers and to reach the store."""
+a handshake takes one round trip, so it is hardly a member's. A process that may have few descriptors has fewer of them
+(`limit_connections`)."""
 HANDSHAKE_LIMIT_S = 3.0
 DIAL_LIMIT_S = 3.0
 """Long enough for one lost packet, which the kernel retransmits after a second."""
@@ -108,10 +108,7 @@ class PeerConnections:
         self._sweep_at = 0.0
         self._own: PeerIdentity | None = None
         self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: without a limit
-        self._unauthenticated_max = (
-            min(UNAUTHENTICATED_MAX, descriptors // 4) if descriptors > 0 else UNAUTHENTICATED_MAX
-        )
+        self._unauthenticated_max = limit_connections(UNAUTHENTICATED_MAX)
         self._members: dict[str, list[PeerConnection]] = {}  # newest last, never empty
         self._dialer = Dialer(
             address,

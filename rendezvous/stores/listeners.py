@@ -1,4 +1,4 @@
-"""Listening sockets of this machine: opening one, and which process has a port that is taken.
+"""Listening sockets of this machine: opening one, how much it may hold, and which process has a port that is taken.
 
 The kernel is asked for the sockets that listen on a port. /proc/net/tcp would show it, too, but only after a scan of
 the table of all connections, empty or not: some 4 ms for each of its two files on a small machine, in every restart. So
@@ -32,6 +32,18 @@ _INODE_AT = 68  # of struct inet_diag_msg
 _LIMIT_S = 1.0
 UNKNOWN = "another user's process"
 """A process whose files cannot be read; for a moment also a process that is about to exit."""
+
+
+def limit_connections(most: int) -> int:
+    """Return how many connections a listener may hold at a time: `most`, or an eighth of this process's descriptors.
+
+    An agent has up to five listeners, and needs some for itself: to start workers, and to reach the store. So each has
+    this limit for peers that it does not know yet, who may be anybody, and another for those it has let in.
+    """
+    import resource  # only where one listens
+
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if descriptors == resource.RLIM_INFINITY else max(1, min(most, descriptors // 8))
 
 
 class PortTaken(StoreError):

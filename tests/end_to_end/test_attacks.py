@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -29,6 +30,7 @@ from rendezvous.stores.contract import Delete, KeyValue, Put
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.support.jobs.attacks import ATTACK_S, Stranger, again_and_again, cpu_s
 from tests.support.jobs.multi_node import Cluster
+from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.stores.etcd import EtcdServer
 from tests.support.waiting import wait_until
@@ -157,11 +159,51 @@ def test_unauthenticated_connections_leave_descriptors_for_a_restart(tmp_path: P
         addresses = [split_address(member["presence_address"]) for member in under(job, "members/")]
         before = max(open_files(one.pid) for one in job.jobs.values())
         with Stranger(partial(knock, addresses, "silent", ATTACK_S)) as stranger:
-            wait_until(lambda: min(open_files(one.pid) for one in job.jobs.values()) > before + 20)
+            wait_until(lambda: min(open_files(one.pid) for one in job.jobs.values()) > before + 10)
             os.kill(job[N1].worker_pids()[0], signal.SIGKILL)
             job.wait_for_round(2, 2)
             stranger.wait()
         job.finish()
+
+
+@pytest.mark.parametrize("count", [64, 128])
+def test_half_open_connections_to_the_page_leave_descriptors_for_a_restart(tmp_path: Path, count: int) -> None:
+    prefix = ("prlimit", f"--nofile={count}:{count}")
+    options = ("--nproc-per-node=2", "--max-restarts=1", "--tee=3", "--serve=0")
+    script = 'mark("began"); wait_for("finish")'
+    with Job(tmp_path, *options, script=script, prefix=prefix) as job:
+        job.marks("began", range(2))
+        job.says("the page of this run: http://127.0.0.1:")
+        match = re.search(r"the page of this run: http://127\.0\.0\.1:(\d+)/", job.stderr)
+        assert match
+        address = ("127.0.0.1", int(match[1]))
+        before = open_files(job.pid)
+        with Stranger(partial(hold, address)) as stranger:
+            wait_until(lambda: open_files(job.pid) > before + 2, 60, "its connections")
+            os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
+            job.marks("began", range(2), round=2)
+            with urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as answer:  # its user is not kept out
+                assert answer.status == 200
+            assert stranger.wait() > count
+        (tmp_path / "finish").touch()
+        assert job.wait(60).exit_code == 0, job.stderr
+        assert "tried again" not in job.stderr
+
+
+def hold(address: tuple[str, int]) -> int:
+    """Hold as many connections as can be had, each with the beginning of a request."""
+    held: deque[socket.socket] = deque()
+
+    def once() -> None:
+        with suppress(OSError):
+            end = socket.create_connection(address, 1.0)
+            held.append(end)
+            end.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        if len(held) > 500:
+            held.popleft().close()
+        time.sleep(0.002)
+
+    return again_and_again(once)
 
 
 def open_files(pid: int) -> int:

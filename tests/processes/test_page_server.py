@@ -252,7 +252,7 @@ def test_two_hundred_readers_are_answered_at_once(page: PageServer, source: Fake
 
 
 def test_readers_that_hang_keep_nobody_out_for_long(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 20)
+    page._server._admitted_max = 20
     held = [socket.create_connection((LOCAL, page.port), 20) for _ in range(20)]
     held[0].sendall(b"GET / HTTP/1.1\r\nHost: local")
     wait_until(lambda: len(page._server._connections) == 20, 20, "20 connections")
@@ -263,6 +263,65 @@ def test_readers_that_hang_keep_nobody_out_for_long(page: PageServer, monkeypatc
     assert ask(page, "/").status == 200
     for end in held:
         end.close()
+
+
+def half_open(address: tuple[str, int], count: int, source: str = "") -> list[socket.socket]:
+    held = [socket.create_connection(address, 20, (source, 0) if source else None) for _ in range(count)]
+    for end in held:
+        end.sendall(b"GET / HTTP/1.1\r\nHost: local")
+    return held
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_strangers_on_the_machine_keep_the_user_of_the_run_from_no_place(page: PageServer) -> None:
+    page._server._admitted_max = 8
+    last: list[socket.socket] = []
+    go_on, end = os.pipe()
+
+    def hold() -> int:
+        os.close(end)
+        last.extend(half_open((LOCAL, page.port), 40))
+        os.read(go_on, 1)
+        return len(last)
+
+    with Stranger(hold) as stranger:
+        os.close(go_on)
+        wait_until(lambda: len(page._server._connections) == 4, 20, "half as many places as the run's user has")
+        for _ in range(10):
+            assert ask(page, "/").status == 200
+        held = half_open((LOCAL, page.port), 7)
+        assert ask(page, "/").status == 200
+        os.close(end)
+        assert stranger.wait() == 40
+    for one in held:
+        one.close()
+
+
+def test_half_open_connections_of_one_address_keep_no_reader_of_another_out(source: FakeRun) -> None:
+    served = PageServer(source, "0.0.0.0", 0, token="the-token")
+    try:
+        served._server._admitted_max = 8
+        slow = half_open((LOCAL, served.port), 1, "127.0.0.2")
+        held = half_open((LOCAL, served.port), 40)
+        wait_until(lambda: len(served._server._connections) == 4, 20, "half of the places")
+        slow[0].sendall(b"host\r\nAuthorization: Bearer the-token\r\n\r\n")
+        assert slow[0].recv(100).startswith(b"HTTP/1.1 200 ")
+        for end in (*held, *slow):
+            end.close()
+    finally:
+        served.close()
+
+
+def test_who_is_not_admitted_in_time_is_cut(source: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = PageServer(source, "0.0.0.0", 0, token="the-token")
+    try:
+        (end,) = half_open((LOCAL, served.port), 1)
+        wait_until(lambda: len(served._server._connections) == 1, 20, "its place")
+        monkeypatch.setattr(server, "ADMISSION_LIMIT_S", 0.0)
+        assert end.recv(1) == b""
+        end.close()
+    finally:
+        served.close()
 
 
 def test_a_reader_that_is_killed_leaves_no_thread_behind(page: PageServer, source: FakeRun) -> None:

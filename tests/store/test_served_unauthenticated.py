@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.server import connections
 from tests.store.served import ServingProcess, serve
 from tests.support.jobs.attacks import ATTACK_S
-from tests.support.stores.hostile_client import HEADERS, PING, Connection, frame, odd
+from tests.support.stores.hostile_client import HEADERS, KEEP_ALIVE, PING, Connection, frame, odd
 from tests.support.stores.hostile_clients import strangers
 from tests.support.stores.raw_etcd import RawClient
 from tests.support.waiting import wait_until
@@ -157,10 +157,26 @@ def test_unauthenticated_clients_are_counted_and_the_oldest_is_closed(serving: S
     wait_until(has_forgotten, LIMIT_S, "the connections to be forgotten")
 
 
+def test_without_a_token_too_connections_without_a_call_leave_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "UNAUTHENTICATED_MAX", 4)
+    with ExitStack() as stack:
+        server = stack.enter_context(serve())
+        address = ("127.0.0.1", server.port)
+        member = stack.enter_context(RawClient(f"127.0.0.1:{server.port}"))
+        member.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"1"))
+        for _ in range(20):
+            stack.enter_context(closing(Connection(address)))
+        wait_until(lambda: len(server._connections.all) == 5, LIMIT_S, "the first ones to be closed")
+        member.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"2"))
+        monkeypatch.setattr(connections, "UNAUTHENTICATED_LIMIT_S", 0.0)
+        wait_until(lambda: len(server._connections.all) == 1, LIMIT_S, "those that wait to be closed")
+        member.ask(wire.PUT_KEY, wire.PutRequest(b"a", b"3"))
+
+
 def test_who_reads_nothing_is_not_read_either() -> None:
     pings = frame(PING, 0, 0, bytes(8)) * 1000
     with serve() as server, closing(Connection(("127.0.0.1", server.port))) as end:
-        rest = [b""]
+        rest = [end.headers(KEEP_ALIVE)[1]]  # with a call it is a client
 
         def is_held_up() -> bool:
             with suppress(BlockingIOError):

@@ -16,9 +16,10 @@ from typing import Protocol
 import msgspec
 
 from launcher.observe.local_socket import Question, read_user
+from rendezvous.stores.listeners import limit_connections
 
 CONNECTIONS_MAX = 32
-"""Further ones are closed: they may ask again."""
+"""Further ones are closed: they may ask again. Only this user and root have a place."""
 LINE_MAX = 1 << 16
 BATCHES_MAX = 16
 """Of connections in one turn of the loop, which anybody may make; the others keep the listener readable."""
@@ -85,6 +86,7 @@ class QuestionSocket:
         self._poll = poll
         self._listener = socket.socket(fileno=descriptor)
         self._is_listening = True
+        self._connections_max = limit_connections(CONNECTIONS_MAX)
         self._connections: dict[int, Connection] = {}
 
     def take(self) -> Iterator[tuple[Connection, Question]]:
@@ -119,7 +121,7 @@ class QuestionSocket:
             for _ in range(CONNECTIONS_MAX if self._is_listening else 0):
                 end = self._listener.accept()[0]
                 end.setblocking(False)
-                if len(self._connections) >= CONNECTIONS_MAX or read_user(end) not in (os.geteuid(), 0):
+                if len(self._connections) >= self._connections_max or read_user(end) not in (os.geteuid(), 0):
                     end.close()
                     continue
                 self._connections[end.fileno()] = Connection(end)

@@ -27,6 +27,7 @@ from launcher.model.errors import TemporaryError
 from launcher.observe.metrics.exposition import encode_report
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.node_report import NodeReport
+from rendezvous.stores.listeners import limit_connections
 
 # docs/internals/decisions/0049-metrics-by-threads-of-the-agent.md
 CONNECTIONS_MAX = 16
@@ -45,7 +46,7 @@ class MetricsServer:
     def __init__(self, listener: socket.socket, cache: ReportCache) -> None:
         self._listener = listener
         self._cache = cache
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._free = threading.BoundedSemaphore(limit_connections(CONNECTIONS_MAX))
         self._closed = threading.Event()
         self.port = int(listener.getsockname()[1])
         threading.Thread(target=self._accept_all, name="metrics server", daemon=True).start()

@@ -5,19 +5,23 @@
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
     /api/what-if?lose=NODE   a WhatIf           /save                        the page with its data, as a file
 
-A connection carries one request, may send 16 KiB of it, and is cut after 45 s, whatever it does; further ones
-than `CONNECTIONS_MAX` are closed at once. Only GET is answered, only these paths exist, and no request is logged, as
-its address may hold the token. Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
+A connection carries one request, may send 16 KiB of it, and is cut after 45 s, whatever it does. One whose reader is
+not admitted yet is cut after 10 s, and beyond half of `CONNECTIONS_MAX` the oldest such connection makes room, of the
+user or address that has the most: so strangers, however many they open, keep no reader out, and leave the agent
+descriptors. Only GET is answered, only these paths exist, and no request is logged, as its address may hold the token.
+Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import LineTooLong
@@ -27,6 +31,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
 from launcher.observe.node_report import LogCursor, ReadLogs
@@ -37,10 +42,13 @@ from launcher.observe.page.shared_run import Body, SharedRun, compress
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
-from rendezvous.stores.listeners import find_foreign_listener
+from rendezvous.stores.listeners import find_foreign_listener, limit_connections
 
 CONNECTIONS_MAX = 256
+"""Of readers that are admitted (`limit_connections`); others have half as many places."""
 CONNECTION_LIMIT_S = 45.0
+ADMISSION_LIMIT_S = 10.0
+"""Until a request has come that is admitted. The kernel tells at once who is at the other end of loopback."""
 SILENCE_LIMIT_S = 20.0
 """Until a reader sends its next bytes, or has taken the answer."""
 REQUEST_BYTES_MAX = 16 << 10
@@ -87,7 +95,7 @@ class PageServer:
         """Stop listening, and cut all connections."""
         self._server.shutdown()
         self._server.server_close()
-        self._server.cut_connections(float("inf"))
+        self._server.cut_connections(math.inf, math.inf)
         self._thread.join()
 
 
@@ -106,6 +114,16 @@ def _choose_name(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
 
 
+class _Place(Struct, kw_only=True):
+    """What is known of a connection."""
+
+    since: float
+    """On the monotonic clock."""
+    origin: str
+    """The user of its other end where the kernel tells, else the address."""
+    is_admitted: bool
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -120,7 +138,8 @@ class _Server(ThreadingHTTPServer):
         self.gate = gate
         self.document = load_document()
         self.packed_document = compress(self.document.text)
-        self._connections: dict[socket.socket, float] = {}
+        self._admitted_max = limit_connections(CONNECTIONS_MAX)
+        self._connections: dict[socket.socket, _Place] = {}  # the oldest first
         self._connections_lock = threading.Lock()
         super().__init__(address, _PageHandler)
         self.port = int(self.server_address[1])
@@ -140,11 +159,42 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
+        user = find_peer_user(request) if self.is_local else None
+        origin = str(client_address[0]) if user is None else f"user {user}"
+        place = _Place(since=time.monotonic(), origin=origin, is_admitted=user in (os.geteuid(), 0))
         with self._connections_lock:
-            if len(self._connections) >= CONNECTIONS_MAX:
+            if place.is_admitted and self._count_admitted() >= self._admitted_max:
                 return False
-            self._connections[request] = time.monotonic()
+            self._connections[request] = place
+            strangers = [end for end, other in self._connections.items() if not other.is_admitted]
+            if len(strangers) > max(1, self._admitted_max // 2):
+                counts = Counter(self._connections[end].origin for end in strangers)
+                busiest = max(counts, key=counts.__getitem__)
+                self._cut(next(end for end in strangers if self._connections[end].origin == busiest))
         return True
+
+    def admit(self, end: socket.socket) -> bool:
+        """Give a reader that has shown the token a place among the admitted; whether there is one."""
+        with self._connections_lock:
+            place = self._connections.get(end)
+            if place is None:  # it has been cut
+                return False
+            place.is_admitted = place.is_admitted or self._count_admitted() < self._admitted_max
+            return place.is_admitted
+
+    def is_admitted(self, end: socket.socket) -> bool:
+        """Whether the kernel has told that it is of this user, or of root."""
+        place = self._connections.get(end)
+        return place is not None and place.is_admitted
+
+    def _count_admitted(self) -> int:
+        return sum(place.is_admitted for place in self._connections.values())
+
+    def _cut(self, end: socket.socket) -> None:
+        """End a connection: its thread closes it, and its place is free from now on."""
+        del self._connections[end]
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         with self._connections_lock:
@@ -152,15 +202,15 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        self.cut_connections(time.monotonic() - CONNECTION_LIMIT_S)
+        now = time.monotonic()
+        self.cut_connections(now - CONNECTION_LIMIT_S, now - ADMISSION_LIMIT_S)
 
-    def cut_connections(self, until: float) -> None:
-        """Cut the connections that were made before this time, by the monotonic clock; their threads end then."""
+    def cut_connections(self, until: float, strangers_until: float) -> None:
+        """Cut the connections that were made before these times, by the monotonic clock."""
         with self._connections_lock:
-            for end, since in self._connections.items():
-                if since < until:
-                    with suppress(OSError):
-                        end.shutdown(socket.SHUT_RDWR)
+            for end, place in list(self._connections.items()):
+                if place.since < (until if place.is_admitted else strangers_until):
+                    self._cut(end)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that was killed, or has sent what is no HTTP, is none of the job's concern."""
@@ -235,9 +285,12 @@ class _PageHandler(BaseHTTPRequestHandler):
         refusal = gate.check_origin(headers)
         if refusal is not None:
             return refusal
-        if self.server.is_local and find_peer_user(self.connection) in (os.geteuid(), 0):
+        if self.server.is_admitted(self.connection):
             return None
-        return gate.check_token(token, headers)
+        refusal = gate.check_token(token, headers)
+        if refusal is None and not self.server.admit(self.connection):
+            return Refusal(status=503, sentence="this page has too many readers at the moment")
+        return refusal
 
     def _keep_token(self) -> None:
         """Hand the token over to a cookie, so that it stands in no address bar and no history."""

@@ -1,6 +1,7 @@
 """The sockets of a served store's clients, and the CPU share of unauthenticated ones.
 
-Where there is a token, a client that has not shown it yet is unauthenticated. All of these together get
+A client that has not made a call yet, with the token if there is one, is unauthenticated: few of these are connected at
+a time, and not for long. Where there is a token, all of them together get
 UNAUTHENTICATED_SHARE of the time, whatever they do with it: guess, or open and cancel calls by the thousand. Beyond
 that they wait, unread, and the kernel's buffers block them. Addresses that wait are served in turn; accepting, which
 has no turns, has the same share again. Only what members need is limited: time. Clients with the token never wait.
@@ -15,11 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from rendezvous.stores.listeners import limit_connections
 from rendezvous.stores.server.http2 import ENHANCE_YOUR_CALM, ConnectionFault, Http2Connection, Http2Stream
 
 UNAUTHENTICATED_SHARE = 0.2
 CREDIT_S = 0.05  # what unauthenticated clients may use at once: no member waits longer for them
-UNAUTHENTICATED_MAX = 512  # connections; beyond that the oldest of the address that has most is ended
+UNAUTHENTICATED_MAX = 512  # connections, see limit_connections; the oldest of the address that has most makes room
 UNAUTHENTICATED_BYTES_MAX = 16 * 1024  # what one may send; logging in takes less than 1 KiB
 UNAUTHENTICATED_CALLS_MAX = 8
 UNAUTHENTICATED_LIMIT_S = 10.0  # how long one may stay
@@ -60,12 +62,12 @@ class CpuShare:
 class ServedConnection:
     """One client's connection. The loop owns it from the beginning to `close`."""
 
-    def __init__(self, table: ConnectionTable, sock: socket.socket, origin: str, is_trusted: bool) -> None:
+    def __init__(self, table: ConnectionTable, sock: socket.socket, origin: str) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.origin = origin
-        self.is_trusted = is_trusted
+        self.is_trusted = False
         self.heard_at = self.begun_at = table.share.clock()
         self.is_open = True
         self._table = table
@@ -78,7 +80,7 @@ class ServedConnection:
         table.loop.add_reader(sock, self._on_readable)
 
     def trust(self) -> None:
-        """Authenticate the connection: it has shown the token."""
+        """Authenticate the connection: it has made a call, with the token if there is one."""
         if not self.is_trusted:
             self.is_trusted = True
             self._table.trust(self)
@@ -199,7 +201,7 @@ class ServedConnection:
 
 
 class ConnectionTable:
-    """All connections of one store. `begin` handles the calls; with `has_token` clients must authenticate."""
+    """All connections of one store. `begin` handles the calls; with `has_token` others get a share of the time."""
 
     def __init__(
         self,
@@ -215,6 +217,7 @@ class ConnectionTable:
         self._accepting = CpuShare(clock)
         self.all: set[ServedConnection] = set()
         self._has_token = has_token
+        self._unauthenticated_max = limit_connections(UNAUTHENTICATED_MAX)
         self._unauthenticated: dict[str, dict[ServedConnection, None]] = {}  # by address, the oldest first
         self._waiting: dict[str, deque[ServedConnection]] = {}  # those of them with unread data
         self._wake_handle: asyncio.TimerHandle | None = None
@@ -236,14 +239,13 @@ class ConnectionTable:
         except OSError:
             self._accept_later(listener, _RETRY_S)
             return
-        connection = ServedConnection(self, sock, str(address[0]), not self._has_token)
+        connection = ServedConnection(self, sock, str(address[0]))
         self.all.add(connection)
-        if self._has_token:
-            self._unauthenticated.setdefault(connection.origin, {})[connection] = None
-            if sum(map(len, self._unauthenticated.values())) > UNAUTHENTICATED_MAX:
-                busiest = max(self._unauthenticated, key=lambda origin: len(self._unauthenticated[origin]))
-                next(iter(self._unauthenticated[busiest])).close()
-            self._accepting.take(self.share.clock() - began_at)
+        self._unauthenticated.setdefault(connection.origin, {})[connection] = None
+        if sum(map(len, self._unauthenticated.values())) > self._unauthenticated_max:
+            busiest = max(self._unauthenticated, key=lambda origin: len(self._unauthenticated[origin]))
+            next(iter(self._unauthenticated[busiest])).close()
+        self._accepting.take(self.share.clock() - began_at)
 
     def _accept_later(self, listener: socket.socket, wait_s: float) -> None:
         self.loop.remove_reader(listener)
@@ -258,7 +260,7 @@ class ConnectionTable:
 
     def let_read(self, connection: ServedConnection) -> None:
         """Read from an unauthenticated client, now or in its turn."""
-        if not self._waiting and not self.share.compute_wait_s():
+        if not self._has_token or (not self._waiting and not self.share.compute_wait_s()):
             self._read(connection)
             return
         connection.pause()
