@@ -1,7 +1,8 @@
 """How another process of this user asks an agent of this machine: names of the agents' sockets, and the questions.
 
 A stream socket in the kernel's abstract namespace leaves no file behind, and its name shows whose it is:
-`meshrun.<user id>.<pid>`. Anybody may use a name there, so each side checks the other's user id. A question is one
+`meshrun.<user id>.<pid>`, with a random number behind it where somebody else has taken that. Anybody may use a name
+there, so each side checks the other's user id: the one who asks, whether it is the one in the name. A question is one
 line of JSON, its answer another.
 
 | kind | answer |
@@ -11,28 +12,39 @@ line of JSON, its answer another.
 | inspect | a RunReport, from all nodes by way of the leader |
 | inspect_node | what `request` says of `node` ("" is the agent's own): a NodeReport, an EventPage or a LogPage |
 
-An answer {"error": SENTENCE} says why there is none.
+An answer {"error": SENTENCE} says why there is none. Root asks agents of other users, who may answer anything.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
-from launcher.observe.local_listener import SOCKET_NAME
 from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from rendezvous.stores.listeners import limit_connections
 
-CONNECT_LIMIT_S = 2.0
+_NAME = re.compile(r"meshrun\.(\d+)\.(\d+)(\.\d+)?")
+IDENTIFY_LIMIT_S = 2.0
+"""For all agents of this machine together."""
+_AT_ONCE = 128
+_IDENTITY_MAX = 1 << 16
+_RETRY_MS = 20
+"""Where an agent's queue of connections is full."""
 INSPECT_LIMIT_S = 5.0
 WHY_LIMIT_S = 15.0
 LIMIT_MAX_S = 1e8
@@ -63,8 +75,12 @@ class LocalAgent(Struct, frozen=True, kw_only=True):
     job: str = ""
 
     @property
+    def uid(self) -> int:
+        return read_name(self.name)[0]
+
+    @property
     def pid(self) -> str:
-        return self.name.rpartition(".")[2]
+        return read_name(self.name)[1]
 
 
 class _Problem(Struct, frozen=True, kw_only=True):
@@ -81,18 +97,21 @@ def list_local_agents() -> list[LocalAgent]:
 
 def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
     """Find the agents of this user (of all users, for root) here: those that answer, and pids of those that do not."""
-    found = {name: _identify(name) for name in list_socket_names()}
+    names = list_socket_names()
+    answers = _ask_all(names, IDENTIFY_LIMIT_S)
     left = set(list_socket_names())  # not those that have begun or ended meanwhile
-    silent = [name.rpartition(".")[2] for name, agent in found.items() if agent is None and name in left]
-    return [agent for agent in found.values() if agent is not None], silent
+    agents = [agent for name, line in answers.items() if line and (agent := _read_identity(name, line)) is not None]
+    known = {agent.name for agent in agents}
+    return agents, [read_name(name)[1] for name in answers if name in left and name not in known]
 
 
 def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | None:
     """Choose whom to ask, by a run or else an agent's pid; None if there is none.
 
-    Raises UsageError if it may be several.
+    For root, this user's own come first: what others call their runs is theirs. Raises UsageError if it may be several.
     """
     named = [agent for agent in agents if run_id in (None, agent.run_id)]
+    named = [agent for agent in named if agent.uid == os.geteuid()] or named
     jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
     if len(jobs) > 1:
         there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
@@ -137,7 +156,7 @@ class QuestionSource:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             raise TemporaryError(
-                f"the agent of run {self._run_id} answers in words of another version: {error}",
+                f"the agent of run {self._run_id} answers in words of another version: {sanitize(str(error))}",
                 "ask it with the version that it was started with",
             ) from None
 
@@ -153,7 +172,11 @@ class QuestionSource:
         if not line.endswith(b"\n"):
             raise TemporaryError(f"the agent of run {self._run_id} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
-            raise TemporaryError(f"run {self._run_id}: {msgspec.json.decode(line, type=_Problem).error}")
+            try:
+                problem = msgspec.json.decode(line, type=_Problem).error
+            except msgspec.MsgspecError:
+                problem = "its agent answers with an error that cannot be read"
+            raise TemporaryError(f"run {self._run_id}: {sanitize(problem)}")
         return line
 
 
@@ -171,7 +194,7 @@ def exchange(name: str, question: Question, limit_s: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
         end.settimeout(min(LIMIT_MAX_S, limit_s))
         end.connect(f"\0{name}")
-        if os.geteuid() not in (0, read_user(end)):
+        if read_user(end) != read_name(name)[0]:
             raise PermissionError(1, "it is another user's")
         end.sendall(msgspec.json.encode(question) + b"\n")
         while part and not part.endswith(b"\n") and len(answer) < ANSWER_MAX:
@@ -190,25 +213,72 @@ def read_user(end: socket.socket) -> int:
     return int(_CREDENTIALS.unpack(found)[1])
 
 
-def _identify(name: str) -> LocalAgent | None:
+def read_name(name: str) -> tuple[int, str]:
+    """Return the user id and the pid in the name of an agent's socket."""
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    return int(found[1]), found[2]
+
+
+def _ask_all(names: Sequence[str], limit_s: float) -> dict[str, bytes]:
+    """Ask all agents with these names who they are, at once; return each one's line, empty if it has not answered.
+
+    A name is left out if its socket is of another user than the one in it: no agent has it.
+    """
+    deadline, question = time.monotonic() + limit_s, msgspec.json.encode(Question(kind="run")) + b"\n"
+    answers, most = dict.fromkeys(names, b""), limit_connections(_AT_ONCE)
+    waiting, ends, poll = deque(names), dict[int, tuple[str, socket.socket]](), select.poll()
+    with ExitStack() as stack:
+        while (waiting or ends) and (left_s := deadline - time.monotonic()) > 0:
+            for _ in range(min(len(waiting), most - len(ends))):
+                name = waiting.popleft()
+                end = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                try:
+                    end.connect(f"\0{name}")
+                    if read_user(end) == read_name(name)[0]:
+                        end.sendall(question)
+                        ends[end.fileno()] = (name, end)
+                        poll.register(end, select.POLLIN)
+                        continue
+                    del answers[name]
+                except BlockingIOError:
+                    waiting.append(name)
+                except OSError:  # it has just ended
+                    pass
+                end.close()
+            for descriptor, _ in poll.poll(min(left_s * 1000, _RETRY_MS if waiting else math.inf)):
+                name, end = ends[descriptor]
+                try:
+                    part = end.recv(_IDENTITY_MAX)
+                except OSError:
+                    part = b""
+                answers[name] += part
+                if not part or part.endswith(b"\n") or len(answers[name]) > _IDENTITY_MAX:
+                    poll.unregister(descriptor)
+                    del ends[descriptor]
+                    end.close()
+    return answers
+
+
+def _read_identity(name: str, line: bytes) -> LocalAgent | None:
+    """Read what an agent says of itself; None if that makes no sense."""
     try:
-        fields = msgspec.json.decode(exchange(name, Question(kind="run"), CONNECT_LIMIT_S), type=dict[str, object])
-        return msgspec.convert({**fields, "name": name}, LocalAgent)
-    except (OSError, msgspec.MsgspecError):  # it has just ended, or something else has this name
+        fields = msgspec.json.decode(line, type=dict[str, str])
+        return msgspec.convert({key: sanitize(text) for key, text in {**fields, "name": name}.items()}, LocalAgent)
+    except msgspec.MsgspecError:
         return None
 
 
-def list_socket_names() -> Iterator[str]:
-    """Yield the names of agents' sockets that this user may ask."""
-    own = SOCKET_NAME.format(uid=os.geteuid(), pid="")
-    first = SOCKET_NAME.partition("{")[0] if os.geteuid() == 0 else own
+def list_socket_names() -> list[str]:
+    """Return the names of agents' sockets that this user may ask, its own first."""
+    own = os.geteuid()
     names = set()
     try:
         with open("/proc/net/unix", errors="replace") as file:
-            for line in file:
+            for line in file:  # a socket has a line for each of its connections, too
                 name = line.split()[-1]
-                if name.startswith(f"@{first}") and name[1 + len(first) :].replace(".", "", 1).isdecimal():
+                if name.startswith("@meshrun.") and (found := _NAME.fullmatch(name, 1)) and own in (0, int(found[1])):
                     names.add(name[1:])
     except OSError:
-        return
-    yield from sorted(names)  # a socket has a line for each of its connections, too
+        return []
+    return sorted(names, key=lambda name: (read_name(name)[0] != own, name))

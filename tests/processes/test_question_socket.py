@@ -12,12 +12,13 @@ import pytest
 from launcher.agent.diagnosis import question_socket
 from launcher.agent.diagnosis.question_socket import CONNECTIONS_MAX, LINE_MAX, Connection, QuestionSocket
 from launcher.observe.local_socket import SOCKET_NAME, Question
+from tests.support.processes.questions import open_question_socket
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
 def server() -> Iterator[QuestionSocket]:
-    opened = QuestionSocket(select.poll())
+    opened = open_question_socket(select.poll())
     yield opened
     opened.close()
 
@@ -113,7 +114,7 @@ def test_root_is(server: QuestionSocket, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    server = QuestionSocket(select.poll())
+    server = open_question_socket(select.poll())
     with connect():
         list(server.take())
         server.close()

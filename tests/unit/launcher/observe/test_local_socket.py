@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
-from launcher.model.errors import UsageError
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe import local_socket
 from launcher.observe.local_socket import (
     LocalAgent,
     Question,
+    QuestionSource,
     choose_agent,
     exchange,
     find_local_agents,
@@ -49,6 +50,45 @@ def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
     assert choose_agent(agents, "42") == agents[1]
 
 
+def test_for_root_its_own_runs_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    agents = [make_agent("exp", 41), LocalAgent(name="meshrun.1000.42", run_id="exp", node="h0", job="j2")]
+    assert choose_agent(agents, None) == choose_agent(agents, "exp") == agents[0]
+    assert choose_agent(agents[1:], None) == choose_agent(agents, "42") == agents[1]
+
+
+def test_an_agent_is_asked_at_the_name_that_it_has_when_its_own_was_taken() -> None:
+    agent = LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0")
+    assert (agent.uid, agent.pid) == (1000, "42")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"error":"no\\nmeshrun: all is well\\u001b[2J"}\n', r"run exp: 'no\nmeshrun: all is well\x1b[2J'"),
+        (b'{"error":3}\n', "run exp: its agent answers with an error that cannot be read"),
+        (b'{"error":\n', "run exp: its agent answers with an error that cannot be read"),
+    ],
+)
+def test_an_error_of_an_agent_of_another_user_is_a_line(line: bytes, said: str) -> None:
+    source = QuestionSource(lambda question, limit_s: line, "exp")
+    for ask in (source.read_run, source.ask_why):
+        with pytest.raises(TemporaryError) as refused:
+            ask()
+        assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\xff\n", b"{}\n", b'{"run_id": {}}\n', b"\n"])
+def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
+    assert local_socket._read_identity("meshrun.0.1", line) is None
+
+
+def test_what_an_agent_of_another_user_calls_itself_is_shown_without_controls() -> None:
+    agent = local_socket._read_identity("meshrun.1.2", b'{"run_id": "a\\nb", "node": "\\u001b[2J"}\n')
+    assert agent is not None
+    assert (agent.run_id, agent.node) == (r"'a\nb'", r"'\x1b[2J'")
+
+
 def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
     agents = [make_agent("exp", 41), make_agent("exp", 42, "j1"), make_agent("other", 43)]
     assert group_by_job(agents) == [[agents[1], agents[0]], [agents[2]]]
@@ -76,7 +116,8 @@ def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch
     names = iter([["meshrun.0.1", "meshrun.0.2", "meshrun.0.3"], ["meshrun.0.1", "meshrun.0.3", "meshrun.0.4"]])
     answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h")
     monkeypatch.setattr(local_socket, "list_socket_names", lambda: next(names))
-    monkeypatch.setattr(local_socket, "_identify", {answering.name: answering}.get)
+    answers = {"meshrun.0.1": b'{"run_id": "exp", "node": "h"}\n', "meshrun.0.2": b"", "meshrun.0.3": b""}
+    monkeypatch.setattr(local_socket, "_ask_all", lambda names, limit_s: {name: answers[name] for name in names})
     assert find_local_agents() == ([answering], ["3"])
 
 

@@ -1,0 +1,148 @@
+"""Sockets under the names of agents: many at once, silent ones, and those of another user."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from launcher.observe import local_socket
+from launcher.observe.local_socket import (
+    SOCKET_NAME,
+    LocalAgent,
+    Question,
+    exchange,
+    find_local_agents,
+    list_socket_names,
+)
+from tests.support.jobs.attacks import NOBODY, Stranger
+from tests.support.processes.questions import open_question_socket
+
+IDENTITY = b'{"run_id": "exp-41", "node": "h0"}\n'
+BASE = 10_000_000 + 1000 * os.getpid()
+"""Of pids that no process has, other ones in each process that runs this."""
+
+
+def listen(pid: int, uid: int | None = None) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX)
+    end.bind("\0" + SOCKET_NAME.format(uid=os.geteuid() if uid is None else uid, pid=pid))
+    end.listen(64)
+    return end
+
+
+def find_own() -> tuple[list[LocalAgent], list[str]]:
+    """Find what this module has begun: others may run agents here."""
+    agents, silent = find_local_agents()
+    own = range(BASE, BASE + 1000)
+    return [agent for agent in agents if int(agent.pid) in own], [pid for pid in silent if int(pid) in own]
+
+
+@contextmanager
+def stranger_that(act: Callable[[], object]) -> Iterator[None]:
+    """Another user, who does this, then waits until the end of the block."""
+    ready, done = os.pipe()
+
+    def run() -> int:
+        kept = act()
+        os.close(ready)
+        os.write(done, b"1")
+        threading.Event().wait()
+        return bool(kept)
+
+    with Stranger(run):
+        os.close(done)
+        assert os.read(ready, 1) == b"1"
+        yield
+    os.close(ready)
+
+
+def test_all_agents_are_asked_before_any_has_answered() -> None:
+    """Each of these answers once all have been asked."""
+    with ExitStack() as stack:
+        ends = [stack.enter_context(listen(BASE + number)) for number in range(200)]
+
+        def answer() -> None:
+            with ExitStack() as accepted:
+                for part in (ends[:100], ends[100:]):
+                    connections = [accepted.enter_context(end.accept()[0]) for end in part]
+                    for connection in connections:
+                        connection.sendall(IDENTITY)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        agents, silent = find_own()
+        thread.join(60)
+        assert (len(agents), silent) == (200, [])
+
+
+def test_who_is_silent_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_socket, "IDENTIFY_LIMIT_S", 0.5)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(listen(BASE + number)) for number in range(20)]
+        (answering,) = [stack.enter_context(listen(BASE + 900))]
+
+        def answer() -> None:
+            with answering.accept()[0] as end:
+                end.sendall(IDENTITY)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        agents, pids = find_own()
+        thread.join(60)
+        assert [agent.pid for agent in agents] == [str(BASE + 900)]
+        assert sorted(pids) == [str(BASE + number) for number in range(len(silent))]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
+    def forge() -> list[socket.socket]:
+        ends = [listen(BASE + number, uid=0) for number in range(40)]
+
+        def answer() -> None:
+            while True:
+                for end in select.select(ends, (), ())[0]:
+                    end.accept()[0].sendall(IDENTITY)
+
+        threading.Thread(target=answer, daemon=True).start()
+        return ends
+
+    with stranger_that(forge):
+        assert find_own() == ([], [])
+        with pytest.raises(PermissionError):
+            exchange(SOCKET_NAME.format(uid=0, pid=BASE), Question(kind="run"), 60.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_root_finds_the_agents_of_another_user() -> None:
+    def serve() -> socket.socket:
+        end = listen(BASE, uid=NOBODY)
+
+        def answer() -> None:
+            while True:
+                end.accept()[0].sendall(IDENTITY)
+
+        threading.Thread(target=answer, daemon=True).start()
+        return end
+
+    with stranger_that(serve):
+        (agent,), _ = find_own()
+        assert agent.name == f"meshrun.{NOBODY}.{BASE}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_an_agent_whose_name_is_taken_says_so_and_takes_another(capfd: pytest.CaptureFixture[str]) -> None:
+    own = os.getpid()
+    with stranger_that(lambda: listen(own, uid=0)):
+        server = open_question_socket(select.poll())
+        names = [name for name in list_socket_names() if name.startswith(f"meshrun.0.{own}.")]
+        assert len(names) == 1
+        assert capfd.readouterr().err == (
+            f"meshrun: another process has taken the socket name meshrun.0.{own}: "
+            f"this agent answers meshctl at {names[0]}\n"
+        )
+        server.close()
