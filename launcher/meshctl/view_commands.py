@@ -21,7 +21,7 @@ from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
 from launcher.model.text import format_list
-from rendezvous.errors import MeshrunError
+from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
@@ -105,11 +105,11 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
 @click.argument("run_id", required=False)
 @click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @_json_option
-def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
+def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     """Show the workers of a run, on all nodes.
 
     cpu is in cores; memory and the rest are those of a worker and all processes that it has started. progress is the
-    time since its last step, heartbeat or output.
+    time since its last step, heartbeat or output. The exit code is 75 if a node has not answered in time.
     """
     from launcher.meshctl.live.listing import encode_report
     from launcher.meshctl.live.ranks import describe_ranks
@@ -117,6 +117,7 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> None:
     report = _find(run_id).read_run()
     width = 0 if wide or not os.isatty(1) else _get_width()
     write_stdout(encode_report(report) if as_json else describe_ranks(report, width))
+    return EXIT_TEMPORARY if report.missing else 0
 
 
 @meshctl.command(short_help="Show the output of a run's workers, of all nodes in one.")

@@ -13,13 +13,13 @@ others have continued without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rendezvous import events
 from rendezvous.events import ExtendWatchdog, KeepAlive, Txn
 from rendezvous.state.intents import LoseMembership, NoteRegistration
 from rendezvous.state.state import MemberState
-from rendezvous.stores.contract import Compare, Get, GetResult, Lease, Put, Renewal, TxnResult
+from rendezvous.stores.contract import Compare, Get, GetResult, KeyValue, Lease, Put, Renewal, TxnResult
 
 
 def request_first_lease(state: MemberState, now: float) -> None:
@@ -183,11 +183,23 @@ def _register_again(state: MemberState, now: float) -> None:
     state.requests.request("lease", "register again", request, on_reply, now)
 
 
+def _explain_refusal(control: Mapping[str, KeyValue], state: MemberState) -> str:
+    """Return why this node could not register again. `control`: the job's control keys, as the store has them now."""
+    job, outage = state.job, "during the store's outage"
+    if job.verdict in control:
+        return f"the job has ended {outage}"
+    if job.round not in control:
+        return f"the store has lost the job's round {outage}"
+    if control[job.round].mod_revision != state.lease.held_seal:
+        return f"the others went on without this node {outage}"
+    return f"another has taken this node's place, or the job's, {outage}"
+
+
 def _handle_registration(state: MemberState, answer: TxnResult, granted: Lease, granted_at: float, now: float) -> None:
     lease, keys = state.lease, state.cache.keys
     own = answer.found[0].first
     if own is None or own.lease != granted.id:
-        state.ask(LoseMembership("the others went on without this node during the store's outage"))
+        state.ask(LoseMembership(_explain_refusal({item.key: item for item in answer.found[1].items}, state)))
         return
     keys.load(answer.found[0], own.key, now)
     keys.load(answer.found[1], state.job.control, now)

@@ -137,7 +137,9 @@ def test_a_node_that_does_not_answer_is_named_and_holds_no_other_up(tmp_path: Pa
                 out, err = process.communicate(timeout=60)
             assert err.count(f"node {victim} does not answer") == 1
             assert [line for line in out.splitlines() if "hello" in line] in (["[0-1] hello"], ["[2-3] hello"])
-            assert f"{victim}: no answer" in ask("ps", cluster.run_id)
+            with start("ps", cluster.run_id) as process:
+                assert f"{victim}: no answer" in process.communicate(timeout=60)[0]
+            assert process.returncode == 75, "not all of the run is shown"
         finally:
             cluster[victim].thaw(stopped)
         (tmp_path / "finish").touch()

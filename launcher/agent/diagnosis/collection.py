@@ -83,7 +83,8 @@ class Collection:
         if not self._round:
             sentence = _NO_ROUND if self._is_idle else _NO_ANSWER
             answer = make_answer(Diagnosis(kind="unclear", culprits=(), sentences=(sentence,)), (), NO_MESH)
-            return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=replace(answer, hint=_SEE_LEADER))
+            answer = replace(answer, hint=_SEE_LEADER)
+            return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=answer, is_news=False)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
         late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]

@@ -18,7 +18,8 @@ from rendezvous.events import (
     StoreRequest,
     Tick,
 )
-from rendezvous.stores.contract import Renewal
+from rendezvous.member import lease
+from rendezvous.stores.contract import KeyValue, Renewal
 from tests.support.protocol.member_harness import Bench, none, only, running
 
 REVISION = 99  # of a read later than all that the bench has written
@@ -176,3 +177,20 @@ def test_unanswered_writes_are_repeated_less_often_until_the_store_is_back() -> 
         bench.now = bench.protocol.wake_at
         ask = only(bench.step(Tick()), StoreRequest)
     assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("round_mod", "has_verdict", "reason"),
+    [
+        (0, False, "the store has lost the job's round"),
+        (7, False, "the others went on without this node"),
+        (7, True, "the job has ended"),
+        (5, False, "another has taken this node's place, or the job's,"),
+    ],
+)
+def test_who_cannot_register_again_says_what_the_store_shows(round_mod: int, has_verdict: bool, reason: str) -> None:
+    bench = running()
+    bench.protocol.state.lease.held_seal = 5
+    kept = {bench.job.round: round_mod, bench.job.verdict: 9 if has_verdict else 0}
+    control = {key: KeyValue(key, b"", 1, mod, 1, 0) for key, mod in kept.items() if mod}
+    assert lease._explain_refusal(control, bench.protocol.state) == f"{reason} during the store's outage"

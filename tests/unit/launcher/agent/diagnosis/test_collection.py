@@ -67,7 +67,7 @@ def test_it_is_complete_with_all_ranks_or_if_nobody_runs_any() -> None:
     assert not idle.is_complete, "one of two"
     idle.add("b", Evidence(id="x", node="b", round=0, mesh=NO_MESH, ranks=()))
     assert idle.is_complete
-    assert idle.conclude().round == 0
+    assert (idle.conclude().round, idle.conclude().is_news) == (0, False)
     unknown = Collection("x", "question", 100.0)
     unknown.add("a", show(round=0))
     assert not unknown.is_complete
