@@ -297,7 +297,7 @@ def test_strangers_on_the_machine_keep_the_user_of_the_run_from_no_place(page: P
         one.close()
 
 
-def test_half_open_connections_of_one_address_keep_no_reader_of_another_out(source: FakeRun) -> None:
+def test_half_open_connections_keep_no_reader_of_another_address_out(source: FakeRun) -> None:
     served = PageServer(source, "0.0.0.0", 0, token="the-token")
     try:
         served._server._admitted_max = 8

@@ -469,7 +469,7 @@ def test_another_user_s_directory_keeps_no_agent_from_its_lock(lives: Lives) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
-def test_agents_that_begin_at_once_make_one_directory_in_place_of_another_user_s(lives: Lives) -> None:
+def test_agents_that_begin_at_once_make_one_directory_in_its_place(lives: Lives) -> None:
     lives.folder.mkdir()
     os.chown(lives.folder, NOBODY, NOBODY)
     turn = os.open(lives.folder.parent, os.O_RDONLY)

@@ -83,7 +83,7 @@ def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
     assert local_socket._read_identity("meshrun.0.1", line) is None
 
 
-def test_what_an_agent_of_another_user_calls_itself_is_shown_without_controls() -> None:
+def test_what_another_user_s_agent_calls_itself_is_shown_without_controls() -> None:
     agent = local_socket._read_identity("meshrun.1.2", b'{"run_id": "a\\nb", "node": "\\u001b[2J"}\n')
     assert agent is not None
     assert (agent.run_id, agent.node) == (r"'a\nb'", r"'\x1b[2J'")
