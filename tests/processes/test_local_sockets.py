@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from launcher.observe import local_socket
+from launcher.observe.local_listener import SOCKET_NAME
 from launcher.observe.local_socket import (
-    SOCKET_NAME,
     LocalAgent,
     Question,
     exchange,

@@ -11,7 +11,8 @@ import pytest
 
 from launcher.agent.diagnosis import question_socket
 from launcher.agent.diagnosis.question_socket import CONNECTIONS_MAX, LINE_MAX, Connection, QuestionSocket
-from launcher.observe.local_socket import SOCKET_NAME, Question
+from launcher.observe.local_listener import SOCKET_NAME
+from launcher.observe.local_socket import Question
 from tests.support.processes.questions import open_question_socket
 from tests.support.waiting import wait_until
 
