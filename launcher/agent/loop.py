@@ -15,7 +15,7 @@ import time
 from _socket import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
@@ -28,7 +28,7 @@ from launcher.hardware.linux import shared_page
 from launcher.logs.reports.failures import Failures, Origin, find_spawn_exit_code
 from launcher.logs.reports.round_log import RoundLog, format_pids
 from launcher.model.console import log, write_stderr
-from launcher.model.errors import ShortageError, UsageError, find_shortage_hint, sanitize
+from launcher.model.errors import ShortageError, UsageError, describe_bug, find_shortage_hint, sanitize
 from launcher.observe.local_listener import open_listener
 from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.ports import MasterPort
@@ -57,11 +57,14 @@ if TYPE_CHECKING:
     from launcher.hardware.notices.notice import NoticeUpdate
     from launcher.logs.pump import OutputPump
 
+Answer = TypeVar("Answer")
+
 STUCK_LIMIT_S = 3.0  # killed processes that still exist are named
 DRAIN_LIMIT_S = 5.0  # for a console that accepts no more
 SHORTAGE_LIMIT_S = 60.0
 """How long a round waits for what its workers' streams lack. Strangers at a listener are cut off after 10 s."""
 SHORTAGE_PAUSE_S = 0.5
+PROGRESS_RETRY_S = 30.0
 PROGRESS_DELAY_S = 1.0  # from a round's start until its progress is watched: what does that takes 3 ms to import
 
 
@@ -206,9 +209,11 @@ class Agent(Struct, kw_only=True, eq=False):
                 f"not everything is gone {STUCK_LIMIT_S:g} s after SIGKILL: waiting for "
                 f"{self.supervisor.describe_remaining()}"
             )
+            self.supervisor.wake()
         if read_clock() >= self._watch_kernel_at:
             self._watch_kernel_at = math.inf
             self.failures.watch_kernel()
+            _attempt(_load_policy, None)
         self.observer.advance(read_clock())
         if self._inquiries is None and self.observer.has_bridge:
             self._get_inquiries()
@@ -464,7 +469,8 @@ class Agent(Struct, kw_only=True, eq=False):
         if self.progress is None:
             assert self.make_progress is not None
             assert self._assignment is not None
-            self.progress = self.make_progress(self._assignment, read_clock())
+            self._progress_at = read_clock() + PROGRESS_RETRY_S  # if it cannot be made now
+            self.progress = _attempt(partial(self.make_progress, self._assignment, read_clock()), None)
             return
         now = read_clock()
         news = self.progress.check(self.worker_channel.list_pids(self._round), now)
@@ -538,7 +544,8 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _report_failed(self, round: lifecycle.Round, cause: lifecycle.WorkerExit) -> None:
         """Report the cause, with what a worker claims and what follows from its class."""
-        taken = self._assignment is not None and self.port.is_taken(self._assignment)
+        share = self._assignment
+        taken = share is not None and _attempt(lambda: self.port.is_taken(share), False)
         root = self.failures.set_root_cause(cause.local_rank, is_port_taken=taken)
         final_reason, is_node_fault = root.consequence
         for kind, reason in self.worker_channel.list_claims().values():
@@ -571,9 +578,7 @@ class Agent(Struct, kw_only=True, eq=False):
         """Return the highest training step of the round that has ended, -1 if none is known."""
         step = self.worker_channel.read_step()
         if self.progress_file:
-            from launcher.agent.diagnosis.progress import read_progress_file
-
-            step = max(step, read_progress_file(self.progress_file))
+            step = max(step, _attempt(partial(_read_progress_file, self.progress_file), -1))
         return step
 
     # --- signals and the end ---
@@ -596,9 +601,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _end_after_answer(self, conclusion: Conclusion | None) -> None:
         """Show what the workers do, then act on SIGQUIT."""
-        from launcher.diagnose.answer import render_answer
-
-        answer = render_answer(conclusion.answer).rstrip() if conclusion else ""
+        answer = _attempt(partial(_render_answer, conclusion), "") if conclusion else ""
         write_stderr(answer or "no agent has answered what its workers do")
         if leave := self.termination.take_signal(signal.SIGQUIT):
             self._leave(leave)
@@ -625,5 +628,31 @@ class Agent(Struct, kw_only=True, eq=False):
             self.pump.drain(DRAIN_LIMIT_S)  # when it is closed, it reports what it could not write
         if self._fork_server_error is not None and (end.verdict is None or end.verdict.kind != "failure"):
             raise self._fork_server_error
-        self.failures.report_end(end, self.script, self._loss_reason)
+        _attempt(partial(self.failures.report_end, end, self.script, self._loss_reason), None)
         return end.exit_code
+
+
+def _load_policy() -> None:
+    """Import what the end of a round takes: when it comes there may be no descriptor left for that."""
+    from rendezvous.policy import charge  # noqa: F401
+
+
+def _render_answer(conclusion: Conclusion) -> str:
+    from launcher.diagnose.answer import render_answer
+
+    return render_answer(conclusion.answer).rstrip()
+
+
+def _read_progress_file(path: str) -> int:
+    from launcher.agent.diagnosis.progress import read_progress_file
+
+    return read_progress_file(path)
+
+
+def _attempt(call: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """Call what may import or open something. Where no descriptor is left for that it costs the answer, and no job."""
+    try:
+        return call()
+    except (OSError, ImportError) as error:
+        log(f"this agent lacks something at the moment: {describe_bug(error)}")
+        return otherwise

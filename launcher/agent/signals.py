@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 FILE_INTERVAL_S = 1.0  # preemptions are announced some 30 s ahead
 NOTICE_DELAY_S = 1.0
 """From the first check until notices are looked for: what does that takes 20 ms to import."""
+NOTICE_RETRY_S = 10.0
+"""Until it is tried again where no thread or descriptor was to be had."""
 
 
 # Signals that end a process which does not handle them, other than by a fault of its own. The last line's are the
@@ -62,6 +64,7 @@ class Termination:
         self._watch_at = math.inf
         self._wake_and_clock: tuple[Callable[[], None], Callable[[], float]] | None = None
         self._notices: NodeNotices | None = None
+        self._has_failed = False  # to open them
         name = config.preemption_signal
         self._preemption = signal.Signals[name] if name else None
         self._forwarded = [signal.Signals[name] for name in _list_forwarded_signals(config)]
@@ -101,7 +104,7 @@ class Termination:
         if self._watch_at == 0.0:
             self._watch_at = now + NOTICE_DELAY_S
         elif now >= self._watch_at:
-            self._open_notices()
+            self._open_notices(now)
         if now >= self._file_at and self._file is not None:
             self._file_at = now + FILE_INTERVAL_S
             if self.signum is None and os.path.exists(self._file):
@@ -118,7 +121,7 @@ class Termination:
         """Return how many seconds workers may take to save, no longer than the machine is there, and until when."""
         return (grace_s, now + grace_s) if self._notices is None else self._notices.outlook.limit_save(grace_s, now)
 
-    def _open_notices(self) -> None:
+    def _open_notices(self, now: float) -> None:
         assert self._wake_and_clock is not None
         self._watch_at = math.inf
         mode, timeout_s = self._config.notices, self._config.shutdown_timeout_s
@@ -131,8 +134,12 @@ class Termination:
             from launcher.hardware.notices.node_notices import open_notices
 
             self._notices = open_notices(mode, timeout_s, os.environ, *self._wake_and_clock, is_asked=is_asked)
+            if self._has_failed:
+                log("notices are read from here on")
         except Exception as error:  # no room for a thread, or a bug: it costs notices, and no job
-            log(f"no notices are read: {describe_bug(error)}")
+            if not self._has_failed:
+                log(f"no notices are read: {describe_bug(error)}; it is tried again every {NOTICE_RETRY_S:g} s")
+            self._has_failed, self._watch_at = True, now + NOTICE_RETRY_S
 
     def _terminate(self, signum: int, reason: str, exit_code: int) -> LeaveRequest:
         self.signum, self._file_at = signum, math.inf

@@ -2,8 +2,8 @@
 
 Four things ask: a person (`meshctl why`, SIGQUIT), a worker's failure, and workers of all nodes that make no progress.
 The leader has every agent of the round look at its workers (`local_examiner`), concludes when all have answered or the
-limit is over (`collection`), in a thread of its own, and tells who asked, or all. An agent that does not lead, and the
-leader of a job of one machine, do the same: its notes come back to it.
+limit is over (`collection`), and tells who asked, or all. An agent that does not lead, and the leader of a job of one
+machine, do the same: its notes come back to it.
 
 Nothing here waits. `advance` does what is due, and returns what has become known on this node.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -36,6 +35,7 @@ from launcher.agent.diagnosis.messages import (
 )
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.request import ExamineReport
+from launcher.model.concurrency import start_thread
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 
 LIMIT_S = 5.0
@@ -227,13 +227,14 @@ class Examination:
             self._take_question(member_id, silence.id, "silence", now)
 
     def _conclude(self, collection: Collection, askers: list[_Asker]) -> None:
-        """Conclude in a thread, since thousands of ranks take a while."""
+        """Conclude in a thread, since thousands of ranks take a while; here, where no thread is to be had."""
 
         def work() -> None:
             self._concluded.append((collection.conclude(), askers))
             self._wake()
 
-        threading.Thread(target=work, name="diagnosis", daemon=True).start()
+        if start_thread(work, "diagnosis") is None:
+            work()
 
     def _send_answer(self, conclusion: Conclusion, askers: list[_Asker]) -> None:
         for one in dict.fromkeys(askers):

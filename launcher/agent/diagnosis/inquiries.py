@@ -18,6 +18,8 @@ from launcher.agent.diagnosis.local_round import LocalRound
 from launcher.agent.diagnosis.question_socket import Asker, QuestionSocket
 from launcher.agent.inspection.bridge import Bridge
 from launcher.diagnose.request import Target
+from launcher.model.console import log
+from launcher.model.errors import describe_bug
 from launcher.observe.local_socket import Question
 from launcher.worker.grid import WorkerMesh
 from rendezvous import codec
@@ -25,7 +27,7 @@ from rendezvous.events import AnswerCommand, Event
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.examination import Examination
-    from launcher.agent.diagnosis.messages import Conclusion
+    from launcher.agent.diagnosis.messages import Conclusion, Purpose
 
 _GIVEN_UP = b"{}"
 ANSWER_MAX = 60_000
@@ -62,12 +64,18 @@ class Inquiries:
 
     @property
     def wake_at(self) -> float:
-        return self._examination.wake_at if self._examination is not None else math.inf
+        listen_at = self._socket.wake_at if self._socket is not None else math.inf
+        return min(self._examination.wake_at, listen_at) if self._examination is not None else listen_at
 
     @property
-    def examination(self) -> Examination:
+    def examination(self) -> Examination | NoExamination:
         if self._examination is None:
-            self._examination = self._make_examination()
+            try:
+                self._examination = self._make_examination()
+            except (OSError, ImportError) as error:
+                # No descriptor is left to import it with: who asks next tries again.
+                log(f"the workers cannot be looked at now: {describe_bug(error)}")
+                return NoExamination()
             if self._round is not None:
                 self._examination.begin(self._round)
         return self._examination
@@ -104,7 +112,11 @@ class Inquiries:
 
     def ask(self, take_answer: Callable[[Conclusion | None], object], now: float) -> None:
         """Ask the leader; `take_answer` gets None if nobody has answered in time."""
-        self._pending[self.examination.ask("question", now)] = take_answer
+        id = self.examination.ask("question", now)
+        if id:
+            self._pending[id] = take_answer
+        else:
+            take_answer(None)
 
     def pass_on(self, token: str, now: float) -> None:
         """Answer a request that somebody has made through the store."""
@@ -112,7 +124,7 @@ class Inquiries:
 
     def advance(self, now: float) -> list[Conclusion]:
         """Do what is due; return what was concluded without a question of this node."""
-        for asker, question in self._take_questions():
+        for asker, question in self._take_questions(now):
             if question.kind == "why":
                 self.ask(partial(_answer, asker), now)
             elif question.kind in ("inspect", "inspect_node"):
@@ -133,9 +145,9 @@ class Inquiries:
                 self._pending.pop(id)(None)
         return left
 
-    def _take_questions(self) -> Iterator[tuple[Asker, Question]]:
+    def _take_questions(self, now: float) -> Iterator[tuple[Asker, Question]]:
         if self._socket is not None:
-            yield from self._socket.take()
+            yield from self._socket.take(now)
         yield from self._bridge.take()
 
     def take_counters(self) -> dict[int, tuple[object, ...]] | None:
@@ -150,6 +162,22 @@ class Inquiries:
 
     def _answer_command(self, token: str, conclusion: Conclusion | None) -> None:
         self._submit(AnswerCommand(token, encode_answer(conclusion).decode()))
+
+
+class NoExamination:
+    """In place of one that cannot be made now: nothing is asked, and nothing answered."""
+
+    def ask(self, purpose: Purpose, now: float) -> str:
+        return ""
+
+    def take_note(self, member_id: str, text: str, now: float) -> None:
+        pass
+
+    def report_silence(self, sentence: str, now: float) -> None:
+        pass
+
+    def count_calls(self, now: float) -> None:
+        pass
 
 
 def encode_answer(conclusion: Conclusion | None) -> bytes:

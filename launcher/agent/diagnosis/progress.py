@@ -37,6 +37,7 @@ from launcher.diagnose.progress import (
 )
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
+from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.console import log
 from launcher.model.errors import sanitize
 
@@ -142,9 +143,11 @@ def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:
     """Look at a worker's process and at what it wraps; at nothing if it has just ended."""
     for _ in range(WRAPPERS_MAX):
         status = _read_fields(pid, "status")
+        if status is None:
+            yield _ProcessLook(False, True, 0)
         if not status:
             return
-        written = _read_fields(pid, "io").get("wchar") if reads_output else "0"
+        written = (_read_fields(pid, "io") or {}).get("wchar") if reads_output else "0"
         is_halted = status["State"][:1] in ("T", "t") or status.get("TracerPid", "0") != "0"
         # A process whose output cannot be seen, such as another user's, cannot be called silent.
         yield _ProcessLook(is_halted, written is None, int(written or 0))
@@ -154,13 +157,15 @@ def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:
         pid = children[0]
 
 
-def _read_fields(pid: int, name: str) -> dict[str, str]:
-    """Read a file of /proc with a field per line; empty if the process has ended or is hidden."""
+def _read_fields(pid: int, name: str) -> dict[str, str] | None:
+    """Read a file of /proc with a field per line; empty if the process has ended, None if it cannot be read."""
     try:
         with open(f"/proc/{pid}/{name}", errors="replace") as file:
             return {key: text.strip() for key, _, text in (line.partition(":") for line in file)}
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return {}
+    except OSError:  # hidden, or no descriptor is left
+        return None
 
 
 def read_progress_file(path: str) -> int:
@@ -178,11 +183,11 @@ def read_progress_file(path: str) -> int:
         except OSError as error:
             found.append(error)
 
-    import threading  # for this file alone
-
-    thread = threading.Thread(target=read, name="progress file", daemon=True)
-    thread.start()
-    thread.join(STEP_LIMIT_S)
+    thread = start_thread(read, "progress file")
+    if thread is None:
+        found.append(OSError(0, NO_THREAD))
+    else:
+        thread.join(STEP_LIMIT_S)
     text = found[0] if found else TimeoutError(0, f"no answer within {STEP_LIMIT_S:g} s")
     if isinstance(text, OSError):
         log(f"--progress-file {sanitize(path)} cannot be read: {text.strerror}")

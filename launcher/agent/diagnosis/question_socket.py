@@ -5,16 +5,17 @@ Each side checks that the other is this user, or root: what workers print is sai
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
+from launcher.model.concurrency import start_thread
 from launcher.observe.local_socket import Question, read_user
 from rendezvous.stores.listeners import limit_connections
 
@@ -27,6 +28,12 @@ SHORT_MAX = 64 * 1024
 """Bytes: a socket's buffer holds so much."""
 SHORT_LIMIT_S = 0.1
 LONG_LIMIT_S = 10.0
+REFUSED_MAX = 16
+"""Connections that bring no question, until no further ones are taken for a moment: each wakes the agent's loop."""
+REFUSED_PAUSE_S = 0.05
+"""Then a flood costs a batch of connections in this time; who has a question waits as long."""
+SHORTAGE_PAUSE_S = 1.0
+"""Where no descriptor is left."""
 
 
 class Asker(Protocol):
@@ -64,10 +71,8 @@ class Connection:
 
     def answer(self, text: bytes) -> None:
         """Answer and close, without a wait for one that does not read: a long answer is written by a thread."""
-        if len(text) < SHORT_MAX:
+        if len(text) < SHORT_MAX or start_thread(self._send, "answer", text, LONG_LIMIT_S) is None:
             self._send(text, SHORT_LIMIT_S)
-        else:
-            threading.Thread(target=self._send, args=(text, LONG_LIMIT_S), name="answer", daemon=True).start()
 
     def _send(self, text: bytes, limit_s: float) -> None:
         with suppress(OSError), self._end:
@@ -85,17 +90,24 @@ class QuestionSocket:
     def __init__(self, poll: select.poll, descriptor: int) -> None:
         self._poll = poll
         self._listener = socket.socket(fileno=descriptor)
-        self._is_listening = True
         self._connections_max = limit_connections(CONNECTIONS_MAX)
+        self._refused_count = 0  # since the last pause
+        self.wake_at = math.inf
+        """When to call `take`, though no connection has come: there is a pause until then."""
         self._connections: dict[int, Connection] = {}
 
-    def take(self) -> Iterator[tuple[Connection, Question]]:
+    def take(self, now: float) -> Iterator[tuple[Connection, Question]]:
         """Yield what has been asked; the connection is the caller's from then on."""
+        if now >= self.wake_at:
+            self.wake_at = math.inf
+            self._poll.register(self._listener, select.POLLIN)
         for _ in range(BATCHES_MAX):
-            is_more = self._accept()
+            is_more = self._accept(now)
             yield from self._read()
             if not is_more:
-                return
+                break
+        if self._refused_count >= REFUSED_MAX and not self._is_paused:
+            self._pause(now + REFUSED_PAUSE_S)
 
     def _read(self) -> Iterator[tuple[Connection, Question]]:
         for descriptor, connection in list(self._connections.items()):
@@ -104,40 +116,47 @@ class QuestionSocket:
             except (ValueError, OSError, RecursionError):
                 self._forget(descriptor)
                 connection.close()
+                self._refused_count += 1
                 continue
             if question is not None:
                 self._forget(descriptor)
                 yield connection, question
 
     def close(self) -> None:
-        self._stop_listening()
+        if not self._is_paused:
+            self._poll.unregister(self._listener)
+        self._listener.close()
         for descriptor, connection in list(self._connections.items()):
             self._forget(descriptor)
             connection.close()
 
-    def _accept(self) -> bool:
+    def _accept(self, now: float) -> bool:
         """Accept some connections, to be read before others are; return whether there may be more."""
         try:
-            for _ in range(CONNECTIONS_MAX if self._is_listening else 0):
+            for _ in range(0 if self._is_paused else CONNECTIONS_MAX):
                 end = self._listener.accept()[0]
                 end.setblocking(False)
                 if len(self._connections) >= self._connections_max or read_user(end) not in (os.geteuid(), 0):
                     end.close()
+                    self._refused_count += 1
                     continue
                 self._connections[end.fileno()] = Connection(end)
                 self._poll.register(end, select.POLLIN)
-            return self._is_listening
+            return not self._is_paused
         except BlockingIOError:
             pass
         except OSError:  # no descriptor is left: it would stay readable, and the loop would not rest
-            self._stop_listening()
+            self._pause(now + SHORTAGE_PAUSE_S)
         return False
 
-    def _stop_listening(self) -> None:
-        if self._is_listening:
-            self._is_listening = False
-            self._poll.unregister(self._listener)
-            self._listener.close()
+    @property
+    def _is_paused(self) -> bool:
+        return self.wake_at < math.inf
+
+    def _pause(self, until: float) -> None:
+        """Let connections wait in the kernel's queue."""
+        self._refused_count, self.wake_at = 0, until
+        self._poll.unregister(self._listener)
 
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)

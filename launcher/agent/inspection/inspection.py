@@ -26,7 +26,7 @@ from launcher.agent.inspection.messages import (
     decode_inspection,
     encode_inspection,
 )
-from launcher.agent.inspection.reporter import Reporter
+from launcher.agent.inspection.reporter import Kind, Reporter
 from launcher.model.errors import describe_bug
 from launcher.model.text import format_list
 from launcher.observe.node_report import (
@@ -84,7 +84,7 @@ class Inspection:
         member: LedMembers,
         submit: Callable[[Event], None],
         reporter: Reporter,
-        answer: Callable[[NodeRequest], tuple[str, Callable[[], NodeReply]]],
+        answer: Callable[[NodeRequest], tuple[Kind, Callable[[], NodeReply]]],
     ) -> None:
         self._member = member
         self._submit = submit

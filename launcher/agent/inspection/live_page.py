@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from launcher.model.errors import LauncherError
+from launcher.model.concurrency import LateThread
 from launcher.observe.run_source import RunSource
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class LivePage:
         self._is_wanted = False
         self._is_closed = False
         self._changed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread = LateThread(self._run, "live page")
 
     def advance(self) -> None:
         """Have the page opened if this agent has begun to lead, closed if it leads no more. Takes no time."""
@@ -49,9 +49,7 @@ class LivePage:
             return
         self._is_wanted = is_wanted
         self._changed.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="live page", daemon=True)
-            self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """End the page."""
@@ -76,7 +74,7 @@ class LivePage:
             from launcher.observe.page.server import PageServer  # http.server and its kin: 30 ms
 
             server = PageServer(self._source, *self._address)
-        except (LauncherError, RuntimeError, OSError, ImportError) as error:
+        except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job
             if str(error) != self._problem:
                 self._problem = str(error)
                 self._log(f"{self._origin}: {error}; the job goes on, and it is tried again every {RETRY_S:g} s")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from launcher.agent.inspection.local_state import LocalState
 from launcher.agent.inspection.log_pages import LogSource, read_page
 from launcher.agent.inspection.observer import History
+from launcher.agent.inspection.reporter import Kind
 from launcher.agent.inspection.snapshot import SnapshotSource
 from launcher.agent.membership import read_clock
 from launcher.observe.node_report import (
@@ -48,7 +49,7 @@ class NodeAnswers:
         self._log_dir = log_dir
         self._files = files
 
-    def answer(self, request: NodeRequest) -> tuple[str, Callable[[], NodeReply]]:
+    def answer(self, request: NodeRequest) -> tuple[Kind, Callable[[], NodeReply]]:
         """Return the kind of thread (`reporter`), and what it is to do."""
         journal = self._history.open()
         match request:

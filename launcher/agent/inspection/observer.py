@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
+    from launcher.model.concurrency import LateThread
     from launcher.observe.journal import Journal
     from launcher.observe.local_socket import Question
     from launcher.observe.run_events import NodesRequested
@@ -42,6 +43,8 @@ DELAY_S = 1.0
 """From the first message until a journal that is written somewhere is made, if nobody asks before."""
 KEPT_MAX = 1000
 """Messages that are kept without a journal: then it is made, since it takes less memory than they do."""
+START_PAUSE_S = 1.0
+"""Between two tries to start a thread."""
 
 
 class History:
@@ -83,7 +86,11 @@ class History:
         """Return the journal, with all messages so far. Raises what its creation does, such as ImportError."""
         if self._journal is None:
             self.wake_at, self._is_broken = math.inf, True
-            self._journal = self._make_journal()
+            try:
+                self._journal = self._make_journal()
+            except OSError:  # no descriptor is left to import it with: what happens meanwhile is kept
+                self.wake_at, self._is_broken = self._clock() + DELAY_S, False
+                raise
             while self._kept:
                 self._pass(self._journal, *self._kept.popleft())
         return self._journal
@@ -154,6 +161,7 @@ class Observer:
         self._requester = requester
         self._page: LivePage | None = None
         self._inspection: Inspection | None = None
+        self._start_at = -math.inf  # when the threads that are missing are tried again
 
     @cached_property
     def bridge(self) -> Bridge:
@@ -172,12 +180,17 @@ class Observer:
         """When to call `advance`."""
         inspect_at = self._inspection.wake_at if self._inspection is not None else math.inf
         request_at = self._requester.wake_at if self._requester is not None and self.history.is_open else math.inf
-        return min(self.history.wake_at, inspect_at, request_at)
+        start_at = self._start_at if self._list_missing() else math.inf
+        return min(self.history.wake_at, inspect_at, request_at, start_at)
 
     def advance(self, now: float) -> None:
         """Do what is due."""
         if now >= self.history.wake_at:
             self.history.advance()
+        if now >= self._start_at and (missing := self._list_missing()):
+            self._start_at = now + START_PAUSE_S
+            for thread in missing:
+                thread.start()
         if self._inspection is not None:
             try:
                 self._inspection.advance(now)
@@ -195,7 +208,8 @@ class Observer:
                     self._page = self._make_page(self.bridge)
                 self._page.advance()
             except Exception as error:
-                self._make_page = None
+                if not isinstance(error, OSError):  # a shortage passes
+                    self._make_page = None
                 self.history.complain(error)
 
     def begin_round(self, round: int, files: dict[tuple[int, str], str]) -> None:
@@ -236,6 +250,11 @@ class Observer:
             opened.close()
         except Exception as error:
             self.history.complain(error)
+
+    def _list_missing(self) -> list[LateThread]:
+        """Return the threads that are needed and could not be started yet."""
+        parts = (*self._sinks, self._requester, self._page)
+        return [part.thread for part in parts if part is not None and part.thread.is_missing]
 
     def _get_inspection(self) -> Inspection:
         if self._inspection is None:

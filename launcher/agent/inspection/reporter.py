@@ -1,19 +1,25 @@
 """The threads in which this node's reports and log pages are made: the agent's loop has workers to look after.
 
 Two threads, since a log directory on a dead file system holds whoever reads from it, and the state of the node shall be
-seen nevertheless. Each has a queue with a limit; beyond it a request is refused in a sentence.
+seen nevertheless. Each has a queue with a limit; beyond it a request is refused in a sentence. While no thread is to be
+had for it, the state is read in the loop, which takes milliseconds: a probe of /healthz that gets no answer may end a
+healthy pod. Logs are refused then.
 """
 
 from __future__ import annotations
 
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
+from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.errors import describe_bug
 
 PENDING_MAX = 64
+
+Kind = Literal["state", "logs"]
+_Task = tuple[Callable[[], object], Callable[[object, str], None]]
 
 
 class Reporter:
@@ -22,33 +28,42 @@ class Reporter:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._done: deque[Callable[[], None]] = deque()
-        self._queues: dict[str, queue.Queue[tuple[Callable[[], object], Callable[[object, str], None]]]] = {}
+        self._queues: dict[Kind, queue.Queue[_Task]] = {}  # of the kinds whose thread runs
 
-    def submit(self, kind: str, work: Callable[[], object], take: Callable[[object, str], None]) -> None:
+    def submit(self, kind: Kind, work: Callable[[], object], take: Callable[[object, str], None]) -> None:
         """Do `work` in the thread of this kind; `advance` calls `take` with its result, or None and a sentence."""
-        tasks = self._queues.get(kind)
-        if tasks is None:
-            tasks = self._queues[kind] = queue.Queue(PENDING_MAX)
-            threading.Thread(target=self._run, args=(tasks,), name=f"report {kind}", daemon=True).start()
+        if kind not in self._queues:
+            tasks: queue.Queue[_Task] = queue.Queue(PENDING_MAX)
+            if start_thread(self._run, f"report {kind}", tasks) is None:
+                if kind == "state":
+                    self._do(work, take)
+                else:
+                    self._finish(take, None, f"its logs cannot be read: {NO_THREAD}")
+                return
+            self._queues[kind] = tasks
         try:
-            tasks.put_nowait((work, take))
+            self._queues[kind].put_nowait((work, take))
         except queue.Full:
-            self._done.append(lambda: take(None, f"this node is still busy with {PENDING_MAX} requests before"))
-            self._wake()
+            self._finish(take, None, f"this node is still busy with {PENDING_MAX} requests before")
 
     def advance(self) -> None:
         """Hand over what is done, in the caller's thread."""
         while self._done:
             self._done.popleft()()
 
-    def _run(self, tasks: queue.Queue[tuple[Callable[[], object], Callable[[object, str], None]]]) -> None:
+    def _run(self, tasks: queue.Queue[_Task]) -> None:
         while True:
-            work, take = tasks.get()
-            result: object = None
-            problem = ""
-            try:
-                result = work()
-            except Exception as error:  # a bug here must cost an answer, and no job
-                problem = describe_bug(error)
-            self._done.append(lambda take=take, result=result, problem=problem: take(result, problem))  # type: ignore[misc]
-            self._wake()
+            self._do(*tasks.get())
+
+    def _do(self, work: Callable[[], object], take: Callable[[object, str], None]) -> None:
+        result: object = None
+        problem = ""
+        try:
+            result = work()
+        except Exception as error:  # a bug here must cost an answer, and no job
+            problem = describe_bug(error)
+        self._finish(take, result, problem)
+
+    def _finish(self, take: Callable[[object, str], None], result: object, problem: str) -> None:
+        self._done.append(lambda: take(result, problem))
+        self._wake()

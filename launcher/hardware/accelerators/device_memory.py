@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from launcher.model.concurrency import start_thread
 from launcher.model.node import Slot
 
 KIND = "nvidia"
@@ -48,9 +49,9 @@ class DeviceMemory:
         if self._thread is not None and self._thread.is_alive():  # the driver has not answered for a second
             return
         self._asked_at = now
-        self._thread = threading.Thread(target=self._query_safely, daemon=True, name="NVML memory")
-        self._thread.start()
-        self._thread.join(PATIENCE_S)
+        self._thread = start_thread(self._query_safely, "NVML memory")
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
 
     def _query_safely(self) -> None:
         try:

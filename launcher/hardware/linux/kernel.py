@@ -243,17 +243,21 @@ def read_start_time(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process; False also where no descriptor is left to look."""
-    try:
-        stat = read_stat(pid)
-    except OSError:
-        return False
+    """Whether it is stopped, by a signal or a tracer; False where that cannot be read for lack of descriptors."""
+    stat = _read_stat_if_possible(pid)
     return stat is not None and stat.state in "Tt"
+
+
+def _read_stat_if_possible(pid: int) -> ProcessStat | None:
+    try:
+        return read_stat(pid)
+    except OSError:
+        return None
 
 
 def describe_process(pid: int) -> str:
     """Describe a process for a message: "pid 12 (python, state D)"; the letter is that of ps."""
-    stat = read_stat(pid)
+    stat = _read_stat_if_possible(pid)
     return f"pid {pid} ({stat.name}, state {stat.state})" if stat else f"pid {pid}"
 
 

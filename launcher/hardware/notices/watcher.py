@@ -46,7 +46,7 @@ class NoticeWatcher:
         self._has_complained = False
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Begin to ask. Raises RuntimeError where no thread is to be had."""
         threading.Thread(target=self._run, name="notices", daemon=True).start()
 
     def take_changes(self) -> list[NoticeChange]:

@@ -24,15 +24,16 @@ from msgspec.structs import replace
 from launcher.config.scrub import END_FILE
 from launcher.hardware.linux import shared_page
 from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
-from launcher.model.console import log, write_stderr
+from launcher.model.console import format_local_time, log, write_stderr
 from launcher.model.errors import sanitize
 from launcher.placement.adapter.description import NodeAssignment
+from launcher.supervisor.messages import describe_exit
 from rendezvous import codec
 from rendezvous.errors import EXIT_USAGE
 from rendezvous.events import Exit
 
 if TYPE_CHECKING:
-    from launcher.diagnose.failure_class import Consequence, FailureEvidence
+    from launcher.diagnose.failure_class import FailureEvidence
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
     from launcher.logs.reports.report import WorkerFailure
@@ -54,7 +55,7 @@ class RootCause(Struct, frozen=True):
     text: str
     rank: int
     failure_class: str
-    consequence: Consequence
+    consequence: tuple[str, bool]
 
 
 class Failures:
@@ -86,6 +87,7 @@ class Failures:
         self._describe_rank: Callable[[int], str] = lambda rank: ""
         self._failures: dict[int, WorkerFailure] = {}  # by local rank, the cause first once it is known
         self._evidence: dict[int, FailureEvidence] = {}  # by local rank
+        self._exit_codes: dict[int, int] = {}  # by local rank, of all that have failed
         self._kernel_log: KernelLog | None = None
         self._patience_s = TAIL_LIMIT_S  # the rest of it in this round
 
@@ -105,7 +107,7 @@ class Failures:
         self._find_log_file, self._describe_rank = find_log_file, describe_rank
         self._round, self._assignment, self._find_error_file = round, assignment, find_error_file
         self._oom_kills = self._memory.count_oom_kills()
-        self._failures, self._evidence = {}, {}
+        self._failures, self._evidence, self._exit_codes = {}, {}, {}
         self._patience_s = TAIL_LIMIT_S
 
     def watch_kernel(self) -> None:
@@ -130,10 +132,14 @@ class Failures:
 
         `claim`: what it said of its own failure, as in the shared page. The rest is as in FailureEvidence.
         """
-        from launcher.diagnose.failure_class import FailureEvidence, classify
-        from launcher.logs.error_file import read_error
-        from launcher.logs.reports import symptoms
-        from launcher.logs.reports.report import WorkerFailure
+        self._exit_codes.setdefault(local_rank, exit_code)
+        try:
+            from launcher.diagnose.failure_class import FailureEvidence, classify
+            from launcher.logs.error_file import read_error
+            from launcher.logs.reports import symptoms
+            from launcher.logs.reports.report import WorkerFailure
+        except (OSError, ImportError):  # no descriptor is left to import them with: only how it has ended is known
+            return "own"
 
         assert self._assignment is not None
         if local_rank in self._failures:
@@ -172,7 +178,7 @@ class Failures:
             local_rank=local_rank,
             pid=pid,
             exit_code=exit_code,
-            time=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)),
+            time=format_local_time(at),
             host=self._host,
             error_file=error_file if message is not None else None,
             message=message,
@@ -213,6 +219,12 @@ class Failures:
     def set_root_cause(self, local_rank: int, *, is_port_taken: bool = False) -> RootCause:
         """Make this worker the cause, and log how it ended. `is_port_taken`: as in FailureEvidence."""
         assert self._assignment is not None
+        exit_code = self._exit_codes[local_rank]
+        verdict_code = exit_code if exit_code > 0 else 128 - exit_code
+        if local_rank not in self._failures:
+            rank = self._assignment.ranks[local_rank]
+            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor left to see why")
+            return RootCause(verdict_code, "", rank, "", ("", False))
         from launcher.diagnose.failure_class import classify, find_consequence
 
         evidence = replace(self._evidence[local_rank], is_port_taken=is_port_taken)
@@ -222,9 +234,8 @@ class Failures:
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
-        exit_code = failure.exit_code if failure.exit_code > 0 else 128 - failure.exit_code
         text = codec.encode(replace(failure, message=_shorten(failure.message))).decode()
-        return RootCause(exit_code, text, failure.rank, failure.describe_class(), consequence)
+        return RootCause(verdict_code, text, failure.rank, failure.describe_class(), consequence)
 
     def _settle(self) -> None:
         """Read the last output of workers that failed, when all of it is there: no restart waits for that."""

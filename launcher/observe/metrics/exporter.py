@@ -12,14 +12,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
+from launcher.model.errors import describe_bug
 from launcher.observe.metrics.requirements import format_address, open_listener, require_directory, require_library
 
 if TYPE_CHECKING:
     from launcher.observe.local_socket import Question
+    from launcher.observe.metrics.report_cache import ReportCache
     from launcher.observe.metrics.server import MetricsServer
     from launcher.observe.metrics.textfile import MetricsFile
 
 DELAY_S = 1.0
+RETRY_S = 1.0
 
 
 class MetricsExporter:
@@ -34,7 +37,8 @@ class MetricsExporter:
         self._listener: socket.socket | None = None
         self._server: MetricsServer | None = None
         self._file: MetricsFile | None = None
-        self._closed = threading.Event()
+        self._cache: ReportCache | None = None
+        self._is_closed = threading.Event()
         self._lock = threading.Lock()
         require_library()
         if path is not None:
@@ -51,33 +55,48 @@ class MetricsExporter:
         return int(self._listener.getsockname()[1]) if self._listener is not None else 0
 
     def start(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float = DELAY_S) -> None:
-        """Begin in `delay_s`. `exchange`: asks the agent from another thread (launcher.agent.inspection.bridge)."""
-        threading.Thread(target=self._run, args=(exchange, run_id, delay_s), name="metrics", daemon=True).start()
+        """Begin in `delay_s`. `exchange`: asks the agent from another thread (launcher.agent.inspection.bridge).
+
+        Raises RuntimeError where no threads are to be had. Later ones cost a reader its own, and no more.
+        """
+        for is_server, is_wanted in ((True, self._listener is not None), (False, self._path is not None)):
+            if is_wanted:
+                arguments = (is_server, exchange, run_id, delay_s)
+                threading.Thread(target=self._run, args=arguments, name="metrics", daemon=True).start()
 
     def close(self) -> None:
         """End the server, and remove the file."""
-        self._closed.set()
         with self._lock:
-            if self._file is not None:
-                self._file.close()
-            if self._server is not None:
-                self._server.close()
-            elif self._listener is not None:
-                self._listener.close()
+            self._is_closed.set()
+        if self._file is not None:
+            self._file.close()
+        if self._server is not None:
+            self._server.close()
+        elif self._listener is not None:
+            self._listener.close()
 
-    def _run(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float) -> None:
-        if self._closed.wait(delay_s):
-            return
-        from launcher.observe.local_socket import QuestionSource
-        from launcher.observe.metrics.report_cache import ReportCache
-        from launcher.observe.metrics.server import MetricsServer
-        from launcher.observe.metrics.textfile import MetricsFile
+    def _run(self, is_server: bool, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float) -> None:
+        has_failed = False
+        while not self._is_closed.wait(delay_s):
+            try:
+                from launcher.observe.local_socket import QuestionSource
+                from launcher.observe.metrics.report_cache import ReportCache
+                from launcher.observe.metrics.server import MetricsServer
+                from launcher.observe.metrics.textfile import MetricsFile
 
-        cache = ReportCache(QuestionSource(exchange, run_id))
-        with self._lock:
-            if self._closed.is_set():
+                with self._lock:
+                    if self._is_closed.is_set():
+                        return
+                    cache = self._cache = self._cache or ReportCache(QuestionSource(exchange, run_id))
+                    if is_server and self._listener is not None:
+                        self._server = MetricsServer(self._listener, cache)
+                    elif self._path is not None:
+                        self._file = MetricsFile(self._path, cache)
+                    part = self._server if is_server else self._file
+                if part is not None:
+                    part.run()
                 return
-            if self._listener is not None:
-                self._server = MetricsServer(self._listener, cache)
-            if self._path is not None:
-                self._file = MetricsFile(self._path, cache)
+            except Exception as error:  # noqa: PERF203 - no descriptor is left to import it with, or a bug
+                if not has_failed:
+                    log(f"no metrics now: {describe_bug(error)}; it is tried again every {RETRY_S:g} s")
+                has_failed, delay_s = True, RETRY_S

@@ -1,9 +1,9 @@
 """The server of --metrics-port: /metrics for Prometheus, /healthz and /readyz for probes; bounded in every direction.
 
-Each connection is one GET, with a limit for its size and its time, in a thread of its own; beyond `CONNECTIONS_MAX`
-others wait in the kernel's queue. What comes is parsed by Python's http.server once all of it is here, so a peer that
-sends slowly, or nothing, holds its thread no longer than the limit. Nothing here is written to the log: whoever can
-reach the port could fill it.
+Each connection is one GET, with a limit for its size and its time, in a thread of its own if one is to be had; beyond
+`CONNECTIONS_MAX` others wait in the kernel's queue. What comes is parsed by Python's http.server once all of it is
+here, so a peer that sends slowly, or nothing, holds its thread no longer than the limit. Nothing here is written to the
+log: whoever can reach the port could fill it.
 
 | path | 200 | 503, with the reason |
 |---|---|---|
@@ -23,6 +23,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from launcher.model.concurrency import start_thread
 from launcher.model.errors import TemporaryError
 from launcher.observe.metrics.exposition import encode_report
 from launcher.observe.metrics.report_cache import ReportCache
@@ -49,7 +50,6 @@ class MetricsServer:
         self._free = threading.BoundedSemaphore(limit_connections(CONNECTIONS_MAX))
         self._closed = threading.Event()
         self.port = int(listener.getsockname()[1])
-        threading.Thread(target=self._accept_all, name="metrics server", daemon=True).start()
 
     def close(self) -> None:
         """Accept no more connections. Those that are open end by themselves."""
@@ -58,7 +58,8 @@ class MetricsServer:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
         self._listener.close()
 
-    def _accept_all(self) -> None:
+    def run(self) -> None:
+        """Answer until it is closed."""
         while True:
             self._free.acquire()
             try:
@@ -68,11 +69,9 @@ class MetricsServer:
                 if self._closed.wait(PAUSE_S):
                     return
                 continue
-            try:
-                threading.Thread(target=self._serve, args=(connection,), name="metrics reader", daemon=True).start()
-            except RuntimeError:  # there are no more threads to be had
-                connection.close()
-                self._free.release()
+            # A probe that is refused may end a healthy pod: one after another, then.
+            if start_thread(self._serve, "metrics reader", connection) is None:
+                self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -125,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, text: str | bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         body = text if isinstance(text, bytes) else text.encode(errors="replace")
-        self.send_response(status)
+        self.send_response_only(status)  # without the library's Date, which no clock beyond the year 9999 allows
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")

@@ -18,12 +18,12 @@ from launcher.observe.metrics.exposition import make_registry
 from launcher.observe.metrics.report_cache import ReportCache
 
 PERIOD_S = 15.0
-CLOSE_LIMIT_S = 1.0
-"""For a write that is under way, and for the removal: the file may lie on a file system that has gone."""
+CLOSE_LIMIT_S = 2.0
+"""For a write that is under way and the removal: the file may lie on a file system that has gone."""
 
 
 class MetricsFile:
-    """Written in a thread of its own until `close`."""
+    """Written by `run`, in a thread of its own, until `close`."""
 
     def __init__(self, path: str, cache: ReportCache, period_s: float = PERIOD_S) -> None:
         self._path = path
@@ -31,25 +31,21 @@ class MetricsFile:
         self._period_s = period_s
         self._is_failing = False
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._write_all, name="metrics file", daemon=True)
-        self._thread.start()
+        self._removed = threading.Event()
 
     def close(self) -> None:
         """Write no more, and remove the file; wait a moment for both."""
         self._closed.set()
-        self._thread.join(CLOSE_LIMIT_S)
-        remover = threading.Thread(target=self._remove, name="metrics file", daemon=True)
-        remover.start()
-        remover.join(CLOSE_LIMIT_S)
+        self._removed.wait(CLOSE_LIMIT_S)
 
-    def _remove(self) -> None:
-        with suppress(OSError):
-            os.unlink(self._path)
-
-    def _write_all(self) -> None:
+    def run(self) -> None:
+        """Write it again and again, and remove it at the end."""
         while not self._closed.is_set():
             self._write()
             self._closed.wait(self._period_s)
+        with suppress(OSError):
+            os.unlink(self._path)
+        self._removed.set()
 
     def _write(self) -> None:
         try:

@@ -51,6 +51,10 @@ ADMISSION_LIMIT_S = 10.0
 """Until a request has come that is admitted. The kernel tells at once who is at the other end of loopback."""
 SILENCE_LIMIT_S = 20.0
 """Until a reader sends its next bytes, or has taken the answer."""
+REFUSED_MAX = 8
+"""Requests that are refused, until no connection is accepted for a moment: then a flood of them costs little CPU time,
+and a reader waits as long."""
+REFUSED_PAUSE_S = 0.05
 REQUEST_BYTES_MAX = 16 << 10
 TARGET_MAX = 4096
 LOG_LINES_MAX = 2000
@@ -71,7 +75,8 @@ _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 class PageServer:
     """Serves the page of a run until it is closed. `url`: with the token, if readers need it.
 
-    Raises UsageError if the address cannot be listened on. `host`: a name or address; `port` 0: any that is free.
+    Raises UsageError if the address cannot be listened on, RuntimeError where no thread is to be had. `host`: a name or
+    address; `port` 0: any that is free.
     """
 
     def __init__(self, source: RunSource, host: str, port: int, *, token: str = "") -> None:
@@ -89,7 +94,11 @@ class PageServer:
         suffix = f"?token={token}" if self.needs_token else ""
         self.url = f"http://{join_address(_choose_name(self.host), self.port)}/{suffix}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread is to be had: the port must be free for the next try
+            self._server.server_close()
+            raise
 
     def close(self) -> None:
         """Stop listening, and cut all connections."""
@@ -141,6 +150,8 @@ class _Server(ThreadingHTTPServer):
         self._admitted_max = limit_connections(CONNECTIONS_MAX)
         self._connections: dict[socket.socket, _Place] = {}  # the oldest first
         self._connections_lock = threading.Lock()
+        self.refused_count = 0
+        """Since the last pause; all threads add to it, so it may be a few too low."""
         super().__init__(address, _PageHandler)
         self.port = int(self.server_address[1])
         self.is_local = address[0] == "::1" or address[0].startswith("127.")
@@ -152,6 +163,9 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def get_request(self) -> tuple[Any, Any]:
+        if self.refused_count >= REFUSED_MAX:  # each has cost a thread and a parsed request
+            self.refused_count = 0
+            time.sleep(REFUSED_PAUSE_S)
         try:
             return super().get_request()
         except OSError:  # no descriptor is left: the connection waits, and would be reported again at once
@@ -164,6 +178,7 @@ class _Server(ThreadingHTTPServer):
         place = _Place(since=time.monotonic(), origin=origin, is_admitted=user in (os.geteuid(), 0))
         with self._connections_lock:
             if place.is_admitted and self._count_admitted() >= self._admitted_max:
+                self.refused_count += 1
                 return False
             self._connections[request] = place
             strangers = [end for end, other in self._connections.items() if not other.is_admitted]
@@ -246,9 +261,6 @@ class _PageHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile = _BoundedInput(self.rfile, REQUEST_BYTES_MAX)  # type: ignore[assignment]
-
-    def version_string(self) -> str:
-        return "meshrun"
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged: an address may hold the token."""
@@ -333,11 +345,12 @@ class _PageHandler(BaseHTTPRequestHandler):
             self._send(refusal.status, f"meshrun: {refusal.sentence}\n".encode(), "text/plain; charset=utf-8")
 
     def _send(self, status: int, body: Body | bytes, kind: str, **headers: str) -> None:
+        self.server.refused_count += status >= 400
         data = body if isinstance(body, bytes) else body.text
         if isinstance(body, Body) and "gzip" in self.headers.get("Accept-Encoding", ""):
             data = body.gzip
             headers["Content-Encoding"] = "gzip"
-        self.send_response(status)
+        self.send_response_only(status)  # without the library's Date, which no clock beyond the year 9999 allows
         headers = {"Content-Type": kind, "Content-Length": str(len(data)), **_HEADERS, **headers}
         headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
         for name, text in headers.items():

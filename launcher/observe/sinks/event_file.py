@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from launcher.model.concurrency import NO_THREAD, LateThread, start_thread
 from launcher.model.console import format_time
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.text import format_count
@@ -36,6 +37,9 @@ _ROUND_TIMES = ("began_at", "ended_at", "saved_at")
 
 class EventSink(Protocol):
     """Where events go."""
+
+    thread: LateThread
+    """Brings them there; started with the first one."""
 
     def write(self, event: RunEvent) -> None:
         """Take an event; never wait for its reader."""
@@ -69,7 +73,7 @@ class EventFile:
         self._lost_count = 0
         self._why = ""
         self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self.thread = LateThread(self._run, "events")
 
     def write(self, event: RunEvent) -> None:
         """Have a line written, or drop it if too many wait."""
@@ -81,27 +85,20 @@ class EventFile:
             self._waiting.append(line)
             self._waiting_size += len(line)
             self._changed.notify()
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="events", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # there are no more threads to be had; the lines wait
-                return
-            self._thread = thread
+        self.thread.start()
 
     def close(self) -> None:
         """Wait a moment for what is still to be written, and say what is lost."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(END_LIMIT_S)
+        self.thread.finish(END_LIMIT_S)
         with self._changed:
             lost_count = self._lost_count + len(self._waiting)
             if lost_count:
-                why = self._excuse if self._waiting else self._why
+                why = NO_THREAD if self.thread.is_missing else self._excuse if self._waiting else self._why
                 self._warn(f"{self._label}: {format_count(lost_count, 'event')} lost: {why}")
-        if self._thread is None:
+        if not self.thread.has_started:
             os.close(self._descriptor)
 
     def _run(self) -> None:
@@ -179,8 +176,10 @@ def make_round_writer(
             for name in ("started_at", "ended_at"):
                 record[name] = format_time(record[name]) if record[name] else None
         text = msgspec.json.format(codec.encode({"schema": 1, **fields, "workers": records}), indent=2)
-        writer = threading.Thread(target=store, args=(path, text), name="round file", daemon=True)
-        writer.start()
+        writer = start_thread(store, "round file", path, text)
+        if writer is None:
+            warn_once(f"{path} is not written: {NO_THREAD}")
+            return
         writer.join(ROUND_LIMIT_S)
         if writer.is_alive():
             warn_once(f"{path} is not written: its storage does not answer")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from launcher.model.concurrency import NO_THREAD, LateThread
 from launcher.model.console import format_time
 from launcher.model.errors import describe_bug, sanitize
 from launcher.observe.run_events import NodesRequested, encode_event
@@ -58,7 +59,7 @@ class NodeRequester:
         self._changed = threading.Condition()
         self._next: NodesRequested | None = None
         self._is_closing = False
-        self._thread: threading.Thread | None = None
+        self.thread = LateThread(self._run, "request nodes")
         self._has_warned = False
         self.wake_at = 0.0
         """When to call `advance`."""
@@ -91,19 +92,17 @@ class NodeRequester:
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(END_LIMIT_S)
+        self.thread.finish(END_LIMIT_S)
         with self._changed:
             if self._next is not None:
-                self._warn(f"{self._label}: it still runs after {END_LIMIT_S:g} s, and is not told the last figures")
+                why = NO_THREAD if self.thread.is_missing else f"it still runs after {END_LIMIT_S:g} s"
+                self._warn(f"{self._label}: {why}, and the last figures are not told")
 
     def _queue(self, event: NodesRequested) -> None:
         with self._changed:
             self._next = event
             self._changed.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="request nodes", daemon=True)
-            self._thread.start()
+        self.thread.start()
 
     def _run(self) -> None:
         while True:

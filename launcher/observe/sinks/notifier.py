@@ -10,9 +10,9 @@ A command gets the event as a line of JSON on its stdin (`shell_command`), an ht
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 
+from launcher.model.concurrency import NO_THREAD, LateThread
 from launcher.model.errors import sanitize
 from launcher.observe.run_events import AgentEnded, RoundStarted, RoundStopping, RunEvent, encode_event
 from launcher.observe.sinks.shell_command import require_timeout_program, run_command
@@ -39,32 +39,31 @@ class Notifier:
         if not self._is_url:
             require_timeout_program(self._label)
         self._events: queue.Queue[bytes | None] = queue.Queue(PENDING_MAX)
-        self._thread: threading.Thread | None = None
+        self.thread = LateThread(self._run, "notify")
         self._has_warned = False
 
     def write(self, event: RunEvent) -> None:
         """Tell of an event, if this agent is the one to tell."""
         if not isinstance(event, TOLD) or not self._is_leader():
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
-            self._thread.start()
         try:
             self._events.put_nowait(encode_event(event))
         except queue.Full:
             self._complain(f"{PENDING_MAX} events are waiting already, and further ones are dropped")
+        self.thread.start()
 
     def close(self) -> None:
         """Wait a moment for what is still to be told."""
-        if self._thread is None:
-            return
+        if self.thread.is_missing:
+            self.thread.start()
+        limit_s = END_LIMIT_S if self.thread.has_started else 0.0
         try:
-            self._events.put(None, timeout=END_LIMIT_S)
-            self._thread.join(END_LIMIT_S)
+            self._events.put(None, timeout=limit_s)
         except queue.Full:
-            pass
-        if self._thread.is_alive():
-            self._complain(f"the last events were not told within {END_LIMIT_S:g} s")
+            limit_s = 0.0
+        if not self.thread.finish(limit_s):
+            why = f": {NO_THREAD}" if self.thread.is_missing else f" within {END_LIMIT_S:g} s"
+            self._complain(f"the last events were not told{why}")
 
     def _run(self) -> None:
         while (line := self._events.get()) is not None:

@@ -27,6 +27,8 @@ from launcher.hardware.api_server import make_tls_context, read_token
 from launcher.hardware.linux.figures import read_figures
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.hardware.metadata_server import HttpResponse, NoAnswer, Server, is_token, parse_object
+from launcher.model.concurrency import NO_THREAD, LateThread
+from launcher.model.console import format_time
 from launcher.model.errors import describe_bug, sanitize
 from launcher.observe.goodput import compute_goodput
 from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
@@ -79,7 +81,7 @@ class TrainerStatus(Struct, frozen=True, kw_only=True):
             found["estimatedRemainingSeconds"] = self.remaining_s
         if self.metrics:
             found["metrics"] = [{"name": name, "value": value} for name, value in self.metrics]
-        found["lastUpdatedTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+        found["lastUpdatedTime"] = format_time(at).partition(".")[0] + "Z"
         return codec.encode({"trainerStatus": found})
 
 
@@ -209,7 +211,7 @@ class TrainerReporter:
         self._warn = warn
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread = LateThread(self._run, "trainer-status")
         self._complaints: set[str] = set()
         # Under the lock: what the loop writes and the thread reads.
         self._timeline = RunTimeline()
@@ -237,18 +239,14 @@ class TrainerReporter:
                     self._last_verdict = verdict
                 case WorkerStarted() if self._round is not None:
                     self._is_running = True
-                    if self._thread is None:
-                        self._thread = threading.Thread(target=self._run, name="trainer-status", daemon=True)
-                        self._thread.start()
+                    self.thread.start()
 
     def close(self) -> None:
         """Wait a moment for the last state."""
-        if self._thread is None:
-            return
         self._has_ended.set()
-        self._thread.join(END_LIMIT_S)
-        if self._thread.is_alive():
-            self._complain(f"the last state was not sent within {END_LIMIT_S:g} s")
+        if not self.thread.finish(END_LIMIT_S):
+            why = f": {NO_THREAD}" if self.thread.is_missing else f" within {END_LIMIT_S:g} s"
+            self._complain(f"the last state was not sent{why}")
 
     def _run(self) -> None:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.signals import FILE_INTERVAL_S, NOTICE_DELAY_S, Termination
+from launcher.agent.signals import FILE_INTERVAL_S, NOTICE_DELAY_S, NOTICE_RETRY_S, Termination
 from launcher.config import config
 from launcher.config.config import Config
 from launcher.config.options import command_line
@@ -184,16 +184,28 @@ def test_notices_that_are_off_are_never_looked_for(monkeypatch: pytest.MonkeyPat
     assert departure.check(100.0) is None
 
 
-def test_a_machine_without_room_for_a_thread_loses_its_notices_only(
+def test_a_machine_without_room_for_a_thread_reads_its_notices_later(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(Announced, "start", fail)
-    departure, _ = watch(monkeypatch)
-    assert departure.take_notices(12.0) == []
-    assert "no notices are read: RuntimeError: can't start new thread" in capfd.readouterr().err
+    monkeypatch.setattr(node_notices, "make_watcher", lambda *_: Announced())
+    departure = Termination(resolve())
+    departure.watch_notices(lambda: None, lambda: 0.0)
+    departure.check(10.0)
+    with monkeypatch.context() as full:
+        full.setattr(Announced, "start", fail)
+        for now in (11.0, 11.0 + NOTICE_RETRY_S):
+            assert departure.check(now) is None
+            assert departure.wake_at == now + NOTICE_RETRY_S
+    assert departure.take_notices(32.0) == []
+    departure.check(11.0 + 2 * NOTICE_RETRY_S)
+    assert departure.wake_at == float("inf")
+    assert capfd.readouterr().err == (
+        "meshrun: no notices are read: RuntimeError: can't start new thread; it is tried again every 10 s\n"
+        "meshrun: notices are read from here on\n"
+    )
 
 
 @pytest.mark.parametrize(("words", "said"), [((), ""), (("--notices=leave",), "no notices are read: no cloud")])

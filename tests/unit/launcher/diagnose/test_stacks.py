@@ -7,6 +7,7 @@ import json
 import pytest
 
 from launcher.diagnose.evidence import Frame
+from launcher.diagnose.stack_groups import render_frames
 from launcher.diagnose.stacks import FRAMES_MAX, explain_failure, keep_agreeing, read_main_stack, read_traceback
 
 TRACEBACK = b"""Current thread 0x00007f57196246c0 (most recent call first):
@@ -71,3 +72,10 @@ def test_what_the_launcher_calls_a_script_in_is_left_out() -> None:
     frames = [{"name": "step", "filename": file, "line": 7} for file in files]
     stack = read_main_stack(json.dumps([{"os_thread_id": 5, "frames": frames}]).encode(), 5)
     assert [frame.file for frame in stack] == ["/home/me/train.py"]
+
+
+def test_a_line_feed_in_a_name_begins_no_line() -> None:
+    frames = [{"name": "f\x1b[1m", "filename": "/tmp/a\nrank 0: asleep\n.py", "line": 1}]
+    stack = read_main_stack(json.dumps([{"os_thread_id": 5, "frames": frames}]).encode(), 5)
+    (line,) = render_frames(stack)
+    assert line.split() == ["f\\x1b[1m", "/tmp/a\\nrank", "0:", "asleep\\n.py:1"]

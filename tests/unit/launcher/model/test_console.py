@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,8 @@ from contextlib import suppress
 import pytest
 
 from launcher.model import console
+from launcher.model.console import format_local_time, format_time
+from launcher.model.text import format_clock
 from tests.support.waiting import wait_until
 
 
@@ -203,6 +206,25 @@ def stderr(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(console.time, "time", lambda: 1_767_225_600.0004)
     return lambda: capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (0.25, "1970-01-01T00:00:00.250Z"),
+        (-0.25, "1969-12-31T23:59:59.750Z"),
+        (261_795_846_000.0, "10265-12-24T12:20:00.000Z"),
+        (1e18, "@1e+18"),
+        (-1e18, "@-1e+18"),
+        (float("inf"), "@inf"),
+        (float("nan"), "@nan"),
+    ],
+)
+def test_any_clock_can_be_told(at: float, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+    assert format_time(at) == text
+    assert format_local_time(at) == text.partition(".")[0]
+    assert format_clock(at, -1e5) == ("?" if text[0] == "@" else text[: text.index(".")].replace("T", " "))
 
 
 @pytest.mark.parametrize(("mode", "is_stamped"), [("auto", True), ("on", True), ("off", False)])

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.diagnosis.progress import read_progress_file
+from launcher.model.concurrency import NO_THREAD
+from tests.support.threads import no_threads
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,10 @@ def test_a_file_that_is_missing_or_never_answers_is_said(tmp_path: Path, capfd: 
     assert read_progress_file(str(tmp_path / "fifo")) == -1
     assert "cannot be read: no answer within 1 s" in capfd.readouterr().err
     os.close(os.open(tmp_path / "fifo", os.O_RDWR))  # lets the reader go
+
+
+def test_without_a_thread_no_step_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "step").write_text("7")
+    with no_threads():
+        assert read_progress_file(str(tmp_path / "step")) == -1
+    assert f"cannot be read: {NO_THREAD}" in capfd.readouterr().err

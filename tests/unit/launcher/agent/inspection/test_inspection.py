@@ -18,6 +18,7 @@ from launcher.agent.inspection.inspection import (
 )
 from launcher.agent.inspection.messages import Inspect, Reply, decode_inspection, encode_inspection
 from launcher.agent.inspection.reporter import Reporter
+from launcher.model.concurrency import NO_THREAD
 from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import (
     EventPage,
@@ -34,6 +35,8 @@ from launcher.observe.timeline import RoundSummary
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
 from rendezvous.peers.messages import NOTE_MAX
+from tests.support.threads import no_threads
+from tests.support.waiting import wait_until
 
 
 def make_report(name: str, **fields: object) -> NodeReport:
@@ -207,6 +210,21 @@ def test_a_bug_in_a_reply_costs_an_answer_and_no_thread() -> None:
         assert woken.acquire(timeout=30)
     reporter.advance()
     assert seen == ["ZeroDivisionError: division by zero", "fine"]
+
+
+def test_without_a_thread_the_state_is_read_at_once_and_logs_later() -> None:
+    reporter = Reporter(lambda: None)
+    seen: list[object] = []
+    with no_threads() as wanted:
+        for kind in ("state", "logs"):
+            reporter.submit(kind, lambda: "fine", lambda result, problem: seen.append(result or problem))
+        reporter.advance()
+    assert wanted == ["report state", "report logs"]
+    assert seen == ["fine", f"its logs cannot be read: {NO_THREAD}"]
+    for kind in ("state", "logs"):
+        reporter.submit(kind, lambda: threading.current_thread().name, lambda result, problem: seen.append(result))
+    wait_until(lambda: reporter.advance() or len(seen) == 4)
+    assert sorted(map(str, seen[2:])) == ["report logs", "report state"]
 
 
 def test_an_inspection_survives_its_encoding() -> None:

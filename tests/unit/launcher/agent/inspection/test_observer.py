@@ -9,9 +9,11 @@ import pytest
 from launcher.agent.inspection import observer as observer_module
 from launcher.agent.inspection.bridge import PENDING_MAX, Bridge
 from launcher.agent.inspection.inspection import Inspection
-from launcher.agent.inspection.observer import DELAY_S, KEPT_MAX, History, Observer
+from launcher.agent.inspection.observer import DELAY_S, KEPT_MAX, START_PAUSE_S, History, Observer
+from launcher.model.concurrency import LateThread
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import Question, QuestionSource
+from tests.support.threads import no_threads
 
 
 class FakeJournal:
@@ -66,6 +68,7 @@ class BrokenJournal(FakeJournal):
 class BrokenSink:
     def __init__(self) -> None:
         self.is_closed = False
+        self.thread = LateThread(lambda: None, "sink")
 
     def write(self, event: object) -> None: ...
 
@@ -130,6 +133,42 @@ def test_a_note_that_fails_before_the_first_message_costs_no_journal(
     history.take("one")
     observer.advance(5.0 + DELAY_S)
     assert [journal.taken for journal in made] == [["one"]]
+
+
+def test_a_missing_thread_is_tried_again_every_second_until_it_runs() -> None:
+    history, _ = make_history(is_wanted=False)
+    sink = BrokenSink()
+    observer = Observer(history, {}, refuse_import, lambda: None, "r", [sink])
+    with no_threads():
+        sink.thread.start()
+        assert observer.wake_at <= 7.0
+        observer.advance(7.0)
+        assert observer.wake_at == 7.0 + START_PAUSE_S
+    observer.advance(7.5)
+    assert not sink.thread.has_started
+    observer.advance(8.0)
+    assert sink.thread.has_started
+    assert observer.wake_at == float("inf")
+
+
+def test_a_journal_that_finds_no_descriptor_is_made_later_with_all() -> None:
+    made: list[FakeJournal] = []
+    lacks = True
+
+    def make() -> FakeJournal:
+        if lacks:
+            raise OSError(24, "Too many open files")
+        made.append(FakeJournal())
+        return made[-1]
+
+    history = History(make, lambda: 5.0, is_wanted=False)  # type: ignore[arg-type, return-value]
+    history.take("one")
+    history.advance()
+    history.take("two")
+    assert history.wake_at == 5.0 + DELAY_S
+    lacks = False
+    history.advance()
+    assert made[0].taken == ["one", "two"]
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])

@@ -12,6 +12,7 @@ from launcher.hardware.accelerators import device_memory
 from launcher.hardware.accelerators.device_memory import OLD_S, UNKNOWN, DeviceMemory, make_device_memory
 from launcher.model.node import Device, Slot
 from tests.support.hardware.devices import UUIDS, FakeNvml
+from tests.support.threads import no_threads
 
 IDS = {"nvidia0": UUIDS[0], "nvidia1": UUIDS[1]}
 
@@ -81,3 +82,12 @@ def test_only_nvidia_devices_are_asked_about() -> None:
     assert make_device_memory([make_slot("amd", 0)]) is None
     assert make_device_memory([]) is None
     assert make_device_memory([make_slot("nvidia", 1)]) is not None
+
+
+def test_without_a_thread_nothing_is_known_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "FRESH_S", 0.0)
+    monkeypatch.setattr(device_memory, "PATIENCE_S", 20)
+    memory = DeviceMemory(IDS, FakeNvml())
+    with no_threads():
+        assert memory.read(["nvidia0"]) == UNKNOWN
+    assert memory.read(["nvidia0"]) == (10, 100)

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import RemarkMade, RunEvent
 from launcher.observe.sinks import event_file
 from launcher.observe.sinks.event_file import EventFile, make_round_writer
 from launcher.observe.timeline import RoundSummary, WorkerRecord
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 
@@ -89,18 +92,13 @@ def test_storage_of_events_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch
         f"{label}: 3,000 events lost: its storage does not answer",
     ]
     gate.set()
-    assert file._thread is not None
-    file._thread.join()
+    assert file.thread.finish(60)
 
 
-def test_without_a_thread_to_be_had_lines_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
+def test_without_a_thread_to_be_had_lines_wait(tmp_path: Path) -> None:
     said: list[str] = []
     file = EventFile(str(tmp_path / "events"), "--events", said.append)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+    with no_threads():
         file.write(remark("one"))
     file.write(remark("two"))
     file.close()
@@ -225,3 +223,23 @@ def test_storage_that_hangs_holds_no_agent(tmp_path: Path, monkeypatch: pytest.M
     write(summary, [])
     assert said == [f"{tmp_path}/round_1.json is not written: its storage does not answer"]
     os.close(os.open(tmp_path / "round_1.json.part", os.O_RDONLY))
+
+
+def test_lines_that_find_no_thread_until_the_end_are_counted(tmp_path: Path) -> None:
+    said: list[str] = []
+    file = EventFile(str(tmp_path / "events"), "--events", said.append)
+    with no_threads():
+        file.write(remark("one"))
+        file.close()
+    assert said == [f"--events {tmp_path}/events: 1 event lost: {NO_THREAD}"]
+
+
+def test_a_round_that_finds_no_thread_has_no_file_and_the_next_one_has(tmp_path: Path) -> None:
+    said: list[str] = []
+    summary = RoundSummary(round=1, began_at=2.0, world_size=1, node_count=1, ranks=(0,), restart_count=0, waited_s=0.0)
+    write = make_round_writer(str(tmp_path), said.append)
+    with no_threads():
+        write(summary, ())
+    write(replace(summary, round=2), ())
+    assert [path.name for path in tmp_path.iterdir()] == ["round_2.json"]
+    assert said == [f"{tmp_path}/round_1.json is not written: {NO_THREAD}"]
