@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from rendezvous import events
@@ -30,6 +31,8 @@ Planner = Callable[[MakePlan], PlanReady | PlanRefused]
 POOL_THREADS = 4
 """Threads for requests. The machine has one request per purpose in progress, and seldom more than three: a slow one
 then delays none of the others."""
+PLAN_PAUSE_S = 0.5
+"""Until a plan is tried again that could not be made for lack of descriptors."""
 
 
 class Driver:
@@ -68,12 +71,15 @@ class Driver:
         self._outcomes: deque[tuple[str, StoreError | None, float]] = deque()  # of requests, with their duration
         self.store_latency_s = -1.0
         """Of the last request that a store in the network has answered; -1 before any."""
+        self._put_off: tuple[float, MakePlan] | None = None  # when to try a plan again, and which
+        self._lacks = False  # what it takes to plan
+        self._reasons: deque[str] = deque()  # why it waits, for the agent to log
         self._failure: Exception | None = None  # a bug that showed in another thread, for the caller's to raise
 
     @property
     def wake_at(self) -> float:
         """When `run` must be called at the latest, on `clock`."""
-        return self._machine.wake_at
+        return self._machine.wake_at if self._put_off is None else min(self._machine.wake_at, self._put_off[0])
 
     @property
     def machine(self) -> MemberMachine:
@@ -97,9 +103,13 @@ class Driver:
             if self._local_store is not None:
                 self._local_store.expire()
                 self._local_store.deliver()
+            if self._put_off is not None and self._clock() >= self._put_off[0]:
+                (_, order), self._put_off = self._put_off, None
+                self._plan(order)
             inbox = self._take_inbox()
             now = self._clock()  # after the events: none is handled with a time before a freeze that it followed
             for_agent += self._report_store_health(now)
+            for_agent += [events.Log(self._reasons.popleft()) for _ in range(len(self._reasons))]
             if not inbox:
                 if now < self._machine.wake_at:
                     return for_agent
@@ -125,8 +135,9 @@ class Driver:
         for pool in (self._request_pool, self._renewal_pool):
             pool.join(remaining_s)
             remaining_s = max(0.0, deadline - self._clock())
-        self._closing_pool.submit(lambda: _cancel(subscriptions))
-        self._closing_pool.submit(self._store.close)
+        with suppress(RuntimeError):  # no thread is to be had: the end of the process closes them, too
+            self._closing_pool.submit(lambda: _cancel(subscriptions))
+            self._closing_pool.submit(self._store.close)
         self._closing_pool.join(max(remaining_s, limit_s / 2))
 
     def _report_store_health(self, now: float) -> list[Action]:
@@ -196,10 +207,21 @@ class Driver:
                 self._wake()
 
     def _plan(self, request: MakePlan) -> None:
+        def plan() -> None:
+            try:
+                self.submit(self._planner(request))
+            except OSError as error:  # no descriptor is left to import it with
+                if not self._lacks:
+                    self._reasons.append(f"the next round cannot be planned yet: {error.strerror}")
+                self._lacks, self._put_off = True, (self._clock() + PLAN_PAUSE_S, request)
+                self._wake()
+            else:
+                self._lacks = False
+
         if self._local_store is not None:
-            self._inbox.append((self._planner(request), None))
+            plan()
         else:  # a large plan may take longer than a lease
-            self._run_in_pool(self._request_pool, lambda: self.submit(self._planner(request)))
+            self._run_in_pool(self._request_pool, plan)
 
     def _request(self, store_request: StoreRequest) -> None:
         if self._local_store is not None:

@@ -22,7 +22,10 @@ class WorkerPool:
         self._count_lock = threading.Lock()
 
     def submit(self, work: Work) -> None:
-        """Have the work done as soon as a thread is free; a thread is started if none is and `count` allows."""
+        """Have the work done as soon as a thread is free; a thread is started if none is and `count` allows.
+
+        Raises RuntimeError if no thread is to be had and there is none.
+        """
         with self._count_lock:
             self._busy_count += 1
             is_short = self._busy_count > len(self._threads)

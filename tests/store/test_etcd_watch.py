@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous.errors import Compacted, StoreError
+from rendezvous.errors import Compacted, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.etcd import watch as watching
@@ -25,6 +25,7 @@ from tests.store.under_test import Recorder, watch
 from tests.support.network.proxy import Proxy
 from tests.support.stores.certificates import signing_keys
 from tests.support.stores.etcd import VERSIONS, EtcdServer, Port, Version, binary
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
@@ -189,20 +190,52 @@ def a_watch() -> EtcdWatch:
     return EtcdWatch("the key 'a'", wire.WatchCreateRequest(b"a", b"", 1), ignore, ignore, ignore)
 
 
-def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(
-    server: EtcdServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watch_that_gets_no_thread_does_not_hinder_the_next(server: EtcdServer) -> None:
     store = EtcdStore([server.endpoint])
     first = store.put("a", b"1")
+    with no_threads(), pytest.raises(Unreachable, match="no thread can be started"):
+        watch(store, "a", first)
+    watch(store, "a", first).wait_for_revision(first)
+    store.close()
+
+
+def test_a_stream_that_gets_no_thread_is_opened_again(server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "RETRY_PAUSES_S", (0.01,))
+    store = EtcdStore([server.endpoint])
+    first = store.put("a", b"1")
+    begin, refused = threading.Thread.start, threading.Event()
 
     def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        if thread.name != "store watches" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        begin(thread)
 
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", start)
-        with pytest.raises(RuntimeError, match="start new thread"):
-            watch(store, "a", first)
-    watch(store, "a", first).wait_for_revision(first)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    watched = watch(store, "a", first)
+    watched.wait_for_revision(first)
+    assert refused.is_set()
+    assert watched.losses == []
+    store.close()
+
+
+def test_a_write_that_gets_no_thread_fails_and_hinders_no_later_one(server: EtcdServer) -> None:
+    store = EtcdStore([server.endpoint])
+    for _ in range(2):
+        with no_threads(), pytest.raises(Unreachable, match="cannot be asked: no thread can be started"):
+            store.put("a", b"1")
+        assert store.put("a", b"2") > 0
+    watch(store, "a", 1).watch.cancel()
+    store.close()
+
+
+def test_beside_a_watch_a_write_needs_no_thread(server: EtcdServer) -> None:
+    store = EtcdStore([server.endpoint])
+    watched = watch(store, "a", store.put("a", b"1"))
+    watched.wait_for_revision(1)
+    with no_threads() as wanted:
+        store.put("a", b"2")
+    assert wanted == []
     store.close()
 
 

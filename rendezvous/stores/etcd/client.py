@@ -99,6 +99,9 @@ class Stream(Protocol):
     def cancel(self) -> object:
         """End it, from any thread."""
 
+    def is_active(self) -> bool:
+        """Whether it has not ended."""
+
 
 class _NumberedChannel(Struct):
     """A channel to the addresses that a name had, and the callables made of it."""
@@ -118,6 +121,7 @@ class Endpoint:
         self._make_channel = make_channel
         self._is_numeric = is_numeric(split_address(address)[0])
         self._patient: set[grpc.Future[bytes]] = set()
+        self._stream: Stream | None = None  # the last one
         self._sent = threading.local()
         self._lock = threading.Lock()
         self._link: _NumberedChannel | None = None
@@ -207,7 +211,9 @@ class Endpoint:
     def begin(
         self, method: Method[Request, Response], request: Request, limit_s: float, token: str = ""
     ) -> grpc.Future[bytes]:
-        """Send a request without waiting; `finish` takes the response."""
+        """Send a request without waiting; `finish` takes the response. Raises CallFailed."""
+        if self._stream is None or not self._stream.is_active():
+            self._require_thread()
         with self.translate_errors(limit_s):
             return self._get_call(method).future(encode(request), timeout=limit_s, metadata=_make_metadata(token))
 
@@ -225,11 +231,27 @@ class Endpoint:
         return self.decode(method.response, data)
 
     def open_stream(self, method: Method[Request, Response], requests: Iterator[bytes], token: str) -> Stream:
-        """Open a stream. `decode` reads its responses; `translate_errors` reads the error that ends the iteration."""
+        """Open a stream. `decode` reads its responses; `translate_errors` reads the error that ends the iteration.
+
+        Raises CallFailed.
+        """
+        self._require_thread()
         with self.translate_errors(0.0):
             begin: grpc.StreamStreamMultiCallable[Any, Any] = self._get_link().channel.stream_stream(method.path)
             stream: Stream = begin(requests, metadata=_make_metadata(token))
+        self._stream = stream
         return stream
+
+    def _require_thread(self) -> None:
+        """Raise CallFailed where no thread is to be had, as gRPC needs one to take what comes for such a call.
+
+        If it finds none it counts the call as served nevertheless, and all later ones of the channel wait for ever.
+        """
+        try:
+            threading.Thread(target=time.monotonic, daemon=True).start()
+        except RuntimeError:
+            sentence = "cannot be asked: no thread can be started"
+            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, sentence, hint="see ulimit -u")) from None
 
     def decode(self, kind: type[Response], data: bytes) -> Response:
         """Decode a response. Raises CallFailed."""

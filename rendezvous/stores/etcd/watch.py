@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import structs
 
-from rendezvous.errors import Compacted, StoreError
+from rendezvous.errors import Compacted, StoreError, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.callbacks import CallbackWatch, print_traceback
 from rendezvous.stores.contract import Batch, KeyEvent, KeyValue
@@ -101,14 +101,20 @@ class WatchLoop:
         self._is_closed = threading.Event()
 
     def add(self, watch: EtcdWatch) -> None:
-        """Create a watch; one that is added after `close` is stopped."""
+        """Create a watch; one that is added after `close` is stopped.
+
+        Raises Unreachable where no thread is to be had.
+        """
         with self._lock:
             if self._is_closed.is_set():
                 watch.has_ended = True
                 return
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="store watches", daemon=True)
-                thread.start()  # raises where the machine has no more; the next watch may find one
+                try:
+                    thread.start()
+                except RuntimeError:  # Python's exception for EAGAIN; the next watch may find one
+                    raise Unreachable("no thread can be started to read from the store", "see ulimit -u") from None
                 self._thread = thread
             self._watches[watch] = None
             if self._stream is not None:

@@ -48,6 +48,7 @@ from rendezvous.peers.connections import PeerConnections
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 SLOW, QUICK = Txn((), (Get("slow"),)), Txn((), (Get("quick"),))
@@ -321,6 +322,34 @@ def test_the_planner_s_answer_reaches_the_protocol() -> None:
     with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
         bench.begin()
         assert bench.heard(PlanReady(5, {}, 0, "host:1"))
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_plan_that_lacks_a_descriptor_is_tried_again(is_local: bool) -> None:
+    lacks = [True, True, False]
+
+    def plan(order: MakePlan) -> PlanReady:
+        if lacks.pop(0):
+            raise OSError(24, "Too many open files")
+        return PlanReady(order.id, {}, 0, "host:1")
+
+    with driven(MakePlan(5, 1, (), {}), is_local=is_local) as bench:
+        bench.driver._planner = plan
+        said = [action for action in bench.begin() if isinstance(action, Log)]
+        for left in (1, 0):
+            wait_until(lambda left=left: len(lacks) == left + 1 and bench.driver.wake_at < math.inf)  # type: ignore[misc]
+            bench.now = bench.driver.wake_at
+            said += [action for action in bench.driver.run() if isinstance(action, Log)]
+        wait_until(lambda: bench.heard(PlanReady(5, {}, 0, "host:1")))
+        assert said == [Log("the next round cannot be planned yet: Too many open files")]
+        assert bench.driver.wake_at == math.inf
+
+
+def test_an_end_without_a_thread_is_an_end() -> None:
+    with driven(Log("x")) as bench:
+        bench.begin()
+        with no_threads():
+            bench.driver.close(20.0)
 
 
 @pytest.mark.parametrize(("now", "is_due"), [(9.9, False), (10.0, True), (99.0, True)])
