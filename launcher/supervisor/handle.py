@@ -16,6 +16,7 @@ import select
 import time
 from _socket import socketpair
 from collections.abc import Sequence
+from contextlib import suppress
 
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError, find_shortage_hint
@@ -206,7 +207,8 @@ class Supervisor:
                 self.reports_due_at = math.inf
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= self.reports_due_at:
             self.reports_due_at = time.clock_gettime(time.CLOCK_BOOTTIME) + REPORT_DELAY_S
-            kernel.kill_descendants(self._pid or self.keeper_pid)
+            with suppress(OSError):  # no descriptor to list them: the kernel's timer kills the supervisor's workers
+                kernel.kill_descendants(self._pid or self.keeper_pid)
         return reports
 
     def reap(self) -> None:
@@ -227,7 +229,10 @@ class Supervisor:
         start = time.monotonic()
         while True:
             accept_stuck = time.monotonic() - start > min(STUCK_LIMIT_S, limit_s / 2)
-            left = kernel.kill_children((), accept_stuck)
+            try:
+                left = kernel.kill_children((), accept_stuck)
+            except OSError:  # no descriptor to list them with, for the moment
+                left = [self.keeper_pid]
             self.reap()
             if not left or time.monotonic() - start > limit_s:
                 return tuple(left)
@@ -237,6 +242,12 @@ class Supervisor:
         """Describe what delays a sweep: processes that the supervisor cannot kill, or itself if it does not run."""
         children = set() if kernel.is_stopped(self.pid) else {*kernel.list_children(self.pid)} - self._spared_pids
         return ", ".join(map(kernel.describe_process, sorted(children) or [self.pid]))
+
+    def wake(self) -> None:
+        """Continue keeper and supervisor if both were stopped: what was ordered waits for them."""
+        for pid in (self.keeper_pid, self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def close(self, limit_s: float = SWEEP_LIMIT_S) -> None:
         """Let the supervisor sweep everything and exit, or kill it after `limit_s`. Closing twice does nothing more.

@@ -15,7 +15,10 @@ Any two of the three may be killed or stopped, in any order:
 - The keeper ends: the kernel sends the supervisor SIGCONT, which kills all workers and ends.
 - Keeper and supervisor end, or one ends while the other is stopped: the agent kills that, adopts and kills the rest.
 
-So none of the three kills another that may still do its work: two losses must not become three.
+So none of the three kills another that may still do its work: two losses must not become three. A supervisor that is
+only stopped is no loss yet. Where no watchdog ends it, nobody would see a worker's end or start the next one, so the
+keeper says so and continues it. It is told by the kernel, and sees whether the supervisor stands at that moment: a
+machine that sleeps or is busy cannot look like that, and Ctrl-Z reaches neither of the two.
 
 It runs no foreign code, imports nothing that the supervisor does not, and blocks every signal.
 """
@@ -30,6 +33,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
+from launcher.model.console import log
 from launcher.model.errors import find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
@@ -45,6 +49,10 @@ else:
 
 # Without its agent a supervisor ends within milliseconds, or when processes that hang in a driver no longer count.
 SUPERVISOR_LIMIT_S = STUCK_LIMIT_S + 1.0
+
+
+STOP_LIMIT_S = 5.0
+"""For who has stopped the supervisor to continue it; until a debugger does, it stands all the same."""
 
 
 # docs/internals/decisions/0045-keeper-between-agent-and-supervisor.md
@@ -140,14 +148,23 @@ def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
     """Run as the keeper, with every signal blocked; return how the supervisor ended."""
     wakes = (signal.SIGCHLD, signal.SIGCONT)
     exit_code: int | None = None
-    began_at = 0.0
+    began_at = stopped_at = 0.0
     while True:
         with suppress(ChildProcessError):
-            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
-                if reaped[0] == supervisor_pid:
+            while (reaped := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+                if reaped[0] == supervisor_pid and os.WIFSTOPPED(reaped[1]):
+                    stopped_at = time.monotonic()
+                elif reaped[0] == supervisor_pid:
                     exit_code = os.waitstatus_to_exitcode(reaped[1])
         if exit_code is None and os.getppid() == agent_pid:
-            signal.sigwait(wakes)
+            left_s = stopped_at + STOP_LIMIT_S - time.monotonic()
+            if not stopped_at:
+                signal.sigwait(wakes)
+            elif left_s > 0:
+                signal.sigtimedwait(wakes, left_s)
+            else:
+                stopped_at = 0.0
+                _continue(supervisor_pid)
             continue
         began_at = began_at or time.monotonic()
         lasted_s = time.monotonic() - began_at
@@ -157,6 +174,13 @@ def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
             code = 0 if exit_code is None else exit_code  # the supervisor itself may hang in the kernel
             return code if code >= 0 else 128 - code
         signal.sigtimedwait(wakes, SWEEP_INTERVAL_S)
+
+
+def _continue(supervisor_pid: int) -> None:
+    """Continue a supervisor that a signal has stopped, unless that has been done."""
+    if kernel.is_stopped(supervisor_pid):
+        log(f"the supervisor (pid {supervisor_pid}) was stopped for {STOP_LIMIT_S:g} s, and is continued (SIGCONT)")
+        os.kill(supervisor_pid, signal.SIGCONT)
 
 
 def set_title(name: str, agent_pid: int, arguments: tuple[int, int]) -> None:

@@ -330,3 +330,24 @@ def test_a_name_is_cut_where_the_agents_command_line_is_shorter() -> None:
 
 def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+
+
+QUICK = "import launcher.supervisor.keeper; launcher.supervisor.keeper.STOP_LIMIT_S = 0.2\n"
+
+
+def test_a_supervisor_that_stays_stopped_is_continued() -> None:
+    with Agent(setup=QUICK) as agent:
+        for round in (1, 2):
+            (worker,) = agent.start(round, ["sleep", "1000"])
+            freeze(agent.supervisor_pid)
+            os.kill(worker, signal.SIGKILL)
+            assert agent.wait_for("Exited", round)[4] == -signal.SIGKILL
+
+
+def test_a_supervisor_that_is_continued_in_time_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    with Agent(setup=QUICK.replace("0.2", "1000.0")) as agent:
+        freeze(agent.supervisor_pid)
+        agent.do("sweep", 1)
+        os.kill(agent.supervisor_pid, signal.SIGCONT)
+        agent.wait_for("RoundSwept", 1)
+    assert "was stopped" not in capfd.readouterr().err

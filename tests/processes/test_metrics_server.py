@@ -19,7 +19,8 @@ from launcher.observe.metrics import server as server_module
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.metrics.requirements import open_listener
 from launcher.observe.metrics.server import CONNECTIONS_MAX, HEAD_MAX, MetricsServer
-from tests.support.reports import FixedSource, make_report
+from tests.support.reports import FixedSource, begin, make_report
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 LIMIT_S = 20.0
@@ -32,10 +33,10 @@ def source() -> FixedSource:
 
 @pytest.fixture
 def server(source: FixedSource) -> Iterator[MetricsServer]:
-    server = MetricsServer(open_listener("127.0.0.1", 0), ReportCache(source))
+    server = begin(MetricsServer(open_listener("127.0.0.1", 0), ReportCache(source)))
     yield server
     server.close()
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("metrics ")])
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("metrics")])
 
 
 def exchange(port: int, request: bytes, *, ends: bool = False) -> bytes:
@@ -136,7 +137,7 @@ def test_a_reader_that_does_not_read_is_given_up(source: FixedSource, monkeypatc
     source.answer = make_report(200)  # more than the kernel buffers
     listener = open_listener("127.0.0.1", 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server = MetricsServer(listener, ReportCache(source))
+    server = begin(MetricsServer(listener, ReportCache(source)))
     with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(("127.0.0.1", server.port))
@@ -191,7 +192,7 @@ def test_a_port_that_is_taken_is_an_error_of_the_users(monkeypatch: pytest.Monke
 def test_a_port_is_free_again_after_a_server(source: FixedSource) -> None:
     listener = open_listener("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = MetricsServer(listener, ReportCache(source))
+    server = begin(MetricsServer(listener, ReportCache(source)))
     assert get(port, "/healthz")[0] == 200
     server.close()
     open_listener("127.0.0.1", port).close()
@@ -215,3 +216,16 @@ def test_a_report_is_read_anew_after_a_second(source: FixedSource, monkeypatch: 
     now += 1.0
     cache.read()
     assert source.asked == 2
+
+
+def test_a_clock_beyond_all_calendars_costs_no_answer(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1e12)  # the year 33658
+    assert get(server.port, "/healthz") == (200, "ok\n")
+    assert get(server.port, "/metrics")[0] == 200
+
+
+def test_without_threads_readers_are_answered_one_after_another(server: MetricsServer) -> None:
+    with no_threads():
+        for _ in range(2 * CONNECTIONS_MAX):
+            assert get(server.port, "/healthz") == (200, "ok\n")
+    assert get(server.port, "/healthz") == (200, "ok\n")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import NodesRequested
 from launcher.observe.sinks import node_requester
 from launcher.observe.sinks.node_demand import SETTLE_S
 from launcher.observe.sinks.node_requester import CHECK_S, NodeRequester
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 
@@ -132,7 +134,7 @@ def test_what_cannot_be_withdrawn_in_time_is_said(tmp_path: Path, monkeypatch: p
     run.has_ended = True
     run.requester.close()
     (problem,) = run.problems
-    assert problem.endswith(": it still runs after 0.2 s, and is not told the last figures")
+    assert problem.endswith(": it still runs after 0.2 s, and the last figures are not told")
     go.write_text("")
     wait_until(lambda: read(tmp_path) == ["2", "0"], 20, "the end of the command")
 
@@ -174,3 +176,22 @@ def test_a_machine_without_the_program_timeout_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="--request-nodes true: the program timeout is not on the path"):
         Run("true")
+
+
+def test_figures_that_find_no_thread_are_told_once_there_is_one(tmp_path: Path) -> None:
+    run = Run(f"cat >> {tmp_path}/told")
+    with no_threads():
+        run.pass_time(SETTLE_S + CHECK_S)
+        assert run.requester.thread.is_missing
+    run.requester.thread.start()
+    wait_until(lambda: len(read(tmp_path)) == 1, 20, "the request")
+    run.requester.close()
+    assert run.problems == []
+
+
+def test_figures_that_find_no_thread_at_all_are_said_to_be_lost() -> None:
+    run = Run("cat")
+    with no_threads():
+        run.pass_time(SETTLE_S + CHECK_S)
+        run.requester.close()
+    assert run.problems == [f"--request-nodes cat: {NO_THREAD}, and the last figures are not told"]

@@ -13,10 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from launcher.model.concurrency import NO_THREAD
 from launcher.model.errors import UsageError
 from launcher.observe.run_events import AgentEnded, RemarkMade, RoundStopping
 from launcher.observe.sinks import notifier
 from launcher.observe.sinks.notifier import Notifier
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 END = AgentEnded(at=1.0, run_id="r", node="n0", exit_code=0, verdict="success", reason="done")
@@ -175,3 +177,24 @@ def test_an_address_that_cannot_be_used_is_not_repeated(address: str) -> None:
     told.close()
     assert len(said) == 1
     assert "hunter2" not in said[0]
+
+
+def test_events_that_find_no_thread_are_told_once_there_is_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    told = make(f"cat >> {tmp_path}/told", said)
+    with no_threads():
+        told.write(STOP)
+        told.write(END)
+    told.thread.start()
+    wait_until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text().count("\n") == 2)
+    told.close()
+    assert said == []
+
+
+def test_events_that_find_no_thread_at_all_are_said_to_be_lost() -> None:
+    said: list[str] = []
+    told = make("cat", said)
+    with no_threads():
+        told.write(END)
+        told.close()
+    assert said == [f"--notify cat: the last events were not told: {NO_THREAD}"]

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +19,10 @@ import pytest
 
 from launcher.model.errors import UsageError
 from launcher.observe.page import peer_user, server
-from launcher.observe.page.server import PageServer
+from launcher.observe.page.server import REFUSED_MAX, REFUSED_PAUSE_S, PageServer
 from tests.support.jobs.attacks import Stranger
 from tests.support.page.fake_run import FakeRun
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 LOCAL = "127.0.0.1"
@@ -183,7 +185,7 @@ def test_every_answer_says_what_a_browser_may_do_with_it(page: PageServer) -> No
         assert headers["referrer-policy"] == "no-referrer"
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
-        assert headers["server"] == "meshrun"
+        assert "server" not in headers, "it would name the version of Python"
 
 
 def test_a_browser_gets_it_compressed(page: PageServer) -> None:
@@ -357,3 +359,29 @@ def test_a_closed_page_lets_its_port_go(source: FakeRun) -> None:
     again = PageServer(source, LOCAL, first.port)
     assert ask(again, "/api/run").status == 200
     again.close()
+
+
+def test_a_clock_beyond_all_calendars_costs_no_answer(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1e12)  # the year 33658
+    assert ask(page, "/").status == 200
+
+
+def test_after_some_refused_requests_the_next_one_waits_a_moment(
+    strict: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(server.time, "sleep", naps.append)
+    for _ in range(3 * REFUSED_MAX):
+        assert ask(strict, "/api/run").status == 401
+    assert naps == [REFUSED_PAUSE_S] * 2, "the next one waits, too"
+    for _ in range(3 * REFUSED_MAX):
+        assert ask(strict, "/?token=the-token").status == 303
+    assert naps == [REFUSED_PAUSE_S] * 3, "who has the token costs none"
+
+
+def test_without_a_thread_a_page_leaves_its_port(source: FakeRun) -> None:
+    with socket.create_server((LOCAL, 0)) as free:
+        port = free.getsockname()[1]
+    with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+        PageServer(source, LOCAL, port)
+    PageServer(source, LOCAL, port).close()

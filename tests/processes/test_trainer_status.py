@@ -13,11 +13,13 @@ import pytest
 
 from launcher.hardware.linux import figures, shared_page
 from launcher.hardware.linux.shared_page import SharedPage
+from launcher.model.concurrency import NO_THREAD
 from launcher.observe.run_events import AgentEnded, RoundEnded, RoundStarted, RunEvent, WorkerStarted
 from launcher.observe.sinks import trainer_status
 from launcher.observe.sinks.trainer_status import TrainerReporter
 from tests.support.network.metadata_servers import Answering, Request, Serving, dripping, reply, serving, silence
 from tests.support.stores.certificates import Certificates
+from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/ns/trainjobs/train/status"
@@ -354,3 +356,22 @@ def test_without_a_page_the_runs_own_metrics_are_sent(tmp_path: Path, certificat
         reporter.close()
     assert set(metrics_of(statuses(server)[-1])) == {"round", "world_size", "restarts", "goodput"}
     assert "progressPercentage" not in statuses(server)[-1]
+
+
+def test_a_status_that_finds_no_thread_is_sent_once_there_is_one(pod: Pod, page: SharedPage) -> None:
+    with pod.serving(accept) as server:
+        reporter = pod.make(server.address)
+        with no_threads():
+            tell(reporter, start())
+        reporter.thread.start()
+        wait_until(lambda: server.requests, FAR, "a status")
+        reporter.close()
+    assert pod.said == []
+
+
+def test_a_last_status_that_finds_no_thread_is_said_to_be_lost(pod: Pod) -> None:
+    reporter = pod.make(("127.0.0.1", 1))
+    with no_threads():
+        tell(reporter, [*start(), *finish()])
+        reporter.close()
+    assert pod.said == [f"--progress kubeflow: the last state was not sent: {NO_THREAD}"]
