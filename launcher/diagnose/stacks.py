@@ -55,7 +55,7 @@ def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
     main = main or next((one for one in threads if one.thread_name == "MainThread"), None)
     if main is None:
         raise ValueError("py-spy has not found the main thread")
-    return _cut([Frame(function=one.name, file=one.filename, line=one.line) for one in main.frames])
+    return _cut([_make_frame(one.name, one.filename, one.line) for one in main.frames])
 
 
 def keep_agreeing(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -75,12 +75,19 @@ def read_traceback(text: bytes) -> tuple[Frame, ...]:
     """
     _, found, main = text.decode(errors="replace").rpartition("hread 0x")
     matches = [_FAULTHANDLER_FRAME.fullmatch(line) for line in main.splitlines()[1:]]
-    frames = [
-        Frame(function=match[3], file=match[1], line=int(match[2].replace("?", "") or 0)) for match in matches if match
-    ]
+    frames = [_make_frame(match[3], match[1], int(match[2].replace("?", "") or 0)) for match in matches if match]
     if not found or not frames:
         raise ValueError("the worker's own traceback cannot be read")
     return _cut(frames)
+
+
+def _make_frame(function: str, file: str, line: int) -> Frame:
+    """Make a frame whose names can be shown: a file may be called anything, and a line feed would begin a line."""
+    return Frame(function=_escape(function), file=_escape(file), line=line)
+
+
+def _escape(name: str) -> str:
+    return name if name.isprintable() else repr(name)[1:-1]
 
 
 def _cut(frames: list[Frame]) -> tuple[Frame, ...]:

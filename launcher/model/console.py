@@ -15,6 +15,7 @@ each has the same stamp. On a terminal, what matters has a colour; nothing is sa
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import select
 import stat
@@ -76,8 +77,9 @@ def _flush(limit_s: float) -> None:
             if not _buffer[0]:
                 del _buffer[0]
             left_s = until - time.monotonic()
-    except OSError:  # stderr was closed
-        _buffer.clear()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):  # stderr was closed
+            _buffer.clear()
     _is_unread = bool(_buffer)
 
 
@@ -145,10 +147,24 @@ def write_stdout(text: str) -> None:
 
 
 def format_time(at: float) -> str:
-    """Format seconds since 1970 by RFC 3339, in UTC, with milliseconds: "2026-01-31T08:05:00.250Z"."""
-    milliseconds = round(at * 1000)
-    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
+    """Format seconds since 1970 by RFC 3339, in UTC, with milliseconds: "2026-01-31T08:05:00.250Z".
+
+    "@1e+18" where no calendar goes so far: a clock may show anything, and each line of a log has its time.
+    """
+    try:
+        milliseconds = round(at * 1000)
+        clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
+    except (OverflowError, ValueError, OSError):
+        return f"@{at:g}"
     return f"{clock}.{milliseconds % 1000:03d}Z"
+
+
+def format_local_time(at: float) -> str:
+    """Format seconds since 1970 in this machine's time zone: "2026-01-31T08:05:00", or "@1e+18" as `format_time`."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return f"@{at:g}"
 
 
 def _encode_lines(text: str) -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from datetime import datetime
+
+from launcher.model.console import format_local_time
 
 WIDTH = 80
 """Of a terminal, in letters."""
@@ -59,11 +60,10 @@ def format_clock(at: float, now: float) -> str:
 
     A time may be foreign input: one that no calendar has is a question mark.
     """
-    try:
-        text = datetime.fromtimestamp(at).isoformat(" ", "seconds")
-    except (OverflowError, ValueError, OSError):
+    day, _, clock = format_local_time(at).partition("T")
+    if not clock:
         return "?"
-    return text if abs(now - at) > 12 * 3600 else text.partition(" ")[2]
+    return f"{day} {clock}" if abs(now - at) > 12 * 3600 else clock
 
 
 def wrap_labelled(label: str, text: str, label_width: int, indent: int = 0) -> str:

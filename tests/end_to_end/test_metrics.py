@@ -18,7 +18,7 @@ from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Command, Job
 from tests.support.network.namespaces import free_port, loopback_hosts
 from tests.support.prometheus import FOLDER, PrometheusServer, list_queries, run_promtool
-from tests.support.reports import FixedSource, make_report
+from tests.support.reports import FixedSource, begin, make_report
 from tests.support.waiting import wait_until
 
 VARIABLES = {"$run": "exp-41", "$node": ".*", "$__rate_interval": "5m"}
@@ -35,7 +35,7 @@ def test_promtool_accepts_the_configuration_and_the_alerts() -> None:
 
 
 def test_every_panel_has_something_to_show_and_every_alert_is_evaluated(tmp_path: Path) -> None:
-    server = MetricsServer(open_listener("127.0.0.1", 0), ReportCache(FixedSource(make_report())))
+    server = begin(MetricsServer(open_listener("127.0.0.1", 0), ReportCache(FixedSource(make_report()))))
     with PrometheusServer(tmp_path / "prometheus", [f"127.0.0.1:{server.port}"], [FOLDER / "alerts.yml"]) as prometheus:
         assert prometheus.wait_for('meshrun_round{run="exp-41", node="n0"}') == 2
         prometheus.wait_for("rate(meshrun_worker_cpu_seconds_total[1m])")

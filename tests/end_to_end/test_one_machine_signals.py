@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs.single_node import Job, run
-from tests.support.processes.tree import REPOSITORY, children, is_alive, state
+from tests.support.processes.tree import REPOSITORY, children, freeze, is_alive, state
 from tests.support.waiting import wait_until
 
 TWO = ("--nproc-per-node", "2")
@@ -251,16 +251,27 @@ def test_a_stop_signal_after_the_last_worker_succeeded_changes_nothing(tmp_path:
     assert data.count(b"\n") == 15000
 
 
-def test_who_holds_up_the_end_is_named(tmp_path: Path) -> None:
+def test_who_holds_up_the_end_is_named_and_continued(tmp_path: Path) -> None:
     script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nmark('up')\ntime.sleep(1000)"
     with Job(tmp_path, "--shutdown-timeout", "0.1", script=script) as job:
         job.mark("up", 0, 1)
         supervisor = job.supervisor_pid
-        os.kill(supervisor, signal.SIGSTOP)
+        freeze(job.keeper_pid)
+        freeze(supervisor)
         job.send(signal.SIGTERM)
         job.says(f"not everything is gone 3 s after SIGKILL: waiting for pid {supervisor} (mr-supervisor, state T)")
-        os.kill(supervisor, signal.SIGCONT)
-        assert job.wait().exit_code == 143
+        assert job.wait(25.0).exit_code == 143  # not after 35 s, when the agent would give them up
+
+
+def test_a_stopped_supervisor_costs_some_seconds_and_no_job(tmp_path: Path) -> None:
+    with Job(tmp_path, script=WAITS) as job:
+        job.mark("up", 0, 1)
+        supervisor = job.supervisor_pid
+        freeze(supervisor)
+        (tmp_path / "go").touch()
+        ended = job.wait()
+    assert ended.exit_code == 0
+    assert f"the supervisor (pid {supervisor}) was stopped for 5 s, and is continued (SIGCONT)\n" in ended.stderr
 
 
 @pytest.mark.parametrize(("options", "exit_code"), [((), 0), (("--signals-to-handle", "SIGTERM,SIGHUP"), 129)])

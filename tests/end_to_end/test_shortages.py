@@ -1,71 +1,147 @@
-"""An agent that runs out of descriptors while its job runs: a restart waits for them, and a success remains one."""
+"""A machine that has no thread or no descriptor left for a while: that costs answers, and no job.
+
+Whatever asked, told or wrote in vain works again once there is one.
+"""
 
 from __future__ import annotations
 
 import os
-import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.support.jobs.shortage import ShortJob, lower_descriptors, restore_descriptors
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import free_port
+from tests.support.processes.tree import REPOSITORY
 from tests.support.waiting import wait_until
 
-SLEEP = 'mark("began"); wait_for("finish")'
-NETWORKED = ("--rdzv-backend=c10d", "--nnodes=1", "--rdzv-id=short")
+WAIT = "mark('up')\nprint('hello', flush=True)\nwait_for('go')\n"
+FAIL_ONCE = (
+    "mark('up')\nwait_for(f'up-{1 - RANK}-{ROUND}')\nsys.exit(3) if RANK == ROUND == 1 else wait_for('up-0-2')\n"
+)
 
 
-def count_files(job: Job) -> int:
-    return len(os.listdir(f"/proc/{job.pid}/fd"))
+def ask(command: str, *words: object) -> str:
+    """Run a command of meshctl; return what it prints."""
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    call = [sys.executable, "-m", "launcher.meshctl.main", command, *map(str, words)]
+    done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
 
 
-def limit(job: Job, count: int) -> tuple[int, int]:
-    """Let the agent open no file beyond this number of them; return its limits before.
-
-    With as many as it has now, there will be room for the read ends of the round's pipes, and not for write ends too.
-    """
-    return resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+def get(port: int, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        return bytes(answer.read())
 
 
-@contextmanager
-def started(directory: Path, *options: str, kind: str) -> Iterator[Job]:
-    at = (*NETWORKED, f"--rdzv-endpoint=localhost:{free_port('127.0.0.1')}") if kind == "networked" else ()
-    with Job(directory, "--nproc-per-node=2", *at, *options, script=SLEEP) as job:
-        job.marks("began", range(2))
-        yield job
+def answers(port: int, path: str) -> bool:
+    try:
+        return bool(get(port, path))
+    except OSError:
+        return False
 
 
-@pytest.mark.parametrize("kind", ["alone", "networked"])
-def test_a_round_whose_pipes_cannot_be_opened_waits_and_is_started(tmp_path: Path, kind: str) -> None:
-    with started(tmp_path, "--max-restarts=1", "--tee=3", "--duplicate-stdout-filters=found", kind=kind) as job:
-        held = count_files(job)
-        before = limit(job, held)
-        os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
-        job.says("cannot prepare 2 workers: Too many open files (see ulimit -n); it is tried again for 60 s")
-        limit(job, before[0])
-        job.marks("began", range(2), round=2)
-        wait_until(lambda: count_files(job) <= held + 1, 20, "no more files than before: tries in vain leave none")
-        (tmp_path / "finish").touch()
-        assert job.wait(60).exit_code == 0, job.stderr
-        assert job.stderr.count("cannot prepare") == 1
+def test_all_who_ask_without_a_thread_are_answered_and_what_waited_follows(tmp_path: Path) -> None:
+    metrics, page = free_port("127.0.0.1"), free_port("127.0.0.1")
+    options = [
+        "--nproc-per-node=2", "--log-dir=logs", "--redirects=3", "--events=events", "--notify=cat >>told",
+        f"--metrics-port={metrics}", "--metrics-file=./metrics.prom", f"--serve=127.0.0.1:{page}",
+    ]  # fmt: skip
+    with ShortJob(tmp_path, *options, script=WAIT) as job:
+        job.marks("up", range(2))
+        assert "no rank is unlike the others" in ask("why", job.pid)
+        assert ask("stacks", job.pid).startswith("ranks 0, 1: asleep")
+        assert "running" in ask("ps", job.pid)
+        assert "its logs cannot be read: no thread can be started at the moment" in ask("logs", job.pid)
+        assert "ranks 0-1 started" in ask("events", job.pid)
+        assert "round 1" in ask("status", job.pid)
+        wait_until(lambda: answers(metrics, "/healthz"), 60)
+        assert b"meshrun_round{" in get(metrics, "/metrics")
+        wait_until(lambda: "live page" in job.refused, 60)
+        assert {"diagnosis", "report state", "report logs", "metrics reader", "events", "notify"} <= {*job.refused}
+        assert not answers(page, "/api/run")
+        assert (tmp_path / "events").read_text() == ""
+        job.end_shortage()
+        wait_until(lambda: (tmp_path / "events").read_text().count("worker_started") == 2, 60)
+        wait_until(lambda: (tmp_path / "told").exists() and "round_started" in (tmp_path / "told").read_text(), 60)
+        wait_until(lambda: answers(page, "/api/run"), 60)
+        assert "hello" in ask("logs", job.pid)
+        assert "running" in ask("ps", job.pid)
+        assert get(metrics, "/healthz") == b"ok\n"
+        (tmp_path / "go").touch()
+        assert job.wait().exit_code == 0
+    assert "Traceback" not in job.stderr
 
 
-def test_a_job_that_waits_for_descriptors_can_be_stopped(tmp_path: Path) -> None:
-    with started(tmp_path, "--max-restarts=1", "--tee=3", "--shutdown-timeout=300", kind="alone") as job:
-        limit(job, count_files(job))
-        os.kill(int(job.mark("began", 0, 1)), signal.SIGKILL)
-        job.says("it is tried again for 60 s")
-        os.kill(job.pid, signal.SIGTERM)
-        assert job.wait(60).exit_code == 143, job.stderr
+def test_without_a_thread_sigquit_shows_what_the_workers_do(tmp_path: Path) -> None:
+    with ShortJob(tmp_path, "--nproc-per-node=2", script=WAIT) as job:
+        job.marks("up", range(2))
+        job.send(signal.SIGQUIT)
+        ended = job.wait()
+    assert ended.exit_code == 128 + signal.SIGQUIT
+    assert "no rank is unlike the others" in ended.stderr
+    assert "diagnosis" in job.refused
 
 
-@pytest.mark.parametrize("kind", ["alone", "networked"])
-def test_a_success_without_a_descriptor_to_spare_is_a_success(tmp_path: Path, kind: str) -> None:
-    with started(tmp_path, "--tee=3", kind=kind) as job:
-        limit(job, 3)
-        (tmp_path / "finish").touch()
-        assert job.wait(60).exit_code == 0, job.stderr
+@pytest.mark.parametrize("options", [(), ("--preload=json", "--standby=1"), ("--log-dir=logs", "--tee=3")], ids=str)
+def test_without_a_thread_a_failure_with_survivors_costs_one_restart(options: tuple[str, ...], tmp_path: Path) -> None:
+    with ShortJob(tmp_path, "--nproc-per-node=2", "--max-restarts=2", *options, script=FAIL_ONCE) as job:
+        ended = job.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert "1 of 2 restarts used" in ended.stderr
+
+
+def lack_descriptors(job: Job) -> int:
+    """Let the agent open no descriptor, once it has what the end of a round takes; return the limit that it had."""
+    events = job.directory / "events"
+    wait_until(lambda: events.exists() and events.read_text().count("worker_started") == 2, 60)
+    return lower_descriptors(job.pid)
+
+
+@pytest.mark.parametrize("options", [(), ("--preload=json",)], ids=str)
+def test_without_a_descriptor_a_restart_waits_for_one(options: tuple[str, ...], tmp_path: Path) -> None:
+    script = "mark('up')\nwait_for('go')\nsys.exit(3) if RANK == ROUND == 1 else wait_for('up-0-2')\n"
+    words = ("--nproc-per-node=2", "--max-restarts=2", "--events=events", *options)
+    with Job(tmp_path, *words, script=script) as job:
+        limit = lack_descriptors(job)
+        (tmp_path / "go").touch()
+        job.says("rank 1 exited with code 3; the agent had no descriptor left to see why")
+        job.says("the next round cannot be planned yet: Too many open files")
+        restore_descriptors(job.pid, limit)
+        ended = job.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert ended.stderr.count("cannot be planned yet") == 1
+    assert "1 of 2 restarts used" in ended.stderr
+
+
+def test_without_a_descriptor_the_last_failure_has_its_exit_code(tmp_path: Path) -> None:
+    script = "mark('up')\nwait_for('go')\nsys.exit(3)\n"
+    with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=script) as job:
+        lack_descriptors(job)
+        (tmp_path / "go").touch()
+        assert job.wait().exit_code == 3
+
+
+def test_without_a_descriptor_sigquit_ends_the_job_as_ever(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=WAIT) as job:
+        lack_descriptors(job)
+        job.send(signal.SIGQUIT)
+        ended = job.wait()
+    assert ended.exit_code == 128 + signal.SIGQUIT
+    assert "no agent has answered what its workers do" in ended.stderr
+
+
+def test_without_a_descriptor_a_question_waits_and_later_ones_are_answered(tmp_path: Path) -> None:
+    with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=WAIT) as job:
+        limit = lack_descriptors(job)
+        assert f"one that does not answer (pid {job.pid})" in ask("ps", job.pid)
+        restore_descriptors(job.pid, limit)
+        wait_until(lambda: "running" in ask("ps", job.pid), 60)
+        assert "no rank is unlike the others" in ask("why", job.pid)
+        (tmp_path / "go").touch()
+        assert job.wait().exit_code == 0

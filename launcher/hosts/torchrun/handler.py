@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import weakref
 from collections.abc import MutableMapping
 
@@ -40,7 +39,7 @@ from launcher.hosts.torchrun.round_store import RoundStore, meet
 from launcher.logs.error_file import read_error_file
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
-from launcher.model.console import begin_stamps, log
+from launcher.model.console import begin_stamps, format_local_time, log
 from launcher.model.errors import TemporaryError
 from launcher.placement.adapter.description import NodeAssignment
 from rendezvous import codec
@@ -264,7 +263,7 @@ def _find_root_cause(error: BaseException | None) -> tuple[int, str, int]:
         local_rank=found.local_rank,
         pid=found.pid,
         exit_code=found.exitcode,
-        time=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found.timestamp)),
+        time=format_local_time(found.timestamp),
         host=os.uname().nodename,
         message=read_error_file(found.error_file),
     )
