@@ -411,11 +411,13 @@ class Agent(Struct, kw_only=True, eq=False):
                 claim=claim,
                 is_leaving=self.termination.signum is not None,
             )
-        may_be_victim = origin != "own" and not self._is_explained and self._has_survivors(round, local_rank)
+        # One that was ended because of a hang has been explained. Those that lose it as a peer still wait for it here.
+        may_be_victim = origin == "another" or (origin == "unclear" and not self._is_explained)
+        may_be_victim &= self._has_survivors(round, local_rank)
         self._exit_codes[local_rank] = exit_code
         if self._inquiries is not None:
             self._inquiries.end_worker(local_rank, exit_code)
-        if may_be_victim and not round.failures:
+        if may_be_victim and not self._is_explained and not round.failures:
             self._get_inquiries().examination.ask("failure", read_clock())
         if exit_code == 0 and self._assignment is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
