@@ -49,6 +49,10 @@ class OutcomeUnknown(StoreError):
     """No reply came in time: the request may have been applied, or may yet be. Read again before deciding."""
 
 
+class StoreReplaced(StoreError):
+    """Another store answers than before: what was written to the one before may be missing there."""
+
+
 class LeaseNotFound(StoreError):
     """The lease has expired or was revoked; its keys are gone."""
 

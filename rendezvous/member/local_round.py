@@ -18,7 +18,7 @@ from rendezvous.events import (
     Txn,
 )
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
-from rendezvous.state.intents import SuspectRemoval
+from rendezvous.state.intents import LeaveStore, SuspectRemoval
 from rendezvous.state.state import MemberState, RoundState
 from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 
@@ -66,15 +66,19 @@ def advance(state: MemberState, now: float) -> None:
     """Start a sealed round, stop a stopped one."""
     round_state, cache = state.round, state.cache
     seal, stop = cache.read(Seal, state.job.round), cache.read(Stop, state.job.stop)
-    if round_state.alive_round is not None and _has_lost_seal(round_state, seal):
+    if seal is not None and seal.round < round_state.seen_round:  # members only replace a seal by a later one
+        state.ask(LeaveStore(f"it has round {seal.round}, and had round {round_state.seen_round}"))
+        return
+    if round_state.seen_round and _has_lost_seal(round_state, seal):
         round_state.loss_reason = (
-            f"round {round_state.alive_round} is not in the store any more: somebody has deleted its keys"
+            f"round {round_state.seen_round} is not in the store any more: somebody has deleted its keys"
         )
     if round_state.loss_reason:
         state.ask(SuspectRemoval(round_state.loss_reason))
         return
     if seal is None:
         return
+    round_state.seen_round = seal.round
     is_stopped = stop is not None and stop.round >= seal.round
     if round_state.alive_round is not None:
         if seal.round > round_state.alive_round:
@@ -95,8 +99,8 @@ def advance(state: MemberState, now: float) -> None:
 
 
 def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:
-    """Return whether the running round's seal is gone: members only replace seals, so its keys were deleted."""
-    if seal is None or seal.round < (round_state.alive_round or 0):
+    """Return whether the seal is gone, or another than the running round's: its keys were deleted, or written anew."""
+    if seal is None:
         return True
     return seal.round == round_state.alive_round and seal.plan_token != round_state.status.plan_token
 

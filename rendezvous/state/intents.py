@@ -3,7 +3,8 @@
 An intent keeps its place among the actions, so its effects come in the order in which they were asked for.
 
 What ends what: EndRound stops a round on all nodes and EndJob writes the verdict (decisions of a leader); QuitJob ends
-the agent at once, with its workers and whatever it leads; Finish ends its membership, and ExitNow its process.
+the agent at once, with its workers and whatever it leads, and so does LeaveStore, since the store is not to be trusted;
+Finish ends its membership, and ExitNow its process.
 """
 
 from __future__ import annotations
@@ -48,4 +49,10 @@ class ExitNow(Struct, frozen=True):
     """Exit as decided: this agent no longer has to stay for the others."""
 
 
-Intent = NoteRegistration | LoseMembership | SuspectRemoval | QuitJob | Finish | ExitNow
+class LeaveStore(Struct, frozen=True):
+    """The store has gone back, or is another one: kill the workers at once, and end. `regress`: what shows it."""
+
+    regress: str
+
+
+Intent = NoteRegistration | LoseMembership | SuspectRemoval | LeaveStore | QuitJob | Finish | ExitNow

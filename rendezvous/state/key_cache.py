@@ -3,6 +3,9 @@
 Replies, reads and watched events reach a member in any order. Each key is therefore kept with the revision that last
 changed it, and only something newer replaces it. A read of a prefix also removes the keys that it no longer contains,
 and older values that arrive after it are ignored. So a value that arrives late, twice or by two ways changes nothing.
+
+A store that was restored to an earlier state has a second history: its revisions mean other writes. A read that cannot
+belong to the first one, because it is as new as all that is known and has an older value, is noted in `regress`.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ class KeyCache:
         self._gone: dict[str, int] = {}
         self._read_at: dict[str, int] = {}  # the revision of the last read of each prefix
         self._seen_at: dict[str, float] = {}
+        self.regress = ""
+        """What shows that the store has gone back or is another one, as the end of a sentence."""
 
     def get(self, key: str) -> KeyValue | None:
         return self._items.get(key)
@@ -51,19 +56,26 @@ class KeyCache:
         for key in [key for key in self._list_keys_under(prefix) if key not in present]:
             self._remove(key, found.revision)
         for item in found.items:
-            self.put(item, now)
+            self.put(item, now, found.revision)
         self._read_at[prefix] = max(found.revision, self._read_at.get(prefix, 0))
 
-    def is_news(self, item: KeyValue) -> bool:
-        """Return whether this item is newer than all that is known of its key."""
-        read_at = max((at for prefix, at in self._read_at.items() if item.key.startswith(prefix)), default=0)
-        return item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0))
-
-    def put(self, item: KeyValue, now: float) -> None:
-        if self.is_news(item):
+    def put(self, item: KeyValue, now: float, read_at: int = 0) -> None:
+        """Apply a value of a key; `read_at`: the revision of the read that showed it, 0 if an event did."""
+        known, newest = self._items.get(item.key), self._find_newest(item.key)
+        if item.mod_revision > newest:
             self._items[item.key] = item
             self._folders.setdefault(_find_parent(item.key), set()).add(item.key)
             self._seen_at[item.key] = now
+        elif known.value != item.value if known and known.mod_revision == item.mod_revision else read_at >= newest:
+            self.regress = f"it has {item.key} as of revision {item.mod_revision}, and had it as of revision {newest}"
+
+    def _find_newest(self, key: str) -> int:
+        """Return the newest revision as of which this key is known, or known to be absent."""
+        read_at = self._read_at.get(key, 0)
+        for prefix, revision in self._read_at.items():
+            if prefix[-1] == "/" and revision > read_at and key.startswith(prefix):
+                read_at = revision
+        return max(read_at, self.get_revision(key), self._gone.get(key, 0))
 
     def _remove(self, key: str, revision: int) -> None:
         self._gone[key] = max(revision, self._gone.get(key, 0))

@@ -4,6 +4,9 @@ The purposes: "join", "lease", "assignment" and "status" of a round, "campaign" 
 KEY" for the copy of the store, "farewell" at the end. A request for a purpose that has one in progress is dropped: the
 part that made it compares again after every event and makes it again. A purpose whose request failed pauses for a
 moment, and longer after each further write without a reply, to relieve an overloaded store.
+
+A reply at a lower revision than was known when it was requested comes from a store that has lost writes; it is noted in
+`regress` and not handled, as is the answer of another store.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rendezvous.errors import StoreError, StoreReplaced
 from rendezvous.events import (
     Action,
     Log,
@@ -26,6 +30,7 @@ from rendezvous.events import (
     get_request_kind,
 )
 from rendezvous.settings import Settings
+from rendezvous.stores.contract import Renewal, TxnResult
 
 
 class _PendingRequest(Struct, frozen=True):
@@ -33,6 +38,8 @@ class _PendingRequest(Struct, frozen=True):
 
     purpose: str
     sent_at: float
+    revision: int
+    """The store's, as known when it was sent."""
     on_answer: Callable[[Any, float], None]
     on_unknown: Callable[[], None]
     kind: str
@@ -50,6 +57,10 @@ class RequestQueue:
         self._retry_at: dict[str, float] = {}
         self._unanswered: dict[str, int] = {}  # purpose -> how many writes in a row brought no answer
         self.next_id = 1
+        self.revision = 0
+        """The highest revision that the store has shown; it outlives memberships."""
+        self.regress = ""
+        """What shows that the store has gone back or is another one, as the end of a sentence."""
         self.wake_at = math.inf  # when to send Tick if nothing else happens before
         self._last_status = ""
 
@@ -80,7 +91,8 @@ class RequestQueue:
             self.wake_by(retry_at)
             return
         request_id = self.make_request_id()
-        self._pending[request_id] = _PendingRequest(purpose, now, on_answer, on_unknown, get_request_kind(request))
+        kind = get_request_kind(request)
+        self._pending[request_id] = _PendingRequest(purpose, now, self.revision, on_answer, on_unknown, kind)
         self.actions.append(StoreRequest(request_id, why, request))
 
     def is_busy(self, purpose: str) -> bool:
@@ -118,8 +130,14 @@ class RequestQueue:
                 self._retry_at.pop(pending.purpose, None)
                 self._unanswered.pop(pending.purpose, None)
                 self.sent_at = pending.sent_at
-                pending.on_answer(answer, now)
-            case StoreRejected():
+                revision = answer.revision if isinstance(answer, (TxnResult, Renewal)) else pending.revision
+                if revision >= pending.revision:
+                    self.note_revision(revision)
+                    pending.on_answer(answer, now)
+                else:
+                    self.regress = f"it is at revision {revision}, and was at revision {pending.revision}"
+            case StoreRejected(_, error):
+                self.note_error(error)
                 self.pause(pending.purpose, now)
             case StoreOutcomeUnknown():
                 if pending.kind == "write":
@@ -128,6 +146,15 @@ class RequestQueue:
                     self.pause(pending.purpose, now)
                 pending.on_unknown()
         return pending.purpose
+
+    def note_revision(self, revision: int) -> None:
+        """Note a revision that the store has shown: no later request is answered with a lower one."""
+        self.revision = max(self.revision, revision)
+
+    def note_error(self, error: StoreError) -> None:
+        """Note it if a request or a watch has failed because another store answers."""
+        if isinstance(error, StoreReplaced):
+            self.regress = str(error)
 
     def give_back(self, lease_id: int) -> None:
         """Revoke a lease, whatever the reply."""

@@ -137,7 +137,7 @@ class LeaseState:
 class RoundState:
     """The round on this node; written by `member.local_round`. `worker_port` is offered for the next round.
 
-    The processes of a round, and the last plan that gave this agent ranks, outlive a membership.
+    The processes of a round, the last plan that gave this agent ranks, and the highest round outlive a membership.
     """
 
     def __init__(self, worker_port: int) -> None:
@@ -146,6 +146,7 @@ class RoundState:
         self.alive_round: int | None = None  # whose processes may be alive on this node
         self.gone_by = math.inf  # when a round that is being stopped must be gone
         self.ranked_token = ""  # the last plan that gave this agent ranks, under any of its member ids
+        self.seen_round = 0  # the highest whose seal this agent has seen
         self.begin_membership()
 
     def begin_membership(self) -> None:

@@ -105,8 +105,10 @@ class WatchCache:
         if event.key not in self.watched:
             return
         if isinstance(event, WatchUpdate):
+            self._requests.note_revision(event.batch.revision)
             self.keys.apply(event.batch, now)
         else:
+            self._requests.note_error(event.error)
             self.lost_watches.add(event.key)
             self._requests.pause(_make_purpose(event.key), now)
 

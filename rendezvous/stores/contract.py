@@ -6,7 +6,11 @@ lease deletes all of its keys in one revision. A watch delivers every event from
 one revision in one batch.
 
 Every call blocks for a bounded time and raises `StoreError` when nothing was written, `OutcomeUnknown` when that cannot
-be known. Any implementation passes the conformance suite in tests/store.
+be known, `StoreReplaced` when another store answers than before. Any implementation passes the conformance suite in
+tests/store.
+
+Reads, transactions and renewals with their read are linearizable: the revision of a result is never below one that was
+known when the request was made. So a lower one shows that the store has lost writes, as one restored from a snapshot.
 """
 
 from __future__ import annotations

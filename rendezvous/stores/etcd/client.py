@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
-from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, Unreachable
+from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
-from rendezvous.stores.protobuf import WireError, decode, encode
+from rendezvous.stores.protobuf import Message, WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
 
 if TYPE_CHECKING:
@@ -394,7 +394,10 @@ class EtcdSession:
 
 # docs/internals/decisions/0011-own-etcd-client.md
 class EtcdClient:
-    """Makes requests; any number of threads may. `on_silent` is called with an endpoint that has stopped answering."""
+    """Makes requests; any number of threads may. `on_silent` is called with an endpoint that has stopped answering.
+
+    An endpoint that answers for another cluster than the first answer is as good as dead: what it says is not used.
+    """
 
     on_silent: Callable[[Endpoint], None]
 
@@ -404,6 +407,7 @@ class EtcdClient:
         self.limit_s = limit_s
         self._write_limit_s = write_limit_s
         self._full_since: float | None = None
+        self._cluster_id = 0
 
     def call(
         self,
@@ -456,12 +460,23 @@ class EtcdClient:
             token = self.session.get_token(endpoint, deadline - time.monotonic())
             try:
                 remaining_s = deadline - time.monotonic()
-                return endpoint.call(method, request, token, remaining_s, total_s=limit_s, is_patient=is_write)
+                response = endpoint.call(method, request, token, remaining_s, total_s=limit_s, is_patient=is_write)
+                self.check_cluster(response)
+                return response
             except CallFailed as failed:
                 if not self.is_token_at_fault(failed.refusal, log_ins):
                     raise
             log_ins += 1
             self.session.forget(token)
+
+    def check_cluster(self, response: Message) -> None:
+        """Raise CallFailed if this response comes from another cluster than the first. Proxies may omit the id: 0."""
+        cluster_id = response.header.cluster_id if isinstance(response, wire.HeaderResponse) else 0
+        self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id not in (0, self._cluster_id):
+            names = (f"{each % 2**64:x}" for each in (cluster_id, self._cluster_id))
+            phrase = "belongs to cluster {}, and before it was cluster {}".format(*names)
+            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, phrase, error=StoreReplaced))
 
     def is_token_at_fault(self, refusal: EtcdError, log_ins: int) -> bool:
         """Return whether a new token may help after `log_ins` log-ins; older servers deny an expired one all rights."""
@@ -481,11 +496,14 @@ class EtcdClient:
 
 
 def make_unavailable(failures: dict[str, EtcdError], effect: Effect) -> StoreError:
-    """Make the error for a request that failed at every endpoint."""
+    """Make the error for a request that failed at every endpoint, one of which may be of another cluster."""
     is_unknown = effect != "read" and any(refusal.kind is ErrorKind.UNKNOWN for refusal in failures.values())
     sentences = [f"{_describe(address)} {refusal.phrase}" for address, refusal in failures.items()]
     hints = [refusal.hint for refusal in failures.values() if refusal.hint]
-    return (OutcomeUnknown if is_unknown else Unreachable)("; ".join(sentences), hints[0] if hints else None)
+    error: type[StoreError] = OutcomeUnknown if is_unknown else Unreachable
+    if any(refusal.error is StoreReplaced for refusal in failures.values()):
+        error = StoreReplaced
+    return error("; ".join(sentences), hints[0] if hints else None)
 
 
 def resolve(address: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import structs
 
-from rendezvous.errors import Compacted, StoreError, Unreachable
+from rendezvous.errors import Compacted, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
 from rendezvous.stores.callbacks import CallbackWatch, print_traceback
 from rendezvous.stores.contract import Batch, KeyEvent, KeyValue
@@ -167,7 +167,9 @@ class WatchLoop:
                 if self._client.is_token_at_fault(failed.refusal, log_ins):
                     log_ins += 1
                     self._client.session.forget(token)
-                elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN):
+                elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN) or (
+                    failed.refusal.error is StoreReplaced and failures + 1 >= len(self._client.endpoints.all)
+                ):
                     self._lose_all(endpoint, failed.refusal)
                 else:
                     self._client.endpoints.switch_from(endpoint)
@@ -200,6 +202,7 @@ class WatchLoop:
         """Deliver the responses until the stream ends. Raises CallFailed."""
         try:
             for response in stream:
+                self._client.check_cluster(response)
                 with self._lock:
                     watch = stream.find_watch(response)
                 if watch is not None and not self._take(stream, watch, response):

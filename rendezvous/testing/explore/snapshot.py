@@ -57,7 +57,9 @@ _UNSEEN: dict[str, frozenset[str]] = {
     "RoundRecord": frozenset({"sealed_at", "stopped_at", "failed_at", "departed_at"}),
     "JobRecord": frozenset({"seen_until", "leases"}),
     "MemberState": frozenset({"setup", "settings", "rng"}),
-    "RequestQueue": frozenset({"_last_status", "settings", "rng", "actions"}),
+    # Revisions once seen matter only where the store goes back, which is not explored.
+    "RequestQueue": frozenset({"_last_status", "settings", "rng", "actions", "revision"}),
+    "_PendingRequest": frozenset({"revision"}),
     "WatchCache": frozenset({"secret"}),
     "Leadership": frozenset({"waiting"}),
     "MembershipState": frozenset({"join_problem"}),

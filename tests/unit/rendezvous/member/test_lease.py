@@ -75,6 +75,7 @@ def test_a_renewal_without_the_own_key_extends_nothing_and_stops_the_round(creat
 
 def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> None:
     bench = running()
+    bench.protocol.state.requests.revision = 0  # as when a renewal is requested while the agent joins
     actions = answer(bench, renewal(bench), Renewal(5.0, True, bench.protocol.state.membership.revision - 1, 0))
     assert none(actions, StopRound)
     assert only(actions, ExtendWatchdog).until == bench.now + 4.0
