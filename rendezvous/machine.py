@@ -165,10 +165,10 @@ class MemberMachine:
             self._lose_membership(now)  # before any event of the time in which this node was frozen is handled
         for event in events:
             self._handle(event, now)
-            self._apply_intents(now)
             regress = requests.regress or state.cache.keys.regress
             if regress and not membership.is_final:
-                self._leave_store(regress, now)
+                state.ask(LeaveStore(regress))
+            self._apply_intents(now)
         requests.wake_at = math.inf
         self._advance(now)
         if membership.has_ended:
@@ -376,7 +376,7 @@ class MemberMachine:
         state = self.state
         verdict = leave.find_verdict(state) if state.is_member else None
         reason = f"the store was restored to an earlier state, or replaced by another: {regress}"
-        local_round.stop_workers(state, "fence", reason, "isolation", now)
+        local_round.stop_workers(state, "fence", "the store was restored or replaced", "isolation", now)
         if verdict is not None:
             self._finish(Finish(verdict.exit_code, verdict.reason, verdict), now)
         else:

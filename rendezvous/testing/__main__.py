@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import sys
@@ -17,20 +18,22 @@ from rendezvous.testing import simulate
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seeds", default="0:1000", show_default=True, help="One seed, or FROM:TO (TO excluded).")
 @click.option("--processes", type=int, default=1, show_default=True, help="How many to share the seeds.")
+@click.option("--restore", is_flag=True, help="Restore the store to a snapshot during each seed.")
 @click.option("--first", is_flag=True, help="Stop at the first seed that breaks an invariant.")
 @click.option("--trace", is_flag=True, help="Print what happens.")
-def main(seeds: str, processes: int, first: bool, trace: bool) -> None:
+def main(seeds: str, processes: int, restore: bool, first: bool, trace: bool) -> None:
     """Simulate clusters under faults and check the invariants after every step."""
     begin, colon, end = seeds.partition(":")
     chosen = range(int(begin), int(end) if colon else int(begin) + 1)
     started, done, rounds = time.monotonic(), 0, 0
     broken: list[int] = []
     met: Counter[str] = Counter()
-    for seed, result in _run_seeds(chosen, processes, trace):
+    for seed, result in _run_seeds(chosen, processes, restore, trace):
         done += 1
         if isinstance(result, str):
             broken.append(seed)
-            print(f"seed {seed}: {result}\n  replay: {simulate.make_replay_command(seed)}", file=sys.stderr, flush=True)
+            replay = simulate.make_replay_command(seed, is_restored=restore)
+            print(f"seed {seed}: {result}\n  replay: {replay}", file=sys.stderr, flush=True)
         else:
             rounds += result.rounds
             met.update(result.counts)
@@ -42,13 +45,17 @@ def main(seeds: str, processes: int, first: bool, trace: bool) -> None:
     sys.exit(1 if broken else 0)
 
 
-def _run_seeds(seeds: range, processes: int, trace: bool) -> Iterator[tuple[int, simulate.SeedResult | str]]:
+def _run_seeds(
+    seeds: range, processes: int, restore: bool, trace: bool
+) -> Iterator[tuple[int, simulate.SeedResult | str]]:
     """Each seed with its result, or with a description of what was wrong."""
     if trace or processes == 1:
-        yield from (simulate.attempt(seed, print if trace else lambda line: None) for seed in seeds)
+        printer = print if trace else lambda line: None
+        yield from (simulate.attempt(seed, printer, is_restored=restore) for seed in seeds)
         return
+    attempt = functools.partial(simulate.attempt, is_restored=restore)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(simulate.attempt, seeds, chunksize=10)
+        yield from pool.imap_unordered(attempt, seeds, chunksize=10)
 
 
 if __name__ == "__main__":

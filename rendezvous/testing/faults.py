@@ -146,6 +146,17 @@ class FaultInjector:
                 node.start_if_down()
         self._timeline.call_later(self._random.uniform(0.2, 3.0), self.revive)
 
+    def restore(self) -> None:
+        """Stop the store and bring it back as a snapshot had it; half the time others have written there meanwhile."""
+        self._timeline.count("restore")
+        others = self._random.choice([0, self._random.randint(1, 100)])
+        if not self._storage.is_away:
+            self._storage.go_away(self._random.uniform(0.0, 15.0), "renewed", self._random.random() < 0.5)
+        self._storage.restore(others)
+        if not self.is_reviving:  # the verdict may be lost
+            self.is_reviving = True
+            self.revive()
+
     def clear(self) -> None:
         """End every fault, and let the work come to an end."""
         self._network.heal()

@@ -41,8 +41,8 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResult:
-    """Play one seed. Raises Violation."""
+def run(seed: int, trace: Callable[[str], None] = lambda line: None, *, is_restored: bool = False) -> SeedResult:
+    """Play one seed; `is_restored`: the store is restored to a snapshot meanwhile. Raises Violation."""
     random = Random(seed)
     members = min(random.randint(1, 12), random.randint(1, 12))  # small ones show most, and sooner
     shape, settings = _draw_shape(random, members), _draw_settings(random)
@@ -73,6 +73,10 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None) -> SeedResu
     call_later(4.0, injector.revive)
     if random.random() < (0.3 if theme == "outages" else 0.05):
         call_later(random.uniform(5.0, FAULTS_S), cluster.operator.ask, "stop")
+    if is_restored:
+        kept_at = random.uniform(0.0, FAULTS_S)
+        call_later(kept_at, cluster.storage.take_snapshot)
+        call_later(random.uniform(kept_at, FAULTS_S), injector.restore)
     _play(cluster, checker, injector)
     verdict = checker.verdict.kind if checker.verdict else ""
     return SeedResult(
@@ -148,16 +152,18 @@ def _play(cluster: SimulatedCluster, checker: Checker, injector: FaultInjector) 
         checker.fail("L1", f"{STEPS_MAX} steps without an end")
 
 
-def attempt(seed: int, trace: Callable[[str], None] = lambda line: None) -> tuple[int, SeedResult | str]:
+def attempt(
+    seed: int, trace: Callable[[str], None] = lambda line: None, *, is_restored: bool = False
+) -> tuple[int, SeedResult | str]:
     """The seed with its result, or with a description of what was wrong."""
     try:
-        return seed, run(seed, trace)
+        return seed, run(seed, trace, is_restored=is_restored)
     except Violation as violation:
         return seed, str(violation)
     except Exception:  # a bug may show as anything
         return seed, traceback.format_exc()
 
 
-def make_replay_command(seed: int) -> str:
+def make_replay_command(seed: int, *, is_restored: bool = False) -> str:
     """The command that replays a seed, for a failure message."""
-    return f"python -m rendezvous.testing --seeds {seed} --trace"
+    return f"python -m rendezvous.testing --seeds {seed} {'--restore ' if is_restored else ''}--trace"

@@ -6,10 +6,17 @@ completion is real, and none is run again; S5 the budget is exact; S6 no process
 jobs alive under one run id; S8 nothing of a round in the next; S9 the exit code is the first failure's; S10 no write
 without a comparison of what it was decided on; S11 a transaction whose answer was lost counts once; L1 a verdict in
 time; L2 leases renewed in time; L3 worlds grow when due; L4 departures announced; L5 lost watches replaced.
+
+A store that is restored to a snapshot breaks its promise: what was written since, a verdict or a restart, has not
+happened for those who read it from then on. So the records go back with it, and hold again from there (S3, S4, S5, S7,
+S8, S11). Agents from before are excused from all that compares them with these records, and their processes from S1
+and S2 across nodes for as long as their watchdogs allow. What still holds of them: two rounds never live on one node;
+no process outlives its watchdog or its agent; and an agent that is shown less than it was kills its processes and ends.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import defaultdict
@@ -19,7 +26,7 @@ from rendezvous import events, records
 from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, StoreRequest, Txn
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.state.state import MemberState
-from rendezvous.stores.contract import Batch, Get, KeyEvent
+from rendezvous.stores.contract import Batch, Get, KeyEvent, Watch
 from rendezvous.testing.invariants.budget import BudgetChecks
 from rendezvous.testing.invariants.deadlines import DeadlineChecks
 from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord
@@ -54,6 +61,10 @@ class Checker(Checks):
         self.is_removed = False  # keys were deleted by hand: the store is no record of the job any more
         self._jobs: defaultdict[str, JobRecord] = defaultdict(JobRecord)
         self._job = JobRecord()  # of the event being checked, else the last one
+        self._kept: tuple[defaultdict[str, JobRecord], str] = (defaultdict(JobRecord), "")  # with the snapshot
+        self._outdated: list[MemberState] = []  # of agents that have seen what a restored store does not have
+        self._outlived: list[Running] = []  # what they ran then
+        self._void_requests: set[bytes] = set()  # seals that were requested by them
         self._has_witnesses = has_witnesses
         self._witnesses: defaultdict[MemberState, Witness] = defaultdict(Witness)
         self._deadlines, self._permissions = DeadlineChecks(cluster, seed), PermissionChecks(cluster, seed)
@@ -62,13 +73,39 @@ class Checker(Checks):
         cluster.observers.after_step = self.check_step
         cluster.observers.after_end = self.check_end
         cluster.observers.before_request = self.check_request
-        cluster.storage.store.watch(
+        cluster.storage.on_snapshot, cluster.storage.on_restore = self._keep, self._go_back
+        self._watch = self._follow(1)
+
+    def _follow(self, revision: int) -> Watch:
+        return self._storage.store.watch(
             f"/{PREFIX}/",
             prefix=True,
-            start_revision=1,
+            start_revision=revision,
             on_batch=self._observe,
             on_lost=lambda error: self.fail("S10", error),
         )
+
+    # --- a store that goes back ---
+
+    def _keep(self) -> None:
+        """Keep the records as they are, with a snapshot of the store."""
+        self._kept = copy.deepcopy((self._jobs, self._find_name(self._job)))
+
+    def _go_back(self, revision: int) -> None:
+        """Continue from the records that were kept: the store has been restored, and is at this revision."""
+        self._watch.cancel()
+        self._watch = self._follow(revision + 1)
+        self._jobs, name = copy.deepcopy(self._kept)
+        self._job = self._jobs[name]
+        self._outdated += [host.state for host in self._hosts.values() if host.state is not None]
+        self._outlived += [host.running for host in self._hosts.values() if host.running is not None]
+        self._void_requests |= self._seals.requests.keys()
+
+    def _find_name(self, job: JobRecord) -> str:
+        return next((name for name, each in self._jobs.items() if each is job), "")
+
+    def _is_outdated(self, host: Host) -> bool:
+        return any(host.state is state for state in self._outdated)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -183,7 +220,7 @@ class Checker(Checks):
         given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
         now, active = self._timeline.now, set(given)
         self._seals.check(seal, job, active)
-        if self._has_witnesses:
+        if self._has_witnesses and event.item.value not in self._void_requests:
             request = self._seals.requests[event.item.value]
             self._seals.check_request(seal, job, active, request)
             if job.last is not None:
@@ -193,8 +230,10 @@ class Checker(Checks):
         job.rounds[-1].known = frozenset(job.members)
 
     def _is_acting(self, host: Host) -> bool:
-        """Whether processes are alive there whose lease the store has not ended early."""
+        """Whether processes are alive there whose lease or round the store has not lost."""
         lease = self._job.leases.get(host.processes.running_as, 0)
+        if any(host.running is running for running in self._outlived):
+            return False
         return host.processes.may_still_act and not self._storage.leases.is_excused(lease)
 
     # --- the agents ---
@@ -213,7 +252,7 @@ class Checker(Checks):
                 self.fail("S2", f"rounds {started.round} and {running.round} live at once")
             if running.rank == started.rank:
                 self.fail("S1", f"rank {started.rank} of round {started.round} lives on {other.name} and {host.name}")
-        if self.is_removed:
+        if self.is_removed or self._is_outdated(host):
             return
         if started.rank == 0:
             job.used_coordinators.add(started.coordinator)
@@ -233,8 +272,12 @@ class Checker(Checks):
             return
         witness = self._get_witness(host)
         if not self.is_removed and self._has_witnesses:
+            is_outdated, known = self._is_outdated(host), self._seals.requests.keys() | ()
             self._seals.note(host.name, witness, self._find_job(host), store_request.request)
-            self._permissions.check(host, witness, self._find_job(host), store_request)
+            if is_outdated:
+                self._void_requests |= self._seals.requests.keys() - known
+            else:
+                self._permissions.check(host, witness, self._find_job(host), store_request)
         self._timeline.count("asked: " + re.sub(r"[0-9a-f]{16}|\d+", "#", store_request.why.partition("/")[0]))
         # A step may end the membership for which it has just written; that one is then the last registered.
         ids = (host.state.member_id, *host.member_ids[-1:])
@@ -253,7 +296,10 @@ class Checker(Checks):
             witness.take(events, self._timeline.now)
             witness.note(actions, self._timeline.now)
             self._seals.confirmed_gone |= {event.member_id for event in events if isinstance(event, PeerGone)}
-            if not self.is_removed:
+            self._deadlines.check_always(host, witness)
+            if self._is_outdated(host):
+                self._deadlines.note_membership(host.state, witness)
+            elif not self.is_removed:
                 self._deadlines.check(host, witness, self._find_job(host), actions)
                 self._permissions.check_departure(host, witness, actions)
         if any(isinstance(action, Exit) for action in actions[:-1]):
@@ -288,14 +334,16 @@ class Checker(Checks):
             self.fail("S6", f"{host.name} ends and still watches {watched}")
         if verdict is not None:
             known = [job.verdict for job in self._jobs.values()]
-            is_known = verdict in known or self.is_removed
+            is_known = verdict in known or self.is_removed or self._is_outdated(host)
             if not is_known or exit_code != verdict.exit_code:
                 self.fail("S3", f"{host.name} ends with {exit_code}, {verdict}; the store says {known}")
             return
-        if self._has_witnesses:
+        if self._has_witnesses and not self._is_outdated(host):
             self._permissions.check_end(host, self._get_witness(host), self._find_job(host))
         allowed = {*self._exit_codes, *((143,) if host.is_told_to_leave else ())}
         if host.name in self._cluster.operator.drained:
             allowed |= {75, 143}
+        if self._is_outdated(host):
+            allowed |= {75}
         if exit_code not in allowed:
             self.fail("S3", f"{host.name} ends with {exit_code} and without a verdict: {host.ended.reason}")

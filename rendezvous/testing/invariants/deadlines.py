@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from rendezvous import events
 from rendezvous.events import Action, get_request_kind
+from rendezvous.state.state import MemberState
 from rendezvous.testing.invariants.history import Checks, JobRecord
 from rendezvous.testing.invariants.witness import Witness
 from rendezvous.testing.simulation.cluster import Cluster
@@ -30,11 +31,6 @@ class DeadlineChecks(Checks):
     def check(self, host: Host, witness: Witness, job: JobRecord, actions: Sequence[Action]) -> None:
         """Check one step of this agent. `job`: of which it is a member."""
         member_id = host.state.member_id if host.state is not None else ""
-        gone_by = host.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
-        if host.processes.may_still_act and self._timeline.now > gone_by:
-            self.fail(
-                "S6", f"processes live on {host.name}, whose watchdog ended at {host.processes.watchdog_until:.3f}"
-            )
         is_over = witness.was_member and self._timeline.now >= witness.watchdog_until + self._settings.kill_margin_s
         for action in actions:
             match action:
@@ -55,6 +51,20 @@ class DeadlineChecks(Checks):
             self._check_stop(host, witness)
             self._check_renewals(host, witness)
             self._check_knowledge(host, witness)
+
+    def check_always(self, host: Host, witness: Witness) -> None:
+        """Check what must hold whatever the store has lost."""
+        gone_by = host.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
+        if host.processes.may_still_act and self._timeline.now > gone_by:
+            self.fail(
+                "S6", f"processes live on {host.name}, whose watchdog ended at {host.processes.watchdog_until:.3f}"
+            )
+        if witness.is_shown_less and host.state is not None:
+            running = host.running
+            if not host.state.membership.is_final:
+                self.fail("S10", f"the store has gone back, {host.name} was shown it, and continues")
+            if running is not None and running.round not in witness.fenced:
+                self.fail("S2", f"the store has gone back, and {host.name} does not kill round {running.round} at once")
 
     # --- the watchdog ---
 
@@ -183,6 +193,10 @@ class DeadlineChecks(Checks):
         running = host.running
         if why and running is not None and running.round not in witness.fenced:
             self.fail("S2", f"{host.name} {why} and does not kill round {running.round} at once")
+        self.note_membership(state, witness)
+
+    def note_membership(self, state: MemberState, witness: Witness) -> None:
+        """Record which member the agent is after this step; as another one it knows nothing, and awaits no answer."""
         if witness.member_id not in ("", state.member_id):
             witness.forget(self._timeline.now)
         witness.member_id, witness.was_member = state.member_id, state.is_member

@@ -62,6 +62,7 @@ class _SentRequest(NamedTuple):
     asked: events.StoreRequest
     at: float
     member_id: str  # under which it was made
+    revision: int  # the highest that the agent had been shown
 
 
 class Witness:
@@ -88,6 +89,8 @@ class Witness:
         self.is_lease_gone = False  # reported in the present step
         self.just_read: list[str] = []  # keys read by the answers of the present step
         self.watchdog_until = math.inf
+        self.revision = 0  # the highest that it has been shown
+        self.is_shown_less = False  # an answer was of a lower revision than had been shown when it was asked for
         self.revisions: dict[str, int] = {}  # the highest revisions that it has known of control keys
         self.planned: tuple[int, events.PlanReady | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
@@ -120,6 +123,9 @@ class Witness:
             match event:
                 case events.StoreReply(id, answer):
                     if sent := self._requests.pop(id, None):
+                        if isinstance(answer, (TxnResult, Renewal)):
+                            self.is_shown_less |= answer.revision < sent.revision
+                            self.revision = max(self.revision, answer.revision)
                         self._take_answer(sent.asked, sent.at, answer, now)
                 case events.StoreRejected(id, error):
                     sent = self._requests.pop(id, None)
@@ -129,6 +135,7 @@ class Witness:
                 case events.StoreOutcomeUnknown(id):
                     self._requests.pop(id, None)
                 case events.WatchUpdate(key, batch) if key in self._followed:
+                    self.revision = max(self.revision, batch.revision)
                     for each in batch.events:
                         if each.kind == "put":
                             self.known.put(each.item, now)
@@ -163,7 +170,7 @@ class Witness:
                 case events.MakePlan(id):
                     self.planned = (id, None)
                 case events.StoreRequest(id):
-                    self._requests[id] = _SentRequest(action, now, self.member_id)
+                    self._requests[id] = _SentRequest(action, now, self.member_id, self.revision)
                 case events.StopRound(round, mode):
                     self.ordered.add(round)
                     if mode == "fence":

@@ -9,11 +9,14 @@ Servers with a stalled disk are worse. A leader that has been replaced answers r
 end a lease before its time, which breaks the store's promise: no rule can keep two rounds apart at that moment, so the
 member of such a lease is excused for one TTL after its end (`LeaseTimes.is_excused`), and no longer. Writes may take
 longer than their callers wait.
+
+An operator may restore the store to a snapshot, with other writes before the agents reach it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -24,7 +27,7 @@ from rendezvous.errors import Compacted, StoreError
 from rendezvous.events import Event, StoreRequest, WatchLost, execute_request, get_request_kind
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Renewal, Watch
-from rendezvous.stores.memory.keyspace import StoredLease
+from rendezvous.stores.memory.keyspace import Keyspace, LeaseTable, StoredLease
 from rendezvous.stores.memory.store import MemoryStore
 from rendezvous.testing.simulation.config import PREFIX, RUN_ID
 from rendezvous.testing.simulation.host import Host, Send
@@ -77,6 +80,15 @@ class LeaseTimes:
     def note_renewal(self, lease: int, ttl_s: float) -> None:
         self.due[lease] = self._clock.read() + ttl_s
 
+    def note_restore(self, ttls_s: Mapping[int, float]) -> None:
+        """The store has these leases again, as if granted now, and has lost all others, which breaks its promise."""
+        for lease, ttl_s in ttls_s.items():
+            self.note_renewal(lease, ttl_s)
+            self.ended_at.pop(lease, None)
+        for lease in self.due.keys() - ttls_s.keys() - self.ended_at.keys():
+            self.broken.add(lease)
+            self.note_end(lease)
+
     def note_end(self, lease: int) -> None:
         self.ended_at[lease] = min(self.get_end(lease), self._timeline.now)
 
@@ -91,10 +103,29 @@ class LeaseTimes:
         return lease in self.broken and self._timeline.now < ended_at + self._ttl_s
 
 
+Content = tuple[Keyspace, LeaseTable]
+
+
 class _Store(MemoryStore):
-    """Reports every end of a lease, whatever its cause."""
+    """Reports every end of a lease, whatever its cause; its content can be replaced by an earlier one."""
 
     on_end: Callable[[int], None]
+
+    def copy_content(self) -> Content:
+        return copy.deepcopy((self._keyspace, self._leases))
+
+    def restore(self, content: Content) -> dict[int, float]:
+        """Replace the content, as restored servers of etcd do; return the leases with their TTLs.
+
+        All leases begin anew. Clients ask for the events after the last that they have seen, however late these come.
+        """
+        first = self._keyspace.revision + 1
+        self._keyspace, self._leases = copy.deepcopy(content)
+        self._leases.renew_all(self._clock())
+        for watches in self._hub._groups.values():
+            for watch in watches:
+                watch.start_revision = max(watch.start_revision, first)
+        return {lease.id: lease.ttl_s for lease in self._leases}
 
     def _end_lease(self, lease: StoredLease) -> None:
         self.on_end(lease.id)
@@ -111,6 +142,9 @@ class Storage:
         store = _Store(clock=self.clock.read, threaded=False)
         store.on_end = self.leases.note_end
         self.store: MemoryStore = store
+        self._snapshot = store.copy_content()
+        self.on_snapshot: Callable[[], None] = lambda: None
+        self.on_restore: Callable[[int], None] = lambda revision: None
         self.away_since, self.away_until = math.inf, -math.inf
         self.is_refusing = False  # while it is away, calls fail at once
         self._timeline, self._network, self._settings, self._hosts = timeline, network, settings, hosts
@@ -190,6 +224,29 @@ class Storage:
         self._timeline.trace("the store forgets its history")
         with contextlib.suppress(Compacted):  # nothing was written since the last time
             self.store.compact(self.store.get("nothing").revision)
+
+    def take_snapshot(self) -> None:
+        """Keep what the store has now, for `restore`."""
+        self._timeline.trace("somebody takes a snapshot of the store")
+        self._snapshot = self._copy_content()
+        self.on_snapshot()
+
+    def restore(self, others: int = 0) -> None:
+        """Go back to the last snapshot; afterwards other programs have made so many revisions."""
+        self._timeline.trace(f"the store is restored, and others make {others} revisions")
+        self.deliver()
+        store = self.store
+        assert isinstance(store, _Store)
+        self.leases.note_restore(store.restore(self._snapshot))
+        self._expiry_at = math.inf
+        self.on_restore(store.revision)
+        for _ in range(others):
+            store.put("/others", b"")
+        self.deliver()
+
+    def _copy_content(self) -> Content:
+        assert isinstance(self.store, _Store)
+        return self.store.copy_content()
 
     # --- what it does ---
 
