@@ -299,8 +299,8 @@ class MemberMachine:
         local_round.advance(state, now)
         self._apply_intents(now)
         self._leave_in_order(now)
-        if state.membership.is_final:
-            return
+        if state.membership.is_final or state.round.loss_reason:
+            return  # a leader that has lost its round would seal another of the same number
         outage.advance(state, now)
         self._apply_intents(now)
         local_round.write_status(state, now)

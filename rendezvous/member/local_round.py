@@ -71,7 +71,7 @@ def advance(state: MemberState, now: float) -> None:
         return
     if round_state.seen_round and _has_lost_seal(round_state, seal):
         round_state.loss_reason = (
-            f"round {round_state.seen_round} is not in the store any more: somebody has deleted its keys"
+            f"round {round_state.seen_round} is not in the store any more: its keys were deleted, or the store restored"
         )
     if round_state.loss_reason:
         state.ask(SuspectRemoval(round_state.loss_reason))

@@ -123,19 +123,20 @@ class RequestQueue:
     def handle_outcome(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown, now: float) -> str:
         """Handle the outcome of a request and return its purpose; "" if the request was dropped."""
         pending = self._pending.pop(event.id, None)
+        revision = self._read_revision(event)
         if pending is None:
+            self.note_revision(revision)
             return ""
         match event:
             case StoreReply(_, answer):
                 self._retry_at.pop(pending.purpose, None)
                 self._unanswered.pop(pending.purpose, None)
                 self.sent_at = pending.sent_at
-                revision = answer.revision if isinstance(answer, (TxnResult, Renewal)) else pending.revision
-                if revision >= pending.revision:
+                if 0 < revision < pending.revision:
+                    self.regress = f"it is at revision {revision}, and was at revision {pending.revision}"
+                else:
                     self.note_revision(revision)
                     pending.on_answer(answer, now)
-                else:
-                    self.regress = f"it is at revision {revision}, and was at revision {pending.revision}"
             case StoreRejected(_, error):
                 self.note_error(error)
                 self.pause(pending.purpose, now)
@@ -146,6 +147,11 @@ class RequestQueue:
                     self.pause(pending.purpose, now)
                 pending.on_unknown()
         return pending.purpose
+
+    def _read_revision(self, event: StoreReply | StoreRejected | StoreOutcomeUnknown) -> int:
+        """Return the revision that an answer shows, 0 if it shows none."""
+        answer = event.answer if isinstance(event, StoreReply) else None
+        return answer.revision if isinstance(answer, (TxnResult, Renewal)) else 0
 
     def note_revision(self, revision: int) -> None:
         """Note a revision that the store has shown: no later request is answered with a lower one."""

@@ -102,10 +102,11 @@ class WatchCache:
         self.unwatch(*self.watched)
 
     def handle_watch(self, event: WatchUpdate | WatchLost, now: float) -> None:
+        if isinstance(event, WatchUpdate):
+            self._requests.note_revision(event.batch.revision)
         if event.key not in self.watched:
             return
         if isinstance(event, WatchUpdate):
-            self._requests.note_revision(event.batch.revision)
             self.keys.apply(event.batch, now)
         else:
             self._requests.note_error(event.error)

@@ -219,8 +219,10 @@ class Checker(Checks):
         decoded = {item.key: records.decode(Assignment, item.value, item.key) for item in found.items}
         given = {key.rpartition("/")[2]: assignment.content for key, assignment in decoded.items()}
         now, active = self._timeline.now, set(given)
-        self._seals.check(seal, job, active)
-        if self._has_witnesses and event.item.value not in self._void_requests:
+        is_void = event.item.value in self._void_requests
+        if not is_void:
+            self._seals.check(seal, job, active)
+        if self._has_witnesses and not is_void:
             request = self._seals.requests[event.item.value]
             self._seals.check_request(seal, job, active, request)
             if job.last is not None:
@@ -296,7 +298,7 @@ class Checker(Checks):
             witness.take(events, self._timeline.now)
             witness.note(actions, self._timeline.now)
             self._seals.confirmed_gone |= {event.member_id for event in events if isinstance(event, PeerGone)}
-            self._deadlines.check_always(host, witness)
+            self._deadlines.check_always(host, witness, actions)
             if self._is_outdated(host):
                 self._deadlines.note_membership(host.state, witness)
             elif not self.is_removed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rendezvous import events
 from rendezvous.events import Action, get_request_kind
@@ -40,8 +41,8 @@ class DeadlineChecks(Checks):
                     self.fail("S10", f"{host.name} wants to {why}, and is no member since {witness.watchdog_until:.3f}")
                 case events.StartRound() if is_over:
                     self.fail("S1", f"{host.name} starts workers, and is no member since {witness.watchdog_until:.3f}")
-                case events.SendToPeer(to, text):
-                    self._note_acknowledgement(member_id, to, json.loads(text), witness, job)
+                case events.SendToPeer(_, text):
+                    self._check_confirmation(member_id, json.loads(text), job)
                 case events.ExtendWatchdog(until):
                     self._check_extension(host, witness, job, host.to_timeline(until))
                     witness.watchdog_until = host.to_timeline(until)
@@ -52,8 +53,11 @@ class DeadlineChecks(Checks):
             self._check_renewals(host, witness)
             self._check_knowledge(host, witness)
 
-    def check_always(self, host: Host, witness: Witness) -> None:
-        """Check what must hold whatever the store has lost."""
+    def check_always(self, host: Host, witness: Witness, actions: Sequence[Action]) -> None:
+        """Check what must hold whatever the store has lost, before `check`."""
+        for action in actions:
+            if isinstance(action, events.SendToPeer) and host.state is not None:
+                self._note_acknowledgement(host.state.member_id, action.member_id, json.loads(action.text), witness)
         gone_by = host.processes.watchdog_until + self._settings.kill_margin_s + EPS_S
         if host.processes.may_still_act and self._timeline.now > gone_by:
             self.fail(
@@ -123,23 +127,21 @@ class DeadlineChecks(Checks):
         active = job.last.active if job.last is not None else set()
         return {m for m in active | set(job.listed_spares) if self._is_alive(m)}
 
-    def _note_acknowledgement(
-        self, member_id: str, to: str, message: list[object], witness: Witness, job: JobRecord
-    ) -> None:
-        """Record acknowledgements of a probe; a leader that declares the round held must have all of them in time."""
+    def _check_confirmation(self, member_id: str, message: list[Any], job: JobRecord) -> None:
+        """A leader that declares the round held must have all acknowledgements in time."""
         name, number, token, *_ = message
-        if name not in ("IsStoreAway", "StoreIsAway", "HoldOn"):
+        if name != "HoldOn":
             return
-        assert isinstance(number, int)
-        assert isinstance(token, str)
-        if name == "HoldOn":
-            times = self._acknowledged_at[member_id, number, token]
-            missing = self._list_alive(job) - times.keys()
-            is_late = self._timeline.now > times[member_id] + self._settings.probe_s + EPS_S
-            if job.last is not None and token == job.last.seal.plan_token and (missing or is_late):
-                self.fail(
-                    "S1", f"probe {number} is said to hold, late: {is_late}, not acknowledged by {sorted(missing)}"
-                )
+        times = self._acknowledged_at[member_id, number, token]
+        missing = self._list_alive(job) - times.keys()
+        is_late = self._timeline.now > times[member_id] + self._settings.probe_s + EPS_S
+        if job.last is not None and token == job.last.seal.plan_token and (missing or is_late):
+            self.fail("S1", f"probe {number} is said to hold, late: {is_late}, not acknowledged by {sorted(missing)}")
+
+    def _note_acknowledgement(self, member_id: str, to: str, message: list[Any], witness: Witness) -> None:
+        """Record the acknowledgement of a probe; the probe itself is its leader's."""
+        name, number, token, *_ = message
+        if name not in ("IsStoreAway", "StoreIsAway"):
             return
         leader_id = member_id if name == "IsStoreAway" else to
         self._acknowledged_at.setdefault((leader_id, number, token), {}).setdefault(member_id, self._timeline.now)

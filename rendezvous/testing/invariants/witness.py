@@ -95,11 +95,12 @@ class Witness:
         self.planned: tuple[int, events.PlanReady | None] = (0, None)  # the last request for a plan, and its answer
         self._followed: set[str] = set()
         self._requests: dict[int, _SentRequest] = {}
+        self._just_sent: set[int] = set()  # requests of the present step
 
     def forget(self, now: float) -> None:
         """The agent has become another member, which starts without knowledge and without requests."""
         self.known = KnownKeys()
-        self._requests = {id: sent for id, sent in self._requests.items() if sent.at == now}
+        self._requests = {id: sent for id, sent in self._requests.items() if id in self._just_sent}
         self.unwatched.clear()
         self.resynced_at.clear()
         self.revisions.clear()
@@ -119,6 +120,7 @@ class Witness:
     def take(self, new_events: Iterable[Event], now: float) -> None:
         self.has_resynced = self.is_lease_gone = False
         self.just_read = []
+        self._just_sent.clear()
         for event in new_events:
             match event:
                 case events.StoreReply(id, answer):
@@ -171,6 +173,7 @@ class Witness:
                     self.planned = (id, None)
                 case events.StoreRequest(id):
                     self._requests[id] = _SentRequest(action, now, self.member_id, self.revision)
+                    self._just_sent.add(id)
                 case events.StopRound(round, mode):
                     self.ordered.add(round)
                     if mode == "fence":
