@@ -67,7 +67,8 @@ class KeyCache:
             self._folders.setdefault(_find_parent(item.key), set()).add(item.key)
             self._seen_at[item.key] = now
         elif known.value != item.value if known and known.mod_revision == item.mod_revision else read_at >= newest:
-            self.regress = f"it has {item.key} as of revision {item.mod_revision}, and had it as of revision {newest}"
+            older = f"it has {item.key} as of revision {item.mod_revision}, and had it as of revision {newest}"
+            self.regress = self.regress or older
 
     def _find_newest(self, key: str) -> int:
         """Return the newest revision as of which this key is known, or known to be absent."""

@@ -26,6 +26,8 @@
     outage 60 renewed      the store is away; its leases are renewed, frozen or running; "silent": calls time
                            out, instead of being refused
     reset                  a middlebox resets all connections between agents; compact: the store forgets its history
+    snapshot               the operator takes a snapshot of the store; restore 9: the store goes back to it, and other
+                           programs write 9 revisions before any agent reaches it
     expel a                the operator deletes the member key of a; remove spec (or current, or everything)
     ask drain a            a request as from meshctl: drain, undrain, takeover, stop
     answer lost: seal round 1     the next request of this purpose is applied, but its answer is lost;
@@ -199,6 +201,10 @@ class _Player:
                 cluster.presence.reset()
             case ["compact"]:
                 cluster.storage.compact()
+            case ["snapshot"]:
+                cluster.storage.take_snapshot()
+            case ["restore", others]:
+                cluster.storage.restore(int(others))
             case _:
                 raise ValueError("no such command")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from rendezvous.errors import Compacted, OutcomeUnknown, StoreError, Unreachable
+from rendezvous.errors import Compacted, OutcomeUnknown, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores.contract import Compare, Put
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.store.under_test import watch
@@ -359,3 +360,41 @@ def test_close_ends_calls_under_way_and_frees_threads(server: EtcdServer) -> Non
     with pytest.raises(StoreError, match="the store is closed"):
         watch(store, "a", 1)
     server.cont()
+
+
+def test_an_address_that_leads_to_another_cluster_fails_calls_and_watches(server: EtcdServer, tmp_path: Path) -> None:
+    with EtcdServer("3.5", tmp_path / "other") as other, Proxy(server.client_port) as proxy:
+        store = EtcdStore([proxy.endpoint], call_limit_s=5.0)
+        revision = store.put("a", b"1")
+        watched = watch(store, "a", revision)
+        watched.wait_for_revision(revision)
+        proxy.lead_to(other.client_port)
+        said = rf"the store at {proxy.endpoint} belongs to cluster [0-9a-f]+, and before it was cluster [0-9a-f]+"
+        (loss,) = wait_until(lambda: watched.losses, LIMIT_S, "the end of the watch")
+        for call in (lambda: store.get("a"), lambda: store.put("a", b"2"), lambda: store.lease_keep_alive(1)):
+            with pytest.raises(StoreReplaced, match=said):
+                call()
+        assert type(loss) is StoreReplaced
+        proxy.lead_to(server.client_port)
+        assert store.get("a").items[0].value == b"1"
+        store.close()
+
+
+def test_a_server_of_another_cluster_among_the_endpoints_is_passed_over(tmp_path: Path) -> None:
+    with (
+        EtcdServer("3.5", tmp_path / "own") as own,
+        EtcdServer("3.5", tmp_path / "other") as other,
+        Proxy(own.client_port) as proxy,
+    ):
+        store = EtcdStore([proxy.endpoint, own.endpoint], call_limit_s=5.0)
+        for _ in range(2):  # at the endpoint that is current now, then at the other
+            revision = store.put("a", b"1")
+            watched = watch(store, "a", revision)
+            watched.wait_for_revision(revision)
+            proxy.lead_to(other.client_port)
+            for _ in range(3):
+                watched.wait_for_revision(store.put("a", b"2"))
+            assert watched.losses == []
+            assert store.get("a").items[0].value == b"2"
+            proxy.lead_to(own.client_port)
+        store.close()

@@ -39,6 +39,12 @@ class Proxy:
         with self._lock:
             self._is_cut = False
 
+    def lead_to(self, port: int) -> None:
+        """Forward to another port from here on, as a name or a load balancer may; connections break."""
+        self.cut()
+        self._target = ("127.0.0.1", port)
+        self.join()
+
     def close(self) -> None:
         self.cut()
         with suppress(OSError):

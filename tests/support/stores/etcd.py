@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -223,6 +224,46 @@ class EtcdServer:
             self.ctl("user", "grant-role", name, name)
         self.ctl("auth", "enable")
         self._administrator = f"root:{root_password}"
+
+
+class Snapshot:
+    """What a server holds when this is made, and ways to bring it back."""
+
+    def __init__(self, server: EtcdServer) -> None:
+        self._server = server
+        self._file = server.directory / f"{server.name}.snapshot"
+        server.ctl("snapshot", "save", str(self._file))
+
+    def restore(self, *, token: str = "etcd-cluster", others: int = 0) -> None:
+        """Kill the server and put the snapshot in the place of its data, as a cluster of this server alone.
+
+        `token`: another one makes it another cluster. `others`: how many writes other programs make before the server
+        is back at its address.
+        """
+        server = self._server
+        server.kill()
+        data = server.directory / f"{server.name}.data"
+        shutil.rmtree(data)
+        subprocess.run(
+            [
+                *(ETCDCTL, "snapshot", "restore", str(self._file), "--data-dir", str(data), "--name", server.name),
+                *("--initial-cluster", f"{server.name}={server.peer_url}", "--initial-cluster-token", token),
+                *("--initial-advertise-peer-urls", server.peer_url),
+            ],
+            env={"PATH": os.environ.get("PATH", ""), "ETCDCTL_API": "3"},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        if others:
+            address, elsewhere = server.client_port, Port("127.0.0.1")
+            server.client_port = elsewhere.number
+            server.start()
+            for _ in range(others):
+                server.ctl("put", "others", "1")
+            server.kill()
+            server.client_port = address
+            elsewhere.socket.close()
 
 
 class Members:

@@ -9,9 +9,10 @@ import json
 import math
 
 import pytest
+from msgspec import structs
 
 from rendezvous import events, records
-from rendezvous.errors import LeaseNotFound, StoreError
+from rendezvous.errors import LeaseNotFound, StoreError, StoreReplaced
 from rendezvous.events import (
     CheckpointSaved,
     Event,
@@ -34,7 +35,7 @@ from rendezvous.events import (
 from rendezvous.member import local_round
 from rendezvous.records import Command, Seal, Status, Verdict
 from rendezvous.state.state import LeaseState
-from rendezvous.stores.contract import Put, Renewal
+from rendezvous.stores.contract import GetResult, Put, Renewal, TxnResult
 from tests.support.protocol.member_harness import Bench, none, only, running
 
 # --- requests
@@ -505,3 +506,96 @@ def test_an_unreadable_assignment_fails_the_round_and_another_is_sealed() -> Non
     assert only(made, StopRound).round == 1
     made = bench.tell(RoundStopped(1, 4001)) + bench.wait(2.0)
     assert only(made, StartRound).round == 2
+
+
+# --- a store that goes back, or is another one
+
+
+def answer_renewal_at(bench: Bench, revision: int) -> list[events.Action]:
+    """Have the next renewal answered as of this revision, with the own key in place."""
+    bench.now += 1.0
+    bench.step(Tick())
+    (ask,) = (ask for ask in bench.asks if isinstance(ask.request, events.KeepAlive))
+    bench.asks.remove(ask)
+    own = bench.protocol.state.membership.revision
+    return bench.step(events.StoreReply(ask.id, Renewal(5.0, True, revision, own)))
+
+
+def require_end(actions: list[events.Action], evidence: str, exit_code: int = 75) -> None:
+    """The workers must be killed at once, the reason said, and nothing follow."""
+    assert only(actions, StopRound).mode == "fence"
+    end = actions[-1]
+    assert isinstance(end, Exit)
+    assert end.exit_code == exit_code
+    assert end.reason == f"the store was restored to an earlier state, or replaced by another: {evidence}"
+
+
+def test_an_answer_at_a_lower_revision_kills_the_workers_and_ends_the_agent() -> None:
+    bench = running()
+    known = bench.store.get("any").revision
+    require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
+
+
+def test_an_answer_to_a_request_from_before_is_no_sign_of_it() -> None:
+    bench = running()
+    known = bench.store.get("any").revision
+    bench.now += 1.0
+    bench.step(Tick())
+    (ask,) = (ask for ask in bench.asks if isinstance(ask.request, events.KeepAlive))
+    bench.store.put(f"{bench.job.control}drained/other", b"{}")
+    bench.deliver()  # of a later revision than the answer that is under way
+    bench.asks.remove(ask)
+    own = bench.protocol.state.membership.revision
+    assert none(bench.step(events.StoreReply(ask.id, Renewal(5.0, True, known, own))), StopRound, Exit)
+
+
+def test_what_a_watch_has_shown_counts() -> None:
+    bench = running()
+    known = bench.store.put(f"{bench.job.control}drained/other", b"{}")
+    bench.deliver()
+    require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
+
+
+def test_an_older_key_ends_the_agent_at_whatever_revision() -> None:
+    bench = running()
+    seal = bench.store.get(bench.job.round).first
+    assert seal is not None
+    older = structs.replace(seal, mod_revision=2, value=b"{}")
+    bench.lose(bench.job.control)
+    bench.now += 1.0
+    bench.step(Tick())
+    (ask,) = (ask for ask in bench.asks if ask.why.endswith(" again"))
+    bench.asks.remove(ask)
+    actions = bench.step(events.StoreReply(ask.id, TxnResult(True, 99, (GetResult(99, (older,)),))))
+    require_end(actions, f"it has {seal.key} as of revision 2, and had it as of revision {seal.mod_revision}")
+
+
+@pytest.mark.parametrize("is_watch", [True, False], ids=["watch", "request"])
+def test_another_store_ends_the_agent(is_watch: bool) -> None:
+    bench = running()
+    error = StoreReplaced("the store at h:1 belongs to cluster b")
+    if is_watch:
+        actions = bench.step(WatchLost(bench.job.control, error))
+    else:
+        bench.now += 1.0
+        bench.step(Tick())
+        actions = bench.step(events.StoreRejected(bench.asks[0].id, error))
+    require_end(actions, str(error))
+
+
+def test_an_agent_that_was_told_to_leave_ends_with_that_code() -> None:
+    bench = running()
+    known = bench.store.get("any").revision
+    bench.step(LeaveRequest("SIGTERM", 143))
+    actions = answer_renewal_at(bench, known - 1)
+    require_end(actions, f"it is at revision {known - 1}, and was at revision {known}", 143)
+
+
+def test_a_verdict_that_was_seen_stays_the_verdict() -> None:
+    bench = running()
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="a worker failed")
+    known = bench.store.put(bench.job.verdict, records.encode(verdict, bench.job.verdict, b""))
+    bench.deliver()
+    end = answer_renewal_at(bench, known - 1)[-1]
+    assert isinstance(end, Exit)
+    assert (end.exit_code, end.verdict) == (3, verdict)

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rendezvous.state.key_cache import KeyCache
 from rendezvous.stores.contract import Batch, GetResult, KeyEvent, KeyValue
@@ -26,6 +27,17 @@ def gone(key: str, revision: int) -> Batch:
 
 def read(revision: int, *items: KeyValue) -> GetResult:
     return GetResult(revision, items)
+
+
+def show(*arrivals: Batch | GetResult) -> KeyCache:
+    """What a mirror makes of these."""
+    mirror = KeyCache()
+    for arrival in arrivals:
+        if isinstance(arrival, Batch):
+            mirror.apply(arrival, 0.0)
+        else:
+            mirror.load(arrival, "d/", 0.0)
+    return mirror
 
 
 @pytest.mark.parametrize(
@@ -49,12 +61,7 @@ def read(revision: int, *items: KeyValue) -> GetResult:
     ],
 )
 def test_only_what_is_newer_counts(first: Batch | GetResult, then: Batch | GetResult, revision: int) -> None:
-    mirror = KeyCache()
-    for arrival in (first, then):
-        if isinstance(arrival, Batch):
-            mirror.apply(arrival, 0.0)
-        else:
-            mirror.load(arrival, "d/", 0.0)
+    mirror = show(first, then)
     assert mirror.get_revision("d/a") == revision
     assert (mirror.get("d/a") is None) is (revision == 0)
 
@@ -74,12 +81,8 @@ def test_a_history_in_any_order_ends_the_same(writes: list[tuple[str, bool]], se
             arrivals.append(gone(key, revision))
         arrivals.append(read(revision, *state.values()))
     random.Random(seed).shuffle(arrivals)
-    mirror = KeyCache()
-    for arrival in arrivals:
-        if isinstance(arrival, Batch):
-            mirror.apply(arrival, 0.0)
-        else:
-            mirror.load(arrival, "d/", 0.0)
+    mirror = show(*arrivals)
+    assert not mirror.regress
     assert {found.key: found for found in mirror.list_under("d/")} == state
 
 
@@ -98,3 +101,45 @@ def test_a_key_counts_as_seen_when_it_became_what_it_is() -> None:
     assert mirror.get_first_seen_at("d/a") == 1.0
     mirror.apply(put("d/a", 5), 3.0)
     assert mirror.get_first_seen_at("d/a") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (put("d/a", 5), read(6, item("d/a", 4))),
+        (put("d/a", 5), read(5, item("d/a", 4))),
+        (put("d/a", 5), read(4, structs.replace(item("d/a", 5), value=b"another"))),
+        (put("d/a", 5), Batch(5, (KeyEvent("put", structs.replace(item("d/a", 5), value=b"another")),))),
+        (gone("d/a", 5), read(6, item("d/a", 4))),
+        (read(5), read(6, item("d/a", 4))),
+    ],
+)
+def test_what_no_single_history_can_show_is_noted(first: Batch | GetResult, then: Batch | GetResult) -> None:
+    mirror = show(first)
+    assert not mirror.regress
+    assert "d/a as of revision" in show(first, then).regress
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (put("d/a", 5), read(4, item("d/a", 4))),
+        (put("d/a", 5), put("d/a", 4)),
+        (put("d/a", 5), put("d/a", 5)),
+        (put("d/a", 5), read(6, item("d/a", 5))),
+        (put("d/a", 5), read(6)),
+        (gone("d/a", 5), read(4, item("d/a", 4))),
+        (read(6), read(5, item("d/a", 5))),
+        (read(6), read(7, item("d/a", 7))),
+    ],
+)
+def test_what_comes_late_or_twice_is_no_other_history(first: Batch | GetResult, then: Batch | GetResult) -> None:
+    assert not show(first, then).regress
+
+
+def test_a_read_of_one_key_says_nothing_of_keys_that_begin_with_its_name() -> None:
+    mirror = KeyCache()
+    mirror.load(read(9), "d/a", 0.0)
+    mirror.load(read(9, item("d/ab", 5)), "d/ab", 0.0)
+    assert mirror.get_revision("d/ab") == 5
+    assert not mirror.regress
