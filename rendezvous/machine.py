@@ -367,7 +367,7 @@ class MemberMachine:
         local_round.stop_workers(self.state, "fence", "no longer a member", "isolation", now)
         leave.explain_fence(self.state, loss_reason, now)
 
-    # docs/internals/decisions/agreement.md#0064-no-job-survives-a-store-that-goes-back
+    # docs/internals/decisions/agreement.md#0059-no-job-survives-a-store-that-goes-back
     def _leave_store(self, regress: str, now: float) -> None:
         """The store does not have what it had, so others may decide what was decided before: kill, and end for good.
 

@@ -45,6 +45,7 @@ TRANSCRIPTS = Path(__file__).parent / "transcripts"
         ("poison_on_one_node", "nobody is quarantined"),
         ("poisoned_batch", "a poisoned batch is not told apart"),
         ("two_users_one_run_id", "any command will do"),
+        ("store_restored_below_a_job", "a store that goes back is believed"),
         ("outage_of_a_minute", "nobody acknowledges probes"),
         ("rack_cut_from_the_store", "members do not come back"),
         ("outage_with_one_node_cut_off", "probes need no acknowledgements"),

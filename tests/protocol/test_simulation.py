@@ -12,6 +12,7 @@ from rendezvous.testing import simulate
 from tests.support.protocol.rules import take_out
 
 SEEDS_EACH = 300  # in two processes side by side, half a minute; `make slow WHAT=soak` runs 20,000
+RESTORED_SEEDS = 60  # another quarter of a minute
 PLANTED_SEEDS = 60  # far fewer than above: each planted bug shows within the first few
 
 # What the seeds above must have met at least once: every kind of fault, and every rule that answers one.
@@ -46,6 +47,16 @@ def test_the_invariants_hold_under_faults() -> None:
     assert not (FAULTS | RULES) - met
 
 
+def test_the_invariants_hold_over_a_store_that_is_restored() -> None:
+    _run_seeds(RESTORED_SEEDS, is_restored=True)
+
+
+def test_a_store_that_goes_back_and_is_believed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_out(monkeypatch, "a store that goes back is believed")
+    with pytest.raises(simulate.Violation):
+        _run_seeds(PLANTED_SEEDS, is_restored=True)
+
+
 def test_a_seed_replays_exactly() -> None:
     first: list[str] = []
     second: list[str] = []
@@ -70,6 +81,6 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
         _run_seeds(PLANTED_SEEDS)
 
 
-def _run_seeds(count: int) -> None:
+def _run_seeds(count: int, *, is_restored: bool = False) -> None:
     for seed in range(count):
-        simulate.run(seed)
+        simulate.run(seed, is_restored=is_restored)

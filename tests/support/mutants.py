@@ -530,8 +530,8 @@ MUTANTS = (
     Mutant(
         "an old word about a key replaces a newer one",
         "state/key_cache",
-        "return item.mod_revision > max(read_at, self.get_revision(item.key), self._gone.get(item.key, 0))",
-        "return item.mod_revision != self.get_revision(item.key)",
+        "        if item.mod_revision > newest:",
+        "        if item.mod_revision != self.get_revision(item.key):",
     ),
     Mutant(
         "a read does not tell of keys that are gone",

@@ -216,6 +216,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     "watches are left behind": (_replace(WatchCache, "unwatch", lambda self, *keys: None),),
     "late answers are believed": (_replace(RequestQueue, "drop_requests", lambda self: self.reset_backoff()),),
     "it wakes at once": (_wrap(RequestQueue, "wake_by", lambda wake_by: lambda self, at: wake_by(self, at - 0.5)),),
+    "a store that goes back is believed": (_replace(RequestQueue, "note_revision", lambda self, revision: None),),
     # An outage of the store.
     "nobody acknowledges probes": (_replace(outage, "acknowledge", lambda state, seal, now: None),),
     "probes need no acknowledgements": (_wrap(outage, "send_probe", _hold_at_once),),

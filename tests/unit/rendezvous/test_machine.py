@@ -530,7 +530,7 @@ def require_end(actions: list[events.Action], evidence: str, exit_code: int = 75
     assert end.reason == f"the store was restored to an earlier state, or replaced by another: {evidence}"
 
 
-def test_an_answer_at_a_lower_revision_kills_the_workers_and_ends_the_agent() -> None:
+def test_an_answer_at_a_lower_revision_ends_the_agent() -> None:
     bench = running()
     known = bench.store.get("any").revision
     require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
