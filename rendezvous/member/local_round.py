@@ -66,20 +66,23 @@ def advance(state: MemberState, now: float) -> None:
     """Start a sealed round, stop a stopped one."""
     round_state, cache = state.round, state.cache
     seal, stop = cache.read(Seal, state.job.round), cache.read(Stop, state.job.stop)
-    if seal is not None and seal.round < round_state.seen_round:  # members only replace a seal by a later one
-        state.ask(LeaveStore(f"it has round {seal.round}, and had round {round_state.seen_round}"))
+    is_stopped = seal is not None and stop is not None and stop.round >= seal.round
+    is_stop_readable = cache.is_readable(Stop, state.job.stop)
+    if seal is not None and is_stop_readable and (seal.round, is_stopped) < round_state.seen:
+        # Members only replace a seal, or a stop, by a later one.
+        has, had = _name_state(seal.round, is_stopped), _name_state(*round_state.seen)
+        state.ask(LeaveStore(f"it has {has}, and had {had}"))
         return
-    if round_state.seen_round and _has_lost_seal(round_state, seal):
+    if round_state.seen[0] and cache.is_readable(Seal, state.job.round) and _has_lost_seal(round_state, seal):
         round_state.loss_reason = (
-            f"round {round_state.seen_round} is not in the store any more: its keys were deleted, or the store restored"
+            f"round {round_state.seen[0]} is not in the store any more: its keys were deleted, or the store restored"
         )
     if round_state.loss_reason:
         state.ask(SuspectRemoval(round_state.loss_reason))
         return
     if seal is None:
         return
-    round_state.seen_round = seal.round
-    is_stopped = stop is not None and stop.round >= seal.round
+    round_state.seen = (seal.round, is_stopped)
     if round_state.alive_round is not None:
         if seal.round > round_state.alive_round:
             state.ask(SuspectRemoval())  # the others went on without this node
@@ -96,6 +99,10 @@ def advance(state: MemberState, now: float) -> None:
 
         why = f"read the assignment of round {seal.round}"
         state.requests.request("assignment", why, Txn((), (Get(key),)), on_reply, now)
+
+
+def _name_state(number: int, is_stopped: bool) -> str:
+    return f"round {number} {'stopped' if is_stopped else 'running'}"
 
 
 def _has_lost_seal(round_state: RoundState, seal: Seal | None) -> bool:

@@ -146,7 +146,7 @@ class RoundState:
         self.alive_round: int | None = None  # whose processes may be alive on this node
         self.gone_by = math.inf  # when a round that is being stopped must be gone
         self.ranked_token = ""  # the last plan that gave this agent ranks, under any of its member ids
-        self.seen_round = 0  # the highest whose seal this agent has seen
+        self.seen: tuple[int, bool] = (0, False)  # the highest round that this agent has seen, and whether stopped
         self.begin_membership()
 
     def begin_membership(self) -> None:
