@@ -30,15 +30,8 @@ from rendezvous.policy.decisions import QuitJob
 from rendezvous.policy.view import Sizer
 from rendezvous.records import Member, Seal, Spec, Stop, StoreOwner
 from rendezvous.settings import Settings
-from rendezvous.state.intents import (
-    ExitNow,
-    Finish,
-    Intent,
-    LeaveStore,
-    LoseMembership,
-    NoteRegistration,
-    SuspectRemoval,
-)
+from rendezvous.state import intents
+from rendezvous.state.intents import ExitNow, Finish, Intent, LoseMembership, NoteRegistration, SuspectRemoval
 from rendezvous.state.state import LeaseState, MemberState, Setup, StaleWatchState
 
 
@@ -167,7 +160,7 @@ class MemberMachine:
             self._handle(event, now)
             regress = requests.regress or state.cache.keys.regress
             if regress and not membership.is_final:
-                state.ask(LeaveStore(regress))
+                state.ask(intents.LeaveStore(regress))
             self._apply_intents(now)
         requests.wake_at = math.inf
         self._advance(now)
@@ -343,8 +336,10 @@ class MemberMachine:
                 self._lose_membership(now, reason)
             case SuspectRemoval(loss_reason):
                 self._suspect_removal(loss_reason, now)
-            case LeaveStore(regress):
-                self._leave_store(regress, now)
+            case intents.LeaveStore(regress):
+                from rendezvous.member import store_loss
+
+                self._finish(store_loss.end(state, regress, now), now)
             case QuitJob(reason):
                 local_round.stop_workers(state, "fence", reason, "isolation", now)
                 asked = state.leaving.request or events.LeaveRequest(reason, EXIT_FENCED)
@@ -366,23 +361,6 @@ class MemberMachine:
         self.state.membership.move("removal suspected")
         local_round.stop_workers(self.state, "fence", "no longer a member", "isolation", now)
         leave.explain_fence(self.state, loss_reason, now)
-
-    # docs/internals/decisions/agreement.md#0059-no-job-survives-a-store-that-goes-back
-    def _leave_store(self, regress: str, now: float) -> None:
-        """The store does not have what it had, so others may decide what was decided before: kill, and end for good.
-
-        A verdict that was seen stays the verdict.
-        """
-        state = self.state
-        verdict = leave.find_verdict(state) if state.is_member else None
-        reason = f"the store was restored to an earlier state, or replaced by another: {regress}"
-        local_round.stop_workers(state, "fence", "the store was restored or replaced", "isolation", now)
-        if verdict is not None:
-            self._finish(Finish(verdict.exit_code, verdict.reason, verdict), now)
-        else:
-            asked = state.leaving.request or events.LeaveRequest(reason, EXIT_TEMPORARY)
-            hint = "once all agents of the run have ended, start them again; next time stop them before a restore"
-            self._finish(Finish(asked.exit_code, reason, hint=hint), now)
 
     def _lose_membership(self, now: float, why: str = "", *, is_early: bool = False) -> None:
         """The lease is gone, so others may take this node's place: kill at once, then join again as a new member.

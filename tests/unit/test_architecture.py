@@ -48,7 +48,7 @@ BORDERS = {
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 5, "launcher.placement.capacity": 1,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
-    "rendezvous.leader.election": 1, "rendezvous.machine": 2, "rendezvous.member.join": 1,
+    "rendezvous.leader.election": 1, "rendezvous.machine": 3, "rendezvous.member.join": 1,
     "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 5,
