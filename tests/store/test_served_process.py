@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rendezvous.errors import Compacted, LeaseNotFound, StoreError
+from rendezvous.errors import LeaseNotFound, StoreError, StoreReplaced
 from rendezvous.stores import wire
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.listeners import PortTaken
@@ -172,17 +172,21 @@ def test_calls_fail_when_the_store_dies_and_its_successor_misleads_none(
     assert lost == [], "a store that is away does not end a watch"
     serving(first.port)
 
-    def answers() -> bool:
+    def is_replaced() -> bool:
         try:
-            return store.get("a").items == ()
-        except StoreError:
-            return False
+            store.get("a")
+        except StoreError as error:
+            return isinstance(error, StoreReplaced)
+        return False
 
-    wait_until(answers, LIMIT_S, "the successor to answer")
+    wait_until(is_replaced, LIMIT_S, "the successor to answer")
+    wait_until(lambda: lost, LIMIT_S, "the watch to be lost")
+    assert isinstance(lost[0], StoreReplaced)
+    store.close()
+    store = EtcdStore([f"127.0.0.1:{first.port}"], call_limit_s=2.0)
+    assert store.get("a").items == ()
     with pytest.raises(LeaseNotFound):
         store.lease_keep_alive(lease)
-    wait_until(lambda: lost, LIMIT_S, "the watch to be lost")
-    assert isinstance(lost[0], Compacted)
     assert store.put("a", b"3") > revision
     store.close()
 

@@ -8,8 +8,8 @@ server cannot be kept from serving unauthenticated clients first (http2.py, conn
 It belongs to one run, which it names under STORE_OWNER_KEY before any client can read. When its agent ends in order,
 clients are told so (ENDED) on every stream; nothing will continue this store, so they need not look for it.
 
-The store is lost with its process. Clients notice: leases and revisions are never numbered as before, so a member that
-reconnects learns that its lease is gone, and a watch that it must list again. A process that was only frozen restarts
+The store is lost with its process. Clients notice: a successor has another cluster id, and numbers no lease or revision
+as the one before. A process that was only frozen restarts
 the TTL of every lease when it runs again, because it cannot know which clients tried to renew; so no lease is lost.
 """
 
