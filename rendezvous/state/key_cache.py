@@ -61,7 +61,7 @@ class KeyCache:
 
     def put(self, item: KeyValue, now: float, read_at: int = 0) -> None:
         """Apply a value of a key; `read_at`: the revision of the read that showed it, 0 if an event did."""
-        known, newest = self._items.get(item.key), self._find_newest(item.key)
+        known, newest = self._items.get(item.key), self.find_newest(item.key)
         if item.mod_revision > newest:
             self._items[item.key] = item
             self._folders.setdefault(_find_parent(item.key), set()).add(item.key)
@@ -70,7 +70,7 @@ class KeyCache:
             older = f"it has {item.key} as of revision {item.mod_revision}, and had it as of revision {newest}"
             self.regress = self.regress or older
 
-    def _find_newest(self, key: str) -> int:
+    def find_newest(self, key: str) -> int:
         """Return the newest revision as of which this key is known, or known to be absent."""
         read_at = self._read_at.get(key, 0)
         for prefix, revision in self._read_at.items():

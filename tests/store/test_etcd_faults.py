@@ -397,3 +397,31 @@ def test_a_server_of_another_cluster_among_the_endpoints_is_passed_over(tmp_path
             assert watched.losses == []
             proxy.lead_to(own.client_port)
         store.close()
+
+
+def test_the_store_is_another_one_only_if_every_endpoint_is(tmp_path: Path) -> None:
+    with (
+        EtcdServer("3.5", tmp_path / "own") as own,
+        EtcdServer("3.5", tmp_path / "other") as other,
+        Proxy(own.client_port) as first,
+        Proxy(own.client_port) as second,
+    ):
+        store = EtcdStore([first.endpoint, second.endpoint], call_limit_s=2.0)
+        revision = store.put("a", b"1")
+        watched = watch(store, "a", revision)
+        watched.wait_for_revision(revision)
+        first.cut()
+        second.lead_to(other.client_port)
+
+        def fail() -> str:
+            with pytest.raises(StoreError) as caught:
+                store.get("a")
+            return type(caught.value).__name__ if "belongs to cluster" in str(caught.value) else ""
+
+        assert wait_until(fail, LIMIT_S, "an answer of the other cluster") == "Unreachable"
+        assert watched.losses == []
+        first.lead_to(other.client_port)
+        wait_until(lambda: fail() == "StoreReplaced", LIMIT_S, "the other cluster at both endpoints")
+        (loss,) = wait_until(lambda: watched.losses, LIMIT_S, "the end of the watch")
+        assert type(loss) is StoreReplaced
+        store.close()

@@ -496,12 +496,15 @@ class EtcdClient:
 
 
 def make_unavailable(failures: dict[str, EtcdError], effect: Effect) -> StoreError:
-    """Make the error for a request that failed at every endpoint, one of which may be of another cluster."""
+    """Make the error for a request that failed at every endpoint.
+
+    One endpoint of another cluster is a mistake; the store is another one if all are, since a dead one may come back.
+    """
     is_unknown = effect != "read" and any(refusal.kind is ErrorKind.UNKNOWN for refusal in failures.values())
     sentences = [f"{_describe(address)} {refusal.phrase}" for address, refusal in failures.items()]
     hints = [refusal.hint for refusal in failures.values() if refusal.hint]
     error: type[StoreError] = OutcomeUnknown if is_unknown else Unreachable
-    if any(refusal.error is StoreReplaced for refusal in failures.values()):
+    if all(refusal.error is StoreReplaced for refusal in failures.values()):
         error = StoreReplaced
     return error("; ".join(sentences), hints[0] if hints else None)
 

@@ -9,8 +9,8 @@ It belongs to one run, which it names under STORE_OWNER_KEY before any client ca
 clients are told so (ENDED) on every stream; nothing will continue this store, so they need not look for it.
 
 The store is lost with its process. Clients notice: a successor has another cluster id, and numbers no lease or revision
-as the one before. A process that was only frozen restarts
-the TTL of every lease when it runs again, because it cannot know which clients tried to renew; so no lease is lost.
+as the one before. A process that was only frozen restarts the TTL of every lease when it runs again, because it cannot
+know which clients tried to renew; so no lease is lost.
 """
 
 from __future__ import annotations

@@ -429,7 +429,9 @@ def is_known(event: Event, node: Any) -> bool:
     if not isinstance(event, events.WatchUpdate):
         return False
     cache = node.machine.state.cache
-    return event.key not in cache.watched or not any(cache.keys.is_news(change.item) for change in event.batch.events)
+    items = [change.item for change in event.batch.events]
+    is_news = any(item.mod_revision > cache.keys.find_newest(item.key) for item in items)
+    return event.key not in cache.watched or not is_news
 
 
 def find_owner(call: Any) -> str:
