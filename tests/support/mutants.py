@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "a stop of the round before ends the next one",
         "member/local_round",
-        "is_stopped = stop is not None and stop.round >= seal.round\n    if round_state",
-        "is_stopped = stop is not None and stop.round >= seal.round - 1\n    if round_state",
+        "is_stopped = seal is not None and stop is not None and stop.round >= seal.round\n",
+        "is_stopped = seal is not None and stop is not None and stop.round >= seal.round - 1\n",
     ),
     Mutant(
         "a member reports that it has stopped when it is told to",
