@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from rendezvous.errors import SettingsError
 
+OPERATIONS_MIN = 8  # or comparisons: what the transactions of a leader need in any case
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 5.0
@@ -76,6 +78,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     stop_limit_s: float = 30.0
     """Beyond the grace: a member that has not stopped by then is fenced, but never within a lease's time."""
 
+    operations_per_txn: int = 100
+    """The most operations, or comparisons, of a leader's transaction. etcd allows 128 unless its --max-txn-ops says
+    otherwise."""
     observe_pause_s: float = 1e-4
     """Per member, between two observations of the leader: one takes some 8 us per member, so a tenth of the time."""
 
@@ -123,6 +128,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise SettingsError(f"grow is {self.grow!r}, not never, delay or checkpoint")
         if self.keep_alive_parts < 2:
             raise SettingsError(f"keep_alive_parts is {self.keep_alive_parts}, a lease needs 2 renewals at least")
+        if self.operations_per_txn < OPERATIONS_MIN:
+            raise SettingsError(
+                f"operations_per_txn is {self.operations_per_txn}, a leader's transactions need {OPERATIONS_MIN}"
+            )
         pause_share = 1 - 1 / self.keep_alive_parts - 2 / max(self.call_parts, 1)
         if pause_share <= 0:
             raise SettingsError(

@@ -1,7 +1,8 @@
-"""The commit of a round: a plan, its assignments under a new token, then the seal that makes them binding.
+"""The commit of a round: a plan, its assignments under a new token, and the seal that makes them binding.
 
 The transaction of the seal also writes what follows from it: which members are spares and why, the successors if the
-leader is lost, the history of the round, and the removal of keys that are no longer read.
+leader is lost, the history of the round, and the removal of keys that are no longer read. It holds the assignments too,
+so that a round costs one write to the store's disk; of a large job, those that no transaction before it has written.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from collections.abc import Collection, Mapping
 
 from rendezvous.errors import EXIT_FAILURE
 from rendezvous.events import SAME_FAILURE, MakePlan, PlanReady, PlanRefused, RosterMember
-from rendezvous.leader.guarded_write import OPERATIONS_PER_TXN, guard_unchanged, make_put, write
+from rendezvous.leader.guarded_write import count_fitting, guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_round
 from rendezvous.policy import budget
 from rendezvous.policy.decisions import SealRound
 from rendezvous.policy.view import View
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
+from rendezvous.settings import OPERATIONS_MIN
 from rendezvous.state.state import CommitState, Draft, Leadership, MemberState
-from rendezvous.stores.contract import Compare, Delete, Operation
+from rendezvous.stores.contract import Delete, Operation
 
 HISTORY_ROUNDS = 100  # how many rounds are kept in the history
 SUCCESSORS = 3
 REASONS_LENGTH_MAX = 2000
-GARBAGE_MAX = 60  # the seal, the spares and the history have their places in the transaction too
+GARBAGE_MAX = 60
 ANSWERED_MAX = 20
 # docs/internals/decisions/agreement.md#0039-bounded-list-of-spares
 SPARES_MAX = 100
@@ -77,7 +79,7 @@ def _assign(
     decision: SealRound,
     now: float,
 ) -> None:
-    """Write the assignments in batches, one at a time, then the seal.
+    """Write the assignments and the seal: in one transaction, or after others that hold what does not fit in it.
 
     After a write without a reply it continues where it was: the same plan has the same token, so a write that arrives
     late is the one that is repeated. With a slow store it would otherwise never finish.
@@ -86,28 +88,30 @@ def _assign(
     if commit.draft is None or commit.draft.plan is not plan:
         commit.draft, commit.written_count = _make_draft(state, leadership.job, number, view, plan), 0
     draft = commit.draft
+    # As old as the decision: a seal written since then must not be replaced.
     still_current = guard_unchanged(state, leadership.job.round)
 
     def write_next(now: float) -> None:
-        batch = draft.puts[commit.written_count : commit.written_count + OPERATIONS_PER_TXN]
+        left = draft.puts[commit.written_count :]
+        answered = _list_answered(state, leadership.job)
+        sealing = _list_sealing_writes(state, leadership, number, view, draft, decision, answered, now)
+        fitting = count_fitting((*left, *sealing), state.settings.operations_per_txn)
+        if left and fitting < len(left) + len(sealing):
+            batch = left[:fitting]
 
-        def on_done(now: float) -> None:
-            commit.written_count += len(batch)
-            write_next(now)
+            def on_done(now: float) -> None:
+                commit.written_count += len(batch)
+                write_next(now)
 
-        if batch:
             write(state, leadership, f"assign round {number}", still_current, batch, now, on_done)
-        else:
-            seal = Seal(
-                round=number,
-                plan_token=draft.token,
-                world_size=plan.world_size,
-                coordinator=plan.coordinator,
-                reason=decision.reason[:REASONS_LENGTH_MAX],
-                successors=choose_successors(view, plan, decision.roster),
-                unknown=view.seal.unknown if view.seal else {},
-            )
-            _put_seal(state, leadership, seal, view, draft, decision, still_current, now)
+            return
+
+        def on_sealed(now: float) -> None:
+            note_round(leadership.seen, draft.token, draft.assignments)
+
+        _log_seal(state, number, plan, decision)
+        guards = (*still_current, *guard_unchanged(state, leadership.job.spares, *answered))
+        write(state, leadership, f"seal round {number}", guards, (*left, *sealing), now, on_sealed)
 
     write_next(now)
 
@@ -125,47 +129,51 @@ def _make_draft(state: MemberState, job: Keys, number: int, view: View, plan: Pl
     return Draft(plan, token, assignments, puts)
 
 
-def _put_seal(
+def _list_sealing_writes(
     state: MemberState,
     leadership: Leadership,
-    seal: Seal,
+    number: int,
     view: View,
     draft: Draft,
     decision: SealRound,
-    still_current: tuple[Compare, ...],
+    answered: Collection[str],
     now: float,
-) -> None:
-    """Write the seal. `still_current` is as old as the decision: a seal written since then must not be replaced."""
-    job, plan, assignments = leadership.job, draft.plan, draft.assignments
+) -> tuple[Operation, ...]:
+    """List the writes of the seal's transaction, without assignments. `answered`: the requests to be deleted."""
+    job, plan, limit = leadership.job, draft.plan, state.settings.operations_per_txn
     leadership.commit.spare_reasons = plan.spare_reasons
-    spares = _make_spares(state, leadership, view, assignments, seal.round, now)
+    seal = Seal(
+        round=number,
+        plan_token=draft.token,
+        world_size=plan.world_size,
+        coordinator=plan.coordinator,
+        reason=decision.reason[:REASONS_LENGTH_MAX],
+        successors=choose_successors(view, plan, decision.roster),
+        unknown=view.seal.unknown if view.seal else {},
+    )
     history = RoundHistory(
-        round=seal.round,
+        round=number,
         world_size=seal.world_size,
-        node_count=len(assignments),
+        node_count=len(draft.assignments),
         coordinator=seal.coordinator,
         reason="; ".join(dict.fromkeys((decision.reason, *plan.reasons, *plan.remarks)))[:REASONS_LENGTH_MAX],
         began_at=state.compute_wall_time(now),
     )
-    answered = _list_answered(state, job)
-    writes: tuple[Operation, ...] = (
+    needed: tuple[Operation, ...] = (
         make_put(state, job.round, budget.add_to_seal(seal, decision.budget, now)),
-        make_put(state, job.make_history_key(seal.round), history),
-        make_put(state, job.spares, spares),
-        *_list_garbage(job, view, seal.round),
+        make_put(state, job.make_history_key(number), history),
+        make_put(state, job.spares, _make_spares(state, leadership, view, draft.assignments, number, now)),
         *map(Delete, answered),
     )
+    return (*needed, *_list_garbage(job, view, number)[: limit - len(needed)])
 
-    def on_done(now: float) -> None:
-        note_round(leadership.seen, seal.plan_token, assignments)
 
-    state.requests.log_status(f"round {seal.round}: {decision.reason}")
+def _log_seal(state: MemberState, number: int, plan: PlanReady, decision: SealRound) -> None:
+    state.requests.log_status(f"round {number}: {decision.reason}")
     if decision.remark:
         state.requests.log(decision.remark, SAME_FAILURE)
     for remark in plan.remarks:
         state.requests.log(remark)
-    guards = (*still_current, *guard_unchanged(state, job.spares, *answered))
-    write(state, leadership, f"seal round {seal.round}", guards, writes, now, on_done)
 
 
 # --- spares ---
@@ -219,20 +227,21 @@ def _make_spares(
 
 def _list_garbage(job: Keys, view: View, number: int) -> list[Operation]:
     """List the deletions of keys that are no longer read once round `number` is sealed."""
-    stale = [Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members]
-    garbage: list[Operation] = list(stale[:GARBAGE_MAX])
+    garbage: list[Operation] = []
     if number > 2:
         garbage.append(Delete(job.make_assignments_prefix(number - 2), prefix=True))
     if number > HISTORY_ROUNDS:
         garbage.append(Delete(job.make_history_key(number - HISTORY_ROUNDS)))
-    return garbage
+    stale = [Delete(job.make_status_key(member_id)) for member_id in view.statuses if member_id not in view.members]
+    return garbage + stale[:GARBAGE_MAX]
 
 
 def _list_answered(state: MemberState, job: Keys) -> list[str]:
     """List the requests that were refused and that their requesters have not deleted."""
     names = [item.key for item in state.cache.keys.list_under(job.commands)]
     commands = {name: state.cache.read(Command, name) for name in names}
-    return [name for name, command in commands.items() if command is not None and command.answer][:ANSWERED_MAX]
+    found = [name for name, command in commands.items() if command is not None and command.answer]
+    return found[: min(ANSWERED_MAX, state.settings.operations_per_txn - OPERATIONS_MIN)]
 
 
 def choose_successors(view: View, plan: PlanReady, roster: tuple[str, ...]) -> tuple[str, ...]:

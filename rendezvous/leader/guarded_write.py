@@ -14,7 +14,17 @@ from rendezvous.events import Txn
 from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Batch, Compare, Delete, Get, KeyEvent, KeyValue, Operation, Put, TxnResult
 
-OPERATIONS_PER_TXN = 100  # within etcd's 128; 100 assignments of 10 kB each stay below 1.5 MiB
+BYTES_PER_TXN = 1 << 20  # of values; etcd takes requests of 1.5 MiB
+
+
+def count_fitting(operations: Sequence[Operation], limit: int) -> int:
+    """Return how many of these operations one transaction holds, in their order: `limit` at most, and one at least."""
+    size = 0
+    for count, operation in enumerate(operations[:limit]):
+        size += len(operation.value) if isinstance(operation, Put) else 0
+        if size > BYTES_PER_TXN and count:
+            return count
+    return min(len(operations), limit)
 
 
 def write(

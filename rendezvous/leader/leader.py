@@ -22,8 +22,6 @@ from rendezvous.records import Assignment, Cause, Command, Drain, RoundHistory, 
 from rendezvous.state.state import Leadership, MemberState
 from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
 
-FENCED_PER_TXN = 60
-
 
 def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     """Observe, decide, and request one write at most; while one is in progress nothing is decided."""
@@ -226,7 +224,7 @@ def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: flo
     A member may also have reported more than the watch has delivered yet. A success that is in the store must not be
     run again, and once its key is deleted a member writes nothing.
     """
-    member_ids = decision.member_ids[:FENCED_PER_TXN]
+    member_ids = decision.member_ids[: (state.settings.operations_per_txn - 3) // 2]  # each needs two comparisons
     names = [leadership.job.make_member_key(member_id) for member_id in member_ids]
     statuses = [leadership.job.make_status_key(member_id) for member_id in member_ids]
 

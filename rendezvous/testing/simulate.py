@@ -13,7 +13,7 @@ from random import Random
 
 from msgspec import Struct
 
-from rendezvous.settings import Settings
+from rendezvous.settings import OPERATIONS_MIN, Settings
 from rendezvous.testing.faults import THEMES, FaultInjector
 from rendezvous.testing.invariants.checker import Checker
 from rendezvous.testing.invariants.history import Violation
@@ -115,6 +115,7 @@ def _draw_settings(random: Random) -> Settings:
         presence_proof=random.random() < 0.85,
         continues_without_store=random.random() < 0.85,
         outage_limit_s=random.choice([10.0, 40.0, 100.0]),
+        operations_per_txn=random.choice([OPERATIONS_MIN, 100]),  # few: assignments in several transactions
         on_finished="exit",
     )
 

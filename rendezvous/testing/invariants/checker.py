@@ -288,6 +288,12 @@ class Checker(Checks):
         )
         if missing:
             self.fail("S10", f"{host.name} wants to {store_request.why} without naming {sorted(missing)}")
+        count = max(
+            len(store_request.request.compares),
+            sum(not isinstance(each, Get) for each in store_request.request.success),
+        )
+        if count > self._settings.operations_per_txn:
+            self.fail("S10", f"{host.name} wants to {store_request.why} with {count} operations or comparisons")
         if not all(isinstance(operation, Get) for operation in store_request.request.failure):
             self.fail("S10", f"{host.name} writes where its guards do not hold: {store_request.why}")
 

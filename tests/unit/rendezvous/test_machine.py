@@ -453,19 +453,21 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     assert sealed.version == 1
 
 
-def test_an_unanswered_assignment_is_written_again_under_the_same_token() -> None:
+def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None:
     bench = Bench()
     bench.step(Start())
-    _settle_until(bench, "assign round 1")
+    _settle_until(bench, "seal round 1")
     first = bench.asks.popleft()
     bench.step(events.StoreOutcomeUnknown(first.id))
     bench.now += 1.0
     bench.step(Tick())
-    _settle_until(bench, "assign round 1")
+    _settle_until(bench, "seal round 1")
     assert isinstance(first.request, events.Txn)
     assert isinstance(bench.asks[0].request, events.Txn)
-    assert bench.asks[0].request.success == first.request.success
-    bench.serve(first.request)  # it comes late, and does no harm
+    assignment = first.request.success[0]
+    assert assignment.key.startswith(bench.job.all_assignments)
+    assert bench.asks[0].request.success[0] == assignment
+    bench.serve(first.request)  # it comes late, and is what counts
     bench.settle()
     assert bench.protocol.alive_round == 1
     assert len(bench.store.get(bench.job.make_assignments_prefix(1), prefix=True).items) == 1

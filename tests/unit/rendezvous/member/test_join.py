@@ -238,6 +238,7 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
     said = [action.sentence for action in bench.made if isinstance(action, Log) and "command line" in action.sentence]
     assert said == ["run r was started with another command line: --lr differs; this node keeps its own"]
     bench.made.clear()
+    bench.protocol.state.requests.actions = []
     join.restart(bench.protocol.state)  # as when another agent has written meanwhile
     bench.protocol.state.membership.is_current_read = bench.protocol.state.membership.is_inspected = True
     assert join._may_join(bench.protocol.state, bench.now)
