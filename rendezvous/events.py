@@ -131,7 +131,8 @@ class PlanReady(Event, frozen=True):
     id: int
     assignments: Mapping[str, str]
     world_size: int
-    coordinator: str
+    coordinator: str  # HOST:PORT; port 0 stands for the one that the member `coordinator_id` offers for the round
+    coordinator_id: str = ""
     reasons: tuple[str, ...] = ()
     spare_reasons: Mapping[str, str] = {}
     successors: tuple[str, ...] = ()
@@ -279,11 +280,13 @@ class StopWatch(Action, frozen=True):
 
 
 class RosterMember(Struct, frozen=True):
-    """A member as the planner sees it: `worker_port` is what it offers for this round, `order` its create revision."""
+    """A member as the planner sees it; `order`: its create revision.
+
+    Nothing of it changes while the member lives, so a plan is good for as long as its roster is.
+    """
 
     member_id: str
     description: str
-    worker_port: int
     order: int
 
 

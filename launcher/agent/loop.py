@@ -255,7 +255,7 @@ class Agent(Struct, kw_only=True, eq=False):
 
     def _start(self, start: events.StartRound) -> None:
         try:
-            share = self.spec_builder.read_assignment(start.assignment)
+            share = self.spec_builder.read_assignment(start.assignment, start.coordinator)
         except RecordError as error:
             self._refuse(start.round, error)
             return

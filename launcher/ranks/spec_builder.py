@@ -89,9 +89,12 @@ class WorkerSpecBuilder:
         """Whether workers run JAX: they swallow SIGTERM, and abort when another has ended."""
         return "jax" in self._choice.names
 
-    def read_assignment(self, assignment: str) -> NodeAssignment:
-        """Return this node's assignment. Raises RecordError if no leader with this job's command can have meant it."""
-        share = decode_assignment(assignment)
+    def read_assignment(self, assignment: str, coordinator: str = "") -> NodeAssignment:
+        """Return this node's assignment, with the port of `coordinator`, HOST:PORT.
+
+        Raises RecordError if no leader with this job's command can have meant it.
+        """
+        share = decode_assignment(assignment, coordinator)
         if (count := len(share.ranks)) > len(self._slots):
             raise RecordError(f"it wants {format_workers(count)} of this node, which has {len(self._slots)}")
         axes = self._mesh.axes

@@ -9,6 +9,7 @@ process replies at once and needs no thread. Actions for the agent (start, stop,
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,11 +75,14 @@ class Driver:
         self._put_off: tuple[float, MakePlan] | None = None  # when to try a plan again, and which
         self._lacks = False  # what it takes to plan
         self._reasons: deque[str] = deque()  # why it waits, for the agent to log
+        self._plans: deque[MakePlan] = deque()  # for the caller's thread
         self._failure: Exception | None = None  # a bug that showed in another thread, for the caller's to raise
 
     @property
     def wake_at(self) -> float:
         """When `run` must be called at the latest, on `clock`."""
+        if self._plans:
+            return -math.inf
         return self._machine.wake_at if self._put_off is None else min(self._machine.wake_at, self._put_off[0])
 
     @property
@@ -110,9 +114,12 @@ class Driver:
             now = self._clock()  # after the events: none is handled with a time before a freeze that it followed
             for_agent += self._report_store_health(now)
             for_agent += [events.Log(self._reasons.popleft()) for _ in range(len(self._reasons))]
-            if not inbox:
-                if now < self._machine.wake_at:
+            if not inbox and now < self._machine.wake_at:
+                if for_agent or not self._plans:
                     return for_agent
+                self._make_plan(self._plans.popleft())  # while workers stop, not before they are told to
+                continue
+            if not inbox:
                 inbox.append(events.Tick())
             actions = self._machine.steps(inbox, now)
             for_agent += [action for action in actions if not self._carry_out(action)]
@@ -207,21 +214,21 @@ class Driver:
                 self._wake()
 
     def _plan(self, request: MakePlan) -> None:
-        def plan() -> None:
-            try:
-                self.submit(self._planner(request))
-            except OSError as error:  # no descriptor is left to import it with
-                if not self._lacks:
-                    self._reasons.append(f"the next round cannot be planned yet: {error.strerror}")
-                self._lacks, self._put_off = True, (self._clock() + PLAN_PAUSE_S, request)
-                self._wake()
-            else:
-                self._lacks = False
-
         if self._local_store is not None:
-            plan()
+            self._plans.append(request)
         else:  # a large plan may take longer than a lease
-            self._run_in_pool(self._request_pool, plan)
+            self._run_in_pool(self._request_pool, lambda: self._make_plan(request))
+
+    def _make_plan(self, request: MakePlan) -> None:
+        try:
+            self.submit(self._planner(request))
+        except OSError as error:  # no descriptor is left to import it with
+            if not self._lacks:
+                self._reasons.append(f"the next round cannot be planned yet: {error.strerror}")
+            self._lacks, self._put_off = True, (self._clock() + PLAN_PAUSE_S, request)
+            self._wake()
+        else:
+            self._lacks = False
 
     def _request(self, store_request: StoreRequest) -> None:
         if self._local_store is not None:

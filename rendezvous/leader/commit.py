@@ -14,8 +14,9 @@ from rendezvous.events import SAME_FAILURE, MakePlan, PlanReady, PlanRefused, Ro
 from rendezvous.leader.guarded_write import count_fitting, guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_round
 from rendezvous.policy import budget
+from rendezvous.policy.candidates import choose_members
 from rendezvous.policy.decisions import SealRound
-from rendezvous.policy.view import View
+from rendezvous.policy.view import MemberView, View
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
 from rendezvous.settings import OPERATIONS_MIN
 from rendezvous.state.state import CommitState, Draft, Leadership, MemberState
@@ -54,20 +55,48 @@ def commit_round(
     return None
 
 
+def plan_ahead(state: MemberState, leadership: Leadership, view: View, now: float) -> None:
+    """Ask for the plan of the next round while the last one is being stopped.
+
+    It is asked for again if a member that it counts on is lost or leaves. If the roster is still another one when all
+    have stopped, or the job ends, that plan is ignored.
+    """
+    seal, stop, settings, commit = view.seal, view.stop, state.settings, leadership.commit
+    if seal is None or stop is None or stop.round != seal.round:
+        return
+    if commit.plan_request is not None and commit.plan_request[1] == seal.round + 1:
+        is_good = all(m in view.members and not view.is_leaving(m) for m in commit.plan_request[2])
+        if commit.plan is None or is_good:  # one plan at a time: it may take seconds
+            return
+    if stop.cause == "failure" and view.budget.count_spent(now, settings.restart_window_s) >= settings.max_restarts:
+        return  # the job ends, as far as is known
+    chosen = choose_members(view, view.budget, now, settings, state.setup.sizer)
+    if chosen.size.world_size:
+        _ask_for_plan(state, leadership, view, seal.round + 1, chosen.roster)
+
+
 def _ask_for_plan(state: MemberState, leadership: Leadership, view: View, number: int, roster: tuple[str, ...]) -> None:
     plan_id = state.requests.make_request_id()
     leadership.commit.plan_request, leadership.commit.plan = (plan_id, number, roster), None
-    candidates = tuple(make_roster_member(view, member_id) for member_id in roster)
+    candidates = tuple(_make_roster_member(view.members[member_id]) for member_id in roster)
     previous = dict(leadership.seen.contents)
     names = {member_id: view.get_name(member_id) for member_id in previous}
     state.requests.emit(MakePlan(plan_id, number, candidates, previous, names))
 
 
-def make_roster_member(view: View, member_id: str) -> RosterMember:
-    """Make the planner's input for this member."""
+def _make_roster_member(view: MemberView) -> RosterMember:
+    return RosterMember(view.member.member_id, view.member.description, view.create_revision)
+
+
+def get_offered_port(view: View, member_id: str) -> int:
+    """Return the worker port that this member offers for the next round."""
     member, status = view.members[member_id], view.statuses.get(member_id)
-    port = (status.status.worker_port if status is not None else 0) or member.member.worker_port
-    return RosterMember(member_id, member.member.description, port, member.create_revision)
+    return (status.status.worker_port if status is not None else 0) or member.member.worker_port
+
+
+def _find_coordinator(view: View, plan: PlanReady) -> str:
+    host, _, port = plan.coordinator.rpartition(":")
+    return plan.coordinator if int(port) else f"{host}:{get_offered_port(view, plan.coordinator_id)}"
 
 
 def _assign(
@@ -146,7 +175,7 @@ def _list_sealing_writes(
         round=number,
         plan_token=draft.token,
         world_size=plan.world_size,
-        coordinator=plan.coordinator,
+        coordinator=_find_coordinator(view, plan),
         reason=decision.reason[:REASONS_LENGTH_MAX],
         successors=choose_successors(view, plan, decision.roster),
         unknown=view.seal.unknown if view.seal else {},

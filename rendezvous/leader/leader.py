@@ -81,6 +81,7 @@ def _carry_out(state: MemberState, leadership: Leadership, decision: Decision, v
         case Wait():
             _wait(state, leadership, decision, now)
             commit.update_spares(state, leadership, view, now)
+            commit.plan_ahead(state, leadership, view, now)
         case EndRound():
             _end_round(state, leadership, decision, now)
         case SealRound():

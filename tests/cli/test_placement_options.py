@@ -80,7 +80,7 @@ from launcher.placement.adapter.description import Description, encode_descripti
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from rendezvous.events import MakePlan, RosterMember
 
-node = RosterMember("a", encode_description(Description(slot_count=8, address="127.0.0.1", role="default")), 4000, 1)
+node = RosterMember("a", encode_description(Description(slot_count=8, address="127.0.0.1", role="default")), 1)
 planner = PlannerAdapter(mesh.parse("pp=2,dp=*,tp=2"), Limits(), Costs())
 planned = planner.plan(MakePlan(1, 1, (node,), {}))
 assert planned.world_size == 8

@@ -84,7 +84,8 @@ class TorchrunMember:
         with self._changed:
             self._changed.wait_for(lambda: self._start is not None or self._has_ended)
             self._raise_thread_error()
-            return None if self._start is None else (self._start, decode_assignment(self._start.assignment))
+            start = self._start
+            return None if start is None else (start, decode_assignment(start.assignment, start.coordinator))
 
     def is_over(self) -> bool:
         """Whether the round on this node ends, or has ended. Raises the thread's error."""

@@ -95,11 +95,12 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
             )
         )
 
-    roster = tuple(RosterMember(f"m{index}", describe(index), _PORT, index + 1) for index in range(count))
+    roster = tuple(RosterMember(f"m{index}", describe(index), index + 1) for index in range(count))
     planned = planner.plan(MakePlan(1, 1, roster, {}))
     if isinstance(planned, PlanRefused):
         raise UsageError(planned.reason)
-    return sorted(map(decode_assignment, planned.assignments.values()), key=lambda one: one.group_rank)
+    read = (decode_assignment(text, f"{_ADDRESS}:{_PORT}") for text in planned.assignments.values())
+    return sorted(read, key=lambda one: one.group_rank)
 
 
 def describe_environment(

@@ -8,6 +8,7 @@ import math
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from rendezvous import codec
 from rendezvous.errors import RecordError
@@ -21,7 +22,6 @@ RankCount = Annotated[int, Meta(gt=0, le=10_000_000)]
 Ranks = Annotated[tuple[int, ...], Meta(min_length=1)]
 Shape = Annotated[tuple[RankCount, ...], Meta(min_length=1, max_length=64)]
 LinkRate = Annotated[int, Meta(gt=0, lt=2**53)]
-WorkerPort = Annotated[int, Meta(gt=0, lt=2**16)]
 
 
 class Description(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,8 @@ class Description(Struct, frozen=True, kw_only=True):
 class NodeAssignment(Struct, frozen=True, kw_only=True):
     """One node's part of a round: one rank per slot, in slot order, and the values common to all nodes.
 
-    `summary` describes the round in a few words; empty in a job of one machine. `slice_index`: the number of the
+    `master_port` 0: the one that the round's seal names. `summary` describes the round in a few words; empty in a job
+    of one machine. `slice_index`: the number of the
     node's TPU slice in this round, of `slice_count`; 0 where there are none.
     """
 
@@ -65,7 +66,7 @@ class NodeAssignment(Struct, frozen=True, kw_only=True):
     role_ranks: Ranks
     role_world_size: int
     master_addr: Text
-    master_port: WorkerPort
+    master_port: Port = 0
     summary: str = ""
     slice_index: int = 0
     slice_count: NodeCount = 0
@@ -105,8 +106,8 @@ def _require_locality(locality: tuple[tuple[str, str], ...]) -> None:
     _require(len(set(names)) == len(names), "a level twice in its place")
 
 
-def decode_assignment(text: str) -> NodeAssignment:
-    """Read what `encode_assignment` wrote. Raises RecordError."""
+def decode_assignment(text: str, coordinator: str = "") -> NodeAssignment:
+    """Read what `encode_assignment` wrote, with the port of `coordinator`, HOST:PORT. Raises RecordError."""
     found = codec.decode(NodeAssignment, text, "its assignment")
     are_ranks = len(found.ranks) == len(found.role_ranks) and _are_valid_ranks(found.ranks, found.world_size)
     _require(are_ranks and _are_valid_ranks(found.role_ranks, found.role_world_size), "ranks that cannot be")
@@ -118,6 +119,10 @@ def decode_assignment(text: str) -> NodeAssignment:
     _require(is_host, f"the address {found.master_addr[:40]!r}")
     is_slice = 0 <= found.slice_index < max(1, found.slice_count)
     _require(is_slice, f"slice {found.slice_index} of {found.slice_count}")
+    if coordinator and not found.master_port:
+        port = coordinator.rpartition(":")[2]
+        _require(port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16, f"the port {port[:40]!r}")
+        found = replace(found, master_port=int(port))
     return found
 
 

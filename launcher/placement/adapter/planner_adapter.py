@@ -104,20 +104,18 @@ class PlannerAdapter:
             planned = plan(sifted.nodes, self._mesh, sifted.limits, sifted.costs, previous)
         except UsageError as error:
             return PlanRefused(order.id, str(error))
-        ports = {candidate.member_id: candidate.worker_port for candidate in order.roster}
         stays = self._describe_locality(planned, sifted)
         is_told = len(order.roster) > 1 or _is_cluster(sifted)
         summary = "; ".join((self._format_summary(planned, len(order.roster)), *stays)) if is_told else ""
-        shares = make_assignments(
-            planned, {name: ports[member_id] for name, member_id in members.items()}, sifted.descriptions, summary
-        )
-        first = next(iter(shares.values()))
+        shares = make_assignments(planned, sifted.descriptions, summary)
+        first_name, first = next(iter(shares.items()))
         why, broken = self._explain_spare(planned), planned.unusable
         return PlanReady(
             order.id,
             {members[name]: encode_assignment(share) for name, share in shares.items()},
             planned.world_size,
             f"{first.master_addr}:{first.master_port}",
+            members[first_name],
             reasons=(*planned.reasons, *stays),
             spare_reasons={**{members[name]: broken.get(name, why) for name in planned.spares}, **sifted.refused},
             successors=tuple(members[name] for name in _choose_successors(sifted.nodes, sifted.descriptions)),
@@ -312,10 +310,8 @@ def _read_previous(texts: Mapping[str, str], names: Mapping[str, str]) -> tuple[
     return Plan(shape=shape, ranks=ranks, spares=(), moved=0, reasons=()), []
 
 
-def make_assignments(
-    planned: Plan, ports: Mapping[str, int], known: Mapping[str, Description], summary: str
-) -> dict[str, NodeAssignment]:
-    """Return each node's assignment, by name, in order; `ports`: the port that each offers.
+def make_assignments(planned: Plan, known: Mapping[str, Description], summary: str) -> dict[str, NodeAssignment]:
+    """Return each node's assignment, by name, in order.
 
     Nodes are numbered by first rank, ranks within a role by node and slot, like torchrun.
     """
@@ -343,7 +339,7 @@ def make_assignments(
             role_ranks=tuple(range(taken[role], taken[role] + len(ranks))),
             role_world_size=sizes[role],
             master_addr=known[name].master_addr or host.address,
-            master_port=host.master_port or ports[numbered[0]],
+            master_port=host.master_port,
             summary=summary,
             slice_index=slice_index,
             slice_count=slice_count,

@@ -10,12 +10,12 @@ import math
 
 from rendezvous import records
 from rendezvous.errors import EXIT_USELESS
-from rendezvous.events import Txn
-from rendezvous.records import Seal, Stop, Verdict
+from rendezvous.events import PlanReady, Txn
+from rendezvous.records import Member, Seal, Status, Stop, Verdict
 from rendezvous.stores.contract import Put
 from rendezvous.testing.invariants.budget import ROUNDED_S, list_quarantined
 from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord, SealRequest
-from rendezvous.testing.invariants.witness import Witness
+from rendezvous.testing.invariants.witness import KnownKeys, Witness
 from rendezvous.testing.simulation.cluster import Cluster
 
 SUCCESSORS = 3
@@ -60,9 +60,12 @@ class SealChecks(Checks):
                     self.fail("S5", f"{name} says that round {stop.round} ran {stop.ran_s:g} s, not {ran_s}")
             if isinstance(write, Put) and write.key.endswith("/ctl/round"):
                 seal, plan = records.decode(Seal, write.value, write.key), witness.planned[1]
-                if plan is None or (plan.coordinator, plan.world_size) != (seal.coordinator, seal.world_size):
-                    self.fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
                 root = write.key.removesuffix("ctl/round")
+                if plan is None or (_find_coordinator(root, plan, known), plan.world_size) != (
+                    seal.coordinator,
+                    seal.world_size,
+                ):
+                    self.fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
                 self.requests[write.value] = SealRequest(
                     node=f"{name} {name}",
                     at=self._timeline.now,
@@ -148,3 +151,13 @@ class SealChecks(Checks):
             self._timeline.count("world grown")
         elif left:
             self._timeline.count("world shrunk")
+
+
+def _find_coordinator(root: str, plan: PlanReady, known: KnownKeys) -> str:
+    """Rank 0's member as the planner names it, with the port that this member has offered last."""
+    key, status_key = f"{root}members/{plan.coordinator_id}", f"{root}status/{plan.coordinator_id}"
+    status, member = known.items.get(status_key), known.items.get(key)
+    port = records.decode(Status, status.value, status_key).worker_port if status is not None else 0
+    if not port and member is not None:
+        port = records.decode(Member, member.value, key).worker_port
+    return f"{plan.coordinator_id}:{port}"

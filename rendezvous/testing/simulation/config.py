@@ -55,7 +55,7 @@ class Shape(Struct, frozen=True, kw_only=True):
         spare_reasons = {c.member_id: f"{usable} nodes are enough" for c in request.roster if c.member_id not in ranks}
         contents = {member_id: json.dumps({"rank": rank}) for member_id, rank in ranks.items()}
         return PlanReady(
-            request.id, contents, usable, f"{first.member_id}:{first.worker_port}", spare_reasons=spare_reasons
+            request.id, contents, usable, f"{first.member_id}:0", first.member_id, spare_reasons=spare_reasons
         )
 
 

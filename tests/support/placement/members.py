@@ -33,7 +33,7 @@ def node(name: str, place: str = "", **fields: object) -> Description:
 def roster(*nodes: Description | str) -> tuple[RosterMember, ...]:
     """Members in the order in which they joined; a text is what a member wrote in place of a description."""
     texts = [one if isinstance(one, str) else encode_description(one) for one in nodes]
-    return tuple(RosterMember(f"{at:016x}", text, 4000 + at, at) for at, text in enumerate(texts, 1))
+    return tuple(RosterMember(f"{at:016x}", text, at) for at, text in enumerate(texts, 1))
 
 
 def plan(*nodes: Description | str, **options: Any) -> PlanReady:

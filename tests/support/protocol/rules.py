@@ -152,10 +152,6 @@ def _charge_twice(charge: Any) -> Any:
     return lambda self, number, failed_at, now: charge(charge(self, number, failed_at, now), number, failed_at, now)
 
 
-def _offer_one_port(make_roster_member: Any) -> Any:
-    return lambda view, member_id: replace(make_roster_member(view, member_id), worker_port=20_000)
-
-
 _GUARDS = ((guarded_write, "guard_unchanged"), (leader, "guard_unchanged"), (commit, "guard_unchanged"))
 
 SWITCHES: dict[str, tuple[Switch, ...]] = {
@@ -174,7 +170,7 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     "one success is enough": (_wrap(View, "get_outcome", _believe_one_success),),
     "an assignment is believed under any seal": (_replace(local_round, "take_up", _take_up_anything),),
     "a fence leaves a grace": (_wrap(local_round, "stop_workers", _stop_gently),),
-    "the first port is used for ever": (_wrap(commit, "make_roster_member", _offer_one_port),),
+    "the first port is used for ever": (_replace(commit, "get_offered_port", lambda view, member_id: 20_000),),
     # Charges.
     "failures are charged at once": (_replace(charge, "must_await_cause", lambda *arguments: False),),
     "the last failure is blamed": (

@@ -89,7 +89,11 @@ def rounds(changes: list[Change], job_key: str) -> list[Round]:
             dealt[key] = change.record["content"]
         elif key == "ctl/round":
             start = f"assign/{change.record['round']}/{change.record['plan_token']}/"
-            shares = {k.removeprefix(start): decode_assignment(v) for k, v in dealt.items() if k.startswith(start)}
+            shares = {
+                k.removeprefix(start): decode_assignment(v, change.record["coordinator"])
+                for k, v in dealt.items()
+                if k.startswith(start)
+            }
             found.append(Round(change.record["round"], change.revision, change.record, shares))
     return found
 

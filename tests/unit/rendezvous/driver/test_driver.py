@@ -352,6 +352,16 @@ def test_an_end_without_a_thread_is_an_end() -> None:
             bench.driver.close(20.0)
 
 
+def test_a_plan_in_the_caller_s_thread_comes_after_what_the_agent_is_to_do() -> None:
+    say = Log("stop the round")
+    with driven(MakePlan(5, 1, (), {}), say, is_local=True) as bench:
+        assert bench.begin() == [say]
+        assert bench.script.events == [Start()]
+        assert bench.driver.wake_at == -math.inf
+        assert bench.heard(PlanReady(5, {}, 0, "host:1"))
+        assert bench.driver.wake_at == math.inf
+
+
 @pytest.mark.parametrize(("now", "is_due"), [(9.9, False), (10.0, True), (99.0, True)])
 def test_the_protocol_is_woken_when_it_asked_for_it_and_once(now: float, is_due: bool) -> None:
     with driven(is_local=True) as bench:

@@ -80,7 +80,7 @@ def test_a_new_leader_tells_the_planner_the_name_of_the_lost_node() -> None:
     member.lose_leader()
     member.tell(RoundStopped(1, 4001))
     member.record(JOB.make_status_key("S"), Status(round=1, plan_token="plan", is_stopped=True))
-    order = only(member.pass_time(5.0), MakePlan)
+    order = only(member.made + member.pass_time(5.0), MakePlan)
     assert order.names == {"L": "node L", "S": "node S", member.id: "node"}
 
 

@@ -100,7 +100,7 @@ def test_a_description_that_nobody_wrote_is_refused(text: str, sentence: str) ->
         {"shape": [1] * 65 + [4]},
         {"world_size": 10**9, "shape": [10**9]},
         {"group_rank": 2},
-        {"master_port": 0},
+        {"master_port": -1},
         {"master_addr": "a\nb"},
         {"master_addr": ""},
         {"master_addr": "h" * 256},

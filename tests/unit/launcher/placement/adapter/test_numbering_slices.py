@@ -25,7 +25,7 @@ def host(slice: str, worker_id: int, hosts: int = 4, slots: int = 1, name: str =
 def try_plan(
     members: Sequence[Description], mesh: str = "dp=*", previous: Mapping[str, str] | None = None, numbers: int = 0
 ) -> PlanReady | PlanRefused:
-    roster = tuple(RosterMember(one.name, encode_description(one), 4000, order) for order, one in enumerate(members, 1))
+    roster = tuple(RosterMember(one.name, encode_description(one), order) for order, one in enumerate(members, 1))
     limits = Limits(nodes_min=numbers or 1, nodes_max=numbers or None)
     planner = PlannerAdapter(meshes.parse(mesh), limits, Costs(), node_count=numbers)
     return planner.plan(MakePlan(7, 1, roster, previous or {}))

@@ -24,7 +24,7 @@ from tests.support.placement.members import read_assignments
 
 def candidate(name: str, order: int, slots: int = 2, role: str = "default", master_port: int = 0) -> RosterMember:
     described = Description(slot_count=slots, address=f"10.0.0.{order}", role=role, master_port=master_port)
-    return RosterMember(name, encode_description(described), 4000 + order, order)
+    return RosterMember(name, encode_description(described), order)
 
 
 def view(name: str, order: int, slots: int = 2) -> MemberView:
@@ -49,9 +49,10 @@ def test_each_node_is_told_its_ranks_and_what_all_know_alike() -> None:
     told = read_assignments(planned)
     assert told["b"] == NodeAssignment(
         ranks=(2, 3), world_size=4, shape=(2, 2), group_rank=1, group_world_size=2, role_ranks=(2, 3),
-        role_world_size=4, master_addr="10.0.0.1", master_port=4001, summary="2 of 2 nodes, 4 ranks, dp=2",
+        role_world_size=4, master_addr="10.0.0.1", summary="2 of 2 nodes, 4 ranks, dp=2",
     )  # fmt: skip
-    assert (planned.id, planned.world_size, planned.coordinator) == (7, 4, "10.0.0.1:4001")
+    assert (planned.id, planned.world_size) == (7, 4)
+    assert (planned.coordinator, planned.coordinator_id) == ("10.0.0.1:0", "a")  # the port that a will offer
 
 
 def test_where_a_node_stands_reaches_the_planner() -> None:

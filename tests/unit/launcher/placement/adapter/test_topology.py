@@ -151,7 +151,7 @@ def test_a_node_that_returns_and_knows_more_or_less_moves_nobody(place: str) -> 
     first = planner.plan(MakePlan(1, 1, members, {}))
     held = read_ranks(first)
     assert isinstance(first, PlanReady)
-    back = RosterMember("f" * 16, encode_description(node("h17", place, slot_count=8)), 4000, 99)
+    back = RosterMember("f" * 16, encode_description(node("h17", place, slot_count=8)), 99)
     changed = tuple(back if at == 17 else one for at, one in enumerate(members))
     held[back.member_id] = held.pop(members[17].member_id)
     names = {one.member_id: known.name for one, known in zip(members, nodes, strict=True)}
