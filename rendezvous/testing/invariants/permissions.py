@@ -71,13 +71,13 @@ class PermissionChecks(Checks):
         is_cut_off = now >= witness.down_since.get(member_id, math.inf) + settings.isolation_s - EPS_S
         others = {key.rpartition("/")[2] for key in witness.known.items if "/members/" in key} - {witness.member_id}
         reached = others & witness.up.keys() - witness.down_since.keys()
-        if is_cut_off and 2 * len(reached) < len(others):
-            self.fail("S7", f"{host.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
         is_late = False
         if last is not None and last.stop is not None:
             grace_s = {"kill": settings.restart_grace_s, "grace": settings.shutdown_timeout_s}[last.stop.mode]
             limit_s = max(grace_s + settings.stop_limit_s, settings.view_ttls * settings.lease_ttl_s)
             is_late = now >= last.stopped_at + limit_s - EPS_S and member_id in last.active
+        if is_cut_off and not is_late and 2 * len(reached) < len(others):
+            self.fail("S7", f"{host.name} removes {member_id} as cut off, and reaches {len(reached)} of {len(others)}")
         if not (is_cut_off or is_late):
             self.fail("S2", f"{host.name} removes {member_id}, which is neither proven gone nor cut off nor late")
 
