@@ -296,11 +296,15 @@ class MemberMachine:
             return  # a leader that has lost its round would seal another of the same number
         outage.advance(state, now)
         self._apply_intents(now)
-        local_round.write_status(state, now)
         election.advance(state, now)
         # Nothing is decided on data that may be old.
-        if state.leadership is not None and not state.cache.lost_watches and not state.lease.is_store_away:
-            leader.advance(state, state.leadership, now)
+        is_blind = bool(state.cache.lost_watches) or state.lease.is_store_away
+        leadership, report = None if is_blind else state.leadership, local_round.make_report(state)
+        is_taken = leadership is not None and leader.end_own_round(state, leadership, report, now)
+        if not is_taken:
+            local_round.write_status(state, report, now)
+            if leadership is not None:
+                leader.advance(state, leadership, now)
 
     def _leave_in_order(self, now: float) -> None:
         """Announce the departure and leave, if this node was asked to leave or is drained."""

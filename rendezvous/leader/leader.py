@@ -7,6 +7,8 @@ close together are observed together, and the cost of a round stays linear in me
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from rendezvous import events, records
@@ -17,9 +19,9 @@ from rendezvous.leader.guarded_write import guard_unchanged, make_put, write
 from rendezvous.leader.observe import note_fenced, note_round, observe
 from rendezvous.policy import decide
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
-from rendezvous.policy.view import View
+from rendezvous.policy.view import StatusView, View
 from rendezvous.records import Assignment, Cause, Command, Drain, RoundHistory, Seal, Status, Stop, Verdict
-from rendezvous.state.state import Leadership, MemberState
+from rendezvous.state.state import Leadership, MemberState, Report
 from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
 
 
@@ -28,20 +30,17 @@ def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     if state.requests.is_busy("lead"):
         leadership.observe_at = now  # to handle its reply at once
         return
+    leadership.carried_status = None
     if now < leadership.observe_at:
         state.requests.wake_by(leadership.observe_at)
         return
     seal = state.cache.read(Seal, leadership.job.round)
-    is_other_round = seal is not None and seal.plan_token != leadership.seen.round_token
-    # A member that registers again after an outage is in the store by then, though a watch may not show it yet.
-    is_before_return = leadership.loaded_at < state.outage.no_omission_before <= now
-    if not leadership.is_loaded or is_other_round or is_before_return:
+    if not _has_read_all(state, leadership, seal, now):
         _load(state, leadership, seal, now)
         return
     if _is_unreadable(state, leadership):
         return
-    keys = state.cache.keys
-    if state.membership.is_removed(keys.get(state.setup.current_key), keys.get(leadership.job.spec)):
+    if _is_removed(state, leadership):
         reason = state.removal_reason
         number = seal.round if seal else 0
         removed = Verdict(kind="stopped", exit_code=EXIT_TEMPORARY, round=number, reason=reason)
@@ -52,6 +51,35 @@ def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     leadership.observe_at = now + state.settings.observe_pause_s * len(view.members)
     _pass_on(state, leadership, view)
     _carry_out(state, leadership, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
+
+
+def end_own_round(state: MemberState, leadership: Leadership, report: Report | None, now: float) -> bool:
+    """End the round for the failure that `report` tells of, and write both at once; return whether that is under way.
+
+    `report`: this member's own status, if the store does not have it. If it is no failure, or does not end the round,
+    it is to be written alone, and counts when it has been.
+    """
+    if report is None or state.requests.is_busy("lead") or not _is_news(state, report):
+        return False
+    is_ready = _has_read_all(state, leadership, state.cache.read(Seal, leadership.job.round), now)
+    if not is_ready or _is_unreadable(state, leadership) or _is_removed(state, leadership):
+        return False
+    view = observe(state, leadership, now)
+    leaving_at = leadership.seen.leaving_at.get(state.member_id, math.inf)
+    statuses = {**view.statuses, state.member_id: StatusView(report.status, 0, now, leaving_at)}
+    decision = decide.decide(replace(view, statuses=statuses), now, state.settings, state.setup.sizer)
+    if not isinstance(decision, EndRound):
+        return False
+    _end_round(state, leadership, decision, now, report)
+    leadership.carried_status = report.status
+    return state.requests.is_busy("lead")  # not if it pauses after a failed request
+
+
+def _is_news(state: MemberState, report: Report) -> bool:
+    """Return whether the report is of a failure that the store does not know."""
+    stored, status = state.cache.read(Status, report.put.key), report.status
+    is_known = stored is not None and (stored.plan_token, stored.outcome) == (status.plan_token, "failed")
+    return status.outcome == "failed" and not is_known
 
 
 def handle_answer(leadership: Leadership, token: str, text: str) -> None:
@@ -139,6 +167,19 @@ def _load(state: MemberState, leadership: Leadership, seal: Seal | None, now: fl
     state.requests.request("lead", "read everybody", Txn((), reads), on_reply, now)
 
 
+def _has_read_all(state: MemberState, leadership: Leadership, seal: Seal | None, now: float) -> bool:
+    """Return whether all keys were read, and the assignments of the sealed round."""
+    is_other_round = seal is not None and seal.plan_token != leadership.seen.round_token
+    # A member that registers again after an outage is in the store by then, though a watch may not show it yet.
+    is_before_return = leadership.loaded_at < state.outage.no_omission_before <= now
+    return leadership.is_loaded and not is_other_round and not is_before_return
+
+
+def _is_removed(state: MemberState, leadership: Leadership) -> bool:
+    keys = state.cache.keys
+    return state.membership.is_removed(keys.get(state.setup.current_key), keys.get(leadership.job.spec))
+
+
 def _is_unreadable(state: MemberState, leadership: Leadership) -> bool:
     """Return whether seal, stop or verdict exists but cannot be read: then nothing is decided."""
     job, is_readable = leadership.job, state.cache.is_readable
@@ -162,14 +203,17 @@ def _end_history(
     cause: Cause,
     now: float,
     nodes: tuple[str, ...] = (),
+    report: Report | None = None,
 ) -> list[Operation]:
-    """Return the write that completes the history of a round that has ended."""
+    """Return the write that completes the history of a round that has ended. `report`: a failure written with it."""
     key = job.make_history_key(number)
     history = state.cache.read(RoundHistory, key)
     is_sealed = state.cache.keys.get(job.round) is not None  # not if the job was just removed
     if history is None or history.ended or not is_sealed:
         return []
-    rank, failure_class = _find_first_failure(state, job, number) if cause in ("failure", "end") else (-1, "")
+    rank, failure_class = -1, ""
+    if cause in ("failure", "end"):
+        rank, failure_class = _find_first_failure(state, job, number, report)
     ended = replace(
         history,
         ended=reason[:1000],
@@ -183,15 +227,17 @@ def _end_history(
     return [make_put(state, key, ended)]
 
 
-def _find_first_failure(state: MemberState, job: records.Keys, number: int) -> tuple[int, str]:
+def _find_first_failure(state: MemberState, job: records.Keys, number: int, report: Report | None) -> tuple[int, str]:
     """Return the rank that failed first in the round, and its class; -1 and "" if none has, or none was named."""
     items = state.cache.keys.list_under(job.statuses)
     found = [(item.mod_revision, status) for item in items if (status := state.cache.read(Status, item.key))]
-    failed = [
+    failed: list[tuple[float, int, str]] = [
         (status.failed_revision or revision, status.rank, status.failure_class)
         for revision, status in found
         if status.outcome == "failed" and status.round == number
     ]
+    if report is not None:
+        failed.append((math.inf, report.status.rank, report.status.failure_class))
     return min(failed)[1:] if failed else (-1, "")
 
 
@@ -200,7 +246,10 @@ def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:
     return round(now - state.cache.keys.get_first_seen_at(job.round), 3)
 
 
-def _end_round(state: MemberState, leadership: Leadership, decision: EndRound, now: float) -> None:
+def _end_round(
+    state: MemberState, leadership: Leadership, decision: EndRound, now: float, report: Report | None = None
+) -> None:
+    """Write the stop, and before it the own failure that `report` tells of."""
     job = leadership.job
     seal = state.cache.read(Seal, job.round)
     assert seal is not None
@@ -213,10 +262,14 @@ def _end_round(state: MemberState, leadership: Leadership, decision: EndRound, n
         cause=decision.cause,
         nodes=decision.nodes,
     )
-    history = _end_history(state, job, seal.round, decision.reason, decision.cause, now, decision.nodes)
-    writes = (make_put(state, job.stop, stop), *history)
+    history = _end_history(state, job, seal.round, decision.reason, decision.cause, now, decision.nodes, report)
+    writes: list[Operation] = [make_put(state, job.stop, stop), *history]
+    guards = guard_unchanged(state, job.round, job.stop)
+    if report is not None:
+        writes.insert(0, report.put)
+        guards += (report.guard,)
     state.requests.log_status(decision.reason, decision.rule)
-    write(state, leadership, f"stop round {seal.round}", guard_unchanged(state, job.round, job.stop), writes, now)
+    write(state, leadership, f"stop round {seal.round}", guards, writes, now)
 
 
 def _fence(state: MemberState, leadership: Leadership, decision: Fence, now: float) -> None:

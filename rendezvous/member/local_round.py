@@ -19,7 +19,7 @@ from rendezvous.events import (
 )
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
 from rendezvous.state.intents import LeaveStore, SuspectRemoval
-from rendezvous.state.state import MemberState, RoundState
+from rendezvous.state.state import MemberState, Report, RoundState
 from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 
 # --- events of the workers ---
@@ -65,6 +65,8 @@ def handle(state: MemberState, event: RoundSucceeded | RoundFailed | RoundStoppe
 def advance(state: MemberState, now: float) -> None:
     """Start a sealed round, stop a stopped one."""
     round_state, cache = state.round, state.cache
+    if not round_state.is_status_written:
+        _note_stored(state)  # the answer to its write may have been lost, or it was written with the leader's stop
     seal, stop = cache.read(Seal, state.job.round), cache.read(Stop, state.job.stop)
     is_stopped = seal is not None and stop is not None and stop.round >= seal.round
     is_stop_readable = cache.is_readable(Stop, state.job.stop)
@@ -163,39 +165,50 @@ def announce_departure(state: MemberState, reason: str, exit_code: int) -> None:
     state.round.status = replace(state.round.status, leaving=reason, leaving_exit_code=exit_code)
 
 
-def write_status(state: MemberState, now: float) -> None:
-    """Write the status of this member, if the store has an older one."""
+def make_report(state: MemberState) -> Report | None:
+    """Return the status of this member with its write; None if the store has it, or a request in progress writes it."""
     round_state, cache, status = state.round, state.cache, state.round.status
-    if status == round_state.status_written or _is_empty(status):
-        return
-    key, own_key = state.job.make_status_key(state.member_id), state.own_key
-    _recall_failure(state, key)  # the reply to the write that reported it may have been lost
-    guards = (
-        Compare(own_key, "create", "=", state.membership.revision),
-        Compare(key, "mod", "=", cache.keys.get_revision(key)),
-    )
+    if status == round_state.status_written or _is_empty(status) or _is_on_its_way(state):
+        return None
+    key = state.job.make_status_key(state.member_id)
     put = Put(key, cache.encode(replace(status, failed_revision=round_state.failed_revision), key))
-    request = Txn(guards, (put,), (Get(key), Get(own_key)))
+    return Report(status, put, Compare(key, "mod", "=", cache.keys.get_revision(key)))
+
+
+def _is_on_its_way(state: MemberState) -> bool:
+    leadership, requests = state.leadership, state.requests
+    is_carried = leadership is not None and leadership.carried_status == state.round.status
+    return requests.is_busy("status") or (is_carried and requests.is_busy("lead"))
+
+
+def write_status(state: MemberState, report: Report | None, now: float) -> None:
+    """Write the status of this member, if there is one that the store does not have."""
+    if report is None:
+        return
+    cache, key, own_key = state.cache, report.put.key, state.own_key
+    guards = (Compare(own_key, "create", "=", state.membership.revision), report.guard)
 
     def on_reply(answer: TxnResult, now: float) -> None:
         if answer.succeeded:
-            cache.note_own_write(put, answer.revision, now)
+            cache.note_own_write(report.put, answer.revision, now)
         else:  # perhaps it had been written and the answer was lost
             own_status, own_member = answer.found
             cache.keys.load(own_status, key, now)
             cache.keys.load(own_member, own_key, now)
-        stored = cache.read(Status, key)
-        if stored is not None:
-            round_state.status_written = replace(stored, failed_revision=0)
-            _recall_failure(state, key)
+        _note_stored(state)
 
-    state.requests.request("status", f"report on round {status.round}", request, on_reply, now)
+    request = Txn(guards, (report.put,), (Get(key), Get(own_key)))
+    state.requests.request("status", f"report on round {report.status.round}", request, on_reply, now)
 
 
-def _recall_failure(state: MemberState, key: str) -> None:
-    """Note the revision at which this round's failure was first reported, if the stored status has it."""
+def _note_stored(state: MemberState) -> None:
+    """Note which status the store has, and at which revision this round's failure was first reported in it."""
+    key = state.job.make_status_key(state.member_id)
     stored = state.cache.read(Status, key)
-    if stored is not None and stored.outcome == "failed" and stored.plan_token == state.round.status.plan_token:
+    if stored is None:
+        return
+    state.round.status_written = replace(stored, failed_revision=0)
+    if stored.outcome == "failed" and stored.plan_token == state.round.status.plan_token:
         state.round.failed_revision = stored.failed_revision or state.cache.keys.get_revision(key)
 
 

@@ -24,7 +24,7 @@ from rendezvous.state import life
 from rendezvous.state.intents import Intent
 from rendezvous.state.request_queue import RequestQueue
 from rendezvous.state.watch_cache import WatchCache
-from rendezvous.stores.contract import KeyValue, Lease, Put
+from rendezvous.stores.contract import Compare, KeyValue, Lease, Put
 
 
 class Setup(Struct, frozen=True):
@@ -170,6 +170,14 @@ class RoundState:
         return self.status == self.status_written
 
 
+class Report(Struct, frozen=True):
+    """This member's status that the store does not have yet: its write, and what must hold beside the own key."""
+
+    status: Status
+    put: Put
+    guard: Compare
+
+
 class OutageState:
     """What is agreed during a store outage; written by `member.outage`.
 
@@ -313,6 +321,8 @@ class Leadership:
         self.verdict_lease_since = now  # when it may have been granted at the earliest
         self.is_verdict_lease_granted = False
         self.waiting = ("", "")  # the reason of the current wait, and the sentence that was logged for it
+        self.carried_status: Status | None = None
+        """This member's status, if the leader's request in progress writes it."""
         self.answers: dict[str, str] = {}  # to requests that were passed on, "" as long as there is none
         self.seen = Observations(now, unaware_until)
         self.commit = CommitState()

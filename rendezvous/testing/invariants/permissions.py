@@ -41,9 +41,11 @@ class PermissionChecks(Checks):
                     self._check_removal(host, witness, job, key, name)
                 case Put(key) if folder.endswith("/members"):
                     self._check_registration(host, witness, name, store_request.why)
-                    self._check_drained(host, witness, key)
+                    if store_request.why != "register again":  # a member that is leaving is one until it has left
+                        self._check_drained(host, witness, key)
                 case Put(key, value) if key.endswith("/ctl/stop"):
-                    self._check_ending(host, witness, job, records.decode(Stop, value, key))
+                    stop = records.decode(Stop, value, key)
+                    self._check_ending(host, witness, job, stop, is_own=_reports_failure(store_request.request))
                 case Put(key, value) if key.endswith("/ctl/verdict"):
                     self._check_verdict(host, witness, job, records.decode(Verdict, value, key))
                 case Put(key, value) if folder.endswith("/status"):
@@ -147,13 +149,16 @@ class PermissionChecks(Checks):
 
     # --- ending a round, or the job ---
 
-    def _check_ending(self, host: Host, witness: Witness, job: JobRecord, stop: Stop) -> None:
-        """A round may be killed after a loss or a failure, and stopped with grace for a departure or to grow."""
+    def _check_ending(self, host: Host, witness: Witness, job: JobRecord, stop: Stop, *, is_own: bool) -> None:
+        """A round may be killed after a loss or a failure, and stopped with grace for a departure or to grow.
+
+        `is_own`: the same transaction reports a failure.
+        """
         last, now = job.last, self._timeline.now
         if last is None or stop.round != last.seal.round:
             return
         cut_off = {m for m, since in witness.down_since.items() if now >= since + self._settings.isolation_s - EPS_S}
-        if stop.mode == "kill" and not (last.departed or last.failed_at or cut_off):
+        if stop.mode == "kill" and not (last.departed or last.failed_at or cut_off or is_own):
             self.fail("S4", f"{host.name} kills round {stop.round}, to which nothing has happened: {stop.reason}")
         if stop.mode == "grace" and not (last.active & job.leaving):
             self._check_growth(host, witness, last, stop, job.leaving)
@@ -269,6 +274,11 @@ class PermissionChecks(Checks):
 def _has_stopped(last: RoundRecord, member_id: str) -> bool:
     status = last.statuses.get(member_id)
     return status is not None and status.is_stopped
+
+
+def _reports_failure(request: Txn) -> bool:
+    puts = [write for write in request.success if isinstance(write, Put) and "/status/" in write.key]
+    return any(records.decode(Status, put.value, put.key).outcome == "failed" for put in puts)
 
 
 # --- what every write has to compare ---

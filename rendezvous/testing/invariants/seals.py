@@ -10,7 +10,7 @@ import math
 
 from rendezvous import records
 from rendezvous.errors import EXIT_USELESS
-from rendezvous.events import PlanReady, Txn
+from rendezvous.events import Txn
 from rendezvous.records import Member, Seal, Status, Stop, Verdict
 from rendezvous.stores.contract import Put
 from rendezvous.testing.invariants.budget import ROUNDED_S, list_quarantined
@@ -61,11 +61,11 @@ class SealChecks(Checks):
             if isinstance(write, Put) and write.key.endswith("/ctl/round"):
                 seal, plan = records.decode(Seal, write.value, write.key), witness.planned[1]
                 root = write.key.removesuffix("ctl/round")
-                if plan is None or (_find_coordinator(root, plan, known), plan.world_size) != (
-                    seal.coordinator,
-                    seal.world_size,
-                ):
+                host = seal.coordinator.rpartition(":")[0]
+                if plan is None or (plan.coordinator_id, plan.world_size) != (host, seal.world_size):
                     self.fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
+                if (offered := _find_offered_port(root, plan.coordinator_id, known)) != seal.coordinator:
+                    self.fail("S8", f"{name} seals the coordinator {seal.coordinator}, {offered} is offered")
                 self.requests[write.value] = SealRequest(
                     node=f"{name} {name}",
                     at=self._timeline.now,
@@ -153,11 +153,11 @@ class SealChecks(Checks):
             self._timeline.count("world shrunk")
 
 
-def _find_coordinator(root: str, plan: PlanReady, known: KnownKeys) -> str:
-    """Rank 0's member as the planner names it, with the port that this member has offered last."""
-    key, status_key = f"{root}members/{plan.coordinator_id}", f"{root}status/{plan.coordinator_id}"
+def _find_offered_port(root: str, member_id: str, known: KnownKeys) -> str:
+    """This member with the port that it has offered last, as far as is known."""
+    key, status_key = f"{root}members/{member_id}", f"{root}status/{member_id}"
     status, member = known.items.get(status_key), known.items.get(key)
     port = records.decode(Status, status.value, status_key).worker_port if status is not None else 0
     if not port and member is not None:
         port = records.decode(Member, member.value, key).worker_port
-    return f"{plan.coordinator_id}:{port}"
+    return f"{member_id}:{port}"

@@ -417,7 +417,7 @@ def test_events_that_come_together_are_compared_once() -> None:
     bench = running()
     actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True, True), Tick(), Tick()), bench.now)
     ask = only(actions, StoreRequest)
-    assert ask.why == "report on round 1"
+    assert ask.why == "stop round 1"  # of the leader: with its report
     assert isinstance(ask.request, events.Txn)
     put = ask.request.success[0]
     assert isinstance(put, Put)
