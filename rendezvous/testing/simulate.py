@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rendezvous.settings import OPERATIONS_MIN, Settings
 from rendezvous.testing.faults import THEMES, FaultInjector
@@ -46,6 +47,7 @@ def run(seed: int, trace: Callable[[str], None] = lambda line: None, *, is_resto
     random = Random(seed)
     members = min(random.randint(1, 12), random.randint(1, 12))  # small ones show most, and sooner
     shape, settings = _draw_shape(random, members), _draw_settings(random)
+    settings = replace(settings, operations_per_txn=100 if seed % 2 else OPERATIONS_MIN)  # the seal holds all or not
     cluster = SimulatedCluster(
         random=random, settings=settings, shape=shape, network=_draw_network(random), trace=trace
     )
@@ -115,7 +117,6 @@ def _draw_settings(random: Random) -> Settings:
         presence_proof=random.random() < 0.85,
         continues_without_store=random.random() < 0.85,
         outage_limit_s=random.choice([10.0, 40.0, 100.0]),
-        operations_per_txn=random.choice([OPERATIONS_MIN, 100]),  # few: assignments in several transactions
         on_finished="exit",
     )
 
