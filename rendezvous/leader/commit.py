@@ -20,7 +20,7 @@ from rendezvous.policy.view import MemberView, View
 from rendezvous.records import Assignment, Command, Keys, RoundHistory, Seal, Spares, Verdict
 from rendezvous.settings import OPERATIONS_MIN
 from rendezvous.state.state import CommitState, Draft, Leadership, MemberState
-from rendezvous.stores.contract import Delete, Operation
+from rendezvous.stores.contract import Delete, Operation, Put
 
 HISTORY_ROUNDS = 100  # how many rounds are kept in the history
 SUCCESSORS = 3
@@ -118,29 +118,33 @@ def _assign(
         commit.draft, commit.written_count = _make_draft(state, leadership.job, number, view, plan), 0
     draft = commit.draft
     # As old as the decision: a seal written since then must not be replaced.
-    still_current = guard_unchanged(state, leadership.job.round)
+    still_current, limit = guard_unchanged(state, leadership.job.round), state.settings.operations_per_txn
 
     def write_next(now: float) -> None:
         left = draft.puts[commit.written_count :]
-        answered = _list_answered(state, leadership.job)
-        sealing = _list_sealing_writes(state, leadership, number, view, draft, decision, answered, now)
-        fitting = count_fitting((*left, *sealing), state.settings.operations_per_txn)
-        if left and fitting < len(left) + len(sealing):
-            batch = left[:fitting]
+        if len(left) >= limit or not seal_with(left, now):
+            batch = left[: count_fitting(left, limit)]
 
             def on_done(now: float) -> None:
                 commit.written_count += len(batch)
                 write_next(now)
 
             write(state, leadership, f"assign round {number}", still_current, batch, now, on_done)
-            return
 
-        def on_sealed(now: float) -> None:
+    def seal_with(left: tuple[Put, ...], now: float) -> bool:
+        answered = _list_answered(state, leadership.job)
+        sealing = _list_sealing_writes(state, leadership, number, view, draft, decision, answered, now)
+        writes = (*left, *sealing)
+        if left and count_fitting(writes, limit) < len(writes):
+            return False
+
+        def on_done(now: float) -> None:
             note_round(leadership.seen, draft.token, draft.assignments)
 
         _log_seal(state, number, plan, decision)
         guards = (*still_current, *guard_unchanged(state, leadership.job.spares, *answered))
-        write(state, leadership, f"seal round {number}", guards, (*left, *sealing), now, on_sealed)
+        write(state, leadership, f"seal round {number}", guards, writes, now, on_done)
+        return True
 
     write_next(now)
 

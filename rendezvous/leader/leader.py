@@ -59,11 +59,12 @@ def end_own_round(state: MemberState, leadership: Leadership, report: Report | N
     `report`: this member's own status, if the store does not have it. If it is no failure, or does not end the round,
     it is to be written alone, and counts when it has been.
     """
-    if report is None or state.requests.is_busy("lead") or not _is_news(state, report):
+    if report is None or state.requests.is_busy("lead") or not _is_news(state, leadership, report):
         return False
     is_ready = _has_read_all(state, leadership, state.cache.read(Seal, leadership.job.round), now)
     if not is_ready or _is_unreadable(state, leadership) or _is_removed(state, leadership):
         return False
+    leadership.judged_status = report.status
     view = observe(state, leadership, now)
     leaving_at = leadership.seen.leaving_at.get(state.member_id, math.inf)
     statuses = {**view.statuses, state.member_id: StatusView(report.status, 0, now, leaving_at)}
@@ -75,11 +76,11 @@ def end_own_round(state: MemberState, leadership: Leadership, report: Report | N
     return state.requests.is_busy("lead")  # not if it pauses after a failed request
 
 
-def _is_news(state: MemberState, report: Report) -> bool:
-    """Return whether the report is of a failure that the store does not know."""
+def _is_news(state: MemberState, leadership: Leadership, report: Report) -> bool:
+    """Return whether the report is of a failure that the store does not know, and was not judged before."""
     stored, status = state.cache.read(Status, report.put.key), report.status
     is_known = stored is not None and (stored.plan_token, stored.outcome) == (status.plan_token, "failed")
-    return status.outcome == "failed" and not is_known
+    return status.outcome == "failed" and not is_known and status != leadership.judged_status
 
 
 def handle_answer(leadership: Leadership, token: str, text: str) -> None:

@@ -321,6 +321,8 @@ class Leadership:
         self.verdict_lease_since = now  # when it may have been granted at the earliest
         self.is_verdict_lease_granted = False
         self.waiting = ("", "")  # the reason of the current wait, and the sentence that was logged for it
+        self.judged_status: Status | None = None
+        """The last own failure of which it was judged whether it ends the round: once, however often it is seen."""
         self.carried_status: Status | None = None
         """This member's status, if the leader's request in progress writes it."""
         self.answers: dict[str, str] = {}  # to requests that were passed on, "" as long as there is none
