@@ -390,8 +390,8 @@ MUTANTS = (
     Mutant(
         "a seal does not compare the one that it replaces",
         "leader/commit",
-        "still_current = guard_unchanged(state, leadership.job.round)",
-        "still_current = ()",
+        "still_current, limit = guard_unchanged(state, leadership.job.round),",
+        "still_current, limit = (),",
     ),
     Mutant(
         "writes do not name the leader's own key",
@@ -402,8 +402,8 @@ MUTANTS = (
     Mutant(
         "the last port is used again",
         "leader/commit",
-        "port = (status.status.worker_port if status is not None else 0) or member.member.worker_port",
-        "port = member.member.worker_port",
+        "return (status.status.worker_port if status is not None else 0) or member.member.worker_port",
+        "return member.member.worker_port",
     ),
     # Budget, charge, quarantine.
     Mutant(
