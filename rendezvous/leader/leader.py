@@ -21,7 +21,7 @@ from rendezvous.policy import decide
 from rendezvous.policy.decisions import ApplyCommand, Decision, EndJob, EndRound, Fence, QuitJob, SealRound, Wait
 from rendezvous.policy.view import StatusView, View
 from rendezvous.records import Assignment, Cause, Command, Drain, RoundHistory, Seal, Status, Stop, Verdict
-from rendezvous.state.state import Leadership, MemberState, Report
+from rendezvous.state.state import Leadership, MemberState, StatusReport
 from rendezvous.stores.contract import Delete, Get, Lease, Operation, Put, TxnResult
 
 
@@ -53,7 +53,7 @@ def advance(state: MemberState, leadership: Leadership, now: float) -> None:
     _carry_out(state, leadership, decide.decide(view, now, state.settings, state.setup.sizer), view, now)
 
 
-def end_own_round(state: MemberState, leadership: Leadership, report: Report | None, now: float) -> bool:
+def end_own_round(state: MemberState, leadership: Leadership, report: StatusReport | None, now: float) -> bool:
     """End the round for the failure that `report` tells of, and write both at once; return whether that is under way.
 
     `report`: this member's own status, if the store does not have it. If it is no failure, or does not end the round,
@@ -76,7 +76,7 @@ def end_own_round(state: MemberState, leadership: Leadership, report: Report | N
     return state.requests.is_busy("lead")  # not if it pauses after a failed request
 
 
-def _is_news(state: MemberState, leadership: Leadership, report: Report) -> bool:
+def _is_news(state: MemberState, leadership: Leadership, report: StatusReport) -> bool:
     """Return whether the report is of a failure that the store does not know, and was not judged before."""
     stored, status = state.cache.read(Status, report.put.key), report.status
     is_known = stored is not None and (stored.plan_token, stored.outcome) == (status.plan_token, "failed")
@@ -204,7 +204,7 @@ def _end_history(
     cause: Cause,
     now: float,
     nodes: tuple[str, ...] = (),
-    report: Report | None = None,
+    report: StatusReport | None = None,
 ) -> list[Operation]:
     """Return the write that completes the history of a round that has ended. `report`: a failure written with it."""
     key = job.make_history_key(number)
@@ -228,7 +228,9 @@ def _end_history(
     return [make_put(state, key, ended)]
 
 
-def _find_first_failure(state: MemberState, job: records.Keys, number: int, report: Report | None) -> tuple[int, str]:
+def _find_first_failure(
+    state: MemberState, job: records.Keys, number: int, report: StatusReport | None
+) -> tuple[int, str]:
     """Return the rank that failed first in the round, and its class; -1 and "" if none has, or none was named."""
     items = state.cache.keys.list_under(job.statuses)
     found = [(item.mod_revision, status) for item in items if (status := state.cache.read(Status, item.key))]
@@ -248,7 +250,7 @@ def _measure_round(state: MemberState, job: records.Keys, now: float) -> float:
 
 
 def _end_round(
-    state: MemberState, leadership: Leadership, decision: EndRound, now: float, report: Report | None = None
+    state: MemberState, leadership: Leadership, decision: EndRound, now: float, report: StatusReport | None = None
 ) -> None:
     """Write the stop, and before it the own failure that `report` tells of."""
     job = leadership.job

@@ -19,7 +19,7 @@ from rendezvous.events import (
 )
 from rendezvous.records import Assignment, Cause, Seal, Status, Stop
 from rendezvous.state.intents import LeaveStore, SuspectRemoval
-from rendezvous.state.state import MemberState, Report, RoundState
+from rendezvous.state.state import MemberState, RoundState, StatusReport
 from rendezvous.stores.contract import Compare, Get, Put, TxnResult
 
 # --- events of the workers ---
@@ -165,14 +165,14 @@ def announce_departure(state: MemberState, reason: str, exit_code: int) -> None:
     state.round.status = replace(state.round.status, leaving=reason, leaving_exit_code=exit_code)
 
 
-def make_report(state: MemberState) -> Report | None:
+def make_report(state: MemberState) -> StatusReport | None:
     """Return the status of this member with its write; None if the store has it, or a request in progress writes it."""
     round_state, cache, status = state.round, state.cache, state.round.status
     if status == round_state.status_written or _is_empty(status) or _is_on_its_way(state):
         return None
     key = state.job.make_status_key(state.member_id)
     put = Put(key, cache.encode(replace(status, failed_revision=round_state.failed_revision), key))
-    return Report(status, put, Compare(key, "mod", "=", cache.keys.get_revision(key)))
+    return StatusReport(status, put, Compare(key, "mod", "=", cache.keys.get_revision(key)))
 
 
 def _is_on_its_way(state: MemberState) -> bool:
@@ -181,7 +181,7 @@ def _is_on_its_way(state: MemberState) -> bool:
     return requests.is_busy("status") or (is_carried and requests.is_busy("lead"))
 
 
-def write_status(state: MemberState, report: Report | None, now: float) -> None:
+def write_status(state: MemberState, report: StatusReport | None, now: float) -> None:
     """Write the status of this member, if there is one that the store does not have."""
     if report is None:
         return

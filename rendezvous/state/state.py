@@ -170,7 +170,7 @@ class RoundState:
         return self.status == self.status_written
 
 
-class Report(Struct, frozen=True):
+class StatusReport(Struct, frozen=True):
     """This member's status that the store does not have yet: its write, and what must hold beside the own key."""
 
     status: Status
