@@ -99,7 +99,7 @@ def _find_coordinator(view: View, plan: PlanReady) -> str:
     return plan.coordinator if int(port) else f"{host}:{get_offered_port(view, plan.coordinator_id)}"
 
 
-# docs/internals/decisions/agreement.md#0059-one-write-for-what-is-decided-at-once
+# docs/internals/decisions/agreement.md#0060-one-write-for-what-is-decided-at-once
 def _assign(
     state: MemberState,
     leadership: Leadership,
