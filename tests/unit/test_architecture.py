@@ -40,7 +40,7 @@ BORDERS = {
     "launcher.agent.build": 5, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
     "launcher.agent.inspection.observer": 2,
-    "launcher.agent.loop": 3, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
+    "launcher.agent.loop": 4, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 3,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
@@ -57,7 +57,7 @@ BORDERS = {
     # prometheus_client and http.server, 40 ms, in a thread that begins after the workers.
     "launcher.observe.metrics.exporter": 1,
     # What only some runs need of the supervisor.
-    "launcher.supervisor.loop": 2,
+    "launcher.supervisor.loop": 3,
     # They run in the workers' Python, or in any that imports torchrun's library.
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.hosts.torchrun": 1,
