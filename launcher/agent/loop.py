@@ -117,6 +117,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _listener: socket | None = None  # until `_inquiries` has it
     _inquiries: Inquiries | None = None
     """Made with the first question, or what else it is needed for."""
+    _inquire_at: float = math.inf  # when that is tried again
     _specs: Sequence[WorkerSpec] = ()  # of the round
     _exit_codes: dict[int, int] = field(default_factory=dict)  # in the round, by local rank
     _has_asked: bool = False  # SIGQUIT has come once
@@ -169,6 +170,7 @@ class Agent(Struct, kw_only=True, eq=False):
             self.termination.wake_at,
             self.supervisor.reports_due_at,
             math.inf if self._pending is None else self._pending.retry_at,
+            self._inquire_at,
         )
         if self.fork_server is not None:
             wake_at = min(wake_at, self.fork_server.wake_at)
@@ -211,11 +213,10 @@ class Agent(Struct, kw_only=True, eq=False):
             )
             self.supervisor.wake()
         if read_clock() >= self._watch_kernel_at:
-            self._watch_kernel_at = math.inf
+            self._watch_kernel_at = math.inf if _attempt(_load_policy, False) else read_clock() + PROGRESS_RETRY_S
             self.failures.watch_kernel()
-            _attempt(_load_policy, None)
         self.observer.advance(read_clock())
-        if self._inquiries is None and self.observer.has_bridge:
+        if self._inquiries is None and (self.observer.has_bridge or read_clock() >= self._inquire_at):
             self._get_inquiries()
         if self._inquiries is not None:
             for conclusion in self._inquiries.advance(read_clock()):
@@ -245,9 +246,13 @@ class Agent(Struct, kw_only=True, eq=False):
             case events.NoteReceived(member_id, text) if text.startswith(NOTE_START):
                 self.observer.take_note(member_id, text)
             case events.NoteReceived(member_id, text):
-                self._get_inquiries().examination.take_note(member_id, text, read_clock())
+                if inquiries := self._get_inquiries():
+                    inquiries.examination.take_note(member_id, text, read_clock())
             case events.PassOn(token):
-                self._get_inquiries().pass_on(token, read_clock())
+                if inquiries := self._get_inquiries():
+                    inquiries.pass_on(token, read_clock())
+                else:
+                    self._submit(events.AnswerCommand(token, "{}"))
             case events.Log():
                 self.round_log.note(action, read_clock())
             case events.Exit():
@@ -309,17 +314,30 @@ class Agent(Struct, kw_only=True, eq=False):
         self.membership.driver.submit(event)
         self.observer.history.take(event)
 
-    def _get_inquiries(self) -> Inquiries:
-        if self._inquiries is None:
-            listener, self._listener = self._listener, None
-            self._inquiries = self.make_inquiries(self._poll, None if listener is None else listener.detach())
-            if self._round is not None and self._assignment is not None:
-                self._begin_inquiries(self._inquiries, self._round.round, self._assignment)
-                for local_rank, pid in self.worker_channel.list_started().items():
-                    self._inquiries.add_worker(local_rank, pid)
-                for local_rank, exit_code in self._exit_codes.items():
-                    self._inquiries.end_worker(local_rank, exit_code)
-        return self._inquiries
+    def _get_inquiries(self) -> Inquiries | None:
+        """Return what answers; None where no descriptor is left to load it with, which is tried again in a moment."""
+        if self._inquiries is not None:
+            return self._inquiries
+        listener = self._listener
+        try:
+            inquiries = self.make_inquiries(self._poll, None if listener is None else listener.fileno())
+        except (OSError, ImportError) as error:
+            if self._inquire_at == math.inf:
+                log(f"this agent can answer no question at the moment: {describe_bug(error)}")
+                if listener is not None:
+                    self._poll.unregister(listener)  # it stays readable, and the loop would not rest
+            self._inquire_at = read_clock() + SHORTAGE_PAUSE_S
+            return None
+        self._inquiries, self._listener, self._inquire_at = inquiries, None, math.inf
+        if listener is not None:
+            self._poll.register(listener.detach(), select.POLLIN)
+        if self._round is not None and self._assignment is not None:
+            self._begin_inquiries(inquiries, self._round.round, self._assignment)
+            for local_rank, pid in self.worker_channel.list_started().items():
+                inquiries.add_worker(local_rank, pid)
+            for local_rank, exit_code in self._exit_codes.items():
+                inquiries.end_worker(local_rank, exit_code)
+        return inquiries
 
     def _begin_inquiries(self, inquiries: Inquiries, round: int, share: NodeAssignment) -> None:
         targets = self.spec_builder.make_targets(share, self._specs)
@@ -417,8 +435,9 @@ class Agent(Struct, kw_only=True, eq=False):
         self._exit_codes[local_rank] = exit_code
         if self._inquiries is not None:
             self._inquiries.end_worker(local_rank, exit_code)
-        if may_be_victim and not self._is_explained and not round.failures:
-            self._get_inquiries().examination.ask("failure", read_clock())
+        may_ask = may_be_victim and not self._is_explained and not round.failures
+        if may_ask and (inquiries := self._get_inquiries()):
+            inquiries.examination.ask("failure", read_clock())
         if exit_code == 0 and self._assignment is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
             self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
@@ -476,17 +495,20 @@ class Agent(Struct, kw_only=True, eq=False):
             return
         now = read_clock()
         news = self.progress.check(self.worker_channel.list_pids(self._round), now)
+        inquiries = self._get_inquiries() if news is not None or self.progress.needs_counters else None
         if isinstance(news, str):
             if not self._untold_silence:
                 log(news)
             self._untold_silence = ""
-            self._get_inquiries().examination.report_silence("", now)
         elif news is not None:
             where = "" if self._round.live else "; the workers here have ended, others of the round have not"
             self._untold_silence = f"{news}{where}"
-            self._get_inquiries().examination.report_silence(str(news), now)
+        if inquiries is None:
+            return
+        if news is not None:
+            inquiries.examination.report_silence("" if isinstance(news, str) else str(news), now)
         if self.progress.needs_counters:
-            self._get_inquiries().examination.count_calls(now)
+            inquiries.examination.count_calls(now)
 
     def _take_conclusion(self, conclusion: Conclusion) -> None:
         """Log what the leader has concluded about all workers without a person's question, and act on a hang."""
@@ -590,7 +612,10 @@ class Agent(Struct, kw_only=True, eq=False):
             self.supervisor.reap()
         elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_ask():
             self._has_asked = True
-            self._get_inquiries().ask(self._end_after_answer, read_clock())
+            if inquiries := self._get_inquiries():
+                inquiries.ask(self._end_after_answer, read_clock())
+            else:
+                self._end_after_answer(None)
         elif leave := self.termination.take_signal(signum):
             self._leave(leave)
         elif signum == signal.SIGINT and self._round is not None and self._round.live:
@@ -634,9 +659,11 @@ class Agent(Struct, kw_only=True, eq=False):
         return end.exit_code
 
 
-def _load_policy() -> None:
+def _load_policy() -> bool:
     """Import what the end of a round takes: when it comes there may be no descriptor left for that."""
     from rendezvous.policy import charge  # noqa: F401
+
+    return True
 
 
 def _render_answer(conclusion: Conclusion) -> str:

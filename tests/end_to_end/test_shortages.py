@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from launcher.hardware.linux.kernel_log import _HOST_PIDS as HOST_PIDS
 from tests.support.jobs.shortage import ShortJob, lower_descriptors, restore_descriptors
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import free_port
@@ -96,10 +98,21 @@ def test_without_a_thread_a_failure_with_survivors_costs_one_restart(options: tu
     assert "1 of 2 restarts used" in ended.stderr
 
 
+def list_files(pid: int) -> list[str]:
+    """The paths of the files that a process has open."""
+    found = []
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(entry.path))
+    return found
+
+
 def lack_descriptors(job: Job) -> int:
     """Let the agent open no descriptor, once it has what the end of a round takes; return the limit that it had."""
     events = job.directory / "events"
     wait_until(lambda: events.exists() and events.read_text().count("worker_started") == 2, 60)
+    if os.access("/dev/kmsg", os.R_OK) and os.readlink("/proc/self/ns/pid") == HOST_PIDS:  # opened last
+        wait_until(lambda: "/dev/kmsg" in list_files(job.pid), 60)
     return lower_descriptors(job.pid)
 
 

@@ -6,9 +6,9 @@ container has process ids of its own, which the log does not use: then nothing i
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from contextlib import suppress
 
 _DEVICE = "/dev/kmsg"
 _RECORDS_MAX = 20_000  # in one reading; a log has some thousand
@@ -60,8 +60,10 @@ class KernelLog:
     def _open(self) -> bool:
         if self._is_refused:
             return False
-        with suppress(OSError):
+        try:
             if self._path != _DEVICE or os.readlink("/proc/self/ns/pid") == _HOST_PIDS:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._is_refused = self._descriptor is None
-        return not self._is_refused
+            self._is_refused = self._descriptor is None
+        except OSError as error:
+            self._is_refused = error.errno not in (errno.EMFILE, errno.ENFILE)  # none is left for the moment
+        return self._descriptor is not None
