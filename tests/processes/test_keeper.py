@@ -323,7 +323,8 @@ def test_keeper_and_supervisor_have_command_lines_of_their_own() -> None:
 
 def test_a_name_is_cut_where_the_agents_command_line_is_shorter() -> None:
     with Agent() as agent:
-        agent.ask("evaluate", "__import__('launcher.supervisor.keeper').supervisor.keeper.set_title('k', 10 ** 500)")
+        keeper = "__import__('launcher.supervisor.keeper').supervisor.keeper"
+        agent.ask("evaluate", f"{keeper}.set_title('k', 10 ** 500, {keeper}.kernel.read_stat({agent.pid}).arguments)")
         assert command_line(agent.pid).startswith("k of pid 1000")
         assert agent.start(1, ["sleep", "1000"])
 
