@@ -13,7 +13,7 @@ import sys
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import NoReturn
+    from typing import NoReturn, TextIO
 
     from launcher.config.config import Config
     from launcher.config.options.command_line import ParsedArgs
@@ -25,15 +25,24 @@ def run() -> NoReturn:
     """Be the program: run the command of this process, and end with its exit code.
 
     Without the interpreter's own end, which takes 4 ms of CPU to free what the kernel frees at once, and which would
-    wait for threads that hang.
+    wait for threads that hang. Exit handlers are run: events that torch's handlers have not taken yet wait for one.
     """
     exit_code = main()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):  # closed, or nobody reads it any more
-        pass
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        _flush(stream)
     os._exit(exit_code)
+
+
+def _flush(stream: TextIO | None) -> None:
+    """Flush it; None is one that was closed when Python started."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except (OSError, ValueError):  # closed since, or nobody reads it any more
+        pass
 
 
 def main(argv: Sequence[str] | None = None) -> int:
