@@ -26,7 +26,7 @@ SEEDS = 130  # each is found within so many
         ("S10", "writes do not name the own key"),
         ("L1", "it wakes at once"),
         ("L2", "renewals are too rare"),
-        ("L5|S1", "lost watches stay lost"),
+        ("L1|L5|S1", "lost watches stay lost"),
     ],
 )
 def test_a_planted_bug_is_found_by_its_letter(letter: str, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
