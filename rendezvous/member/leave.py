@@ -91,7 +91,7 @@ def note_loss(state: MemberState, now: float) -> None:
     A server that was frozen keeps all leases when it runs on, and the job with them, so it is waited for, but only for
     a moment once this node has nothing left to do.
     """
-    is_done = state.setup.store_owner is not None and state.round.status.outcome == "succeeded"
+    is_done = state.setup.store_owner is not None and state.round.has_succeeded
     state.leaving.done_at = now if is_done else math.inf
     if not is_done:
         return
@@ -111,7 +111,7 @@ def conclude_without_store(state: MemberState, *, is_lost: bool) -> Verdict | No
     if (verdict := find_verdict(state)) is not None:
         return verdict
     number = round_state.status.round
-    if state.outage.is_over or (leaving.has_store_ended and round_state.status.outcome == "succeeded"):
+    if state.outage.is_over or (leaving.has_store_ended and round_state.has_succeeded):
         reason = "all workers of this node succeeded, and the store is gone"
         return Verdict(kind="success", exit_code=EXIT_SUCCESS, round=number, reason=reason)
     if leaving.has_store_ended:

@@ -69,7 +69,7 @@ def send_probe(state: MemberState, seal: Seal, active: Set[str], now: float) -> 
     probe = messages.encode_message(OutageProbe(outage.probe_number, seal.plan_token))
     for member_id in sorted(outage.probed_ids):
         state.requests.emit(SendToPeer(member_id, probe))
-    count_acknowledgements(state, seal.plan_token)
+    count_acknowledgements(state, seal)
 
 
 def _is_surely_gone(state: MemberState, member_id: str) -> bool:
@@ -77,7 +77,7 @@ def _is_surely_gone(state: MemberState, member_id: str) -> bool:
     return record is not None and state.peers.is_gone(member_id, record.presence_address)
 
 
-def count_acknowledgements(state: MemberState, plan_token: str) -> None:
+def count_acknowledgements(state: MemberState, seal: Seal) -> None:
     """Send the confirmation to all, once no acknowledgement is missing."""
     outage = state.outage
     if outage.awaited_ids or outage.is_confirmed:
@@ -85,8 +85,8 @@ def count_acknowledgements(state: MemberState, plan_token: str) -> None:
     outage.is_confirmed = True
     lease.hold_until(state, outage.probed_at + state.settings.lease_ttl_s)
     is_served = state.setup.store_owner is not None
-    outage.is_over = is_served and _is_done(state) and outage.done_ids >= outage.probed_ids
-    confirmed = messages.encode_message(OutageConfirmed(outage.probe_number, plan_token, outage.is_over))
+    outage.is_over = is_served and _is_done(state, seal) and outage.done_ids >= outage.probed_ids
+    confirmed = messages.encode_message(OutageConfirmed(outage.probe_number, seal.plan_token, outage.is_over))
     for member_id in sorted(outage.probed_ids):
         state.requests.emit(SendToPeer(member_id, confirmed))
 
@@ -113,7 +113,7 @@ def handle(state: MemberState, member_id: str, message: messages.Message, now: f
                 outage.awaited_ids.discard(member_id)
                 if message.is_done:
                     outage.done_ids.add(member_id)
-                count_acknowledgements(state, plan_token)
+                count_acknowledgements(state, seal)
         case OutageConfirmed(probe, plan_token) if (
             is_leader and plan_token == seal.plan_token and probe in outage.acknowledged_at
         ):
@@ -132,13 +132,17 @@ def acknowledge(state: MemberState, seal: Seal, now: float) -> None:
         return
     _note_acknowledgement(state, probe.probe, now)
     _notice(state, seal)
-    acknowledgement = messages.encode_message(OutageAck(probe.probe, probe.plan_token, _is_done(state)))
+    acknowledgement = messages.encode_message(OutageAck(probe.probe, probe.plan_token, _is_done(state, seal)))
     state.requests.emit(SendToPeer(member_id, acknowledgement))
 
 
-def _is_done(state: MemberState) -> bool:
-    """Return whether this member has nothing left to do in the round: it succeeded, or it is a spare."""
-    return state.round.status.outcome == "succeeded" or state.round.alive_round is None
+def _is_done(state: MemberState, seal: Seal) -> bool:
+    """Return whether this member has nothing left to do: it succeeded in a round that runs, or is a spare of it."""
+    round_state = state.round
+    if round_state.ranked_token == seal.plan_token:
+        return round_state.has_succeeded
+    # Without an answer it may have ranks, and a round that was stopped is to run again.
+    return round_state.answered_token == seal.plan_token and round_state.seen == (seal.round, False)
 
 
 def _notice(state: MemberState, seal: Seal) -> None:

@@ -165,6 +165,11 @@ class RoundState:
         return transition is not None
 
     @property
+    def has_succeeded(self) -> bool:
+        """Return whether all workers of this node succeeded in the round that runs: one that is stopped runs again."""
+        return self.status.outcome == "succeeded" and self.seen == (self.status.round, False)
+
+    @property
     def is_status_written(self) -> bool:
         """Return whether the last status is in the store."""
         return self.status == self.status_written

@@ -70,7 +70,7 @@ def _hold_at_once(send_probe: Any) -> Any:
     def send(state: MemberState, seal: Any, *rest: Any) -> None:
         send_probe(state, seal, *rest)
         state.outage.awaited_ids.clear()
-        outage.count_acknowledgements(state, seal.plan_token)
+        outage.count_acknowledgements(state, seal)
 
     return send
 
