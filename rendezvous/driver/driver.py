@@ -225,7 +225,9 @@ class Driver:
         except OSError as error:  # no descriptor is left to import it with
             if not self._lacks:
                 self._reasons.append(f"the next round cannot be planned yet: {error.strerror}")
-            self._lacks, self._put_off = True, (self._clock() + PLAN_PAUSE_S, request)
+            self._lacks = True
+            if self._put_off is None or self._put_off[1].id < request.id:  # only the last one asked for is wanted
+                self._put_off = self._clock() + PLAN_PAUSE_S, request
             self._wake()
         else:
             self._lacks = False

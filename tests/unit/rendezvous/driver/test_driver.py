@@ -413,3 +413,20 @@ def is_closed(store: MemoryStore) -> bool:
     except StoreError as error:
         return "closed" in str(error)
     return False
+
+
+def test_of_several_plans_that_lack_a_descriptor_the_last_one_asked_for_is_tried_again() -> None:
+    lacks = [True, True, False]
+
+    def plan(order: MakePlan) -> PlanReady:
+        if lacks.pop(0):
+            raise OSError(24, "Too many open files")
+        return PlanReady(order.id, {}, 0, "host:1")
+
+    with driven(MakePlan(6, 1, (), {}), MakePlan(5, 1, (), {}), is_local=True) as bench:  # 5 took longer to fail
+        bench.driver._planner = plan
+        bench.begin()
+        bench.driver.run()
+        bench.now = bench.driver.wake_at
+        bench.driver.run()
+        assert bench.heard(PlanReady(6, {}, 0, "host:1"))
