@@ -64,7 +64,8 @@ class SealChecks(Checks):
                 host = seal.coordinator.rpartition(":")[0]
                 if plan is None or (plan.coordinator_id, plan.world_size) != (host, seal.world_size):
                     self.fail("S1", f"{name} seals {seal}, the plan that it has asked for last is {plan}")
-                if (offered := _find_offered_port(root, plan.coordinator_id, known)) != seal.coordinator:
+                offered = _find_offered_port(root, plan.coordinator_id, known)
+                if offered and offered != seal.coordinator:
                     self.fail("S8", f"{name} seals the coordinator {seal.coordinator}, {offered} is offered")
                 self.requests[write.value] = SealRequest(
                     node=f"{name} {name}",
@@ -154,10 +155,13 @@ class SealChecks(Checks):
 
 
 def _find_offered_port(root: str, member_id: str, known: KnownKeys) -> str:
-    """This member with the port that it has offered last, as far as is known."""
+    """This member with the port that it has offered last, as far as is known; "" if it is gone.
+
+    It may have been lost since the assignments began to be written, and is a loss of the new round then.
+    """
     key, status_key = f"{root}members/{member_id}", f"{root}status/{member_id}"
     status, member = known.items.get(status_key), known.items.get(key)
+    if member is None:
+        return ""
     port = records.decode(Status, status.value, status_key).worker_port if status is not None else 0
-    if not port and member is not None:
-        port = records.decode(Member, member.value, key).worker_port
-    return f"{member_id}:{port}"
+    return f"{member_id}:{port or records.decode(Member, member.value, key).worker_port}"
