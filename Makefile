@@ -81,6 +81,7 @@ docs: .venv/installed ## build the documentation into site/; a warning is an err
 	.venv/bin/python docs/settings.py > docs/reference/settings.md
 	.venv/bin/python docs/meshctl.py > docs/reference/meshctl.md
 	.venv/bin/python docs/events.py > docs/reference/events.md
+	.venv/bin/python docs/tested.py
 	.venv/bin/meshctl plan dgx:4x8x8 --mesh 'pp=4,dp=*,tp=8' --lose h3 --svg docs/images/placement.svg >/dev/null
 	.venv/bin/mkdocs build --strict
 
@@ -174,6 +175,17 @@ OLD_VERSION ?= 38525e974b9ed3122daf435edc6ebbc5cbbd7a53
 slow-versions: .venv/installed servers ## agents of this version and of OLD_VERSION in one job
 	rm -rf build/old && mkdir -p build/old && git archive $(OLD_VERSION) launcher rendezvous | tar x -C build/old
 	OLD_VERSION=$$PWD/build/old .venv/bin/pytest $(VERSIONS_TESTS)
+
+# On a machine with an NVIDIA GPU, in six minutes at most, by its own Python with its torch and JAX: nothing is fetched or
+# installed there. What that Python may lack comes along in build/gpu, which `make gpu-packages` fills where pip reaches
+# an index. The record goes to the folder OUT; benchmarks/records/hardware/gpu.jsonl is the one that is published.
+GPU_PYTHON ?= python3
+.PHONY: gpu gpu-packages
+gpu:
+	$(GPU_PYTHON) -m tests.support.gpu
+gpu-packages:
+	rm -rf build/gpu
+	$(GPU_PYTHON) -m tests.support.gpu.packages
 
 # REPORT=--from-records makes the page anew from the records that are there, REPORT='--only startup,warm' measures these.
 BUDGET ?= 20m

@@ -1,0 +1,109 @@
+"""The checks of `make gpu` on a device that is a directory: each one runs, ends, is recorded, and leaves nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gpu import table
+from tests.support.gpu.__main__ import CHECKS, LIMIT_S, run
+from tests.support.gpu.runner import CLEANING_S, FAILED, NOT_POSSIBLE, SEEN, Check, run_all, run_check
+from tests.support.processes.tree import REPOSITORY, is_alive
+
+SAMPLES = "tests.support.gpu.samples"
+WITH_TORCH = ("why", "recorder")
+
+
+def pretend(tmp_path: Path, *names: str) -> list[dict[str, Any]]:
+    """Run these checks as `make gpu` does; return the lines of the record."""
+    command = [sys.executable, "-m", "tests.support.gpu", "--pretend", "--only", ",".join(names)]
+    environ = {**os.environ, "OUT": str(tmp_path)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=300)
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    told = [line for line in lines if "what" in line]
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "gpu.log").read_text()
+    assert (tmp_path / "gpu.txt").read_text() == table.render_text(told) + "\n"
+    assert {line["check"] for line in told} == set(names)
+    assert FAILED not in {line["result"] for line in told}
+    return lines
+
+
+def test_checks_of_memory_and_variables_run_without_a_device(tmp_path: Path) -> None:
+    pytest.importorskip("torch")  # looked for, not imported
+    head, *lines, end = pretend(tmp_path, "nvml", "visible", "kill", "preload", "metrics", "binding")
+    assert head.keys() >= {"benchmark", "arguments", "machine", "commit", "is_dirty", "unix_time_s"}
+    assert head["machine"].keys() >= {"gpus", "driver", "torch", "cuda", "nccl", "jax", "python", "kernel", "cores"}
+    assert end["end"] is True
+    assert [line["what"] for line in lines if line["result"] == NOT_POSSIBLE] == [
+        "meshctl doctor",
+        "meshrun_worker_device_memory_used_bytes",
+    ]
+
+
+def test_checks_of_hangs_and_recorders_run_without_a_device(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found = {line["what"]: line for line in pretend(tmp_path, *WITH_TORCH) if "what" in line}
+    assert len(found) == 3
+    assert all(line["result"] == SEEN for line in found.values())
+
+
+def test_the_check_of_jax_runs_without_a_device(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    assert [line["result"] for line in pretend(tmp_path, "jax") if "what" in line] == [SEEN, SEEN]
+
+
+def test_all_checks_together_have_six_minutes() -> None:
+    assert LIMIT_S + 2 * CLEANING_S <= 360
+    assert all(check.limit_s <= LIMIT_S / 2 for check in CHECKS)
+
+
+def test_a_check_that_hangs_loses_neither_its_notes_nor_its_children(tmp_path: Path) -> None:
+    first, second = run_check(Check("hangs", 5, f"{SAMPLES}:hang"), 5, tmp_path / "log", None)
+    assert (first["what"], first["result"]) == ("before", SEEN)
+    assert (second["result"], second["told"]) == (FAILED, "not done within 5 s")
+    assert not is_alive(first["figures"]["pid"])
+
+
+def test_a_check_that_crashes_says_how(tmp_path: Path) -> None:
+    first, second = run_check(Check("crashes", 60, f"{SAMPLES}:crash"), 60, tmp_path / "log", None)
+    assert first["result"] == SEEN
+    assert second["told"] == "ended with 1: ZeroDivisionError: a check that is broken"
+
+
+def test_a_check_that_fails_in_one_thing_goes_on_with_the_next(tmp_path: Path) -> None:
+    found = run_check(Check("fails", 60, f"{SAMPLES}:fail"), 60, tmp_path / "log", None)
+    assert [(line["what"], line["result"]) for line in found] == [
+        ("first", FAILED),
+        ("second", NOT_POSSIBLE),
+        ("third", FAILED),
+    ]
+    assert found[1]["told"] == "no such thing"
+
+
+def test_a_check_that_says_nothing_has_failed(tmp_path: Path) -> None:
+    (found,) = run_check(Check("silent", 60, f"{SAMPLES}:say_nothing"), 60, tmp_path / "log", None)
+    assert (found["result"], found["told"]) == (FAILED, "noted nothing")
+
+
+def test_what_this_machine_lacks_is_no_failure(tmp_path: Path) -> None:
+    checks = [Check("lacks", 60, f"{SAMPLES}:lack"), Check("needs", 60, f"{SAMPLES}:fail", ("no_such_module",))]
+    assert run(checks, tmp_path, 120, tmp_path, []) == 0
+    assert "this machine's Python has no no_such_module" in (tmp_path / "gpu.txt").read_text()
+
+
+def test_the_exit_code_tells_of_a_failure(tmp_path: Path) -> None:
+    assert run([Check("fails", 60, f"{SAMPLES}:fail")], tmp_path, 120, tmp_path, []) == 1
+
+
+def test_checks_for_which_no_time_is_left_are_named(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    run_all([Check("late", 60, f"{SAMPLES}:fail")], lines.append, tmp_path / "log", 0, None)
+    assert lines == [
+        {"check": "late", "what": "late", "result": NOT_POSSIBLE, "told": "the time for all checks was over"}
+    ]
