@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import events, meshctl, settings
+from docs import events, meshctl, settings, tested
 from docs.images import idea, life, packages, round
 from launcher.config import help
 from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
@@ -168,8 +168,9 @@ def test_the_tests_run_under_the_torch_that_is_measured_against() -> None:
         ("settings", settings.page),
         ("meshctl", meshctl.page),
         ("events", events.page),
+        ("tested", tested.page),
     ],
-    ids=["options", "settings", "meshctl", "events"],
+    ids=["options", "settings", "meshctl", "events", "tested"],
 )
 def test_a_page_that_is_made_from_the_code_is_what_it_says(page: str, make: Callable[[], str]) -> None:
     assert (ROOT / f"docs/reference/{page}.md").read_text() == make(), "make docs writes it anew"

@@ -30,6 +30,7 @@ ANY = ("click", "nvidia-ml-py", "psutil", "py-spy")
 """Pure, of the stable ABI, or a program."""
 NEEDED = ("msgspec",)
 """Without it no job starts; the others are asked for by single checks."""
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux1")
 LEAST = {"msgspec": (0, 20), "click": (8, 1), "psutil": (5, 9), "nvidia-ml-py": (12,), "py-spy": (0, 4)}
@@ -65,10 +66,9 @@ def choose() -> list[str]:
 
     The folders come last in this process and first after this repository in others: no package is in two places.
     """
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     added, missing = [], []
     for name in (COMPILED, *ANY):
-        folder = FOLDER / folder_name(name, python)
+        folder = FOLDER / folder_name(name, PYTHON)
         if not is_installed(name):
             (added if folder.is_dir() else missing).append(str(folder) if folder.is_dir() else name)
     sys.path += added
