@@ -39,10 +39,15 @@ _STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "
 _PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PIECE = 1 << 20
 _ANSWER_MAX = recorder.DUMP_MAX + _PIECE
+_RECORDERS = ("fr_trace_json", "dump_nccl_trace_json")
+"""torch has two recorders: one for all backends but NCCL, and NCCL's, which a build without CUDA lacks."""
 
 
 class Examined(Struct, frozen=True, kw_only=True):
-    """What is known of a worker, and what it was read from: the recorder's dump and py-spy's text, b"" without."""
+    """What is known of a worker, and what it was read from: the recorder's dump and py-spy's text, b"" without.
+
+    `dump`: JSON; a list of two where both of torch's recorders have entries.
+    """
 
     evidence: RankEvidence
     dump: bytes = b""
@@ -55,11 +60,15 @@ def gather(targets: Sequence[Target], limit_s: float = LIMIT_S, levels: Levels =
     subjects = [_Subject(target, _look_at_process(target.pid)) for target in targets]
     alive = [one for one in subjects if one.first.state != "ended"]
     command = stacks.find_command() if levels == "all" else None
-    questions = [_Question(one.target.socket_path, "fr_trace_json", until) for one in alive if one.can_answer]
+    questions = [
+        (one, [_Question(one.target.socket_path, name, until) for name in _RECORDERS])
+        for one in alive
+        if one.can_answer
+    ]
     spies = [_Spy(command, one.target.pid, until) for one in alive] if command else []
-    _wait_for([*questions, *spies])
-    for one, question in zip((one for one in alive if one.can_answer), questions, strict=True):
-        one.take_dump(question, until)
+    _wait_for([*(question for _, both in questions for question in both), *spies])
+    for one, both in questions:
+        one.take_dumps(both, until)
     if levels == "all":
         _take_stacks(alive, spies, until)
     return [one.conclude() for one in subjects]
@@ -134,14 +143,33 @@ class _Subject:
         self._groups: tuple[GroupCalls, ...] | None = None
         self._is_truncated = False
 
-    def take_dump(self, question: _Question, until: float) -> None:
+    def take_dumps(self, questions: Sequence[_Question], until: float) -> None:
+        """Read what the recorders hold. One that this torch lacks is missed only if no other has answered."""
+        dumps: list[bytes] = []
+        groups: list[GroupCalls] = []
+        problems = [problem for one in questions if (problem := self._take_dump(one, until, dumps, groups))]
+        if len(problems) < len(questions):
+            self._groups = recorder.keep_newest(groups)
+            self._is_truncated |= len(self._groups) < len(groups)
+            problems = [problem for problem in problems if not isinstance(problem, _NoHandlerError)]
+        self.missing += [str(problem) for problem in problems[:1]]
+        used = [dump for dump in dumps if recorder.has_entries(dump)] or dumps[:1]
+        self.dump = b"[" + b",".join(used) + b"]" if len(used) > 1 else b"".join(used)
+
+    def _take_dump(
+        self, question: _Question, until: float, dumps: list[bytes], groups: list[GroupCalls]
+    ) -> ValueError | None:
+        """Add what one recorder holds; return what is wrong with it."""
         try:
-            self.dump = question.take()
+            dumps.append(question.take())
             if time.monotonic() > until:  # large dumps of those before it have used the time
                 raise ValueError("the flight recorder's dump came too late to be read")
-            self._groups, self._is_truncated = recorder.read_dump(self.dump, time.time_ns())
+            found, is_truncated = recorder.read_dump(dumps[-1], time.time_ns())
         except ValueError as error:
-            self.missing.append(str(error))
+            return error
+        groups += found
+        self._is_truncated |= is_truncated
+        return None
 
     def take_stack(self, spy: _Spy) -> None:
         try:
@@ -222,6 +250,10 @@ def _wait_for(answers: Sequence[_Answer]) -> None:
             del waiting[descriptor]
 
 
+class _NoHandlerError(ValueError):
+    """The worker's server does not know what it was asked for."""
+
+
 class _Question(_Answer):
     """A question to the server that a worker has opened for its recorder."""
 
@@ -251,7 +283,8 @@ class _Question(_Answer):
         if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
             raise ValueError(f"the worker's flight recorder answers {bytes(self.found[:40])!r}")
         if words[1] != b"200":
-            raise ValueError(f"the worker's flight recorder answers with status {words[1].decode(errors='replace')}")
+            kind = _NoHandlerError if words[1] == b"404" else ValueError
+            raise kind(f"the worker's flight recorder answers with status {words[1].decode(errors='replace')}")
         return content
 
 

@@ -65,8 +65,17 @@ def read_dump(dump: bytes, now_ns: int) -> tuple[tuple[GroupCalls, ...], bool]:
     known = {str(entry.pg_id) for entry in found.entries}
     counted = {name: _keep_counted(entries) for name, entries in groups.items()}
     calls = [_read_group(name, entries, now_ns) for name, entries in counted.items() if entries]
-    calls.sort(key=lambda group: group.calls[-1].age_s)
-    return tuple(calls[:GROUPS_MAX]), bool(found.pg_status.keys() - known) or len(calls) > GROUPS_MAX
+    return keep_newest(calls), bool(found.pg_status.keys() - known) or len(calls) > GROUPS_MAX
+
+
+def keep_newest(groups: Sequence[GroupCalls]) -> tuple[GroupCalls, ...]:
+    """Return at most GROUPS_MAX of these, the one that was used last first."""
+    return tuple(sorted(groups, key=lambda group: group.calls[-1].age_s)[:GROUPS_MAX])
+
+
+def has_entries(dump: bytes) -> bool:
+    """Whether a dump, which need not be one, holds calls; the key is left out where there are none."""
+    return b'"entries"' in dump
 
 
 def _keep_counted(entries: Sequence[_Entry]) -> list[_Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -117,6 +118,44 @@ def test_the_flight_recorder_answers_while_something_holds_the_gil(tmp_path: Pat
         assert b"entries" in found.dump
 
 
+# A torch without CUDA has no recorder of NCCL's: this one serves what ProcessGroupNCCL would have recorded.
+RECORD_NCCL = """
+import json
+from torch._C._distributed_c10d import _register_handler
+ENTRY = {
+    "record_id": 0, "pg_id": 0, "process_group": ["7", "tp"], "collective_seq_id": 5, "p2p_seq_id": 0, "op_id": 5,
+    "profiling_name": "nccl:all_gather", "time_created_ns": time.time_ns(), "input_sizes": [[4]], "timeout_ms": 600000,
+    "input_dtypes": ["Float"], "output_sizes": [[8]], "output_dtypes": ["Float"], "state": "started",
+    "time_discovered_started_ns": time.time_ns(), "time_discovered_completed_ns": 0, "retired": False, "is_p2p": False,
+}
+def answer_nccl(request, response):
+    response.set_content(json.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": ENTRIES}), "text")
+    response.set_status(200)
+_register_handler("dump_nccl_trace_json", answer_nccl)
+"""
+
+
+def test_collectives_of_nccl_are_seen_together_with_those_of_gloo(tmp_path: Path) -> None:
+    path = str(tmp_path / "recorder")
+    with run(RECORD_NCCL.replace("ENTRIES", "[ENTRY]") + RECORD + SLEEP, path) as child:
+        found = examine(child.pid, path)
+    assert found.evidence.missing == ()
+    assert {(group.description, group.last, group.calls[0].operation) for group in found.evidence.groups or ()} == {
+        ("default_pg", 3, "all_reduce"),
+        ("tp", 5, "all_gather"),
+    }
+    first, second = json.loads(found.dump)
+    assert (len(first["entries"]), len(second["entries"])) == (3, 1)
+
+
+def test_a_recorder_of_nccl_without_calls_changes_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "recorder")
+    with run(RECORD_NCCL.replace('"entries": ENTRIES', '"x": 1') + RECORD + SLEEP, path) as child:
+        found = examine(child.pid, path)
+    assert [group.description for group in found.evidence.groups or ()] == ["default_pg"]
+    assert len(json.loads(found.dump)["entries"]) == 3
+
+
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -195,11 +234,11 @@ def test_dumps_that_come_too_late_to_be_read_cost_nothing_else(tmp_path: Path, m
         listener.listen()
 
         def serve() -> None:
-            for _ in range(2):
+            for _ in range(4):
                 connection, _ = listener.accept()
                 with connection:
-                    connection.recv(4096)
-                    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+                    is_nccl = b"nccl" in connection.recv(4096)
+                    connection.sendall(b"HTTP/1.0 404 No\r\n\r\n" if is_nccl else b"HTTP/1.0 200 OK\r\n\r\n{}")
 
         threading.Thread(target=serve, daemon=True).start()
         wait_until(lambda: examine(child.pid).evidence.state == "sleeps", 60, "its sleep")
