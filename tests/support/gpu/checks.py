@@ -362,9 +362,9 @@ def recorder(notes: Notes) -> None:
             raise NotPossibleError(f"torch {seen['torch']} does not serve its recorder")
         if not files:
             raise AssertionError(f"no dump, torch {seen['torch']}: {answer.get('sentences')} {answer.get('gaps')}")
-        dump = read_dump(files[-1])
-        names = [entry.get("profiling_name") for entry in dump.get("entries", [])]
-        states = sorted({str(entry.get("state")) for entry in dump.get("entries", [])})
+        entries = read_entries(files[-1])
+        names = [entry.get("profiling_name") for entry in entries]
+        states = sorted({str(entry.get("state")) for entry in entries})
         problem = "" if len(names) >= 10 else "fewer than the ten that were called"
         told = f"{len(names)} entries, {sorted(set(map(str, names)))}, {states}; torch {seen['torch']}"
         expect(notes, what, problem, f"{told}; why: {' / '.join(answer['sentences'])}", entries=len(names))
@@ -372,10 +372,11 @@ def recorder(notes: Notes) -> None:
             notes.note(what, FAILED, f"the job ended with {code}: {job.last_words()}")
 
 
-def read_dump(file: Path) -> dict[str, Any]:
+def read_entries(file: Path) -> list[dict[str, Any]]:
+    """The entries of a dump, or of two: of NCCL's recorder and of the other."""
     data = file.read_bytes()
-    found: dict[str, Any] = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
-    return found
+    found = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+    return [entry for dump in (found if isinstance(found, list) else [found]) for entry in dump.get("entries", [])]
 
 
 def metrics(notes: Notes) -> None:
