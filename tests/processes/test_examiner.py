@@ -138,14 +138,15 @@ def put_py_spy(python: str, text: str) -> None:
 
 @contextlib.contextmanager
 def serve(path: str, answers: dict[bytes, bytes]) -> Iterator[None]:
-    """Serve like a worker's recorder: handler -> content."""
+    """Serve like a worker's recorder: handler -> content; 404 for any other."""
     program = (
         "import os, socket, sys; answers = eval(sys.argv[2]); listener = socket.socket(socket.AF_UNIX)\n"
         "listener.bind(sys.argv[1]); listener.listen(); print(flush=True)\n"
         "while True:\n"
         "    connection, _ = listener.accept()\n"
         "    handler = connection.recv(4096).split()[1].rpartition(b'/')[2]\n"
-        "    connection.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\n' + answers[handler]); connection.close()\n"
+        "    status = b'200 OK' if handler in answers else b'404 Not Found'\n"
+        "    connection.sendall(b'HTTP/1.0 ' + status + b'\\r\\n\\r\\n' + answers.get(handler, b'')); connection.close()\n"
     )
     words = [sys.executable, "-c", program, path, repr(answers)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
