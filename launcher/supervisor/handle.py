@@ -114,6 +114,8 @@ class Supervisor:
         descriptors = (theirs.fileno(), *keep)
         keeper, self._channel = self._channel, Channel(ours)
         keeper.send((list(keep), group), descriptors)  # an empty socket takes it whole
+        with suppress(ProcessLookupError):
+            os.kill(self.keeper_pid, signal.SIGCONT)  # one that was stopped meanwhile would never start anything
         theirs.close()
         keeper.close()
 
@@ -318,7 +320,7 @@ class Supervisor:
             self._receive()
             if self._channel.has_ended and self._has_keeper_ended():
                 return
-            if kernel.is_stopped(self.keeper_pid if self._channel.has_ended else self._pid):
+            if kernel.is_stopped(self.keeper_pid if self._channel.has_ended or not self._pid else self._pid):
                 return
             time.sleep(0.001)
 

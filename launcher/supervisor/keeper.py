@@ -66,6 +66,8 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     os.setsid()
     set_title(KEEPER_NAME, agent_pid, arguments)
     gc.freeze()  # pages shared with the agent stay shared: the garbage collector skips them
+    with suppress(OSError):  # where that is refused, it is said below
+        kernel.signal_on_parent_death(signal.SIGCONT)  # lest one that is stopped stays for good
     channel = Channel(end, blocks=True)
     order = next(channel.receive(wait=True), None)
     channel.close()

@@ -11,6 +11,8 @@ import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +22,17 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.processes.tree import Agent, children, family, freeze, is_refused, program_name, state
+from tests.support.processes.tree import (
+    REPOSITORY,
+    Agent,
+    children,
+    family,
+    freeze,
+    is_alive,
+    is_refused,
+    program_name,
+    state,
+)
 from tests.support.processes.warm_agent import WarmAgent
 from tests.support.waiting import wait_until
 
@@ -327,6 +339,49 @@ def test_a_name_is_cut_where_the_agents_command_line_is_shorter() -> None:
         agent.ask("evaluate", f"{keeper}.set_title('k', 10 ** 500, {keeper}.kernel.read_stat({agent.pid}).arguments)")
         assert command_line(agent.pid).startswith("k of pid 1000")
         assert agent.start(1, ["sleep", "1000"])
+
+
+STOPPED = """
+import os, signal
+from launcher.hardware.linux.kernel import read_stat
+from launcher.supervisor.handle import Supervisor
+from tests.support.waiting import wait_until
+supervisor = Supervisor.fork()
+keeper = supervisor.keeper_pid
+wait_until(lambda: (read_stat(keeper).name, read_stat(keeper).state) == ("mr-keeper", "S"))
+os.kill(supervisor.keeper_pid, signal.SIGSTOP)
+os.waitid(os.P_PID, supervisor.keeper_pid, os.WSTOPPED)
+{then}
+"""
+
+
+def run_stopped(then: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", STOPPED.format(then=then)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_keeper_that_was_stopped_before_the_start_starts_the_supervisor() -> None:
+    done = run_stopped("supervisor.start(); print(supervisor.pid != supervisor.keeper_pid); supervisor.close()")
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_keeper_that_is_stopped_before_the_start_delays_no_end() -> None:
+    done = run_stopped("supervisor.close(limit_s=3600); print(supervisor.kill_orphans(0))")
+    assert done.stdout == "()\n", done.stderr
+
+
+def test_a_keeper_that_was_stopped_before_the_start_ends_with_its_agent() -> None:
+    then = "print(supervisor.keeper_pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    command = [sys.executable, "-c", STOPPED.format(then=then)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        keeper = int(agent.stdout.readline())
+        assert agent.wait(60) == -signal.SIGKILL
+        try:
+            wait_until(lambda: not is_alive(keeper), 20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGKILL)
 
 
 def command_line(pid: int) -> str:
