@@ -1,13 +1,15 @@
-"""What the leader writes down of a round that ends: its cause, its first failure, and when."""
+"""What the leader writes of a round that ends: its cause, its first failure and when, and its own failure."""
 
 from __future__ import annotations
 
 import math
 
 from rendezvous import events, records
+from rendezvous.errors import StoreError
 from rendezvous.events import Start, StartRound, StopRound
-from rendezvous.records import RoundHistory, Stop, Verdict
-from tests.support.protocol.member_harness import Bench, only
+from rendezvous.records import Member, RoundHistory, Stop, Verdict
+from rendezvous.stores.contract import TxnResult
+from tests.support.protocol.member_harness import Bench, only, running
 
 OFFSET_S = 1_767_225_600.0
 
@@ -59,3 +61,40 @@ def test_without_a_clock_no_time_is_written() -> None:
     bench.tell(Start())
     fail(bench)
     assert (read_history(bench).began_at, read_history(bench).ended_at) == (0.0, 0.0)
+
+
+def list_asked(bench: Bench) -> list[str]:
+    return [ask.why for ask in bench.asks]
+
+
+def find_ask(bench: Bench, why: str) -> events.StoreRequest:
+    (found,) = [ask for ask in bench.asks if ask.why == why]
+    bench.asks.remove(found)
+    return found
+
+
+def test_a_failure_whose_stop_was_refused_is_reported_alone_however_long_all_is_read() -> None:
+    bench = running(max_restarts=1, lease_ttl_s=math.inf)
+    bench.step(events.RoundFailed(1, 1, False, "", 3))
+    found = bench.store.get(bench.job.control, prefix=True)
+    refused = TxnResult(False, found.revision, (found,))
+    bench.step(events.StoreReply(find_ask(bench, "stop round 1").id, refused))
+    bench.now = max(bench.now, bench.protocol.wake_at)
+    bench.step(events.Tick())
+    bench.step(events.StoreRejected(find_ask(bench, "report on round 1").id, StoreError("it is busy")))
+    bench.now += bench.protocol.settings.retry_delay_s
+    bench.step(events.Tick())
+    assert list_asked(bench) == ["read everybody", "report on round 1"]
+
+
+def test_an_own_failure_ends_no_round_on_what_may_be_old() -> None:
+    bench = running(max_restarts=1, lease_ttl_s=math.inf)
+    other = Member(member_id="other", node_name="other", boot_id="", description="", presence_address="")
+    bench.store.put(bench.job.make_member_key("other"), records.encode(other))
+    bench.deliver()
+    bench.now = max(bench.now, bench.protocol.wake_at)
+    bench.step(events.Tick())
+    bench.step(events.StoreOutcomeUnknown(find_ask(bench, "list the spares").id))
+    bench.now += bench.protocol.settings.compute_retry_s(1)
+    bench.step(events.RoundFailed(1, 1, False, "", 3))
+    assert sorted(list_asked(bench)) == ["read everybody", "report on round 1"]
