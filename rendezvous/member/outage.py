@@ -85,7 +85,10 @@ def count_acknowledgements(state: MemberState, seal: Seal) -> None:
     outage.is_confirmed = True
     lease.hold_until(state, outage.probed_at + state.settings.lease_ttl_s)
     is_served = state.setup.store_owner is not None
-    outage.is_over = is_served and _is_done(state, seal) and outage.done_ids >= outage.probed_ids
+    are_done = _is_done(state, seal) and outage.done_ids >= outage.probed_ids
+    # Spares that are left alone have nothing to do, but nobody has succeeded.
+    active = state.leadership.active if state.leadership is not None else set()
+    outage.is_over = is_served and are_done and not active.isdisjoint({*outage.probed_ids, state.member_id})
     confirmed = messages.encode_message(OutageConfirmed(outage.probe_number, seal.plan_token, outage.is_over))
     for member_id in sorted(outage.probed_ids):
         state.requests.emit(SendToPeer(member_id, confirmed))
