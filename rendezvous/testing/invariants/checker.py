@@ -334,12 +334,26 @@ class Checker(Checks):
         job = host.state.membership.job if host.state is not None else None
         return self._jobs[job.name if job is not None else ""]
 
+    def _has_outlived_store(self, host: Host) -> bool:
+        """Whether a served store is gone, and all workers here have succeeded in a round that was not stopped.
+
+        A spare has none, so it may follow another node.
+        """
+        last = self._job.last
+        if self._cluster.config.store_owner is None or last is None or last.stop is not None:
+            return False
+        is_ranked = any(member_id in last.active for member_id in host.member_ids)
+        hosts = [host] if is_ranked else list(self._hosts.values())
+        return any(each.processes.ended_as.get(last.seal.round, ("", 0))[0] == "succeeded" for each in hosts)
+
     def check_end(self, host: Host, watched: Sequence[str]) -> None:
         """An agent must end with the verdict of the job, or as it was told, and then never with success."""
         assert host.ended is not None
         verdict, exit_code = host.ended.verdict, host.ended.exit_code
         if watched:
             self.fail("S6", f"{host.name} ends and still watches {watched}")
+        if exit_code == 0 and self._has_outlived_store(host):
+            return
         if verdict is not None:
             known = [job.verdict for job in self._jobs.values()]
             is_known = verdict in known or self.is_removed or self._is_outdated(host)

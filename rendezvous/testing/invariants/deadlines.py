@@ -212,6 +212,8 @@ class DeadlineChecks(Checks):
             return
         if state.job.make_member_key(state.member_id) in witness.known.gone_at:
             return
+        if self._cluster.config.store_owner is not None and state.leaving.verdict is not None:
+            return  # it ends, and its lease with it: there may be no store any more
         due = witness.renewed_at + self._settings.keep_alive_interval_s + self._settings.retry_delay_s
         phrases = ("a new lease", "register again", "see whether the lease")
         is_asking = witness.is_asking(events.KeepAlive) or any(witness.is_asking_for(phrase) for phrase in phrases)
