@@ -144,8 +144,7 @@ def _is_done(state: MemberState, seal: Seal) -> bool:
     round_state = state.round
     if round_state.ranked_token == seal.plan_token:
         return round_state.has_succeeded
-    # Without an answer it may have ranks, and a round that was stopped is to run again.
-    return round_state.answered_token == seal.plan_token and round_state.seen == (seal.round, False)
+    return round_state.answered_token == seal.plan_token  # without an answer it may have ranks
 
 
 def _notice(state: MemberState, seal: Seal) -> None:
