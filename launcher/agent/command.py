@@ -17,6 +17,7 @@ from launcher.config.config import Config, resolve
 from launcher.config.options import command_line
 from launcher.config.options.command_line import ParsedArgs
 from launcher.hardware.linux.shared_page import list_inherited_fds, make
+from launcher.logs.layout import draw_temporary_dirs
 from launcher.model.console import begin_stamps, log
 from launcher.supervisor.handle import Supervisor
 
@@ -47,7 +48,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     try:
         shared_page = make()
         keep = (*list_inherited_fds(shared_page), *(startup.inherited_fds if startup else ()))
-        supervisor.start(keep, startup.node_lock.group if startup else "")
+        supervisor.start(keep, startup.node_lock.group if startup else "", draw_temporary_dirs())
         if startup is not None:
             from launcher.agent.startup.startup import raise_descriptor_limit
 

@@ -61,7 +61,9 @@ def run(
             restart_watch.start()
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
         log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in creates its own
-        layout = LogLayout(log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex())
+        layout = LogLayout(
+            log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex(), temporary_dirs=supervisor.temporary_dirs
+        )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
         parts = (slots, reason, termination, wakeup)
@@ -73,9 +75,8 @@ def run(
         exit_code = 130
     finally:
         supervisor.close(SWEEP_LIMIT_S)
-        if layout is not None:
-            layout.remove_sockets()
-            layout.remove_if_unused(has_succeeded=exit_code == 0)
+        if layout is not None and exit_code == 0:
+            layout.remove_after_success()
     return exit_code
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
+from collections.abc import Sequence
 
 from launcher.model.console import log
 from launcher.model.errors import UsageError, find_shortage_hint
@@ -31,10 +31,11 @@ class LogLayout:
 
     Without `log_dir` they lie in `meshrun_<random>` under TMPDIR, error files without the layout. Raises UsageError if
     the topmost cannot be created. Later failures are left to the code that opens a file there: a full disk must not
-    prevent a round.
+    prevent a round. `temporary_dirs`: of `draw_temporary_dirs`, since the keeper, which removes what a killed agent has
+    left there, was given them before; by default others.
     """
 
-    def __init__(self, *, log_dir: str | None, run_id: str) -> None:
+    def __init__(self, *, log_dir: str | None, run_id: str, temporary_dirs: Sequence[str] = ()) -> None:
         self.run_id = run_id
         self.is_temporary = not log_dir
         # torchrun's value for no files at all.
@@ -42,8 +43,9 @@ class LogLayout:
         self._round_dirs: dict[int, str] = {}
         self._incident_count = 0
         self._recorder_dir: str | None = None
+        self._temporary_dirs = temporary_dirs or draw_temporary_dirs()
         if not log_dir:
-            self.root = _make_temporary_dir()
+            self.root = _make_temporary_dir(self._temporary_dirs)
         elif not self.keeps_files:
             self.root = os.devnull
         else:
@@ -87,20 +89,10 @@ class LogLayout:
             self._recorder_dir = self.root
         if self._recorder_dir is None:
             try:
-                self._recorder_dir = _make_temporary_dir(_RECORDER_DIR_MAX)
+                self._recorder_dir = _make_temporary_dir(self._temporary_dirs, _RECORDER_DIR_MAX)
             except UsageError:
                 self._recorder_dir = ""
         return self._recorder_dir and os.path.join(self._recorder_dir, f"{round}.{local_rank}")
-
-    def remove_sockets(self) -> None:
-        """Remove the workers' sockets once all workers have ended."""
-        if self._recorder_dir:
-            with contextlib.suppress(OSError):
-                for entry in os.scandir(self._recorder_dir):
-                    if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-                        os.unlink(entry.path)
-                if self._recorder_dir != self.root:
-                    os.rmdir(self._recorder_dir)
 
     def _make_path(self, round: int, restart_count: int, *parts: str) -> str:
         if not self.keeps_files:
@@ -116,12 +108,12 @@ class LogLayout:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
-    def remove_if_unused(self, *, has_succeeded: bool) -> None:
-        """Remove the temporary directory if it contains no file, or, after success, nothing but error files."""
+    def remove_after_success(self) -> None:
+        """Remove the temporary directory if it contains nothing but error files. The keeper removes an empty one."""
         if not self.is_temporary:
             return
         found = list(os.walk(self.root, topdown=False))
-        if any(not (has_succeeded and _is_error_file(name)) for _, _, names in found for name in names):
+        if not all(_is_error_file(name) for _, _, names in found for name in names):
             return
         with contextlib.suppress(OSError):  # another process has put a file there meanwhile: then it is in use
             for directory, _, names in found:
@@ -150,17 +142,22 @@ def _make_job_dir(log_dir: str, run_id: str) -> str:
         ) from None
 
 
-def _make_temporary_dir(length_max: int | None = None) -> str:
-    """Create a directory of the user's alone whose path has at most `length_max` bytes. Raises UsageError."""
-    tried = [path for path in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if path]
-    for path in tried:
-        prefix = os.path.join(os.path.abspath(path), "meshrun_")
-        if length_max is not None and len(os.fsencode(prefix)) + _RANDOM_LENGTH > length_max:
-            continue
-        with contextlib.suppress(OSError):
-            return _make_unique_dir(prefix, 0o700)
+def draw_temporary_dirs() -> list[str]:
+    """Draw a random name; return its paths in the directories for temporary files, the first choice first."""
+    name = f"meshrun_{os.urandom(_RANDOM_LENGTH // 2).hex()}"
+    folders = (os.environ.get("TMPDIR"), "/tmp", "/var/tmp")
+    return [os.path.abspath(os.path.join(folder, name)) for folder in folders if folder]
+
+
+def _make_temporary_dir(paths: Sequence[str], length_max: int | None = None) -> str:
+    """Create a directory of the user's alone at one of `paths`, of `length_max` bytes at most. Raises UsageError."""
+    for path in paths:
+        if length_max is None or len(os.fsencode(path)) <= length_max:
+            with contextlib.suppress(OSError):
+                os.mkdir(path, 0o700)
+                return path
     raise UsageError(
-        f"no directory for temporary files can be written: {', '.join(tried)}",
+        f"no directory for temporary files can be written: {', '.join(map(os.path.dirname, paths))}",
         "set TMPDIR, or name a directory with --log-dir",
     )
 

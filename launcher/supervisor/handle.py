@@ -21,6 +21,7 @@ from contextlib import suppress
 from launcher.hardware.linux import kernel
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
+from launcher.supervisor.keeper import remove_leftovers
 from launcher.supervisor.keeper import run as run_keeper
 from launcher.supervisor.messages import (
     REPORTS,
@@ -71,6 +72,8 @@ class Supervisor:
         self._is_closed = False
         self._watchdog_deadline = math.inf
         self._rounds: set[int] = set()  # started and not reported as swept
+        self.temporary_dirs: Sequence[str] = ()
+        """Where the job's temporary files may be created: its sockets and empty directories are removed at the end."""
         self._spared_pids: set[int] = set()  # fork server and standby workers, which a sweep spares
         self.reports_due_at = math.inf
         """When to call read_reports() at the latest: by then the supervisor has reported the watchdog's expiry."""
@@ -104,16 +107,18 @@ class Supervisor:
         theirs.close()
         return cls(pid, Channel(ours))
 
-    def start(self, keep: Sequence[int] = (), group: str = "") -> None:
+    def start(self, keep: Sequence[int] = (), group: str = "", temporary_dirs: Sequence[str] = ()) -> None:
         """Have the keeper fork the supervisor, once.
 
         `keep`: descriptors that both get, and every worker, under the same numbers; they live until no process of any
-        worker is left. `group`: a control group for both and all that they start.
+        worker is left. `group`: a control group for both and all that they start. `temporary_dirs`: where to remove
+        sockets and empty directories then; none of them need exist.
         """
+        self.temporary_dirs = temporary_dirs
         ours, theirs = socketpair()
         descriptors = (theirs.fileno(), *keep)
         keeper, self._channel = self._channel, Channel(ours)
-        keeper.send((list(keep), group), descriptors)  # an empty socket takes it whole
+        keeper.send((list(keep), group, list(temporary_dirs)), descriptors)  # an empty socket takes it whole
         with suppress(ProcessLookupError):
             os.kill(self.keeper_pid, signal.SIGCONT)  # one that was stopped meanwhile would never start anything
         theirs.close()
@@ -219,7 +224,7 @@ class Supervisor:
         As PID 1 of a container, or once the supervisor is lost, the agent adopts orphans that it has not started.
         """
         while self._reap_one(-1):
-            pass
+            remove_leftovers(self.temporary_dirs)
 
     def kill_orphans(self, limit_s: float) -> tuple[int, ...]:
         """Kill keeper, supervisor and every child of this process, until none is left.
@@ -265,6 +270,7 @@ class Supervisor:
         self._channel.close()
         if self._keeper_status != 0:
             self.kill_orphans(limit_s)
+            remove_leftovers(self.temporary_dirs)
 
     def _send_order(self, *order: object, descriptors: tuple[int, ...] = ()) -> None:
         """Send an order. The supervisor never waits for us to read, so waiting for it to read ends."""

@@ -6,7 +6,8 @@ The kernel kills workers when the supervisor ends, but not what they have starte
 `subprocess`, a daemon. The nearest living subreaper adopts those, and supervisor and agent may be killed or stopped
 together. So the agent forks this process first. It forks the supervisor and then only waits: it adopts, and when the
 supervisor or the agent has ended, it kills and reaps until it has no child any more. It holds the presence listener
-and the lock of the node all that time, so both indicate that nothing is left only when that is true.
+and the lock of the node all that time, so both indicate that nothing is left only when that is true. Last it removes
+the sockets and empty directories of workers, which a killed agent leaves behind.
 
 Any two of the three may be killed or stopped, in any order:
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import time
 from _socket import socket
 from collections.abc import Collection, Sequence
@@ -60,8 +62,9 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     """Wait for the agent's order, fork the supervisor, then kill what it leaves.
 
     `end`: of a socket through which that order comes: the descriptors to keep, with a socket for the supervisor before
-    them, and a control group. Returns how the supervisor ended, as an exit code, which is 128 + N for signal N; 0 if
-    the agent has ended or given up before. In the supervisor this returns 0 at its end.
+    them, a control group, and directories in which to remove leftovers. Returns how the supervisor ended, as an exit
+    code, which is 128 + N for signal N; 0 if the agent has ended or given up before. In the supervisor this returns 0
+    at its end.
     """
     os.setsid()
     set_title(KEEPER_NAME, agent_pid, arguments)
@@ -73,7 +76,7 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     channel.close()
     if order is None:
         return 0
-    (keep, group), descriptors = order
+    (keep, group, temporary_dirs), descriptors = order
     own_pid, attempt = os.getpid(), "the supervisor cannot work here"
     end = socket(fileno=place_descriptors(descriptors, keep))
     try:
@@ -95,6 +98,7 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
         return 0
     end.close()
     exit_code = _wait_for_supervisor(supervisor_pid, agent_pid)
+    remove_leftovers(temporary_dirs)
     if group:
         _join_control_group(os.path.dirname(group))
         with suppress(OSError):
@@ -176,6 +180,21 @@ def _wait_for_supervisor(supervisor_pid: int, agent_pid: int) -> int:
             code = 0 if exit_code is None else exit_code  # the supervisor itself may hang in the kernel
             return code if code >= 0 else 128 - code
         signal.sigtimedwait(wakes, SWEEP_INTERVAL_S)
+
+
+def remove_leftovers(directories: Sequence[str]) -> None:
+    """Remove the sockets and empty directories in these, and these themselves if they are empty then.
+
+    A killed agent cannot. A file stays, with its directory: it may be a worker's last words.
+    """
+    for directory in directories:
+        for folder, _, names in os.walk(directory, topdown=False):
+            for path in (os.path.join(folder, name) for name in names):
+                with suppress(OSError):
+                    if stat.S_ISSOCK(os.lstat(path).st_mode):
+                        os.unlink(path)
+            with suppress(OSError):  # it has a file
+                os.rmdir(folder)
 
 
 def _continue(supervisor_pid: int) -> None:

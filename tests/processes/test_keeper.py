@@ -180,6 +180,33 @@ def test_a_stopped_trio_goes_on_where_no_watchdog_is_held() -> None:
         assert set(before) <= set(trio.below())
 
 
+LEAVES = """
+import os, socket, sys
+os.makedirs("{first}/attempt_0/0")
+socket.socket(socket.AF_UNIX).bind("{first}/1.0")
+os.mkdir("{second}")
+socket.socket(socket.AF_UNIX).bind("{second}/1.0")
+open("{second}/error_1_0.json", "w").close()
+os.symlink("/", "{second}/link")
+os.execvp("sleep", ["sleep", "1000"])
+"""
+
+
+@pytest.mark.parametrize("killed", [("agent",), ("agent", "supervisor"), ("keeper",), ()], ids=" and ".join)
+def test_sockets_and_empty_directories_are_removed_whoever_is_killed(tmp_path: Path, killed: tuple[str, ...]) -> None:
+    first, second, missing = (tmp_path / name for name in ("first", "second", "missing"))
+    with Agent(setup=f"TEMPORARY_DIRS = {[str(first), str(second), str(missing)]!r}") as agent:
+        agent.start(1, [sys.executable, "-c", LEAVES.format(first=first, second=second)])
+        wait_until((second / "link").is_symlink, what="the worker's files")
+        for who in killed:
+            os.kill({"agent": agent.pid, "keeper": agent.keeper_pid, "supervisor": agent.supervisor_pid}[who], 9)
+        if "agent" not in killed:
+            agent.ask("close", 20)
+        wait_until(lambda: set(family(agent.token)) <= {agent.pid}, what="the end of all")
+        assert os.listdir(tmp_path) == ["second"]
+        assert sorted(os.listdir(second)) == ["error_1_0.json", "link"]
+
+
 def test_a_stopped_keeper_ends_with_the_agent_that_closes_in_good_order() -> None:
     with Agent(setup=SETUP) as agent:
         trio = Trio(agent)

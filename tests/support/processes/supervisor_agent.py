@@ -1,8 +1,8 @@
 """An agent reduced to its supervisor: reads [verb, ...] lines on stdin, writes each report as a JSON line to stdout.
 
-`python -m tests.support.processes.supervisor_agent [SETUP]`; SETUP is run before the fork, and may set three names:
-`KEEP`, the descriptors to keep, `CLEARS`, whether a lost supervisor is cleared away at once, as the agent of a job
-does, and `SETTLES`, whether there will be a supervisor.
+`python -m tests.support.processes.supervisor_agent [SETUP]`; SETUP is run before the fork, and may set four names:
+`KEEP`, the descriptors to keep, `TEMPORARY_DIRS`, those of the job, `CLEARS`, whether a lost supervisor is cleared
+away at once, as the agent of a job does, and `SETTLES`, whether there will be a supervisor.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 
 KEEP: list[int] = []
+TEMPORARY_DIRS: list[str] = []
 CLEARS = False
 SETTLES = True
 if sys.argv[1]:
@@ -27,7 +28,7 @@ from launcher.supervisor.handle import Supervisor  # noqa: E402
 from launcher.supervisor.messages import SupervisorLost  # noqa: E402
 
 supervisor = Supervisor.fork()
-supervisor.start(KEEP)
+supervisor.start(KEEP, "", TEMPORARY_DIRS)
 
 import json  # noqa: E402
 import select  # noqa: E402

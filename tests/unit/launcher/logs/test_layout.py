@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.layout import INCIDENTS_MAX, LogLayout
+from launcher.logs.layout import INCIDENTS_MAX, LogLayout, draw_temporary_dirs
 from launcher.model.errors import UsageError
+from launcher.supervisor.keeper import remove_leftovers
 
 
 def test_files_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
@@ -65,20 +66,20 @@ def test_a_temporary_directory_with_error_files_only_is_removed(
     layout = LogLayout(log_dir=None, run_id="night")
     Path(layout.make_error_path(1, 0, 0)).write_text("{}")
     layout.make_error_path(2, 1, 0)
-    layout.remove_if_unused(has_succeeded=True)
+    layout.remove_after_success()
     assert os.listdir(tmp_path) == []
 
 
-def test_after_a_failure_only_an_empty_temporary_directory_is_removed(
+def test_all_temporary_directories_are_of_those_that_the_keeper_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    empty, used = LogLayout(log_dir=None, run_id="night"), LogLayout(log_dir=None, run_id="night")
-    empty.make_error_path(1, 0, 0)
-    Path(used.make_error_path(1, 0, 0)).write_text("{}")
-    for layout in (empty, used):
-        layout.remove_if_unused(has_succeeded=False)
-    assert os.listdir(tmp_path) == [os.path.basename(used.root)]
+    for log_dir in (None, str(tmp_path / "logs")):
+        given = draw_temporary_dirs()
+        layout = LogLayout(log_dir=log_dir, run_id="night", temporary_dirs=given)
+        assert os.path.dirname(layout.make_recorder_path(1, 0)) in given
+        assert (layout.root in given) == (log_dir is None)
+        remove_leftovers(given)
 
 
 def test_a_temporary_directory_with_an_incident_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_a_temporary_directory_with_an_incident_stays(tmp_path: Path, monkeypatc
     incident = Path(layout.make_incident_path(3))
     incident.mkdir()
     (incident / "rank_0.json").write_text("{}")
-    layout.remove_if_unused(has_succeeded=True)
+    layout.remove_after_success()
     assert (incident / "rank_0.json").exists()
 
 
@@ -117,7 +118,7 @@ def test_recorder_sockets_have_short_paths_in_a_private_directory(name: str, mon
         assert (path.parent.parent == place) == (name == "short")
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert layout.make_recorder_path(2, 0) == f"{path.parent}/2.0"
-        layout.remove_sockets()
+        remove_leftovers([str(path.parent)])
         assert not path.parent.exists()
 
 
@@ -127,14 +128,14 @@ def test_a_temporary_directory_with_output_stays_whole(tmp_path: Path, monkeypat
     error_file, log = Path(layout.make_error_path(1, 0, 0)), Path(layout.make_stream_path(2, 1, 0, "stderr") or "")
     error_file.write_text("{}")
     log.write_text("hello\n")
-    layout.remove_if_unused(has_succeeded=True)
+    layout.remove_after_success()
     assert error_file.exists()
     assert log.read_text() == "hello\n"
 
 
 def test_a_directory_that_was_asked_for_is_never_removed(tmp_path: Path) -> None:
     layout = LogLayout(log_dir=str(tmp_path), run_id="night")
-    layout.remove_if_unused(has_succeeded=True)
+    layout.remove_after_success()
     assert os.path.isdir(layout.root)
 
 

@@ -50,9 +50,7 @@ def specs(config: Config, found: Sequence[Slot], parent: Mapping[str, str], roun
     )  # fmt: skip
     layout = LogLayout(log_dir="/dev/null", run_id=config.run_id or "drawn")
     maker = WorkerSpecBuilder(config=config, mesh=grid, slots=found, host="h1", layout=layout, parent=parent)
-    found_specs = maker.make_specs(round, round - 1, share, None)
-    layout.remove_sockets()
-    return found_specs
+    return maker.make_specs(round, round - 1, share, None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])

@@ -40,7 +40,6 @@ def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "
     )
     assert maker.is_jax == (config.framework == "jax")
     (spec,) = maker.make_specs(1, 0, SHARE, None)
-    layout.remove_sockets()
     return spec
 
 
@@ -70,7 +69,6 @@ def test_streams_that_cannot_all_be_opened_leave_none_open(tmp_path: Path, left:
             maker.make_specs(1, 0, SHARE, pump)
         assert pump.drain(20.0)
         assert len(os.listdir("/proc/self/fd")) == before
-    layout.remove_sockets()
 
 
 @pytest.mark.parametrize(
