@@ -44,6 +44,15 @@ def _count_cluster(text: str) -> int | None:
         return None
 
 
+def _count_file_lines(path: str) -> int | None:
+    """Count the hosts of PBS_NODEFILE, which has a line for each of their processes."""
+    try:
+        with open(path, errors="replace") as file:
+            return len(set(file.read().split()))
+    except (OSError, ValueError):
+        return None
+
+
 def _count_lsf_hosts(text: str) -> int | None:
     """Count the hosts of LSB_MCPU_HOSTS, "hostA 8 hostB 8"."""
     return len(text.split()) // 2
@@ -81,6 +90,7 @@ _TASKS = (
     _TaskLauncher("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "mpirun -ppn 1"),
     _TaskLauncher("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
            "jsrun --rs_per_host 1 --tasks_per_rs 1"),
+    _TaskLauncher("horovodrun", "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "horovodrun -H HOST1:1,HOST2:1"),
     _TaskLauncher("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "", "flux run --tasks-per-node=1"),
     _TaskLauncher("mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"),
 )  # fmt: skip
@@ -102,6 +112,8 @@ _GROUPS = (
     _NodeGroup("TF_CONFIG", "tasks of a cluster", read=_count_cluster),
     _NodeGroup("LSB_MCPU_HOSTS", "hosts of an LSF job", ("LSB_JOBID",), runs_once=True, read=_count_lsf_hosts),
     _NodeGroup("PBS_NUM_NODES", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True),
+    _NodeGroup("PBS_NODEFILE", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True, read=_count_file_lines),
+    _NodeGroup("NHOSTS", "hosts of a Grid Engine job", ("PE_HOSTFILE",), runs_once=True),
 )  # fmt: skip
 # A number that is counted from 0 and has no count beside it.
 _INDICES = {
@@ -131,7 +143,7 @@ def _explain_options(values: Mapping[str, Value]) -> tuple[str, str] | None:
         return None
     backend = "" if values["rdzv-backend"].text == "c10d" else " --rdzv-backend c10d"
     return (
-        f"{place} is given without --nnodes, which is 1 then: this agent {_ALONE}",
+        f"{place}: without --nnodes this agent {_ALONE}",
         f"add --nnodes N{backend} to run on N nodes, or --standalone to run on this one",
     )
 
@@ -159,7 +171,7 @@ def _explain_groups(values: Mapping[str, Value], environ: Mapping[str, str]) -> 
             continue
         read, host = f"{group.count}={sanitize(environ[group.count].strip())}", environ.get(group.host, "")
         if group.runs_once:
-            sentence = f"{read}: this is one of {count} {group.these}, and this agent runs on it alone"
+            sentence = f"{read}: this is one of {count} {group.these}, and this agent {_ALONE}"
             return sentence, f"start an agent on each of them, and add {_format_options(str(count), host)}"
         return _describe(read, count, group.these, host)
     numbers = [(name, parse_integer(environ[name])) for name in environ if _is_volcano_count(name)]
@@ -178,19 +190,22 @@ def _describe(read: str, count: int | None, these: str, host: str, least: int = 
     how_many = f"at least {least}" if count is None else str(count)
     options = _format_options("N" if count is None else str(count), host)
     sentence = f"{read}: this is one of {how_many} {these}, and each {_ALONE}"
-    return sentence, f"add {options}, or --standalone if that is meant"
+    return sentence, f"add {options}, or --standalone if this is intended"
 
 
 def _format_options(nodes: str, host: str) -> str:
     place = join_address(host, SERVED_PORT) if is_host(host) and not is_local_address(host) else "HOST"
-    return f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint {place} for one job of them"
+    return f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint {place} to run them as one job"
 
 
 def _is_this_machine(values: Mapping[str, Value], environ: Mapping[str, str], world_size: int) -> bool:
     """Whether WORLD_SIZE counts the workers that start here: left from a launcher of this machine, or set by hand.
 
-    The master's pod of some controllers finds "localhost", too.
+    The master's pod of some controllers finds "localhost", too. Clouds of single machines give the address by which
+    others reach this one, and the number of nodes.
     """
+    if environ.get("NODE_RANK") == "0" and "1" in (environ.get("NNODES"), environ.get("NUM_NODES")):
+        return True
     is_first = environ["RANK"] == "0" and "KUBERNETES_SERVICE_HOST" not in environ
     return is_first and is_local_address(environ["MASTER_ADDR"]) and values["nproc-per-node"].text == str(world_size)
 

@@ -174,6 +174,8 @@ def _suggest(form: _Form, variable: str, value: str) -> str:
         return f"unset {variable}: without it every {form.noun} is visible"
     if word in _NONE:
         return f"leave the value of {variable} empty to hide every {form.noun}, or unset it to show all"
+    if not word and set("\"'`") & set(plain):  # "" in an env file
+        return f"leave the value of {variable} empty to hide every {form.noun}: the quotes are part of the value"
     meant = _read_meant(form, plain)
     if not meant:
         return f"list numbers separated by commas, as in {variable}=0,1, or unset it to show every {form.noun}"

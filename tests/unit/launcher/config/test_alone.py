@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ ALONE = "runs alone, as rank 0 of a job of its own"
 
 
 def meet(nodes: object, place: str = "HOST") -> str:
-    return f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint {place} for one job of them"
+    return f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint {place} to run them as one job"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def meet(nodes: object, place: str = "HOST") -> str:
 def test_who_runs_alone_among_others_is_told_so(environ: dict[str, str], read: str, hint: str) -> None:
     made = resolve(environ=environ)
     assert (made.nodes_max, made.network) == (1, None)
-    assert made.notes == (f"{read}, and each {ALONE}", f"hint: add {hint}, or --standalone if that is meant")
+    assert made.notes == (f"{read}, and each {ALONE}", f"hint: add {hint}, or --standalone if this is intended")
     for words in (["--standalone"], ["--nnodes=1"], ["--nnodes", "1:1"], ["--rdzv-endpoint=localhost:0"]):
         assert not [note for note in resolve(*words, environ=environ).notes if ALONE in note]
 
@@ -91,6 +93,9 @@ def test_who_runs_alone_among_others_is_told_so(environ: dict[str, str], read: s
          f"start one task on each node (jsrun --rs_per_host 1 --tasks_per_rs 1), and add {meet('N')}"),
         ({"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "0"}, "FLUX_JOB_SIZE=2: flux run has started 2 tasks",
          f"start one task on each node (flux run --tasks-per-node=1), and add {meet('N')}"),
+        ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1", "HOROVOD_LOCAL_SIZE": "4"},
+         "HOROVOD_SIZE=4: horovodrun has started 4 tasks",
+         "start meshrun once, without horovodrun: --nproc-per-node 4 starts the workers"),
         # In the shell of an allocation, and in a step whose variables make one job of other tasks.
         ({**MPI, "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, "OMPI_COMM_WORLD_SIZE=4: mpirun has started 4 tasks",
          "start meshrun once, without mpirun: --nproc-per-node 4 starts the workers"),
@@ -109,13 +114,24 @@ def test_a_task_of_a_launcher_of_processes_is_told_so(environ: dict[str, str], s
     ("environ", "sentence"),
     [
         ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "hostA 8 hostB 8 "},
-         "LSB_MCPU_HOSTS=hostA 8 hostB 8: this is one of 2 hosts of an LSF job, and this agent runs on it alone"),
-        ({"PBS_JOBID": "7", "PBS_NUM_NODES": "2"},
-         "PBS_NUM_NODES=2: this is one of 2 nodes of a PBS job, and this agent runs on it alone"),
+         "LSB_MCPU_HOSTS=hostA 8 hostB 8: this is one of 2 hosts of an LSF job"),
+        ({"PBS_JOBID": "7", "PBS_NUM_NODES": "2"}, "PBS_NUM_NODES=2: this is one of 2 nodes of a PBS job"),
+        ({"NHOSTS": "2", "PE_HOSTFILE": "/spool/pe"}, "NHOSTS=2: this is one of 2 hosts of a Grid Engine job"),
     ],
 )  # fmt: skip
 def test_the_script_of_a_job_on_several_hosts_runs_on_the_first(environ: dict[str, str], sentence: str) -> None:
-    assert resolve(environ=environ).notes == (sentence, f"hint: start an agent on each of them, and add {meet(2)}")
+    hint = f"hint: start an agent on each of them, and add {meet(2)}"
+    assert resolve(environ=environ).notes == (f"{sentence}, and this agent {ALONE}", hint)
+
+
+def test_hosts_of_a_pbs_job_are_counted_in_the_file_of_its_processes(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    environ = {"PBS_JOBID": "7", "PBS_NODEFILE": str(hosts)}
+    assert resolve(environ=environ).notes == ()
+    hosts.write_text("h1\nh1\n")
+    assert resolve(environ=environ).notes == ()
+    hosts.write_text("h1\nh1\nh2\nh2\n")
+    assert resolve(environ=environ).notes[0].startswith(f"PBS_NODEFILE={hosts}: this is one of 2 nodes of a PBS job")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +153,8 @@ def test_the_script_of_a_job_on_several_hosts_runs_on_the_first(environ: dict[st
         {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, {"TPU_WORKER_HOSTNAMES": "a,b"},
         {"MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0"}, {"CLOUD_TPU_TASK_ID": "0"},
         {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "hostA 8"}, {"PBS_JOBID": "7", "PBS_NUM_NODES": "1"},
+        {**PODS, "WORLD_SIZE": "8", "RANK": "0", "NNODES": "1", "NODE_RANK": "0"}, {"NHOSTS": "2"},
+        {"NHOSTS": "1", "PE_HOSTFILE": "/spool/pe"}, {"HOROVOD_SIZE": "1", "HOROVOD_RANK": "0"},
         {"NNODES": "2"}, {"NNODES": "1", "NODE_RANK": "0"}, {"NUM_PROCESSES": "4"},
         {"TF_CONFIG": '{"cluster": {"chief": ["a"]}}'}, {"TF_CONFIG": "[]"}, {"TF_CONFIG": '{"cluster": 7}'},
         {"TF_CONFIG": '{"cluster": {"chief": ["a"], "evaluator": ["b"]}}'},

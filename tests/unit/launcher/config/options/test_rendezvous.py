@@ -38,7 +38,7 @@ def test_the_run_is_called_as_under_torchrun(words: list[str], run_id: str | Non
 def alone(place: str, backend: str = " --rdzv-backend c10d") -> list[str]:
     """What is said of a place to meet where nothing says how many nodes there are."""
     return [
-        f"{place} is given without --nnodes, which is 1 then: this agent runs alone, as rank 0 of a job of its own",
+        f"{place}: without --nnodes this agent runs alone, as rank 0 of a job of its own",
         f"hint: add --nnodes N{backend} to run on N nodes, or --standalone to run on this one",
     ]
 
