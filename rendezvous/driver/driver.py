@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rendezvous import events
 from rendezvous.driver.store_health import StoreHealthLog
@@ -39,7 +39,8 @@ PLAN_PAUSE_S = 0.5
 class Driver:
     """Runs one machine. `clock`: seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has work.
 
-    `is_local`: the store is a MemoryStore without a thread: what it has to do is done in the caller's.
+    `is_local`: requests are made at once and in the caller's thread. `memory`: the store, if it is in this process and
+    has no thread: its leases are ended and its watches delivered in the caller's.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Driver:
         clock: Callable[[], float],
         wake: Callable[[], None],
         is_local: bool,
+        memory: MemoryStore | None = None,
         presence: PeerConnections | None = None,
     ) -> None:
         self._machine = machine
@@ -61,7 +63,8 @@ class Driver:
         self._presence = presence
         self._inbox: deque[tuple[Event, _Subscription | None]] = deque()
         self._watches: dict[str, _Subscription] = {}
-        self._local_store = cast("MemoryStore", store) if is_local else None
+        self._is_local = is_local
+        self._memory = memory
         if not is_local:
             from rendezvous.driver.worker_pool import WorkerPool  # a local store needs only the caller's thread
 
@@ -104,9 +107,9 @@ class Driver:
         while True:
             if self._failure is not None:
                 raise self._failure
-            if self._local_store is not None:
-                self._local_store.expire()
-                self._local_store.deliver()
+            if self._memory is not None:
+                self._memory.expire()
+                self._memory.deliver()
             if self._put_off is not None and self._clock() >= self._put_off[0]:
                 (_, order), self._put_off = self._put_off, None
                 self._plan(order)
@@ -133,7 +136,7 @@ class Driver:
             self._presence.close()
         subscriptions = list(self._watches.values())
         self._watches.clear()
-        if self._local_store is not None:
+        if self._is_local:
             _cancel(subscriptions)
             self._store.close()
             return
@@ -149,7 +152,7 @@ class Driver:
 
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        if outcomes and self._local_store is None:
+        if outcomes and not self._is_local:
             self.store_latency_s = outcomes[-1][2]
         sentences = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
         return [events.Log(sentence, is_remark=True) for sentence in sentences if sentence]
@@ -202,7 +205,7 @@ class Driver:
         subscription = self._watches.pop(key, None)
         if subscription is not None:
             subscription.is_cancelled = True
-            if self._local_store is not None:
+            if self._is_local:
                 subscription.cancel()
             else:
                 self._run_in_pool(self._request_pool, subscription.cancel)
@@ -210,11 +213,11 @@ class Driver:
     def _deliver(self, event: Event, subscription: _Subscription) -> None:
         if not subscription.is_cancelled:
             self._inbox.append((event, subscription))
-            if self._local_store is None:
+            if self._memory is None:
                 self._wake()
 
     def _plan(self, request: MakePlan) -> None:
-        if self._local_store is not None:
+        if self._is_local:
             self._plans.append(request)
         else:  # a large plan may take longer than a lease
             self._run_in_pool(self._request_pool, lambda: self._make_plan(request))
@@ -233,7 +236,7 @@ class Driver:
             self._lacks = False
 
     def _request(self, store_request: StoreRequest) -> None:
-        if self._local_store is not None:
+        if self._is_local:
             self._inbox.append((self._execute(store_request), None))
             return
         pool = self._renewal_pool if isinstance(store_request.request, events.KeepAlive) else self._request_pool

@@ -146,7 +146,8 @@ def serve(path: str, answers: dict[bytes, bytes]) -> Iterator[None]:
         "    connection, _ = listener.accept()\n"
         "    handler = connection.recv(4096).split()[1].rpartition(b'/')[2]\n"
         "    status = b'200 OK' if handler in answers else b'404 Not Found'\n"
-        "    connection.sendall(b'HTTP/1.0 ' + status + b'\\r\\n\\r\\n' + answers.get(handler, b'')); connection.close()\n"
+        "    connection.sendall(b'HTTP/1.0 ' + status + b'\\r\\n\\r\\n' + answers.get(handler, b''))\n"
+        "    connection.close()\n"
     )
     words = [sys.executable, "-c", program, path, repr(answers)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as child:

@@ -103,6 +103,7 @@ class Bench:
             clock=self._clock,
             wake=self.woken.set,
             is_local=is_local,
+            memory=store if is_local else None,
         )
 
     def _clock(self) -> float:
