@@ -190,6 +190,7 @@ def test_a_machine_without_room_for_a_thread_reads_its_notices_later(
     def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(cloud_firmware, "find_cloud", lambda: "aws")
     monkeypatch.setattr(node_notices, "make_watcher", lambda *_: Announced())
     departure = Termination(resolve())
     departure.watch_notices(lambda: None, lambda: 0.0)

@@ -302,7 +302,7 @@ def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkey
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:
         server.listen()
         number = server.getsockname()[1]
-        monkeypatch.setattr(socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
+        monkeypatch.setattr(_socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
         with pytest.raises(OSError, match=r"who listens|not supported|not permitted"):
             listeners._ask_kernel(number)
         assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")

@@ -416,7 +416,7 @@ def is_closed(store: MemoryStore) -> bool:
     return False
 
 
-def test_of_several_plans_that_lack_a_descriptor_the_last_one_asked_for_is_tried_again() -> None:
+def test_of_plans_that_lack_a_descriptor_the_last_is_tried_again() -> None:
     lacks = [True, True, False]
 
     def plan(order: MakePlan) -> PlanReady:

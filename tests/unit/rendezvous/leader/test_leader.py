@@ -73,7 +73,7 @@ def find_ask(bench: Bench, why: str) -> events.StoreRequest:
     return found
 
 
-def test_a_failure_whose_stop_was_refused_is_reported_alone_however_long_all_is_read() -> None:
+def test_a_failure_whose_stop_was_refused_is_reported_alone() -> None:
     bench = running(max_restarts=1, lease_ttl_s=math.inf)
     bench.step(events.RoundFailed(1, 1, False, "", 3))
     found = bench.store.get(bench.job.control, prefix=True)
