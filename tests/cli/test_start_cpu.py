@@ -20,11 +20,11 @@ from benchmarks.pairs import COMMANDS as LAUNCHERS
 from benchmarks.pairs import environment
 from benchmarks.runs import OURS
 
-START_MAX = 12.4
+START_MAX = 7.8
 """Of a job of one worker that does nothing."""
-WORKER_MAX = 0.5
+WORKER_MAX = 0.35
 """Of each further worker."""
-RESTART_MAX = 14.4
+RESTART_MAX = 4.0
 """Of a restart of four workers after one of them has failed."""
 TURNS = 5
 LAUNCHER = [*LAUNCHERS[OURS], "--standalone", "--no-python"]
