@@ -243,7 +243,7 @@ def test_a_module_and_a_program_are_not_looked_for(place: Path) -> None:
 def test_an_unexpected_error_is_called_our_bug_and_shows_its_traceback(
     call: Callable[..., Outcome], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "run", lambda args: {}["lost"])
+    monkeypatch.setattr(command, "run", lambda *_: {}["lost"])
     outcome = call("meshrun", "train.py", cwd=place)
     assert outcome.code == 70
     lines = outcome.err.splitlines()
@@ -273,11 +273,11 @@ def test_garbage_is_collected_again_once_all_is_imported(monkeypatch: pytest.Mon
     monkeypatch.setattr(cli, "protect_imports", lambda: seen.append(gc.isenabled()))
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(files, "check", lambda config: seen.append(gc.isenabled()))
-    monkeypatch.setattr(Supervisor, "fork", lambda keep, group: None)
+    monkeypatch.setattr(Supervisor, "start", lambda *_: None)
     monkeypatch.setattr(node_main, "run", run_agent)
     assert cli.main(["train.py"]) == 5
     assert seen == [True, False, True]
-    monkeypatch.setattr(command, "run", lambda argv: 6)
+    monkeypatch.setattr(command, "run", lambda *_: 6)
     assert (cli.main(["train.py"]), gc.isenabled()) == (6, True)
 
 
