@@ -11,6 +11,7 @@ from rendezvous.errors import StoreError, Unreachable
 from rendezvous.stores.etcd import client
 from rendezvous.stores.etcd.client import resolve
 from rendezvous.stores.etcd.store import EtcdStore
+from rendezvous.stores.server import server
 from rendezvous.stores.server.server import StoreServer
 from tests.store.served import serve
 from tests.support.network.namespaces import free_port
@@ -86,7 +87,10 @@ def test_a_name_that_is_not_known_is_said_and_looked_up_again(names: dict[str, l
         wait_until(answers, 20, "an answer under the name")
 
 
-def test_a_store_that_moves_is_followed_by_calls_and_watches(names: dict[str, list[str]]) -> None:
+def test_a_store_that_moves_is_followed_by_calls_and_watches(
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.secrets, "randbits", lambda count: 7)  # one cluster, at another address
     port, seen = free_port("127.0.0.2"), []
     names["store.test"] = ["127.0.0.2"]
     with closing(EtcdStore([f"store.test:{port}"], call_limit_s=20.0)) as store:

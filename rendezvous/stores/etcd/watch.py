@@ -150,7 +150,8 @@ class WatchLoop:
     # The thread
 
     def _run(self) -> None:
-        failures = log_ins = replaced = 0
+        failures = log_ins = 0
+        foreign: set[str] = set()  # endpoints that were another cluster when they were asked last
         while self._is_wanted():
             endpoint, token = self._client.endpoints.current, ""
             stream: _WatchStream | None = None
@@ -160,7 +161,7 @@ class WatchLoop:
                 if stream is not None:
                     self._read(stream)
             except CallFailed as failed:
-                replaced = replaced + 1 if failed.refusal.error is StoreReplaced else 0
+                (foreign.add if failed.refusal.error is StoreReplaced else foreign.discard)(endpoint.address)
                 if stream is not None and stream.is_confirmed:
                     failures = log_ins = 0
                 if stream is not None and stream.is_cut:
@@ -168,9 +169,8 @@ class WatchLoop:
                 if self._client.is_token_at_fault(failed.refusal, log_ins):
                     log_ins += 1
                     self._client.session.forget(token)
-                elif (
-                    failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN)
-                    or replaced >= len(self._client.endpoints.all)  # each of them in turn
+                elif failed.refusal.kind in (ErrorKind.REFUSED, ErrorKind.LOG_IN) or len(foreign) == len(
+                    self._client.endpoints.all
                 ):
                     self._lose_all(endpoint, failed.refusal)
                 else:
