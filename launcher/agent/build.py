@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from launcher.agent.feasibility import require_feasible_alone, resolve_limits
 from launcher.agent.inspection.composition import make_observer, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -16,8 +17,6 @@ from launcher.agent.membership import (
     draw_random,
     make_settings,
     read_clock,
-    require_feasible_alone,
-    resolve_limits,
 )
 from launcher.agent.signals import Termination, Wakeup
 from launcher.agent.worker_channel import WorkerChannel

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import asdict, replace
 
-from launcher.agent import membership
+from launcher.agent import feasibility, membership
 from launcher.config.config import Config
 from launcher.config.options import table
 from launcher.config.options.readers import Option
@@ -43,7 +43,7 @@ def judged(words: list[str], environ: dict[str, str]) -> Config | UsageError:
     try:
         made = resolve(*words, environ=environ)
         membership.make_settings(made)
-        membership.resolve_limits(made, made.mesh or parse("dp=*"))
+        feasibility.resolve_limits(made, made.mesh or parse("dp=*"))
     except UsageError as error:
         return error
     return made

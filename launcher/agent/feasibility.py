@@ -1,0 +1,69 @@
+"""Whether nodes like this one can ever form what the options of placement ask for, before anybody waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from launcher.config.config import Config
+from launcher.model.console import log
+from launcher.model.errors import UsageError
+from launcher.model.mesh import Mesh
+from launcher.model.node import Node
+from launcher.model.topology import HOST
+from launcher.placement.adapter.options import parse_limits_and_costs
+from launcher.placement.capacity import assess_feasibility
+from launcher.placement.limits import Costs, Limits
+
+
+def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tuple[Limits, Costs]:
+    """The limits and costs of the placement. `levels`: the known ones. Raises UsageError for unreadable options."""
+    origins = {name: config.origins[name] for name in config.placement_options}
+    limits, costs = parse_limits_and_costs(
+        config.placement_options,
+        mesh,
+        levels=levels,
+        nodes_min=config.nodes_min,
+        nodes_max=config.nodes_max,
+        variables={name: origin for name, origin in origins.items() if not origin.startswith("--")},
+    )
+    if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
+        log(f"{config.origins['level-costs']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
+    return limits, costs
+
+
+def require_feasible_alone(mesh: Mesh, limits: Limits, slot_count: int) -> None:
+    """Check that the slots of one machine make a world, since no other node will join.
+
+    Raises UsageError if they do not.
+    """
+    world = assess_feasibility([Node(id="this", slot_count=slot_count)], mesh, limits)
+    if not world.world_size:
+        raise UsageError(world.reason)
+    if world.world_size < slot_count:
+        log(world.reason)
+
+
+def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int) -> None:
+    """Raise UsageError if no number of nodes like this one could ever form a world, so that waiting is futile.
+
+    Only where the user has set the number of workers of a node. A detected number may differ elsewhere, or here because
+    a device has failed; then the leading agent reports what it waits for. Domains of the network are left to it, too:
+    only the nodes know which there are.
+    """
+    if not isinstance(config.worker_count, int):
+        return
+    least = mesh.replica_size * (limits.elastic_min if mesh.elastic_axis else 1)
+    # A block that fits leaves less than half a node empty.
+    count = max(limits.nodes_min, 2 * -(-least // slot_count) + 1)
+    count = count if limits.nodes_max is None else min(count, limits.nodes_max)
+    within = {axis: level for axis, level in limits.within.items() if level == HOST}
+    alike = [Node(id=str(index), slot_count=slot_count) for index in range(count)]
+    world = assess_feasibility(alike, mesh, replace(limits, levels=(), within=within, all_or_nothing=None))
+    if not world.world_size:
+        nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
+        raise UsageError(
+            f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {world.reason}",
+            f"where other nodes have more, {config.origins['worker_count']} auto waits for them",
+        )

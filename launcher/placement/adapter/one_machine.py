@@ -1,0 +1,57 @@
+"""The plan of a job of one machine that limits nothing: every slot has a rank, in order.
+
+No other node joins it, and its mesh fits all slots (`launcher.model.mesh.require_fit`). So there is one world and one
+layout. The planner finds the same, once ten more modules are loaded for the first round, and one more for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.model.mesh import Mesh
+from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment
+from rendezvous.events import MakePlan, PlanReady
+from rendezvous.policy.view import MemberView, Size
+
+LIMITS = "--nnodes 1:1"
+"""What `options.format_options` makes of no options on one machine."""
+
+
+class OneMachinePlanner:
+    """The planner for the agreement, in place of `PlannerAdapter`."""
+
+    def __init__(self, mesh: Mesh, description: Description) -> None:
+        count = description.slot_count
+        ranks = tuple(range(count))
+        assignment = NodeAssignment(
+            ranks=ranks,
+            world_size=count,
+            shape=mesh.resolve_shape(count),
+            group_rank=0,
+            group_world_size=1,
+            role_ranks=ranks,
+            role_world_size=count,
+            master_addr=description.address,
+            master_port=description.master_port,
+        )
+        self._assignment = encode_assignment(assignment)
+        self._coordinator = f"{description.address}:{description.master_port}"
+        self._world_size = count
+
+    def compute_size(self, members: Sequence[MemberView]) -> Size:
+        """Return the world of this machine, or none before it has registered."""
+        return Size(self._world_size if members else 0, bool(members), "this machine alone")
+
+    def plan(self, order: MakePlan) -> PlanReady:
+        """Give every slot of the only member a rank."""
+        (member,) = order.roster
+        count = self._world_size
+        return PlanReady(
+            order.id,
+            {member.member_id: self._assignment},
+            count,
+            self._coordinator,
+            member.member_id,
+            reasons=(f"world of {count:,} rank{'s' * (count > 1)}: all slots of the only machine",),
+            successors=(member.member_id,),
+        )
