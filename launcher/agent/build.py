@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from launcher.agent.feasibility import require_feasible_alone, resolve_limits
 from launcher.agent.inspection.composition import make_observer, open_sinks
 from launcher.agent.loop import Agent
 from launcher.agent.membership import (
@@ -29,8 +28,7 @@ from launcher.model import mesh as meshes
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_description
-from launcher.placement.adapter.options import format_options
-from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from launcher.agent.startup.startup import Startup
     from launcher.config.options.readers import HangLimits
     from launcher.logs.pump import OutputPump
+    from launcher.placement.adapter.planner_adapter import PlannerAdapter
 
 
 def build_agent(
@@ -232,17 +231,25 @@ def _join_alone(
     wake: Callable[[], None],
 ) -> NodeMembership:
     """Build the member of a job of one machine, whose store is inside this process."""
-    asked = resolve_limits(config, mesh)
-    require_feasible_alone(mesh, asked[0], slot_count)
-    planner = PlannerAdapter(mesh, *asked)
     address = config.master_addr or config.local_addr or "127.0.0.1"
     description = Description(
         slot_count=slot_count, address=address, role=config.role, master_port=config.master_port or 0
     )
+    planner: OneMachinePlanner | PlannerAdapter
+    if config.placement_options:
+        from launcher.agent.feasibility import require_feasible_alone, resolve_limits
+        from launcher.placement.adapter.options import format_options
+        from launcher.placement.adapter.planner_adapter import PlannerAdapter
+
+        asked = resolve_limits(config, mesh)
+        require_feasible_alone(mesh, asked[0], slot_count)
+        planner, limits = PlannerAdapter(mesh, *asked), format_options(*asked)
+    else:
+        planner, limits = OneMachinePlanner(mesh, description), LIMITS
     machine = MemberMachine(
         settings=settings,
         # No other agent reads the store of one machine, so nothing has to be compared with others.
-        spec=Spec(mesh=str(mesh), limits=format_options(*asked), digest=""),
+        spec=Spec(mesh=str(mesh), limits=limits, digest=""),
         node_name=node_name,
         boot_id="",
         description=encode_description(description),

@@ -31,7 +31,6 @@ from launcher.model.console import log
 from launcher.model.errors import make_shortage_error
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
-from launcher.model.traffic import parse
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.ranks.environments.contract import Environment, WorkerAssignment
 from launcher.ranks.environments.torch import TorchEnvironment
@@ -315,6 +314,8 @@ def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
     """Return the groups over several axes that --traffic declares."""
     if "+" not in (text := config.placement_options.get("traffic", "")):
         return ()
+    from launcher.model.traffic import parse
+
     return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
 
 

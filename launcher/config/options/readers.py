@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize, suggest
-from launcher.model.locality_path import parse_path
 from launcher.model.mesh import Mesh
 
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
@@ -586,7 +585,11 @@ def parse_signal(value: Value) -> str:
 
 def parse_locality(value: Value) -> tuple[tuple[str, str], ...]:
     """LEVEL=DOMAIN pairs, the outermost level first; () if not set."""
-    return () if value.is_default else parse_path(value.text, str(value))
+    if value.is_default:
+        return ()
+    from launcher.model.locality_path import parse_path
+
+    return parse_path(value.text, str(value))
 
 
 def parse_locality_sources(value: Value) -> tuple[str, ...] | None:

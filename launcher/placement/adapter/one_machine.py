@@ -1,7 +1,7 @@
 """The plan of a job of one machine that limits nothing: every slot has a rank, in order.
 
 No other node joins it, and its mesh fits all slots (`launcher.model.mesh.require_fit`). So there is one world and one
-layout. The planner finds the same, once ten more modules are loaded for the first round, and one more for the second.
+layout. The planner would find the same, and costs a start ten modules more, and the first restart one.
 """
 
 from __future__ import annotations
