@@ -237,7 +237,7 @@ def _join_alone(
     )
     planner: OneMachinePlanner | PlannerAdapter
     if config.placement_options:
-        from launcher.agent.feasibility import require_feasible_alone, resolve_limits
+        from launcher.agent.startup.feasibility import require_feasible_alone, resolve_limits
         from launcher.placement.adapter.options import format_options
         from launcher.placement.adapter.planner_adapter import PlannerAdapter
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from launcher.agent import stores
-from launcher.agent.feasibility import require_feasible, resolve_limits
 from launcher.agent.membership import NodeMembership, draw_random, read_clock
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
 from launcher.agent.startup.duplicate_rank import record_signals, require_unique_rank
+from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
 from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, settle_store

@@ -37,7 +37,6 @@ from launcher.diagnose.progress import (
 )
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
-from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.console import log
 from launcher.model.errors import sanitize
 
@@ -182,6 +181,8 @@ def read_progress_file(path: str) -> int:
                 found.append(file.read(STEP_DIGITS_MAX + 1))
         except OSError as error:
             found.append(error)
+
+    from launcher.model.concurrency import NO_THREAD, start_thread  # with `threading`, which few agents load
 
     thread = start_thread(read, "progress file")
     if thread is None:

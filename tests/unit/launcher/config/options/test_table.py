@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import asdict, replace
 
-from launcher.agent import feasibility, membership
+from launcher.agent import membership
+from launcher.agent.startup import feasibility
 from launcher.config.config import Config
 from launcher.config.options import table
 from launcher.config.options.readers import Option

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.agent import membership
+from launcher.agent.startup import feasibility
 from launcher.config import config
 from launcher.config.options import command_line
 from launcher.model import mesh as meshes
@@ -233,7 +233,7 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
 def demands(*words: str, **environ: str) -> tuple[Limits, Costs]:
     made = config.resolve(command_line.parse([*words, "train.py"]), environ, "python3")
     assert made.mesh is not None
-    return membership.resolve_limits(made, made.mesh)
+    return feasibility.resolve_limits(made, made.mesh)
 
 
 def test_a_job_asks_what_its_options_and_variables_ask() -> None:

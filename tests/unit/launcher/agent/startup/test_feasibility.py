@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.agent.feasibility import require_feasible, resolve_limits
+from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.cli import parse
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Axis, Mesh
