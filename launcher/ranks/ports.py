@@ -75,9 +75,12 @@ class MasterPort:
         from launcher.hardware.linux import kernel
         from rendezvous.stores.listeners import UNKNOWN, find_foreign_listener
 
+        def list_own() -> set[int]:
+            return {os.getpid(), *kernel.list_descendants(os.getpid())}
+
         # For a worker that has just failed the kernel may not show any more what it listened on: try again.
         for _ in range(ATTEMPTS):
-            stranger = find_foreign_listener(share.master_port, {os.getpid(), *kernel.list_descendants(os.getpid())})
+            stranger = find_foreign_listener(share.master_port, list_own)
             if stranger != UNKNOWN:
                 break
             time.sleep(RETRY_INTERVAL_S)

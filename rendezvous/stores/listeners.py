@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from rendezvous.errors import StoreError
@@ -73,14 +73,18 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def find_foreign_listener(port: int, own: Collection[int] = ()) -> str:
-    """Return which process other than `own` listens there: "pid 12 (python)", "another user's process" or "".
+def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = tuple) -> str:
+    """Return which process not of `list_own` listens there: "pid 12 (python)", "another user's process" or "".
 
-    A process that exits has no files any more, while its sockets are still being closed.
+    `list_own` is called only if one listens. A process that exits has no files any more, while its sockets are still
+    being closed.
     """
     sockets = _find_listeners(port)
+    own = list_own() if sockets else ()
     for pid in own:
         sockets -= _list_inodes(pid)
+        if not sockets:
+            break
     if not sockets:
         return ""
     for pid_text in filter(str.isdigit, os.listdir("/proc")):
