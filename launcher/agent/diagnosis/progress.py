@@ -37,7 +37,6 @@ from launcher.diagnose.progress import (
 )
 from launcher.hardware.linux.kernel import list_children
 from launcher.hardware.linux.shared_page import SharedPage
-from launcher.model.concurrency import NO_THREAD, start_thread
 from launcher.model.console import log
 from launcher.model.errors import sanitize
 
@@ -174,6 +173,8 @@ def read_progress_file(path: str) -> int:
     It is read in a thread, with a limit: such a file lies where checkpoints do, and a storage that hangs may be why the
     round has ended.
     """
+    from launcher.model.concurrency import NO_THREAD, start_thread  # 0.25 MiB that few jobs need
+
     found: list[bytes | OSError] = []
 
     def read() -> None:
