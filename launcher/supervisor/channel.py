@@ -83,7 +83,8 @@ class Channel:
         """Write what fits; True when nothing is left to write, also because the peer has closed."""
         while self._outbound and not self._is_broken:
             data, descriptors = self._outbound[0]
-            rights = [(SOL_SOCKET, SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))] if descriptors else []
+            numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
+            rights = [(SOL_SOCKET, SCM_RIGHTS, numbers)] if numbers else []
             try:
                 sent = self._socket.sendmsg([data], rights)
             except BlockingIOError:

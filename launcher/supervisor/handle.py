@@ -89,6 +89,7 @@ class Supervisor:
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ours, theirs = socketpair()
+        channel = Channel(ours)
         agent_pid = os.getpid()
         found = kernel.read_stat(agent_pid)  # here, since a page that one of the two changes exists once more
         arguments = found.arguments if found else (0, 0)
@@ -105,7 +106,7 @@ class Supervisor:
             _run_keeper(ours, theirs, agent_pid, arguments)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        return cls(pid, Channel(ours))
+        return cls(pid, channel)
 
     def start(self, keep: Sequence[int] = (), group: str = "", temporary_dirs: Sequence[str] = ()) -> None:
         """Have the keeper fork the supervisor, once.

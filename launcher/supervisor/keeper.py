@@ -31,7 +31,7 @@ import os
 import stat
 import time
 from _socket import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
@@ -68,7 +68,6 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     """
     os.setsid()
     set_title(KEEPER_NAME, agent_pid, arguments)
-    gc.freeze()  # pages shared with the agent stay shared: the garbage collector skips them
     with suppress(OSError):  # where that is refused, it is said below
         kernel.signal_on_parent_death(signal.SIGCONT)  # lest one that is stopped stays for good
     channel = Channel(end, blocks=True)
@@ -85,6 +84,10 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
             _join_control_group(group)  # if that is refused all stay outside
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
+        loop = SupervisorLoop(end, tuple(keep), own_pid)
+        gc.freeze()  # pages that the supervisor shares stay shared: its garbage collector skips them
         attempt = "cannot fork the supervisor"
         supervisor_pid = os.fork()
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
@@ -94,7 +97,7 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
         return EXIT_TEMPORARY
     if supervisor_pid == 0:
         set_title(SUPERVISOR_NAME, agent_pid, arguments)
-        _supervise(end, keep, own_pid)
+        _supervise(loop, end, own_pid)
         return 0
     end.close()
     exit_code = _wait_for_supervisor(supervisor_pid, agent_pid)
@@ -121,23 +124,20 @@ def place_descriptors(found: list[int], numbers: Sequence[int]) -> int:
     return found[0]
 
 
-def _supervise(end: socket, keep: Collection[int], keeper_pid: int) -> None:
+def _supervise(loop: SupervisorLoop, end: socket, keeper_pid: int) -> None:
     """Run as the supervisor until agent or keeper or the agent's end of the socket has ended, and no process is left.
 
-    No descriptor is open but the standard streams, `end` and those to `keep`.
+    No descriptor is open but the standard streams, `end`, which is the loop's, and those it keeps.
     """
     os.setsid()
     try:
-        for descriptor in keep:
-            os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
         kernel.become_subreaper()
         # If the keeper dies while we are stopped, wake up and kill the workers.
         kernel.signal_on_parent_death(signal.SIGCONT)
-        loop = SupervisorLoop(end, tuple(keep), keeper_pid)
+        loop.begin()
     except OSError as error:  # no descriptors, a sandbox
         Channel(end).send(("SupervisorLost", f"the supervisor cannot work here: {error.strerror}", EXIT_TEMPORARY))
         return
-    gc.freeze()  # pages shared with agent and keeper stay shared: the garbage collector skips them
     gc.enable()  # the agent starts with it disabled
     loop.run()
     if os.getppid() == keeper_pid:

@@ -111,7 +111,8 @@ def test_the_keeper_alone_is_forked_before_the_workers_are_ordered(start: dict[s
 
 def test_the_watch_over_workers_that_run_imports_nothing_heavy() -> None:
     program = (
-        "import sys; sys.path += sys.argv[1:]; from launcher.model.lean_import import import_msgspec; import_msgspec()\n"
+        "import sys; sys.path += sys.argv[1:]\n"
+        "from launcher.model.lean_import import import_msgspec; import_msgspec()\n"
         "import launcher.agent.build, launcher.agent.diagnosis.progress, launcher.hardware.cloud_firmware\n"
         "print(*sys.modules)"
     )
