@@ -125,7 +125,7 @@ def test_keeper_and_supervisor_have_no_more_than_they_need_to_fork_workers() -> 
     """They are forked once this is imported; each page of it that one of the three changes exists once more."""
     program = (
         "import sys; sys.path += sys.argv[1:]; before = set(sys.modules)\n"
-        "import launcher.supervisor.handle\n"
+        "import launcher.supervisor.keeper\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), LIBRARIES]

@@ -41,7 +41,7 @@ _NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
 
 
 # All that calls with numbers, bytes and a pointer to a number need. `ctypes`, the library's module on top of this one,
-# makes forty types more: 0.2 MiB, and a twentieth of the instructions before the first worker.
+# makes forty types more, which cost 0.2 MiB and a fortieth of a start's instructions.
 
 
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
