@@ -56,9 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()  # imported objects stay, and repeated garbage collection would take 4 ms
     supervisor = None
     try:
+        from launcher.supervisor.keeper import fork_keeper
+
+        keeper = fork_keeper()  # while this process is small
         from launcher.supervisor.handle import Supervisor
 
-        supervisor = Supervisor.fork()  # while this process is small
+        supervisor = Supervisor(*keeper)
         from launcher.model.lean_import import import_msgspec
 
         import_msgspec()

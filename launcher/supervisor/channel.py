@@ -12,6 +12,7 @@ run in the workers' Python, so this module imports little of the library and not
 from __future__ import annotations
 
 import marshal
+import struct
 from _socket import (
     CMSG_SPACE,
     MSG_CMSG_CLOEXEC,
@@ -23,7 +24,6 @@ from _socket import (
     SOL_SOCKET,
     socket,
 )
-from array import array
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _HEAD_SIZE = 5
 _READ_SIZE = 1 << 16
+_NUMBER_SIZE = struct.calcsize("i")
 DESCRIPTORS_MAX = 8  # per message; a worker has two
 
 
@@ -82,7 +83,8 @@ class Channel:
         """Write what fits; True when nothing is left to write, also because the peer has closed."""
         while self._outbound and not self._is_broken:
             data, descriptors = self._outbound[0]
-            rights = [(SOL_SOCKET, SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+            numbers = struct.pack(f"{len(descriptors)}i", *descriptors)
+            rights = [(SOL_SOCKET, SCM_RIGHTS, numbers)] if numbers else []
             try:
                 sent = self._socket.sendmsg([data], rights)
             except BlockingIOError:
@@ -115,11 +117,10 @@ class Channel:
 
     def _read(self, wait: bool) -> bool:
         """Whether anything came."""
-        numbers = array("i")
         flags = MSG_CMSG_CLOEXEC | (0 if wait else MSG_DONTWAIT)
         try:
             data, ancillary, found, _ = self._socket.recvmsg(
-                _READ_SIZE, CMSG_SPACE(DESCRIPTORS_MAX * numbers.itemsize), flags
+                _READ_SIZE, CMSG_SPACE(DESCRIPTORS_MAX * _NUMBER_SIZE), flags
             )
         except BlockingIOError:
             return False
@@ -128,8 +129,7 @@ class Channel:
         if found & MSG_CTRUNC:
             raise OSError("descriptors were lost on the way: too many files are open (ulimit -n)")
         for _level, _kind, packed in ancillary:
-            numbers.frombytes(packed)
-        self._descriptors.extend(numbers)
+            self._descriptors += struct.unpack(f"{len(packed) // _NUMBER_SIZE}i", packed)
         self._inbound += data
         self.has_ended = not data
         return bool(data)

@@ -47,11 +47,12 @@ class ProcessHost:
     """The process that all others are started from: its descriptors and environment, the events it waits for, and its
     workers. `keep`: descriptors that every child inherits. `report` tells the agent.
 
-    Make one once the signals have been set up: a child resets all that have no default action.
+    Make one once the signals have been set up: a child resets all that have no default action. `pid` is set before the
+    first of them.
     """
 
     def __init__(self, keep: tuple[int, ...], report: Callable[[Report], None]) -> None:
-        self.pid = os.getpid()
+        self.pid = 0
         self.kept_descriptors = keep
         self.environment = dict(os.environb)
         self.workers: dict[int, Worker] = {}  # by pid, until reaped

@@ -19,10 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
-from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.keeper import remove_leftovers
-from launcher.supervisor.keeper import run as run_keeper
 from launcher.supervisor.messages import (
     REPORTS,
     STUCK_LIMIT_S,
@@ -39,13 +37,10 @@ from launcher.supervisor.messages import (
     describe_exit,
     encode_spec,
 )
-from rendezvous.errors import EXIT_BUG
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
     import signal
-    from _socket import socket
-    from typing import NoReturn
 else:
     import _signal as signal  # without enum
 
@@ -77,35 +72,6 @@ class Supervisor:
         self._spared_pids: set[int] = set()  # fork server and standby workers, which a sweep spares
         self.reports_due_at = math.inf
         """When to call read_reports() at the latest: by then the supervisor has reported the watchdog's expiry."""
-
-    @classmethod
-    def fork(cls) -> Supervisor:
-        """Fork the keeper, which waits for `start`. Raises TemporaryError.
-
-        Call it early: what is imported by then is in the memory of keeper and supervisor too, and from the thread that
-        lives longest. Descriptors other than 0, 1, 2 and the socket are closed there, so workers never see them.
-        """
-        open_standard_streams()
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        ours, theirs = socketpair()
-        agent_pid = os.getpid()
-        found = kernel.read_stat(agent_pid)  # here, since a page that one of the two changes exists once more
-        arguments = found.arguments if found else (0, 0)
-        # No signal may reach the two before they have set up theirs; they keep most of them blocked permanently.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            pid = os.fork()
-        except OSError as error:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            raise TemporaryError(
-                f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
-            ) from error
-        if pid == 0:
-            _run_keeper(ours, theirs, agent_pid, arguments)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        return cls(pid, Channel(ours))
 
     def start(self, keep: Sequence[int] = (), group: str = "", temporary_dirs: Sequence[str] = ()) -> None:
         """Have the keeper fork the supervisor, once.
@@ -347,24 +313,3 @@ class Supervisor:
 
 def _become_subreaper() -> None:
     kernel.become_subreaper()
-
-
-def open_standard_streams() -> None:
-    """Open /dev/null where 0, 1 or 2 was closed, lest a socket of ours get the number and workers write into it."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-
-
-def _run_keeper(agents_end: socket, own_end: socket, agent_pid: int, arguments: tuple[int, int]) -> NoReturn:
-    """Run as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
-    exit_code = EXIT_BUG
-    try:
-        agents_end.close()
-        exit_code = run_keeper(own_end, agent_pid, arguments)
-    except BaseException:
-        import traceback
-
-        os.write(2, traceback.format_exc().encode(errors="replace"))
-    finally:
-        os._exit(exit_code)

@@ -30,22 +30,23 @@ import gc
 import os
 import stat
 import time
-from _socket import socket
-from collections.abc import Collection, Sequence
+from _socket import socket, socketpair
+from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.hardware.linux import kernel
 from launcher.model.console import log
-from launcher.model.errors import find_shortage_hint
+from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
 from launcher.supervisor.loop import SupervisorLoop
 from launcher.supervisor.messages import KEEPER_NAME, STUCK_LIMIT_S, SUPERVISOR_NAME, SWEEP_INTERVAL_S
-from rendezvous.errors import EXIT_TEMPORARY
+from rendezvous.errors import EXIT_BUG, EXIT_TEMPORARY
 
 TYPE_CHECKING = False  # typing's constant without importing typing; type checkers know the name
 if TYPE_CHECKING:
     import signal
+    from typing import NoReturn
 else:
     import _signal as signal  # without enum
 
@@ -58,7 +59,57 @@ STOP_LIMIT_S = 5.0
 
 
 # docs/internals/decisions/0045-keeper-between-agent-and-supervisor.md
-def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
+def fork_keeper() -> tuple[int, Channel]:
+    """Fork the keeper, which waits for `Supervisor.start`; return its pid and the agent's end. Raises TemporaryError.
+
+    Call it early: what is imported by then is in the memory of keeper and supervisor too, and from the thread that
+    lives longest. Descriptors other than 0, 1, 2 and the socket are closed there, so workers never see them.
+    """
+    open_standard_streams()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the kernel would hide exit codes from us
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ours, theirs = socketpair()
+    channel, agent_pid = Channel(ours), os.getpid()
+    found = kernel.read_stat(agent_pid)  # here, since a page that one of the two changes exists once more
+    arguments = found.arguments if found else (0, 0)
+    # No signal may reach the two before they have set up theirs; they keep most of them blocked permanently.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise TemporaryError(
+            f"cannot fork the supervisor: {error.strerror}", find_shortage_hint(error.errno)
+        ) from error
+    if pid == 0:
+        _be_keeper(ours, theirs, agent_pid, arguments)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return pid, channel
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null where 0, 1 or 2 was closed, lest a socket of ours get the number and workers write into it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def _be_keeper(agents_end: socket, own_end: socket, agent_pid: int, arguments: tuple[int, int]) -> NoReturn:
+    """Run as the keeper, or the supervisor; never return into the agent's code, nor run its exit handlers."""
+    exit_code = EXIT_BUG
+    try:
+        agents_end.close()
+        exit_code = _run(own_end, agent_pid, arguments)
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        os._exit(exit_code)
+
+
+def _run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     """Wait for the agent's order, fork the supervisor, then kill what it leaves.
 
     `end`: of a socket through which that order comes: the descriptors to keep, with a socket for the supervisor before
@@ -68,7 +119,6 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     """
     os.setsid()
     set_title(KEEPER_NAME, agent_pid, arguments)
-    gc.freeze()  # pages shared with the agent stay shared: the garbage collector skips them
     with suppress(OSError):  # where that is refused, it is said below
         kernel.signal_on_parent_death(signal.SIGCONT)  # lest one that is stopped stays for good
     channel = Channel(end, blocks=True)
@@ -85,6 +135,10 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
             _join_control_group(group)  # if that is refused all stay outside
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
+        loop = SupervisorLoop(end, tuple(keep), own_pid)
+        gc.freeze()  # pages that the supervisor shares stay shared: its garbage collector skips them
         attempt = "cannot fork the supervisor"
         supervisor_pid = os.fork()
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
@@ -94,7 +148,7 @@ def run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
         return EXIT_TEMPORARY
     if supervisor_pid == 0:
         set_title(SUPERVISOR_NAME, agent_pid, arguments)
-        _supervise(end, keep, own_pid)
+        _supervise(loop, end, own_pid)
         return 0
     end.close()
     exit_code = _wait_for_supervisor(supervisor_pid, agent_pid)
@@ -121,23 +175,20 @@ def place_descriptors(found: list[int], numbers: Sequence[int]) -> int:
     return found[0]
 
 
-def _supervise(end: socket, keep: Collection[int], keeper_pid: int) -> None:
+def _supervise(loop: SupervisorLoop, end: socket, keeper_pid: int) -> None:
     """Run as the supervisor until agent or keeper or the agent's end of the socket has ended, and no process is left.
 
-    No descriptor is open but the standard streams, `end` and those to `keep`.
+    No descriptor is open but the standard streams, `end`, which is the loop's, and those it keeps.
     """
     os.setsid()
     try:
-        for descriptor in keep:
-            os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
         kernel.become_subreaper()
         # If the keeper dies while we are stopped, wake up and kill the workers.
         kernel.signal_on_parent_death(signal.SIGCONT)
-        loop = SupervisorLoop(end, tuple(keep), keeper_pid)
+        loop.begin()
     except OSError as error:  # no descriptors, a sandbox
         Channel(end).send(("SupervisorLost", f"the supervisor cannot work here: {error.strerror}", EXIT_TEMPORARY))
         return
-    gc.freeze()  # pages shared with agent and keeper stay shared: the garbage collector skips them
     gc.enable()  # the agent starts with it disabled
     loop.run()
     if os.getppid() == keeper_pid:

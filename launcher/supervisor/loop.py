@@ -58,7 +58,10 @@ _FAULT_SIGNALS = (
 
 
 class SupervisorLoop:
-    """The state of the supervisor."""
+    """The state of the supervisor.
+
+    Made by the keeper before it forks: what both have at the fork is in memory once, until one of them changes it.
+    """
 
     def __init__(self, end: socket, keep: tuple[int, ...], keeper_pid: int) -> None:
         self._keeper_pid = keeper_pid
@@ -69,13 +72,20 @@ class SupervisorLoop:
         self._rounds: set[int] = set()  # started and not yet reported as swept
         self._sweep = ProcessSweep()
         self._is_finished = False
-        wakeup, alarm = _wake_on_signals()
+        for signum in _WAKEUP_SIGNALS:
+            signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
         self._host = ProcessHost(keep, self._report)
+        self._host.watch(self._channel.fileno(), self._receive_orders)
+
+    def begin(self) -> None:
+        """Be the supervisor from now on, in the process that was forked for it. Raises OSError."""
+        self._host.pid = os.getpid()
+        wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
         # The agent forked us with all signals blocked. A blocked signal does nothing to us, while one sent to a
         # worker between its fork and its exec waits for it instead of being lost, as an ignored one would be.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_WAKEUP_SIGNALS, *_FAULT_SIGNALS))
         self._host.watch(wakeup, lambda: os.read(wakeup, 4096))
-        self._host.watch(self._channel.fileno(), self._receive_orders)
         self._host.note_descriptors(alarm)
         self._report(SupervisorStarted(self._host.pid))
 
@@ -271,15 +281,6 @@ def _run_module(argv: Sequence[str]) -> None:
         import traceback
 
         os.write(2, traceback.format_exc().encode(errors="replace"))
-
-
-def _wake_on_signals() -> tuple[int, int]:
-    """Have signals wake the loop: return that pipe, read and write end."""
-    wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
-    for signum in _WAKEUP_SIGNALS:
-        signal.signal(signum, lambda signum, frame: None)  # its byte in the pipe is what counts
-    return wakeup, alarm
 
 
 class ProcessSweep:

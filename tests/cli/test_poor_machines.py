@@ -76,7 +76,8 @@ def test_a_supervisor_that_cannot_begin_says_so() -> None:
 BEGIN = """
 import select
 from launcher.supervisor.handle import Supervisor
-supervisor = Supervisor.fork()
+from launcher.supervisor.keeper import fork_keeper
+supervisor = Supervisor(*fork_keeper())
 supervisor.start()
 while not (reports := supervisor.read_reports()):
     select.select([supervisor], [], [], 10)

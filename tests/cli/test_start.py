@@ -109,11 +109,23 @@ def test_the_keeper_alone_is_forked_before_the_workers_are_ordered(start: dict[s
     assert start["forks"] == 1
 
 
+def test_the_watch_over_workers_that_run_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.path += sys.argv[1:]\n"
+        "from launcher.model.lean_import import import_msgspec; import_msgspec()\n"
+        "import launcher.agent.build, launcher.agent.diagnosis.progress, launcher.hardware.cloud_firmware\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), LIBRARIES]
+    loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert HEAVY.isdisjoint(loaded)
+
+
 def test_keeper_and_supervisor_have_no_more_than_they_need_to_fork_workers() -> None:
     """They are forked once this is imported; each page of it that one of the three changes exists once more."""
     program = (
         "import sys; sys.path += sys.argv[1:]; before = set(sys.modules)\n"
-        "import launcher.supervisor.handle\n"
+        "import launcher.supervisor.keeper\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), LIBRARIES]

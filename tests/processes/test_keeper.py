@@ -372,8 +372,9 @@ STOPPED = """
 import os, signal
 from launcher.hardware.linux.kernel import read_stat
 from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.keeper import fork_keeper
 from tests.support.waiting import wait_until
-supervisor = Supervisor.fork()
+supervisor = Supervisor(*fork_keeper())
 keeper = supervisor.keeper_pid
 wait_until(lambda: (read_stat(keeper).name, read_stat(keeper).state) == ("mr-keeper", "S"))
 os.kill(supervisor.keeper_pid, signal.SIGSTOP)

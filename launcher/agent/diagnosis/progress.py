@@ -173,6 +173,8 @@ def read_progress_file(path: str) -> int:
     It is read in a thread, with a limit: such a file lies where checkpoints do, and a storage that hangs may be why the
     round has ended.
     """
+    from launcher.model.concurrency import NO_THREAD, start_thread  # 0.25 MiB that few jobs need
+
     found: list[bytes | OSError] = []
 
     def read() -> None:
@@ -181,8 +183,6 @@ def read_progress_file(path: str) -> int:
                 found.append(file.read(STEP_DIGITS_MAX + 1))
         except OSError as error:
             found.append(error)
-
-    from launcher.model.concurrency import NO_THREAD, start_thread  # with `threading`, which few agents load
 
     thread = start_thread(read, "progress file")
     if thread is None:

@@ -39,7 +39,7 @@ from launcher.config.options.network import StoreConfig
 from launcher.locality.explicit import read_file
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
-from launcher.supervisor.handle import open_standard_streams
+from launcher.supervisor.keeper import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
 from rendezvous.settings import DEFAULTS

@@ -7,8 +7,9 @@ them, and a child's pid cannot be reused before it has been reaped, which makes 
 
 from __future__ import annotations
 
-import ctypes
+import _ctypes
 import os
+import struct
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -38,28 +39,43 @@ _PIDFD_SEND_SIGNAL = 424
 _PIDFD_OPEN = 434
 _NUMBERED_OTHERWISE = ("alpha", "ia64", "mips")
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-# Variadic in C: every argument has to be as wide as the kernel reads it.
-_LIBC.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+
+# All that calls with numbers, bytes and a pointer to a number need. `ctypes`, the library's module on top of this one,
+# makes forty types more, which cost 0.2 MiB and a fortieth of a start's instructions.
 
 
-def _check_result(result: int, call: str = "") -> int:
-    """Return the result of a C function, which is negative for an error. Raises OSError."""
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+_LIBC = _ctypes.dlopen(None)  # type: ignore[arg-type]  # this process, with its C library
+
+
+def _call(name: str, *arguments: object, library: int = _LIBC) -> int:
+    """Call a C function and return its result, which is negative for an error. Raises OSError.
+
+    Whole numbers are passed as wide as the kernel reads them: some of these functions are variadic in C.
+    """
+    function = _Function(_ctypes.dlsym(library, name))
+    result = int(function(*[_Long(value) if isinstance(value, int) else value for value in arguments]))
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}" if call else os.strerror(number))
+        number = _ctypes.get_errno()
+        raise OSError(number, os.strerror(number) if name == "syscall" else f"{name}: {os.strerror(number)}")
     return result
-
-
-def _call_kernel(number: int, *arguments: object) -> int:
-    """Make a system call by its number; whole numbers are passed as wide as the kernel reads them. Raises OSError."""
-    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in (number, *arguments)]
-    return _check_result(int(_LIBC.syscall(*words)))
 
 
 def become_subreaper() -> None:
     """Adopt, from now on, every descendant of this process that loses its parent."""
-    _check_result(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_on_parent_death(signum: int) -> None:
@@ -67,7 +83,7 @@ def signal_on_parent_death(signum: int) -> None:
 
     Not inherited by children, kept over exec except of a setuid program. The parent may have ended already: check.
     """
-    _check_result(_LIBC.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
+    _call("prctl", _PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
 def allow_tracing_by(pid: int) -> None:
@@ -76,7 +92,7 @@ def allow_tracing_by(pid: int) -> None:
     Kept over exec, not inherited by children. Without Yama there is nothing to allow. Raises OSError.
     """
     try:
-        _check_result(_LIBC.prctl(_PR_SET_PTRACER, pid, 0, 0, 0), "prctl")
+        _call("prctl", _PR_SET_PTRACER, pid, 0, 0, 0)
     except OSError as error:
         if error.errno != EINVAL:
             raise
@@ -101,11 +117,7 @@ def write_file(path: str, data: bytes, at: int = 0) -> None:
 
 def make_memory_file(name: str) -> int:
     """Create a file in memory, closed by an exec: os.memfd_create, for a Python that was built without it."""
-    try:
-        create = _LIBC.memfd_create
-    except AttributeError:  # the C library is as old
-        raise OSError(ENOSYS, os.strerror(ENOSYS)) from None
-    return _check_result(int(create(name.encode(), _MFD_CLOEXEC)))
+    return _call("memfd_create", name.encode(), _MFD_CLOEXEC)  # an OSError, too, if the C library is as old
 
 
 class KillTimer:
@@ -115,27 +127,22 @@ class KillTimer:
     """
 
     def __init__(self) -> None:
-        class SignalEvent(ctypes.Structure):  # struct sigevent is 64 bytes
-            _fields_ = (
-                ("value", ctypes.c_void_p),
-                ("signum", ctypes.c_int),
-                ("notify", ctypes.c_int),  # 0 is SIGEV_SIGNAL
-                ("rest", ctypes.c_char * 48),
-            )
-
-        # Before glibc 2.34 (Debian 11, Ubuntu 20.04) the timer functions live in librt.
-        self._library = _LIBC if hasattr(_LIBC, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
-        self._timer = ctypes.c_void_p()
-        event = SignalEvent(signum=signal.SIGKILL)
-        created = self._library.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
-        _check_result(created, "timer_create")
+        self._library = _LIBC
+        try:
+            _ctypes.dlsym(_LIBC, "timer_create")
+        except OSError:  # before glibc 2.34 (Debian 11, Ubuntu 20.04)
+            self._library = _ctypes.dlopen("librt.so.1")
+        self._timer = _Long()  # as wide as the pointer that timer_t is
+        # struct sigevent: a value, the signal, SIGEV_SIGNAL, the rest of 64 bytes.
+        event = struct.pack("Pii48x", 0, signal.SIGKILL, 0)
+        _call("timer_create", _CLOCK_BOOTTIME, event, _ctypes.byref(self._timer), library=self._library)
 
     def arm(self, at: float) -> None:
         """Kill at `at`, in seconds of CLOCK_BOOTTIME; replaces what was set before."""
         seconds, rest = divmod(at, 1.0)
         # struct itimerspec: interval (none), then the time; both zero means disarmed.
-        when = (ctypes.c_long * 4)(0, 0, int(seconds), int(rest * 1e9))
-        _check_result(self._library.timer_settime(self._timer, _TIMER_ABSTIME, when, None), "timer_settime")
+        when = struct.pack("4l", 0, 0, int(seconds), int(rest * 1e9))
+        _call("timer_settime", self._timer, _TIMER_ABSTIME, when, None, library=self._library)
 
     def disarm(self) -> None:
         self.arm(0.0)
@@ -380,7 +387,7 @@ def _send(process: int, signum: int) -> None:
 def _call_numbered(number: int, *words: int) -> int:
     if os.uname().machine.startswith(_NUMBERED_OTHERWISE):
         raise OSError(ENOSYS, os.strerror(ENOSYS))
-    return _call_kernel(number, *words)
+    return _call("syscall", number, *words)
 
 
 # --- memory policies ---
@@ -419,22 +426,22 @@ def reset_policy() -> None:
 
 def read_policy() -> int:
     """Return the mode of this thread's policy. Raises OSError."""
-    mode = ctypes.c_int()
-    _call_policy(0, ctypes.byref(mode), None, 0, 0, 0)
-    return mode.value
+    mode = _Int()
+    _call_policy(0, _ctypes.byref(mode), None, 0, 0, 0)
+    return int(mode.value)
 
 
 def _set_policy(mode: int, nodes: Collection[int]) -> None:
-    width = 8 * ctypes.sizeof(ctypes.c_ulong)
-    mask = (ctypes.c_ulong * (_NODES_MAX // width))()
+    width = 8 * struct.calcsize("L")
+    mask = [0] * (_NODES_MAX // width)
     for node in nodes:
         mask[node // width] |= 1 << (node % width)
     # The kernel counts the bits of the mask with one too many, see set_mempolicy(2), BUGS.
-    _call_policy(1, mode, mask if nodes else None, _NODES_MAX + 1 if nodes else 0)
+    _call_policy(1, mode, struct.pack(f"{len(mask)}L", *mask) if nodes else None, _NODES_MAX + 1 if nodes else 0)
 
 
 def _call_policy(which: int, *arguments: object) -> None:
     numbers = _POLICY_CALLS.get(os.uname().machine)
     if numbers is None or sys.maxsize < 1 << 32:  # a 32-bit Python on such a machine has other numbers
         raise OSError(ENOSYS, os.strerror(ENOSYS))
-    _call_kernel(numbers[which], *arguments)
+    _call("syscall", numbers[which], *arguments)

@@ -18,8 +18,9 @@ from tests.support.processes.tree import REPOSITORY, TOKEN_VARIABLE, freeze, kil
 BEGIN_WORKER = """
 os.environ.update(place.environment)
 from launcher.supervisor.handle import SWEEP_LIMIT_S, Supervisor
+from launcher.supervisor.keeper import fork_keeper
 from launcher.supervisor.messages import WorkerSpec
-supervisor = Supervisor.fork()
+supervisor = Supervisor(*fork_keeper())
 supervisor.start((place.descriptor,), place.group)
 supervisor.spawn(1, [WorkerSpec(0, ("sh", "-c", worker), {}, (), None, None)])
 while not (reports := supervisor.read_reports()): pass

@@ -25,9 +25,10 @@ os.dup2(null, 1)
 os.close(null)
 
 from launcher.supervisor.handle import Supervisor  # noqa: E402
+from launcher.supervisor.keeper import fork_keeper  # noqa: E402
 from launcher.supervisor.messages import SupervisorLost  # noqa: E402
 
-supervisor = Supervisor.fork()
+supervisor = Supervisor(*fork_keeper())
 supervisor.start(KEEP, "", TEMPORARY_DIRS)
 
 import json  # noqa: E402

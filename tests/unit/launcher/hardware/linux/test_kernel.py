@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from errno import EINVAL, EPERM
 
@@ -11,27 +10,30 @@ import pytest
 from launcher.hardware.linux import kernel
 
 
-class _Library:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.calls: list[tuple[int, ...]] = []
+class _Calls(list[tuple[object, ...]]):
+    """Calls that are noted and fail with this error number, if there is one."""
 
-    def prctl(self, *words: int) -> int:
-        self.calls.append(words)
-        ctypes.set_errno(self.number)
-        return -1 if self.number else 0
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def __call__(self, *words: object) -> int:
+        self.append(words)
+        if self.number:
+            raise OSError(self.number, os.strerror(self.number))
+        return 0
 
 
 @pytest.mark.parametrize("number", [0, EINVAL], ids=["with Yama", "without"])
 def test_the_tracer_is_named_where_the_kernel_knows_the_call(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = _Library(number)
-    monkeypatch.setattr(kernel, "_LIBC", library)
+    calls = _Calls(number)
+    monkeypatch.setattr(kernel, "_call", calls)
     kernel.allow_tracing_by(4711)
-    assert library.calls == [(0x59616D61, 4711, 0, 0, 0)]  # "Yama", include/uapi/linux/prctl.h
+    assert calls == [("prctl", 0x59616D61, 4711, 0, 0, 0)]  # "Yama", include/uapi/linux/prctl.h
 
 
 def test_another_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_LIBC", _Library(EPERM))
+    monkeypatch.setattr(kernel, "_call", _Calls(EPERM))
     with pytest.raises(PermissionError):
         kernel.allow_tracing_by(4711)
 
