@@ -1,4 +1,7 @@
-"""The checker has no blind spot where it says that it looks: each bug planted here is found, and by its letter."""
+"""The checker has no blind spot where it says that it looks: each bug planted here is found, and by its letter.
+
+Nor does it see a bug where there is none.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,10 @@ def test_a_node_at_fault_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPa
     script = (Path(__file__).parent / "transcripts" / "blamed_node_sits_out.txt").read_text()
     take_out(monkeypatch, "the oldest node at fault is forgotten")
     assert "S5: of the nodes at fault b b," in transcript.run(script)
+
+
+def test_a_new_strike_as_old_as_a_refunded_charge_is_not_taken_for_it() -> None:
+    assert simulate.run(922).counts["restart given back"] == 1
 
 
 def _run_seeds() -> None:
