@@ -163,8 +163,8 @@ STORE_EXAMPLES ?= 600
 slow-stores: .venv/installed servers ## compare every kind of store with the model in STORE_EXAMPLES runs of random steps
 	STORE_EXAMPLES=$(STORE_EXAMPLES) .venv/bin/pytest tests/store/test_against_model.py
 
-slow-traces: .venv/installed ## replay all 900 frozen traces of the simulation
-	FREEZE_SEEDS=900 .venv/bin/pytest tests/protocol/test_frozen_traces.py
+slow-traces: .venv/installed ## replay all 2,000 frozen traces of the simulation
+	FREEZE_SEEDS=2000 .venv/bin/pytest tests/protocol/test_frozen_traces.py
 
 # Two minutes.
 slow-paddle: .paddle-venv/installed ## PaddlePaddle under meshrun on CPUs: restarts, a lost node, stops

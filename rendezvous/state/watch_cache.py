@@ -120,8 +120,8 @@ class WatchCache:
 
     def rewatch(self, key: str, now: float) -> None:
         def on_reply(answer: TxnResult, now: float) -> None:
+            self.keys.load(answer.found[0], key, now)  # news even if `resync` has replaced the watch
             if key in self.lost_watches:
-                self.keys.load(answer.found[0], key, now)
                 self.watch(key, answer.revision + 1)
 
         self._requests.request(_make_purpose(key), f"read {key} again", Txn((), (_get_all(key),)), on_reply, now)

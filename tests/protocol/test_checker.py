@@ -1,10 +1,15 @@
-"""The checker has no blind spot where it says that it looks: each bug planted here is found, and by its letter."""
+"""The checker has no blind spot where it says that it looks: each bug planted here is found, and by its letter.
+
+Nor does it see a bug where there is none.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rendezvous.testing import simulate
+from rendezvous.testing import simulate, transcript
 from tests.support.protocol.rules import take_out
 
 SEEDS = 130  # each is found within so many
@@ -18,6 +23,9 @@ SEEDS = 130  # each is found within so many
         ("S2", "a broken connection is a proof"),
         ("S3", "success when told to leave"),
         ("S5", "ages are rounded up"),
+        ("S5", "ages count from the last read"),
+        ("S5", "ages stand still"),
+        ("S5", "the oldest loss is forgotten"),
         ("S5", "failures are free"),
         ("S6", "watches are left behind"),
         ("S7", "non-members of the roster may lead"),
@@ -33,6 +41,16 @@ def test_a_planted_bug_is_found_by_its_letter(letter: str, bug: str, monkeypatch
     take_out(monkeypatch, bug)
     with pytest.raises(simulate.Violation, match=f"^({letter}): "):
         _run_seeds()
+
+
+def test_a_node_at_fault_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (Path(__file__).parent / "transcripts" / "blamed_node_sits_out.txt").read_text()
+    take_out(monkeypatch, "the oldest node at fault is forgotten")
+    assert "S5: of the nodes at fault b b," in transcript.run(script)
+
+
+def test_a_new_strike_as_old_as_a_refunded_charge_is_not_taken_for_it() -> None:
+    assert simulate.run(922).counts["restart given back"] == 1
 
 
 def _run_seeds() -> None:

@@ -2,7 +2,7 @@
 
 `tests/unit/frozen/traces.txt` holds a digest of the traces of every fifty seeds; the map beside it says which phrases
 of a trace are others now. A renamed class leaves each trace as it is. A request more, or one in another order, draws
-other random numbers and so changes all that follows. FREEZE_SEEDS=900 plays all of them, and FREEZE=1 writes them
+other random numbers and so changes all that follows. FREEZE_SEEDS=2000 plays all of them, and FREEZE=1 writes them
 anew, for a change of behaviour.
 """
 

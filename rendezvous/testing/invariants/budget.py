@@ -1,7 +1,8 @@
 """What a seal must contain of the restart budget and of strikes, computed by other means than the protocol does.
 
-A seal carries ages. The writer of the next one adds the time since it learned of the last, so what is carried over is
-exact to the millisecond; what is new must be explained by an event of the round in between.
+A seal carries ages. To each of them, as it is written there, the writer of the next one adds the time since it first
+learned of that seal, so no error of rounding is carried over unseen; what is new must be explained by an event of the
+round in between.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from rendezvous.records import Seal
 from rendezvous.settings import Settings
 from rendezvous.testing.invariants.history import Checks, RoundRecord, SealRequest
 
-ROUNDED_S = 0.0021  # ages are kept in milliseconds, and two of them are compared
+ROUNDED_S = 0.00051
+"""An age is written to the millisecond, half of one off at most; the rest is for sums of floats. Where two ages of one
+seal are compared, it is twice as much."""
 
 
 class BudgetChecks(Checks):
     def check(self, seal: Seal, last: RoundRecord, request: SealRequest, lost: Collection[str]) -> None:
         """Compare a seal with the one before and the events of its round. `lost`: members gone without leaving."""
         prior, settings = last.seal, self._settings
-        seen_at = self._find_seen_at(seal, prior, request)
-        elapsed_s = request.at - seen_at
+        elapsed_s = request.at - request.seal_seen_at
         charged = seal.restart_count - prior.restart_count
         if len(seal.charge_ages_s) != seal.restart_count:
             self.fail("S5", f"{seal.restart_count} restarts, {len(seal.charge_ages_s)} times of them")
@@ -33,10 +35,13 @@ class BudgetChecks(Checks):
         decided_at = request.at - seal.charge_ages_s[-1] if charged > 0 else request.at
         if charged > 0:
             self._check_charged(seal, last, request, decided_at)
-        since = seen_at - prior.provisional_age_s
+        since = request.seal_seen_at - prior.provisional_age_s
         self._check_provisional(seal, last, request, charged, decided_at, since)
         self._check_ports(seal, last, charged)
         fresh_losses = self._check_losses(seal, last, request, elapsed_s, lost)
+        blamed = self._find_new(seal.blamed, [(node, age + elapsed_s) for node, age in prior.blamed], "nodes at fault")
+        if blamed and charged != 1:
+            self.fail("S5", f"{blamed} are newly at fault with {charged} restarts charged")
         self._check_failures(seal, last, request, elapsed_s, charged, decided_at)
         # It was decided when the round was stopped: a quarantine may have ended since.
         nodes = {node for node, _ in fresh_losses}
@@ -64,18 +69,6 @@ class BudgetChecks(Checks):
                     "S5", f"{seal.short_rounds} short rounds, and a pause of {request.at - request.stop_seen_at:g} s"
                 )
 
-    def _find_seen_at(self, seal: Seal, prior: Seal, request: SealRequest) -> float:
-        """When the writer learned of the last seal: of several times, the one that explains most ages."""
-
-        ages = _list_ages(seal)
-
-        def count(seen_at: float) -> int:
-            return sum(
-                any(abs(old + request.at - seen_at - age) <= ROUNDED_S for age in ages) for old in _list_ages(prior)
-            )
-
-        return max(request.seal_seen_at, key=count, default=-math.inf)
-
     def _compare(self, letter: str, what: str, found: Sequence[float], wanted: Sequence[float]) -> None:
         if len(found) != len(wanted) or any(abs(a - b) > ROUNDED_S for a, b in zip(found, wanted, strict=False)):
             self.fail(letter, f"the ages of {what} are {list(found)}, they should be {wanted}")
@@ -83,7 +76,7 @@ class BudgetChecks(Checks):
     def _check_charged(self, seal: Seal, last: RoundRecord, request: SealRequest, decided_at: float) -> None:
         settings = self._settings
         ages = [age - (request.at - decided_at) for age in seal.charge_ages_s[:-1]]
-        spent = sum(1 for age in ages if age <= settings.restart_window_s - ROUNDED_S)
+        spent = sum(1 for age in ages if age <= settings.restart_window_s - 2 * ROUNDED_S)
         if spent >= settings.max_restarts:
             self.fail("S5", f"restart {spent + 1} within the window, {settings.max_restarts} are allowed")
         departed = [m for m in last.active - last.succeeded if request.gone.get(m, math.inf) < decided_at - ROUNDED_S]
@@ -104,7 +97,7 @@ class BudgetChecks(Checks):
         failed_at = min(last.failed_at.values(), default=math.inf)
         if seal.provisional_round == last.seal.round and charged == 1:
             age_s = seal.provisional_age_s - (request.at - decided_at)
-            if age_s > settle_s + ROUNDED_S or request.at - seal.provisional_age_s < failed_at - ROUNDED_S:
+            if age_s > settle_s + 2 * ROUNDED_S or request.at - seal.provisional_age_s < failed_at - ROUNDED_S:
                 self.fail("S5", f"the charge of round {last.seal.round} is provisional after {age_s:g} s")
         elif seal.provisional_round:
             if charged or seal.provisional_round != prior.provisional_round:
@@ -179,11 +172,6 @@ class BudgetChecks(Checks):
         return rest
 
 
-def _list_ages(seal: Seal) -> list[float]:
-    losses, failures = [age for _, age in (*seal.losses, *seal.blamed)], [age for _, _, age in seal.first_failures]
-    return [*seal.charge_ages_s, *losses, *failures]
-
-
 def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict[str, float]:
     """The nodes in quarantine by the strikes in a seal, at its time or `ago_s` before it, and for how much longer."""
     found: dict[str, float] = {}
@@ -194,7 +182,7 @@ def list_quarantined(seal: Seal, settings: Settings, ago_s: float = 0.0) -> dict
     for marks, limit in ((seal.losses, settings.flap_limit), (own, settings.quarantine_failures), (seal.blamed, 1)):
         for node in {node for node, _ in marks}:
             ages = sorted(age for name, age in marks if name == node)
-            count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + ROUNDED_S)
+            count = sum(1 for age in ages if age - ages[0] <= settings.quarantine_window_s + 2 * ROUNDED_S)
             if limit and count >= limit:
                 length_s = min(settings.quarantine_first_s * 2 ** (count - limit), settings.quarantine_max_s)
                 left_s = length_s - ages[0] + ago_s

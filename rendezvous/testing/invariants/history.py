@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from rendezvous.records import Seal, Status, Stop, Verdict
@@ -66,14 +66,14 @@ class RoundRecord:
 class SealRequest(NamedTuple):
     """A seal as its writer requested it at the time `at`, and what the writer knew.
 
-    `seal_seen_at`, `stop_seen_at`: when it learned of the seal and the stop of the last round; `gone`: members that it
-    knew to be gone, since when; `statuses`: when it learned of each member's status; `acknowledged_at`: when it last
-    acknowledged that it cannot reach the store either.
+    `seal_seen_at`, `stop_seen_at`: when it first learned of the seal and the stop of the last round; `gone`: members
+    that it knew to be gone, since when; `statuses`: when it learned of each member's status; `acknowledged_at`: when it
+    last acknowledged that it cannot reach the store either.
     """
 
     node: str
     at: float
-    seal_seen_at: Sequence[float]
+    seal_seen_at: float
     stop_seen_at: float
     gone: Mapping[str, float]
     statuses: Mapping[str, float]

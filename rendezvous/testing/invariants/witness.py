@@ -24,7 +24,6 @@ class KnownKeys:
     def __init__(self) -> None:
         self.items: dict[str, KeyValue] = {}
         self.seen_at: dict[str, float] = {}  # when it first learned of this revision of the key
-        self.times: dict[str, list[float]] = {}  # of control keys: every time it learned of this revision
         self.gone_at: dict[str, float] = {}  # when it learned that the key was deleted
         self._gone: dict[str, int] = {}
         self._read: dict[str, int] = {}
@@ -34,10 +33,7 @@ class KnownKeys:
         read = max((revision for prefix, revision in self._read.items() if item.key.startswith(prefix)), default=0)
         if item.mod_revision > max(known.mod_revision if known else 0, self._gone.get(item.key, 0), read):
             self.items[item.key], self.seen_at[item.key] = item, now
-            self.times[item.key] = [now]
             self.gone_at.pop(item.key, None)
-        elif known is not None and known.mod_revision == item.mod_revision and "/ctl/" in item.key:
-            self.times[item.key].append(now)
 
     def remove(self, key: str, revision: int, now: float) -> None:
         self._gone[key] = max(revision, self._gone.get(key, 0))

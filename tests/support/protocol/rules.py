@@ -23,10 +23,11 @@ from rendezvous.policy.view import View
 from rendezvous.records import Assignment
 from rendezvous.settings import Settings
 from rendezvous.state.intents import Finish
+from rendezvous.state.key_cache import KeyCache
 from rendezvous.state.request_queue import RequestQueue
 from rendezvous.state.state import MemberState
 from rendezvous.state.watch_cache import WatchCache
-from rendezvous.stores.contract import Compare
+from rendezvous.stores.contract import Compare, KeyValue
 from rendezvous.testing.simulation.processes import SimulatedProcesses
 
 
@@ -152,6 +153,27 @@ def _charge_twice(charge: Any) -> Any:
     return lambda self, number, failed_at, now: charge(charge(self, number, failed_at, now), number, failed_at, now)
 
 
+def _forget_oldest(strikes: str) -> Any:
+    return lambda restore: lambda seal, at: restore(replace(seal, **{strikes: getattr(seal, strikes)[1:]}), at)
+
+
+def _count_from_now(observe: Any) -> Any:
+    def observe_anew(state: MemberState, leadership: Any, now: float) -> View:
+        view: View = observe(state, leadership, now)
+        return view if view.seal is None else replace(view, budget=budget.restore_budget(view.seal, now))
+
+    return observe_anew
+
+
+def _count_from_last_read(put: Any) -> Any:
+    def put_anew(self: KeyCache, item: KeyValue, now: float, read_at: int = 0) -> None:
+        put(self, item, now, read_at)
+        if self.get_revision(item.key) == item.mod_revision:
+            self._seen_at[item.key] = now
+
+    return put_anew
+
+
 _GUARDS = ((guarded_write, "guard_unchanged"), (leader, "guard_unchanged"), (commit, "guard_unchanged"))
 
 SWITCHES: dict[str, tuple[Switch, ...]] = {
@@ -179,6 +201,10 @@ SWITCHES: dict[str, tuple[Switch, ...]] = {
     "failures are free": (_replace(RestartBudget, "charge", lambda self, number, failed_at, now: self),),
     "a failure is charged twice": (_wrap(RestartBudget, "charge", _charge_twice),),
     "ages are rounded up": (_replace(budget, "compute_age_s", lambda at, now: float(math.ceil(now - at))),),
+    "the oldest loss is forgotten": (_wrap(budget, "restore_budget", _forget_oldest("losses")),),
+    "the oldest node at fault is forgotten": (_wrap(budget, "restore_budget", _forget_oldest("blamed")),),
+    "ages stand still": (_wrap(leader, "observe", _count_from_now),),
+    "ages count from the last read": (_wrap(KeyCache, "put", _count_from_last_read),),
     "nobody is quarantined": (_replace(quarantine, "find_quarantines", lambda *strikes, blamed: {}),),
     "a poisoned batch is not told apart": (_replace(quarantine, "find_poisoned_ranks", lambda first_failures: set()),),
     # Leading.
