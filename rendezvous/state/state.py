@@ -224,6 +224,7 @@ class LeavingState:
         self.requested_at = math.inf
         self.exit_action: Exit | None = None  # the last action, once this agent need not stay
         self.exit_by = math.inf
+        self.stay_sentence = ""  # why this agent stays, until it has been said
         self.has_store_ended = False  # the agent that served the store has said that it ends
         self.done_at = math.inf  # when the membership was lost after all workers of this node had succeeded
         self.begin_membership()
