@@ -36,6 +36,7 @@ from msgspec import Struct
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from rendezvous.records import name_run
 from rendezvous.stores.listeners import limit_connections
 
 _NAME = re.compile(r"meshrun\.(\d+)\.(\d+)(\.\d+)?")
@@ -115,7 +116,7 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
     jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
     if len(jobs) > 1:
         there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
-        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (f" of run {run_id}", "name a pid")
+        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (" of that id", "name a pid")
         raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine: {hint}", f"there: {there}")
     return jobs[0][0] if jobs else None
 
@@ -156,7 +157,7 @@ class QuestionSource:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             raise TemporaryError(
-                f"the agent of run {self._run_id} answers in words of another version: {sanitize(str(error))}",
+                f"the agent of {name_run(self._run_id)} answers in words of another version: {sanitize(str(error))}",
                 "ask it with the version that it was started with",
             ) from None
 
@@ -168,15 +169,15 @@ class QuestionSource:
             why = (
                 "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
             )
-            raise TemporaryError(f"the agent of run {self._run_id} on this machine {why}") from None
+            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine {why}") from None
         if not line.endswith(b"\n"):
-            raise TemporaryError(f"the agent of run {self._run_id} on this machine has ended while it was asked")
+            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
             try:
                 problem = msgspec.json.decode(line, type=_Problem).error
             except msgspec.MsgspecError:
                 problem = "its agent answers with an error that cannot be read"
-            raise TemporaryError(f"run {self._run_id}: {sanitize(problem)}")
+            raise TemporaryError(f"{name_run(self._run_id)}: {sanitize(problem)}")
         return line
 
 

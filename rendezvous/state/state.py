@@ -55,7 +55,7 @@ class Setup(Struct, frozen=True):
     @property
     def run_name(self) -> str:
         """The run in a sentence."""
-        return records.name_run(self.run_id)
+        return records.name_own_run(self.run_id)
 
 
 class MembershipState:

@@ -21,6 +21,7 @@ from launcher.model.text import format_list
 from launcher.observe.local_socket import LocalAgent, SocketSource, group_by_job
 from launcher.observe.node_report import RunReport
 from rendezvous.errors import MeshrunError
+from rendezvous.records import name_run
 
 LIST_SCHEMA = 1
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
@@ -127,7 +128,7 @@ def _ask(agents: Sequence[LocalAgent]) -> tuple[str, str]:
         try:
             overview = derive_overview(SocketSource(agent).read_run())
         except TemporaryError as problem:
-            error = str(problem).removeprefix(f"the agent of run {agent.run_id} ")
+            error = str(problem).removeprefix(f"the agent of {name_run(agent.run_id)} ")
             continue
         return overview.phase, format_headline(overview)
     return "", error
