@@ -316,13 +316,13 @@ class Agent(Struct, kw_only=True, eq=False):
         self.observer.history.take(event)
 
     def _get_inquiries(self) -> Inquiries | None:
-        """Return what answers; None where no descriptor is left to load it with, which is tried again in a moment."""
+        """Return what answers; None where nothing is left to load it with, which is tried again in a moment."""
         if self._inquiries is not None:
             return self._inquiries
         listener = self._listener
         try:
             inquiries = self.make_inquiries(self._poll, None if listener is None else listener.fileno())
-        except (OSError, ImportError) as error:
+        except (OSError, ImportError, MemoryError) as error:
             if self._inquire_at == math.inf:
                 log(f"this agent can answer no question at the moment: {describe_bug(error)}")
                 if listener is not None:
@@ -680,9 +680,9 @@ def _read_progress_file(path: str) -> int:
 
 
 def _attempt(call: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """Call what may import or open something. Where no descriptor is left for that it costs the answer, and no job."""
+    """Call what may import or open something. Where nothing is left for that it costs the answer, and no job."""
     try:
         return call()
-    except (OSError, ImportError) as error:
+    except (OSError, ImportError, MemoryError) as error:
         log(f"this agent lacks something at the moment: {describe_bug(error)}")
         return otherwise

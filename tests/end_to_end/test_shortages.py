@@ -123,7 +123,7 @@ def test_without_a_descriptor_a_restart_waits_for_one(options: tuple[str, ...], 
     with Job(tmp_path, *words, script=script) as job:
         limit = lack_descriptors(job)
         (tmp_path / "go").touch()
-        job.says("rank 1 exited with code 3; the agent had no descriptor left to see why")
+        job.says("rank 1 exited with code 3; the agent had no descriptor or memory left to see why")
         job.says("the next round cannot be planned yet: Too many open files")
         restore_descriptors(job.pid, limit)
         ended = job.wait()

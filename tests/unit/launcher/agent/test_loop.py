@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
+import pytest
+
 from launcher.agent.loop import Agent
 from launcher.model.errors import ShortageError
 from launcher.placement.adapter.description import NodeAssignment
@@ -82,3 +84,20 @@ def test_a_question_while_a_round_waits_for_descriptors_hears_nothing_of_the_rou
     job.builder.make_specs.side_effect = None
     job.turn(start(2))
     assert job.inquiries.begin.call_args.args[2] == [0, 1]
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
+def test_a_question_that_nothing_is_left_to_answer_with_is_tried_again(error: Exception) -> None:
+    job = Turns()
+    tries: list[Exception | None] = [error, None]
+
+    def make(poll: object, listener: int | None) -> Mock:
+        if (problem := tries.pop(0)) is not None:
+            raise problem
+        return job.inquiries
+
+    job.agent.make_inquiries = make
+    job.turn(is_asked=True)
+    job.inquiries.advance.assert_not_called()
+    job.turn(is_asked=True)
+    job.inquiries.advance.assert_called_once()
