@@ -32,7 +32,7 @@ GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on eith
 NO_CANDIDATES = "no sign of a GPU or TPU"
 _VISIBLE_VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TPU_VISIBLE_CHIPS",
-    "TPU_VISIBLE_DEVICES",
+    "TPU_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES",
 )  # fmt: skip
 _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
