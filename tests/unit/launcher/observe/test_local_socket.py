@@ -124,7 +124,7 @@ def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch
     answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h")
     monkeypatch.setattr(local_socket, "list_socket_names", lambda: next(names))
     answers = {"meshrun.0.1": b'{"run_id": "exp", "node": "h"}\n', "meshrun.0.2": b"", "meshrun.0.3": b""}
-    monkeypatch.setattr(local_socket, "_ask_all", lambda names, limit_s: {name: answers[name] for name in names})
+    monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: ({name: answers[name] for name in names}, set()))
     assert find_local_agents() == ([answering], ["3"])
 
 
