@@ -17,6 +17,17 @@ EXIT_FENCED = 137
 EXIT_STOPPED = 143  # asked to leave, or the job was stopped: as after SIGTERM, never 0
 
 
+def is_shortage(error: Exception) -> bool:
+    """Return whether no descriptor or memory was left for what failed, such as an import: it may work a second later.
+
+    The linker cannot open a library then, which is an ImportError with its path. A module or name that is missing stays
+    missing.
+    """
+    if isinstance(error, ImportError):
+        return str(error.path).endswith(".so")
+    return isinstance(error, (OSError, MemoryError))
+
+
 class MeshrunError(Exception):
     """The base class of all errors here: a sentence, and perhaps a hint."""
 

@@ -332,7 +332,12 @@ STORE_VISITS_PREFIX = "/served-store/visits/"  # and the name of the node that w
 
 
 def name_run(run_id: str) -> str:
-    """Return how a sentence names the run."""
+    """Return how a sentence names a run."""
+    return "the run without an id" if run_id == UNNAMED_RUN else f"run {run_id}"
+
+
+def name_own_run(run_id: str) -> str:
+    """Return how a sentence of an agent names the run that it belongs to."""
     return "this run" if run_id == UNNAMED_RUN else f"run {run_id}"
 
 

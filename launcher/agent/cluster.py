@@ -37,7 +37,7 @@ from rendezvous.driver.driver import Driver
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_run
+from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_own_run, name_run
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 from rendezvous.stores.contract import Store
@@ -275,7 +275,7 @@ class ClusterMembership(NodeMembership):
         what = f"etcd {version}".rstrip() if network.backend == "etcd" else "the store"
         name, address = self._startup.name, self._startup.presence_address
         who = f"{name} ({address})" if node_rank is None else f"{name} ({address}), node rank {node_rank},"
-        log(f"{who} meets the other nodes of {name_run(run_id)} in {what} at {', '.join(network.endpoints)}")
+        log(f"{who} meets the other nodes of {name_own_run(run_id)} in {what} at {', '.join(network.endpoints)}")
         if network.backend == "etcd" and store.may_end_leases_early(version):
             log(
                 f"etcd {version} may end leases early when its leader's disk stalls, which restarts the round; etcd "

@@ -118,7 +118,7 @@ class Agent(Struct, kw_only=True, eq=False):
     _inquiries: Inquiries | None = None
     """Made with the first question, or what else it is needed for."""
     _inquire_at: float = math.inf  # when that is tried again
-    _specs: Sequence[WorkerSpec] = ()  # of the round
+    _specs: Sequence[WorkerSpec] = ()  # of the round; none before its workers are started
     _exit_codes: dict[int, int] = field(default_factory=dict)  # in the round, by local rank
     _has_asked: bool = False  # SIGQUIT has come once
     _is_explained: bool = False  # what the round's workers wait for is known
@@ -276,6 +276,7 @@ class Agent(Struct, kw_only=True, eq=False):
         # No wait helps a first round that asks for more than this user's limit allows.
         limit_s = 0.0 if self._assignment is None else SHORTAGE_LIMIT_S
         self._round, self._assignment = lifecycle.Round(start.round, len(share.ranks)), share
+        self._specs, self._exit_codes = (), {}
         self._is_explained, self._stop_reason = False, ""
         self._untold_silence = ""
         self._start_workers(start, share, read_clock() + limit_s)
@@ -306,7 +307,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if self.fork_server is not None:
             self.fork_server.expect_workers(read_clock())
         self.observer.begin_round(start.round, self.spec_builder.list_log_files(share))
-        self._specs, self._exit_codes = specs, {}
+        self._specs = specs
         if self._inquiries is not None:
             self._begin_inquiries(self._inquiries, start.round, share)
 
@@ -315,13 +316,13 @@ class Agent(Struct, kw_only=True, eq=False):
         self.observer.history.take(event)
 
     def _get_inquiries(self) -> Inquiries | None:
-        """Return what answers; None where no descriptor is left to load it with, which is tried again in a moment."""
+        """Return what answers; None where nothing is left to load it with, which is tried again in a moment."""
         if self._inquiries is not None:
             return self._inquiries
         listener = self._listener
         try:
             inquiries = self.make_inquiries(self._poll, None if listener is None else listener.fileno())
-        except (OSError, ImportError) as error:
+        except (OSError, ImportError, MemoryError) as error:
             if self._inquire_at == math.inf:
                 log(f"this agent can answer no question at the moment: {describe_bug(error)}")
                 if listener is not None:
@@ -679,9 +680,9 @@ def _read_progress_file(path: str) -> int:
 
 
 def _attempt(call: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """Call what may import or open something. Where no descriptor is left for that it costs the answer, and no job."""
+    """Call what may import or open something. Where nothing is left for that it costs the answer, and no job."""
     try:
         return call()
-    except (OSError, ImportError) as error:
+    except (OSError, ImportError, MemoryError) as error:
         log(f"this agent lacks something at the moment: {describe_bug(error)}")
         return otherwise

@@ -22,7 +22,7 @@ from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from rendezvous import records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError
-from rendezvous.records import Keys, Seal, decode
+from rendezvous.records import Keys, Seal, decode, name_run
 from rendezvous.stores.contract import Get, KeyValue, Store
 
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
@@ -61,10 +61,12 @@ class JobStore(NamedTuple):
         there = self.list_runs()
         if not there:
             where = f"/{self.prefix}/"
-            raise UsageError(f"run {run_id} is not there; no run is under {where}", "--rdzv-prefix names another place")
+            raise UsageError(
+                f"{name_run(run_id)} is not there; no run is under {where}", "--rdzv-prefix names another place"
+            )
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
-        raise UsageError(f"run {run_id} is not there; {word} {format_list(shown, _SUGGESTED_MAX)}")
+        raise UsageError(f"{name_run(run_id)} is not there; {word} {format_list(shown, _SUGGESTED_MAX)}")
 
     def list_runs(self) -> list[str]:
         """List the names of the runs that are there. Raises StoreError."""
@@ -91,7 +93,7 @@ class JobStore(NamedTuple):
                 left_s = self._read_lease_left_s(job, items)
                 return JobSnapshot(run_id, job, items, answer.revision, left_s, time.time())
             # another job, or another round, since we began
-        raise StoreError(f"run {run_id} seals one round after the other: it cannot be read as of one moment")
+        raise StoreError(f"{name_run(run_id)} seals one round after the other: it cannot be read as of one moment")
 
     def make_keys(self, run_id: str, current: KeyValue) -> Keys:
         """Return the keys of the job that `current` names."""

@@ -36,6 +36,7 @@ from launcher.model.errors import LauncherError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
 from launcher.model.text import format_list
 from rendezvous.errors import StoreError
+from rendezvous.records import name_run
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
@@ -145,7 +146,7 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
 
 def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
     if is_begun(store, prefix, run_id):
-        raise UsageError(f"run {run_id} has a job that would be disturbed", "--insist measures all the same")
+        raise UsageError(f"{name_run(run_id)} has a job that would be disturbed", "--insist measures all the same")
 
 
 def _count_devices(config: Config) -> int:

@@ -24,7 +24,7 @@ from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_count, format_list
 from rendezvous import records
 from rendezvous.errors import RecordError
-from rendezvous.records import Command, Keys, LeaderRecord, Verdict, decode, encode
+from rendezvous.records import Command, Keys, LeaderRecord, Verdict, decode, encode, name_run
 from rendezvous.stores.contract import Compare, Delete, Get, KeyValue, Operation, Put, Store
 
 POLL_INTERVAL_S = 0.1  # between two polls; one small read each
@@ -63,7 +63,7 @@ def submit_request(
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             if command.kind == "takeover" and not before.leader:
                 break  # the new leader finds the request, and reports that there is a leader now
-            raise UsageError(f"run {run_id}: {answer}")
+            raise UsageError(f"{name_run(run_id)}: {answer}")
         if wait.clock() >= deadline:
             reason = _explain_timeout(jobs, run_id, command, keys, wait.limit_s)
             raise TemporaryError(reason, "the request stays, and the next leader carries it out")
@@ -81,35 +81,35 @@ def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyVal
         return
     item = answer.found[0].first
     if item is None:
-        raise TemporaryError(f"run {run_id} has just been replaced by another job", "ask again")
+        raise TemporaryError(f"{name_run(run_id)} has just been replaced by another job", "ask again")
     try:
         reason = decode(Verdict, item.value, item.key, jobs.secret).reason
     except RecordError as error:
         reason = str(error)
-    raise UsageError(f"run {run_id} has already ended: {reason}")
+    raise UsageError(f"{name_run(run_id)} has already ended: {reason}")
 
 
 def _explain_timeout(jobs: JobStore, run_id: str, command: Command, keys: Keys, limit_s: float) -> str:
     """Return why nothing has happened."""
     item = jobs.store.get(keys.leader).first
     if item is None:
-        return f"run {run_id} has had no leader for {limit_s:g} s, so the request has not been carried out"
+        return f"{name_run(run_id)} has had no leader for {limit_s:g} s, so the request has not been carried out"
     try:
         name = decode(LeaderRecord, item.value, item.key, jobs.secret).node_name
     except RecordError as error:
-        return f"run {run_id}: {error}"
-    return f"{name} leads run {run_id} and has not answered for {limit_s:g} s"
+        return f"{name_run(run_id)}: {error}"
+    return f"{name} leads {name_run(run_id)} and has not answered for {limit_s:g} s"
 
 
 def _require_node(command: Command, overview: Overview) -> None:
     """Refuse the name of a node that does not exist: most such names are misspelt."""
     if command.kind == "undrain":
         there = names = sorted(overview.drained)
-        amiss = f"{command.target} is not drained in run {overview.run_id}"
+        amiss = f"{command.target} is not drained in {name_run(overview.run_id)}"
     elif command.kind == "drain":
         names = sorted({node.name for node in overview.nodes})
         there = sorted({*names, *(node.member_id for node in overview.nodes)})
-        amiss = f"run {overview.run_id} has no node {command.target}"
+        amiss = f"{name_run(overview.run_id)} has no node {command.target}"
     else:
         return
     if command.target not in there:
@@ -131,12 +131,12 @@ def _has_happened(command: Command, overview: Overview) -> bool:
 def _describe_outcome(command: Command, overview: Overview) -> str:
     """Describe what was done, and what the job does now."""
     if command.kind == "stop" and overview.verdict is not None:
-        return f"run {overview.run_id} {format_headline(overview)}"
+        return f"{name_run(overview.run_id)} {format_headline(overview)}"
     done = {
-        "stop": f"run {overview.run_id} is stopping",
+        "stop": f"{name_run(overview.run_id)} is stopping",
         "drain": f"{command.target} is drained, and cannot come back before meshctl undrain",
         "undrain": f"{command.target} may join again",
-        "takeover": f"{overview.leader or 'no node yet'} leads run {overview.run_id}",
+        "takeover": f"{overview.leader or 'no node yet'} leads {name_run(overview.run_id)}",
     }[command.kind]
     return f"{done}; {format_headline(overview)}"
 
@@ -162,7 +162,7 @@ def clean(jobs: JobStore, run_id: str | None, *, dry_run: bool, insist: bool) ->
         jobs.find_run(run_id)
     lines = []
     for leftover in found:
-        what, keep_reason = f"run {leftover.run_id}, job {leftover.job.name}", leftover.keep_reason
+        what, keep_reason = f"{name_run(leftover.run_id)}, job {leftover.job.name}", leftover.keep_reason
         if not keep_reason and not dry_run and not remove(jobs.store, leftover):
             keep_reason = "it has changed meanwhile"
         count = format_count(leftover.key_count, "key")

@@ -15,6 +15,7 @@ from launcher.model.console import write_stderr, write_stdout
 from launcher.observe.page.document import save_document
 from launcher.observe.page.server import PageServer
 from launcher.observe.page.shared_run import SharedRun
+from rendezvous.records import name_run
 
 PROGRAM = "meshctl"
 
@@ -34,7 +35,7 @@ def serve_page(source: LocalSource, host: str, port: int) -> int:
     page = PageServer(source, host, port)
     try:
         write_stdout(page.url)
-        write_stderr(f"{PROGRAM}: the page of run {source.run_id}, until Ctrl-C{_advise(page)}")
+        write_stderr(f"{PROGRAM}: the page of {name_run(source.run_id)}, until Ctrl-C{_advise(page)}")
         ended.wait()
     finally:
         page.close()

@@ -18,7 +18,7 @@ from launcher.meshctl.requests import POLL_INTERVAL_S, write_request
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe.local_socket import LocalAgent, SocketSource
 from rendezvous.errors import RecordError
-from rendezvous.records import Command, decode
+from rendezvous.records import Command, decode, name_run
 from rendezvous.stores.contract import Compare, Delete
 
 
@@ -39,17 +39,17 @@ def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Conclusi
         try:
             text = decode(Command, item.value, item.key, jobs.secret).answer
         except RecordError as error:
-            raise UsageError(f"run {run_id}: {error}") from None
+            raise UsageError(f"{name_run(run_id)}: {error}") from None
         if text:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             return _read_answer(text.encode(), run_id)
         if time.monotonic() >= deadline:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             raise TemporaryError(
-                f"run {run_id} has not answered for {limit_s:g} s", "see meshctl status: does one lead?"
+                f"{name_run(run_id)} has not answered for {limit_s:g} s", "see meshctl status: does one lead?"
             )
         time.sleep(POLL_INTERVAL_S)
-    raise TemporaryError(f"run {run_id} has just ended", "its verdict: meshctl status")
+    raise TemporaryError(f"{name_run(run_id)} has just ended", "its verdict: meshctl status")
 
 
 def render(conclusion: Conclusion, *, stacks: bool) -> str:
@@ -59,8 +59,8 @@ def render(conclusion: Conclusion, *, stacks: bool) -> str:
 
 def _read_answer(text: bytes, run_id: str) -> Conclusion:
     if text == b"{}":
-        raise TemporaryError(f"the leader of run {run_id} has not answered in time", "ask again")
+        raise TemporaryError(f"the leader of {name_run(run_id)} has not answered in time", "ask again")
     try:
         return msgspec.json.decode(text, type=Conclusion)
     except msgspec.MsgspecError:  # a sentence: an agent of an earlier version, or no leader that knows the request
-        raise UsageError(f"run {run_id}: {text.decode(errors='replace')[:200]}") from None
+        raise UsageError(f"{name_run(run_id)}: {text.decode(errors='replace')[:200]}") from None

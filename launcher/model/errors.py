@@ -74,7 +74,8 @@ def sanitize(text: str) -> str:
 
 def describe_bug(error: Exception) -> str:
     """Describe an error that no user has caused, in a part that may fail while the job goes on."""
-    return f"{type(error).__name__}: {sanitize(str(error))}"
+    text = sanitize(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def suggest(word: str, known: Mapping[str, str], similarity: float = 0.7) -> str:

@@ -36,6 +36,7 @@ from msgspec import Struct
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from rendezvous.records import name_run
 from rendezvous.stores.listeners import limit_connections
 
 _NAME = re.compile(r"meshrun\.(\d+)\.(\d+)(\.\d+)?")
@@ -46,6 +47,7 @@ _IDENTITY_MAX = 1 << 16
 _RETRY_MS = 20
 """Where an agent's queue of connections is full."""
 INSPECT_LIMIT_S = 5.0
+"""For all that are asked at once; an agent itself waits for its nodes for less."""
 WHY_LIMIT_S = 15.0
 LIMIT_MAX_S = 1e8
 """The kernel takes no longer one, nor one that is no number."""
@@ -98,7 +100,7 @@ def list_local_agents() -> list[LocalAgent]:
 def find_local_agents() -> tuple[list[LocalAgent], list[str]]:
     """Find the agents of this user (of all users, for root) here: those that answer, and pids of those that do not."""
     names = list_socket_names()
-    answers = _ask_all(names, IDENTIFY_LIMIT_S)
+    answers, _ = _ask_all(names, Question(kind="run"), IDENTIFY_LIMIT_S, _IDENTITY_MAX)
     left = set(list_socket_names())  # not those that have begun or ended meanwhile
     agents = [agent for name, line in answers.items() if line and (agent := _read_identity(name, line)) is not None]
     known = {agent.name for agent in agents}
@@ -115,7 +117,7 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
     jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
     if len(jobs) > 1:
         there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
-        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (f" of run {run_id}", "name a pid")
+        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (" of that id", "name a pid")
         raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine: {hint}", f"there: {there}")
     return jobs[0][0] if jobs else None
 
@@ -156,7 +158,7 @@ class QuestionSource:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
             raise TemporaryError(
-                f"the agent of run {self._run_id} answers in words of another version: {sanitize(str(error))}",
+                f"the agent of {name_run(self._run_id)} answers in words of another version: {sanitize(str(error))}",
                 "ask it with the version that it was started with",
             ) from None
 
@@ -168,15 +170,15 @@ class QuestionSource:
             why = (
                 "has not answered in time" if isinstance(error, TimeoutError) else f"cannot be asked: {error.strerror}"
             )
-            raise TemporaryError(f"the agent of run {self._run_id} on this machine {why}") from None
+            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine {why}") from None
         if not line.endswith(b"\n"):
-            raise TemporaryError(f"the agent of run {self._run_id} on this machine has ended while it was asked")
+            raise TemporaryError(f"the agent of {name_run(self._run_id)} on this machine has ended while it was asked")
         if line.startswith(b'{"error":'):
             try:
                 problem = msgspec.json.decode(line, type=_Problem).error
             except msgspec.MsgspecError:
                 problem = "its agent answers with an error that cannot be read"
-            raise TemporaryError(f"run {self._run_id}: {sanitize(problem)}")
+            raise TemporaryError(f"{name_run(self._run_id)}: {sanitize(problem)}")
         return line
 
 
@@ -185,6 +187,19 @@ class SocketSource(QuestionSource):
 
     def __init__(self, agent: LocalAgent) -> None:
         super().__init__(partial(exchange, agent.name), agent.run_id)
+
+
+def ask_runs(agents: Sequence[LocalAgent], limit_s: float) -> list[QuestionSource]:
+    """Ask these agents for their runs, all at once; return for each a source that has its answer, or waited in vain."""
+    names = [agent.name for agent in agents]
+    answers, late = _ask_all(names, Question(kind="inspect"), limit_s, ANSWER_MAX // max(1, len(names)))
+
+    def give(name: str, _question: Question, _limit_s: float) -> bytes:
+        if name in late:
+            raise TimeoutError
+        return answers.get(name, b"")
+
+    return [QuestionSource(partial(give, agent.name), agent.run_id) for agent in agents]
 
 
 def exchange(name: str, question: Question, limit_s: float) -> bytes:
@@ -220,13 +235,16 @@ def read_name(name: str) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-def _ask_all(names: Sequence[str], limit_s: float) -> dict[str, bytes]:
-    """Ask all agents with these names who they are, at once; return each one's line, empty if it has not answered.
+def _ask_all(
+    names: Sequence[str], question: Question, limit_s: float, bytes_max: int
+) -> tuple[dict[str, bytes], set[str]]:
+    """Ask all agents with these names, at once; return each one's line, and who has not answered within the limit.
 
-    A name is left out if its socket is of another user than the one in it: no agent has it.
+    A name is left out if its socket is of another user than the one in it: no agent has it. A line without an end is
+    that of an agent that has ended, or has said more than `bytes_max`.
     """
-    deadline, question = time.monotonic() + limit_s, msgspec.json.encode(Question(kind="run")) + b"\n"
-    answers, most = dict.fromkeys(names, b""), limit_connections(_AT_ONCE)
+    deadline, text = time.monotonic() + limit_s, msgspec.json.encode(question) + b"\n"
+    answers, most = {name: bytearray() for name in names}, limit_connections(_AT_ONCE)
     waiting, ends, poll = deque(names), dict[int, tuple[str, socket.socket]](), select.poll()
     with ExitStack() as stack:
         while (waiting or ends) and (left_s := deadline - time.monotonic()) > 0:
@@ -236,7 +254,7 @@ def _ask_all(names: Sequence[str], limit_s: float) -> dict[str, bytes]:
                 try:
                     end.connect(f"\0{name}")
                     if read_user(end) == read_name(name)[0]:
-                        end.sendall(question)
+                        end.sendall(text)
                         ends[end.fileno()] = (name, end)
                         poll.register(end, select.POLLIN)
                         continue
@@ -249,15 +267,16 @@ def _ask_all(names: Sequence[str], limit_s: float) -> dict[str, bytes]:
             for descriptor, _ in poll.poll(min(left_s * 1000, _RETRY_MS if waiting else math.inf)):
                 name, end = ends[descriptor]
                 try:
-                    part = end.recv(_IDENTITY_MAX)
+                    part = end.recv(_RECEIVED_MAX)
                 except OSError:
                     part = b""
                 answers[name] += part
-                if not part or part.endswith(b"\n") or len(answers[name]) > _IDENTITY_MAX:
+                if not part or part.endswith(b"\n") or len(answers[name]) > bytes_max:
                     poll.unregister(descriptor)
                     del ends[descriptor]
                     end.close()
-    return answers
+        late = {*waiting, *(name for name, _ in ends.values())}
+    return {name: bytes(answer) for name, answer in answers.items()}, late
 
 
 def _read_identity(name: str, line: bytes) -> LocalAgent | None:

@@ -59,7 +59,7 @@ class Supervisor:
     def __init__(self, keeper_pid: int, channel: Channel) -> None:
         self.keeper_pid = keeper_pid
         self._pid = 0  # the supervisor's, once it has reported it
-        self._channel = channel
+        self._channel = self._order_channel = channel  # the latter: to the keeper, which reads one order from it
         self._pending_reports: list[Report] = []
         self._keeper_status: int | None = None  # the keeper's wait status, once reaped; it exits as the supervisor has
         self._loss_reason: str | None = None  # why we gave the supervisor up, if we did
@@ -83,12 +83,12 @@ class Supervisor:
         self.temporary_dirs = temporary_dirs
         ours, theirs = socketpair()
         descriptors = (theirs.fileno(), *keep)
-        keeper, self._channel = self._channel, Channel(ours)
-        keeper.send((list(keep), group, list(temporary_dirs)), descriptors)  # an empty socket takes it whole
+        self._channel = Channel(ours)
+        order = (list(keep), group, list(temporary_dirs))
+        self._order_channel.send(order, descriptors)  # an empty socket takes it whole
         with suppress(ProcessLookupError):
             os.kill(self.keeper_pid, signal.SIGCONT)  # one that was stopped meanwhile would never start anything
         theirs.close()
-        keeper.close()
 
     @property
     def pid(self) -> int:
@@ -172,7 +172,7 @@ class Supervisor:
         if not self._is_over and (self._has_keeper_ended() or self._channel.has_ended):
             self._is_over = True
             self._wait_for_exit(time.monotonic() + LOSS_LIMIT_S)
-            reports.append(SupervisorLost(self._describe_loss()))
+            reports.append(self._find_refusal() or SupervisorLost(self._describe_loss()))
         for report in reports:
             if isinstance(report, RoundSwept):
                 self._rounds.discard(report.round)
@@ -234,6 +234,7 @@ class Supervisor:
         deadline = time.monotonic() + limit_s
         self._wait_for_exit(deadline)
         self._channel.close()
+        self._order_channel.close()
         if self._keeper_status != 0:
             self.kill_orphans(limit_s)
             remove_leftovers(self.temporary_dirs)
@@ -257,6 +258,7 @@ class Supervisor:
             report = REPORTS[kind](*fields)
             if isinstance(report, SupervisorStarted):
                 self._pid = report.pid
+                self._order_channel.close()
                 continue
             if isinstance(report, Preloading | StandbyReady):
                 self._spared_pids.add(report.pid)
@@ -295,6 +297,12 @@ class Supervisor:
             if kernel.is_stopped(self.keeper_pid if self._channel.has_ended or not self._pid else self._pid):
                 return
             time.sleep(0.001)
+
+    def _find_refusal(self) -> SupervisorLost | None:
+        """Return why a keeper that has ended could not read its order; None if it could."""
+        for (_, *fields), _descriptors in self._order_channel.receive():
+            return SupervisorLost(*fields)
+        return None
 
     def _describe_loss(self) -> str:
         """Return the reason of the supervisor's loss, as a sentence."""

@@ -36,7 +36,7 @@ from contextlib import suppress
 
 from launcher.hardware.linux import kernel
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError, find_shortage_hint
+from launcher.model.errors import TemporaryError, describe_bug, find_shortage_hint
 from launcher.supervisor.channel import Channel
 from launcher.supervisor.child import close_all_but
 from launcher.supervisor.loop import SupervisorLoop
@@ -122,21 +122,27 @@ def _run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     with suppress(OSError):  # where that is refused, it is said below
         kernel.signal_on_parent_death(signal.SIGCONT)  # lest one that is stopped stays for good
     channel = Channel(end, blocks=True)
-    order = next(channel.receive(wait=True), None)
-    channel.close()
-    if order is None:
-        return 0
-    (keep, group, temporary_dirs), descriptors = order
-    own_pid, attempt = os.getpid(), "the supervisor cannot work here"
-    end = socket(fileno=place_descriptors(descriptors, keep))
     try:
-        close_all_but((end.fileno(), *keep), max(map(int, os.listdir("/proc/self/fd"))))
+        order = next(channel.receive(wait=True), None)
+        if order is None:
+            return 0
+        (keep, group, temporary_dirs), descriptors = order
+    except Exception as error:  # no descriptors, no memory, or an order that makes no sense
+        why = str(error) if isinstance(error, OSError) else describe_bug(error)
+        channel.send(("SupervisorLost", f"the keeper cannot read its order: {why}", EXIT_TEMPORARY))
+        return EXIT_TEMPORARY
+    channel.close()
+    own_pid, attempt = os.getpid(), "the supervisor cannot work here"
+    try:
+        place_descriptors(descriptors, keep)
+        close_all_but((descriptors[0], *keep), max(map(int, os.listdir("/proc/self/fd"))))
         if group:
             _join_control_group(group)  # if that is refused all stay outside
         kernel.become_subreaper()
         kernel.signal_on_parent_death(signal.SIGCONT)
         for descriptor in keep:
             os.set_inheritable(descriptor, True)  # only here: other processes of the agent do not inherit them
+        end = socket(fileno=descriptors[0])
         loop = SupervisorLoop(end, tuple(keep), own_pid)
         gc.freeze()  # pages that the supervisor shares stay shared: its garbage collector skips them
         attempt = "cannot fork the supervisor"
@@ -144,7 +150,7 @@ def _run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     except OSError as error:  # no /proc, no descriptors, no more processes, a sandbox
         hint = find_shortage_hint(error.errno)
         sentence = f"{attempt}: {error.strerror}" + (f"; {hint}" if hint else "")
-        Channel(end).send(("SupervisorLost", sentence, EXIT_TEMPORARY))
+        Channel(socket(fileno=descriptors[0])).send(("SupervisorLost", sentence, EXIT_TEMPORARY))
         return EXIT_TEMPORARY
     if supervisor_pid == 0:
         set_title(SUPERVISOR_NAME, agent_pid, arguments)
@@ -160,8 +166,8 @@ def _run(end: socket, agent_pid: int, arguments: tuple[int, int]) -> int:
     return exit_code
 
 
-def place_descriptors(found: list[int], numbers: Sequence[int]) -> int:
-    """Give all of the descriptors but the first these numbers; return the first's, which is none of them.
+def place_descriptors(found: list[int], numbers: Sequence[int]) -> None:
+    """Give all of the descriptors but the first these numbers, and the first one that is none of them, if need be.
 
     Descriptors that come through a socket get the lowest free numbers. Workers find theirs by the agent's.
     """
@@ -172,7 +178,6 @@ def place_descriptors(found: list[int], numbers: Sequence[int]) -> int:
             os.dup2(found[index], number, inheritable=False)
             os.close(found[index])
             found[index] = number
-    return found[0]
 
 
 def _supervise(loop: SupervisorLoop, end: socket, keeper_pid: int) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rendezvous import events
 from rendezvous.driver.store_health import StoreHealthLog
-from rendezvous.errors import OutcomeUnknown, StoreError
+from rendezvous.errors import OutcomeUnknown, StoreError, is_shortage
 from rendezvous.events import Action, Event, MakePlan, PlanReady, PlanRefused, StoreRequest
 from rendezvous.machine import MemberMachine
 from rendezvous.stores.contract import Store, Watch
@@ -33,7 +33,7 @@ POOL_THREADS = 4
 """Threads for requests. The machine has one request per purpose in progress, and seldom more than three: a slow one
 then delays none of the others."""
 PLAN_PAUSE_S = 0.5
-"""Until a plan is tried again that could not be made for lack of descriptors."""
+"""Until a plan is tried again that could not be made for lack of descriptors or memory."""
 
 
 class Driver:
@@ -225,9 +225,12 @@ class Driver:
     def _make_plan(self, request: MakePlan) -> None:
         try:
             self.submit(self._planner(request))
-        except OSError as error:  # no descriptor is left to import it with
+        except Exception as error:
+            if not is_shortage(error):  # no descriptor or memory is left to import it with
+                raise
             if not self._lacks:
-                self._reasons.append(f"the next round cannot be planned yet: {error.strerror}")
+                why = getattr(error, "strerror", "") or str(error) or "no memory is left"
+                self._reasons.append(f"the next round cannot be planned yet: {why}")
             self._lacks = True
             if self._put_off is None or self._put_off[1].id < request.id:  # only the last one asked for is wanted
                 self._put_off = self._clock() + PLAN_PAUSE_S, request

@@ -198,8 +198,7 @@ def finish(state: MemberState, asked: Finish, now: float) -> None:
         if asked.verdict is not None and asked.verdict.kind == "stopped":
             stay_s += state.settings.shutdown_timeout_s  # without the store watchdogs would cut short who still saves
         state.leaving.exit_by = now + stay_s
-        sentence = f"{asked.reason}; staying up to {stay_s:g} s, others use this node's store"
-        requests.log(sentence, "host stays")
+        state.leaving.stay_sentence = f"{asked.reason}; staying up to {stay_s:g} s, others use this node's store"
         advance(state, now)
     else:
         state.ask(ExitNow())
@@ -216,10 +215,13 @@ def advance(state: MemberState, now: float) -> None:
 
     def on_reply(answer: TxnResult, now: float) -> None:
         others = [item.key for item in answer.found[0].items if item.key != members + state.member_id]
-        if others:
-            state.requests.pause("farewell", now)
-        else:
+        if not others:
             state.ask(ExitNow())
+            return
+        if state.leaving.stay_sentence:
+            state.requests.log(state.leaving.stay_sentence, "host stays")
+            state.leaving.stay_sentence = ""
+        state.requests.pause("farewell", now)
 
     state.requests.wake_by(state.leaving.exit_by)
     request = Txn((), (Get(members, prefix=True),))

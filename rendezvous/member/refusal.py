@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner
+from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_run
 
 HINT = "give all nodes of a run the same program and options, and another run another --rdzv-id"
 SERVED_HINT = "give all nodes of a run the same program and options, and another run a port of its own"
@@ -33,7 +33,7 @@ def describe_other_run(
     `owner`, `own`: the other run, and the agent's own. `has_begun`: the other run has had a round, so it has its nodes.
     If it still waits for nodes, this agent may be meant as one of them.
     """
-    theirs, ours, option = owner.run_id, own.run_id, "--rdzv-id"
+    theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
     if theirs == ours:
         theirs, ours, option = (
             f"{theirs} with prefix {owner.prefix}",
@@ -42,10 +42,10 @@ def describe_other_run(
         )
     apart = f"give this run another port with {port_option}"
     if has_begun:
-        sentence = f"the store at {endpoint} is that of run {theirs}, which is running; this agent is of run {ours}"
-        return sentence, f"{apart}, or start it when run {theirs} has ended"
+        sentence = f"the store at {endpoint} is that of {theirs}, which is running; this agent is of {ours}"
+        return sentence, f"{apart}, or start it when {theirs} has ended"
     return (
-        f"another agent, on node {owner.node_name}, waits at {endpoint} for run {theirs}; this agent is of run {ours}, "
+        f"another agent, on node {owner.node_name}, waits at {endpoint} for {theirs}; this agent is of {ours}, "
         f"and all nodes of a run need the same {option}",
         f"give all nodes the same {option}; if these are two runs, {apart}",
     )

@@ -55,7 +55,7 @@ class Setup(Struct, frozen=True):
     @property
     def run_name(self) -> str:
         """The run in a sentence."""
-        return records.name_run(self.run_id)
+        return records.name_own_run(self.run_id)
 
 
 class MembershipState:
@@ -224,6 +224,7 @@ class LeavingState:
         self.requested_at = math.inf
         self.exit_action: Exit | None = None  # the last action, once this agent need not stay
         self.exit_by = math.inf
+        self.stay_sentence = ""  # why this agent stays, until it has been said
         self.has_store_ended = False  # the agent that served the store has said that it ends
         self.done_at = math.inf  # when the membership was lost after all workers of this node had succeeded
         self.begin_membership()

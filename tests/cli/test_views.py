@@ -123,7 +123,7 @@ def test_status_of_two_jobs_of_one_name_asks_for_a_pid(tmp_path: Path) -> None:
     with agent(9000, b'{"run_id":"twin","node":"h","job":"a"}'), agent(9001, b'{"run_id":"twin","node":"h","job":"b"}'):
         outcome = meshctl("status", "twin", **environ)
     assert outcome.code == 2
-    assert "2 jobs of run twin run on this machine: name a pid" in outcome.err
+    assert "2 jobs of that id run on this machine: name a pid" in outcome.err
     outcome = meshctl("status", "twin", **environ)
     assert "no agent of run twin is on this machine, and no store is named" in outcome.err
 

@@ -122,8 +122,8 @@ def test_a_second_agent_with_the_same_devices_is_refused(tmp_path: Path) -> None
         second = host.start(CUDA_VISIBLE_DEVICES="7").wait(60)
         assert second.exit_code == 75
         *_, sentence, hint = second.stderr.splitlines()
-        assert sentence.startswith(f"meshrun: error: agent {first.pid} ({HOST}) of run none at localhost:")
-        assert sentence.endswith("is here with foo0, foo1, which this agent would use, too")
+        assert sentence.startswith(f"meshrun: error: agent {first.pid} ({HOST}) of this run is here ")
+        assert sentence.endswith("with foo0, foo1, which this agent would use, too")
         assert hint == "hint: FOO_VISIBLE gives each agent devices of its own, or --node-name lets it share them"
         third = host.start(CUDA_VISIBLE_DEVICES="7", FOO_VISIBLE="4,5")
         wait_until(lambda: f"this node is called {HOST}-2" in third.stderr, 60, "its name")

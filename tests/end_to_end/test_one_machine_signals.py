@@ -217,12 +217,12 @@ def test_a_stop_and_a_lost_supervisor_end_the_job_between_two_rounds(tmp_path: P
 def test_signals_of_all_kinds_at_once_are_one_stop(tmp_path: Path) -> None:
     script = """
 got = []
-for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+stops = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+for signum in stops:
     signal.signal(signum, lambda signum, frame: got.append(signum))
 mark("up")
 wait_for("go")
-while not got:  # the agent has ordered it: the supervisor may still be about to send it
-    time.sleep(0.01)
+wait_for_signal(got, *stops)  # the agent has ordered it: the supervisor may still be about to send it
 mark("got", str(len(got)))
 """
     with Job(tmp_path, script=script) as job:

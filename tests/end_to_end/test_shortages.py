@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hardware.linux.kernel_log import _HOST_PIDS as HOST_PIDS
-from tests.support.jobs.shortage import ShortJob, lower_descriptors, restore_descriptors
+from tests.support.jobs.shortage import ShortJob, limit_descriptors, lower_descriptors
 from tests.support.jobs.single_node import Job
 from tests.support.network.namespaces import free_port
 from tests.support.processes.tree import REPOSITORY
@@ -123,9 +123,9 @@ def test_without_a_descriptor_a_restart_waits_for_one(options: tuple[str, ...], 
     with Job(tmp_path, *words, script=script) as job:
         limit = lack_descriptors(job)
         (tmp_path / "go").touch()
-        job.says("rank 1 exited with code 3; the agent had no descriptor left to see why")
+        job.says("rank 1 exited with code 3; the agent had no descriptor or memory left to see why")
         job.says("the next round cannot be planned yet: Too many open files")
-        restore_descriptors(job.pid, limit)
+        limit_descriptors(job.pid, limit)
         ended = job.wait()
     assert ended.exit_code == 0, ended.stderr
     assert ended.stderr.count("cannot be planned yet") == 1
@@ -153,7 +153,7 @@ def test_without_a_descriptor_a_question_waits_and_later_ones_are_answered(tmp_p
     with Job(tmp_path, "--nproc-per-node=2", "--events=events", script=WAIT) as job:
         limit = lack_descriptors(job)
         assert f"one that does not answer (pid {job.pid})" in ask("ps", job.pid)
-        restore_descriptors(job.pid, limit)
+        limit_descriptors(job.pid, limit)
         wait_until(lambda: "running" in ask("ps", job.pid), 60)
         assert "no rank is unlike the others" in ask("why", job.pid)
         (tmp_path / "go").touch()

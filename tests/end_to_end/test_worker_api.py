@@ -107,8 +107,8 @@ assert not stop_requested()
 mark("up")
 while not stop_requested():
     time.sleep(0.01)
-while RANK == 1 and not got:
-    time.sleep(0.01)
+if RANK == 1:
+    wait_for_signal(got, signal.SIGTERM)
 mark("saved", " ".join(got) or "no signal")
 """
     with Job(tmp_path, "--nproc-per-node=2", script=script) as job:
@@ -128,8 +128,7 @@ got = []
 signal.signal(signal.SIGTERM, lambda *_: got.append("SIGTERM"))
 stop_requested()
 mark("asked")
-while not got:
-    time.sleep(0.01)
+wait_for_signal(got, signal.SIGTERM)
 mark("answer", str(stop_requested()))
 """
     job = run(tmp_path, "--nproc-per-node=2", script=script, exit_code=3)

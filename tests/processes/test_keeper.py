@@ -307,6 +307,48 @@ def test_a_keeper_that_cannot_fork_is_told() -> None:
         agent.wait_until_nobody_is_left(agent.pid)
 
 
+# What happens to a keeper before it reads its order.
+BEFORE_THE_ORDER = """
+import resource
+from launcher.supervisor import keeper
+from launcher.supervisor.channel import Channel
+def lack_memory(text):
+    raise MemoryError
+def lack_descriptors(*arguments):
+    raise OSError(24, "Too many open files")
+def set_title(*arguments):
+    {}
+keeper.set_title = set_title
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+            "the keeper cannot read its order: descriptors were lost on the way: too many files are open (ulimit -n)",
+        ),
+        ("Channel.decode = staticmethod(lack_memory)", "the keeper cannot read its order: MemoryError"),
+        (
+            "Channel.decode = staticmethod(lambda text: ())",
+            "the keeper cannot read its order: ValueError: not enough values to unpack (expected 3, got 0)",
+        ),
+        (
+            "keeper.place_descriptors = lack_descriptors",
+            "the supervisor cannot work here: Too many open files; see ulimit -n",
+        ),
+    ],
+    ids=["no descriptor", "no memory", "an order of another form", "none to place others"],
+)
+def test_a_keeper_that_cannot_obey_its_order_says_why(what: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with born(BEFORE_THE_ORDER.format(what) + SETUP) as agent:
+        _, sentence, exit_code = agent.wait_for("SupervisorLost")
+        assert (sentence, exit_code) == (said, 75)
+        agent.wait_until_nobody_is_left(agent.pid)
+    assert capfd.readouterr().err == ""
+
+
 def test_an_agent_that_dies_before_the_keeper_is_set_up_leaves_nothing() -> None:
     late = """
 import os, time

@@ -9,19 +9,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from launcher.meshctl.live import listing
+from launcher.meshctl.live.listing import list_runs
 from launcher.observe import local_socket
 from launcher.observe.local_listener import SOCKET_NAME
 from launcher.observe.local_socket import (
     LocalAgent,
     Question,
+    QuestionSource,
     exchange,
     find_local_agents,
     list_socket_names,
 )
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.processes.questions import open_question_socket
+from tests.support.run_reports import REPORT
 
 IDENTITY = b'{"run_id": "exp-41", "node": "h0"}\n'
 BASE = 10_000_000 + 1000 * os.getpid()
@@ -40,6 +46,12 @@ def find_own() -> tuple[list[LocalAgent], list[str]]:
     agents, silent = find_local_agents()
     own = range(BASE, BASE + 1000)
     return [agent for agent in agents if int(agent.pid) in own], [pid for pid in silent if int(pid) in own]
+
+
+def reply(connection: socket.socket, line: bytes) -> None:
+    """Hear the question, then answer: whoever closes before it has come is taken for an agent that has ended."""
+    if connection.recv(1 << 16):
+        connection.sendall(line)
 
 
 @contextmanager
@@ -71,7 +83,7 @@ def test_all_agents_are_asked_before_any_has_answered() -> None:
                 for part in (ends[:100], ends[100:]):
                     connections = [accepted.enter_context(end.accept()[0]) for end in part]
                     for connection in connections:
-                        connection.sendall(IDENTITY)
+                        reply(connection, IDENTITY)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
@@ -88,7 +100,7 @@ def test_who_is_silent_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def answer() -> None:
             with answering.accept()[0] as end:
-                end.sendall(IDENTITY)
+                reply(end, IDENTITY)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
@@ -96,6 +108,68 @@ def test_who_is_silent_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join(60)
         assert [agent.pid for agent in agents] == [str(BASE + 900)]
         assert sorted(pids) == [str(BASE + number) for number in range(len(silent))]
+
+
+REPORT_LINE = msgspec.json.encode(REPORT) + b"\n"
+AGENTS = [
+    LocalAgent(name=SOCKET_NAME.format(uid=os.geteuid(), pid=BASE + n), run_id=f"r{n}", node="h") for n in range(5)
+]
+
+
+@contextmanager
+def agents_that(answer: Callable[[list[socket.socket]], object]) -> Iterator[None]:
+    """Sockets of AGENTS, with a thread that gets all of them."""
+    with ExitStack() as stack:
+        ends = [stack.enter_context(listen(int(agent.pid))) for agent in AGENTS]
+        thread = threading.Thread(target=answer, args=(ends,), daemon=True)
+        thread.start()
+        yield
+        thread.join(60)
+
+
+def test_all_runs_are_asked_before_any_has_answered() -> None:
+    def answer(ends: list[socket.socket]) -> None:
+        connections = [end.accept()[0] for end in ends]  # comes to its end only once all have been asked
+        for connection in connections:
+            with connection:
+                reply(connection, REPORT_LINE)
+
+    with agents_that(answer):
+        runs = list_runs(AGENTS, None)
+    assert [(run.run_id, run.phase) for run in runs] == [(agent.run_id, "running") for agent in AGENTS]
+
+
+def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    real = local_socket.ask_runs
+
+    def ask(agents: list[LocalAgent], limit_s: float) -> list[QuestionSource]:
+        limits.append(limit_s)
+        return real(agents, limit_s)
+
+    monkeypatch.setattr(listing, "ask_runs", ask)
+    monkeypatch.setattr(listing, "INSPECT_LIMIT_S", 0.5)
+
+    def answer(ends: list[socket.socket]) -> None:
+        with ends[-1].accept()[0] as connection:
+            reply(connection, REPORT_LINE)
+
+    with agents_that(answer):
+        *silent, last = list_runs(AGENTS, None)
+    assert last.phase == "running"
+    assert [(run.phase, run.now) for run in silent] == [("", "on this machine has not answered in time")] * 4
+    assert len(limits) == 1
+
+
+def test_an_agent_that_ends_while_it_is_asked_leaves_the_question_to_another_of_its_job() -> None:
+    def answer(ends: list[socket.socket]) -> None:
+        ends[0].accept()[0].close()
+        with ends[1].accept()[0] as connection:
+            reply(connection, REPORT_LINE)
+
+    with agents_that(answer):
+        (run,) = list_runs([replace(agent, run_id="r", job="j") for agent in AGENTS[:2]], None)
+    assert run.phase == "running"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
@@ -106,7 +180,7 @@ def test_a_name_of_this_user_that_another_has_taken_is_no_agent() -> None:
         def answer() -> None:
             while True:
                 for end in select.select(ends, (), ())[0]:
-                    end.accept()[0].sendall(IDENTITY)
+                    reply(end.accept()[0], IDENTITY)
 
         threading.Thread(target=answer, daemon=True).start()
         return ends
@@ -124,7 +198,7 @@ def test_root_finds_the_agents_of_another_user() -> None:
 
         def answer() -> None:
             while True:
-                end.accept()[0].sendall(IDENTITY)
+                reply(end.accept()[0], IDENTITY)
 
         threading.Thread(target=answer, daemon=True).start()
         return end

@@ -72,8 +72,8 @@ class Inquiries:
         if self._examination is None:
             try:
                 self._examination = self._make_examination()
-            except (OSError, ImportError) as error:
-                # No descriptor is left to import it with: who asks next tries again.
+            except (OSError, ImportError, MemoryError) as error:
+                # Nothing is left to import it with: who asks next tries again.
                 log(f"the workers cannot be looked at now: {describe_bug(error)}")
                 return NoExamination()
             if self._round is not None:

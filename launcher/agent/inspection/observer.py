@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
 from rendezvous.codec import encode
+from rendezvous.errors import is_shortage
 
 if TYPE_CHECKING:
     from launcher.agent.diagnosis.question_socket import Asker
@@ -88,8 +89,9 @@ class History:
             self.wake_at, self._is_broken = math.inf, True
             try:
                 self._journal = self._make_journal()
-            except OSError:  # no descriptor is left to import it with: what happens meanwhile is kept
-                self.wake_at, self._is_broken = self._clock() + DELAY_S, False
+            except Exception as error:
+                if is_shortage(error):  # nothing is left to import it with: what happens meanwhile is kept
+                    self.wake_at, self._is_broken = self._clock() + DELAY_S, False
                 raise
             while self._kept:
                 self._pass(self._journal, *self._kept.popleft())
@@ -208,7 +210,7 @@ class Observer:
                     self._page = self._make_page(self.bridge)
                 self._page.advance()
             except Exception as error:
-                if not isinstance(error, OSError):  # a shortage passes
+                if not is_shortage(error):
                     self._make_page = None
                 self.history.complain(error)
 

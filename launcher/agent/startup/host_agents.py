@@ -46,7 +46,7 @@ from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.model.text import format_list
 from rendezvous import codec
 from rendezvous.errors import RecordError
-from rendezvous.records import name_run
+from rendezvous.records import name_own_run
 
 if TYPE_CHECKING:
     from launcher.config.config import Config
@@ -186,7 +186,7 @@ class HostAgents:
         """Return the beginning of a sentence that says where or what they are."""
         who = format_list([f"{agent.pid} ({agent.name})" for agent in agents], _SHOWN_MAX)
         noun, verb = ("agent", "is") if len(agents) == 1 else ("agents", "are")
-        return f"{noun} {who} of {name_run(self._run_id)} {verb}"
+        return f"{noun} {who} of {name_own_run(self._run_id)} {verb}"
 
     # --- the file ---
 

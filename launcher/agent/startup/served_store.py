@@ -75,12 +75,12 @@ def make_reporter(own: StoreOwner) -> Callable[[StoreVisit], None]:
     seen: set[tuple[str, str]] = set()
 
     def report(visit: StoreVisit) -> None:
-        node, run = visit.node_name[:NAME_MAX], visit.run_id[:NAME_MAX]
+        node, run = visit.node_name[:NAME_MAX], records.name_run(visit.run_id[:NAME_MAX])
         if (node, run) not in seen and len(seen) < VISITS_MAX:
             seen.add((node, run))
             log(
-                f"node {node}, of run {run}, was refused: this store is that of run {own.run_id}; all nodes of a run "
-                "need the same --rdzv-id, and each run a port of its own"
+                f"node {node}, of {run}, was refused: this store is that of {records.name_run(own.run_id)}; all nodes "
+                "of a run need the same --rdzv-id, and each run a port of its own"
             )
 
     return report

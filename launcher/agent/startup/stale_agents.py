@@ -37,7 +37,7 @@ from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.supervisor.messages import KEEPER_NAME
 from rendezvous.errors import MeshrunError
-from rendezvous.records import name_run
+from rendezvous.records import name_own_run
 
 LIMIT_S = 10.0
 """Killed processes end in milliseconds; one that hangs in a driver for longer needs the user, or another node."""
@@ -128,7 +128,7 @@ def take_node_lock(
                         refused[pid] = _kill(pid, name, "" if lock is not None else path)
             elif agent and not has_logged:
                 has_logged = True
-                here = f"agent {agent} of {name_run(run_id)} is here as {node_name}"
+                here = f"agent {agent} of {name_own_run(run_id)} is here as {node_name}"
                 log(f"{here}: waiting up to {limit_s:g} s for its end")
             time.sleep(RETRY_S)
     except BaseException:
@@ -173,10 +173,10 @@ def _make_refusal(
     """`refused`: why a process could not be killed, "" for one that was."""
     if agent:
         return TemporaryError(
-            f"an agent of {name_run(run_id)} is on this node already, as {node_name}: pid {agent}",
+            f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}",
             "end it first; several agents on one node need names of their own, see --node-name",
         )
-    left = f"an earlier agent of {name_run(run_id)} has left processes that"
+    left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
     if not holders:
         return TemporaryError(
             f"{left} hold its lock and cannot be seen: they are of another user or in another pid namespace",

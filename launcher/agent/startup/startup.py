@@ -42,6 +42,7 @@ from launcher.model.errors import TemporaryError, UsageError
 from launcher.supervisor.keeper import open_standard_streams
 from rendezvous.errors import MeshrunError
 from rendezvous.peers import connections
+from rendezvous.records import UNNAMED_RUN
 from rendezvous.settings import DEFAULTS
 from rendezvous.stores.addresses import join_address, split_address
 from rendezvous.stores.listeners import find_foreign_listener
@@ -124,9 +125,7 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     if config.locality_file is not None:  # whether this node is in it is checked later, with its address
         read_file(config.locality_file)
     limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
-    run = config.run_id or "none"
-    if network.backend == "served":  # runs there rarely have names of their own: the store distinguishes them
-        run = f"{run} at {network.endpoints[0]}"
+    run = config.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
     network, serves_at = settle_store(config, network, limit_s)
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)

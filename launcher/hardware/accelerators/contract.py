@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.model.errors import UnfitError
+from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 
 
@@ -142,3 +142,13 @@ def make_unresponsive_error(inventory: Inventory) -> UnfitError:
         f"{these} {verb} not answer ({inventory.reason})",
         f"see dmesg; --nproc-per-node={found} goes without" if found else "see dmesg",
     )
+
+
+def refuse_mistake(inventory: Inventory) -> None:
+    """Raise UsageError for a list of devices that cannot be meant, also where it leaves some.
+
+    A training on fewer GPUs than were named, or on the CPU, ends with 0 like any other. Devices that do not answer may
+    be those that the list misses, so they come first.
+    """
+    if inventory.mistake and not inventory.unresponsive_count:
+        raise UsageError(inventory.mistake, inventory.hint or MISTAKE_HINT)

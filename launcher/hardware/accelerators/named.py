@@ -21,12 +21,12 @@ from launcher.config.scrub import drop_secrets
 from launcher.hardware import slice_identity, slice_types
 from launcher.hardware.accelerators.contract import (
     KINDS,
-    MISTAKE_HINT,
     CpuDetector,
     Detector,
     Inventory,
     find_visible_variable,
     make_unresponsive_error,
+    refuse_mistake,
 )
 from launcher.hardware.accelerators.visible_list import DECLARED, find_mistake
 from launcher.model.errors import UnfitError, UsageError, sanitize
@@ -78,8 +78,7 @@ def detect_requested(
         count, reason = _count_tpu_chips(request, found, environ)
     if found.unresponsive_count and (count is None or not found.devices):
         raise make_unresponsive_error(found)
-    if found.mistake and not found.unresponsive_count:
-        raise UsageError(found.mistake, found.hint or MISTAKE_HINT)
+    refuse_mistake(found)
     if not found.devices:
         hint = "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
         hint = "`meshctl doctor` shows what was looked at" if request.kind in KINDS else hint

@@ -17,12 +17,12 @@ from launcher.config.frameworks import choose_environments
 from launcher.config.options.readers import DeviceRequest
 from launcher.hardware.accelerators.contract import (
     KINDS,
-    MISTAKE_HINT,
     CpuDetector,
     Detector,
     Inventory,
     find_visible_variable,
     make_unresponsive_error,
+    refuse_mistake,
 )
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
@@ -32,7 +32,7 @@ GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on eith
 NO_CANDIDATES = "no sign of a GPU or TPU"
 _VISIBLE_VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TPU_VISIBLE_CHIPS",
-    "TPU_VISIBLE_DEVICES",
+    "TPU_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES",
 )  # fmt: skip
 _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
@@ -101,7 +101,7 @@ def _find_inventory(
 
         inventory = _check_form(environ, (find_visible_variable(worker_count, environ) or "",))
         inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, python),), environ)
-        _refuse_mistake(inventory)
+        refuse_mistake(inventory)
         if not inventory.devices:
             raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
         return inventory
@@ -113,7 +113,7 @@ def _find_inventory(
         raise make_unresponsive_error(inventory)
     if not inventory.devices and not inventory.mistake:
         inventory = _check_form(environ, _VISIBLE_VARIABLES) or inventory
-    _refuse_mistake(inventory)
+    refuse_mistake(inventory)
     if not inventory.devices and worker_count == "gpu":
         raise UsageError(f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
     return inventory
@@ -134,16 +134,6 @@ def _check_form(environ: Mapping[str, str], variables: Sequence[str]) -> Invento
             if mistaken := examine(environ, (variable,)):
                 return mistaken.single_line
     return None
-
-
-def _refuse_mistake(inventory: Inventory) -> None:
-    """Raise UsageError for a list of devices that cannot be meant, also where it leaves some.
-
-    A training on fewer GPUs than were named, or on the CPU, ends with 0 like any other. Devices that do not answer may
-    be those that the list misses, so they come first.
-    """
-    if inventory.mistake and not inventory.unresponsive_count:
-        raise UsageError(inventory.mistake, inventory.hint or MISTAKE_HINT)
 
 
 def list_candidates(

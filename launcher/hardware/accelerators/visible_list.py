@@ -112,7 +112,7 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
         text = entry.strip(_BLANKS) if form.allows_blanks else entry
         if text == "-1" and "-1" in form.words:
             return None  # documented: an end of the list, behind which a user may keep what is hidden
-        if not re.fullmatch(form.entry, text):
+        if not _fits(form, text):
             what = f"{sanitize(repr(entry))} is not {form.names}" if text else "an entry is empty"
             return Mistake(
                 f"{setting}: {what}{_explain(form, list(seen.values()), text)}", _suggest(form, variable, value)
@@ -128,6 +128,12 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
             return Mistake(f"{setting}: {what}{shown}", "list all by number, or all by id")
         seen[key] = text
     return None
+
+
+def _fits(form: _Form, entry: str) -> bool:
+    """Whether the runtime can read this entry. A range that runs backwards names nothing."""
+    ends = re.fullmatch("0*([0-9]{1,9})-0*([0-9]{1,9})", entry)
+    return bool(re.fullmatch(form.entry, entry)) and (ends is None or int(ends[1]) <= int(ends[2]))
 
 
 def _explain(form: _Form, before: list[str], entry: str) -> str:
@@ -200,9 +206,7 @@ def _read_meant(form: _Form, plain: str) -> str:
             found |= dict.fromkeys(map(str, range(int(ends[1]), int(ends[2]) + 1)))
         elif item == "-1" or re.fullmatch("[0-9]{1,6}", item):
             found[str(int(item))] = None
-        elif (own := re.sub("(?i)^gpu-|^mig-gpu-|^mig-", lambda start: start[0].upper(), item)) and re.fullmatch(
-            form.entry, own
-        ):
+        elif _fits(form, own := re.sub("(?i)^gpu-|^mig-gpu-|^mig-", lambda start: start[0].upper(), item)):
             found[own] = None
         else:
             return ""

@@ -21,6 +21,7 @@ from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.network import StoreConfig
 from launcher.model.errors import UsageError
 from launcher.model.mesh import DEFAULT_MESH, Mesh
+from rendezvous.records import UNNAMED_RUN
 from rendezvous.settings import Settings
 
 TORCHRUN_GRACE_S = 30.0  # from SIGTERM to SIGKILL when torchrun restarts its workers; no option changes it
@@ -59,7 +60,7 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         raise UsageError(
             "--rdzv-backend meshrun needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers"
         )
-    if not run_id or run_id == "none":  # torchrun's value for no name
+    if run_id in ("", UNNAMED_RUN):
         raise UsageError(
             "a run that meets in etcd needs a name, and no --rdzv-id is given",
             "give every node the same --rdzv-id, one that no other run in this etcd has",

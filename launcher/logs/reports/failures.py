@@ -138,7 +138,7 @@ class Failures:
             from launcher.logs.error_file import read_error
             from launcher.logs.reports import symptoms
             from launcher.logs.reports.report import WorkerFailure
-        except (OSError, ImportError):  # no descriptor is left to import them with: only how it has ended is known
+        except (OSError, ImportError, MemoryError):  # nothing is left to import them with: only its exit is known
             return "own"
 
         assert self._assignment is not None
@@ -223,7 +223,7 @@ class Failures:
         verdict_code = exit_code if exit_code > 0 else 128 - exit_code
         if local_rank not in self._failures:
             rank = self._assignment.ranks[local_rank]
-            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor left to see why")
+            log(f"rank {rank} {describe_exit(exit_code)}; the agent had no descriptor or memory left to see why")
             return RootCause(verdict_code, "", rank, "", ("", False))
         from launcher.diagnose.failure_class import classify, find_consequence
 

@@ -209,7 +209,7 @@ def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> st
 
 def _check_access(config: Config, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
     """Check a store that answers: log in, read, and test the right to write."""
-    run_id = config.run_id or "none"
+    run_id = config.run_id or records.UNNAMED_RUN
     key = records.make_current_key(network.prefix, run_id)
     store = stores.open_store(network, login)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import time
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
@@ -18,9 +19,11 @@ from launcher.meshctl.status.state import build_overview
 from launcher.model.console import format_time
 from launcher.model.errors import TemporaryError
 from launcher.model.text import format_list
-from launcher.observe.local_socket import LocalAgent, SocketSource, group_by_job
+from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
 from launcher.observe.node_report import RunReport
+from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
+from rendezvous.records import name_run
 
 LIST_SCHEMA = 1
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
@@ -51,8 +54,8 @@ def list_runs(agents: Iterable[LocalAgent], jobs: JobStore | None) -> list[Liste
     ]
     found = []
     listed = [*((job[0].run_id, job) for job in jobs_here), *only_stored]
-    for run_id, here in sorted(listed, key=lambda run: (run[0], [agent.pid for agent in run[1]])):
-        phase, now = _ask(here) if here else ("", "")
+    listed.sort(key=lambda run: (run[0], [agent.pid for agent in run[1]]))
+    for (run_id, here), (phase, now) in zip(listed, _ask([here for _, here in listed]), strict=True):
         if not phase and run_id in stored:  # a job of one machine may have the name of an old one in the store
             phase, now = stored[run_id]
         found.append(
@@ -121,13 +124,24 @@ def _read_stored(jobs: JobStore, run_id: str) -> tuple[str, str]:
     return overview.phase, format_headline(overview)
 
 
-def _ask(agents: Sequence[LocalAgent]) -> tuple[str, str]:
-    error = "no agent of it answers"
-    for agent in agents:
-        try:
-            overview = derive_overview(SocketSource(agent).read_run())
-        except TemporaryError as problem:
-            error = str(problem).removeprefix(f"the agent of run {agent.run_id} ")
-            continue
-        return overview.phase, format_headline(overview)
-    return "", error
+def _ask(jobs: Sequence[Sequence[LocalAgent]]) -> list[tuple[str, str]]:
+    """Ask an agent of each job, all at once, then another one of each job that nothing is known of; within one limit.
+
+    Returns each job's phase, "" if it cannot be told, and a sentence.
+    """
+    deadline = time.monotonic() + INSPECT_LIMIT_S
+    found, left, turn = [("", "")] * len(jobs), [index for index, job in enumerate(jobs) if job], 0
+    while left and (left_s := deadline - time.monotonic()) > 0:
+        for index, source in zip(left, ask_runs([jobs[index][turn] for index in left], left_s), strict=True):
+            found[index] = _read(source, jobs[index][turn].run_id)
+        turn += 1
+        left = [index for index in left if not found[index][0] and len(jobs[index]) > turn]
+    return found
+
+
+def _read(source: RunSource, run_id: str) -> tuple[str, str]:
+    try:
+        overview = derive_overview(source.read_run())
+    except TemporaryError as problem:
+        return "", str(problem).removeprefix(f"the agent of {name_run(run_id)} ")
+    return overview.phase, format_headline(overview)

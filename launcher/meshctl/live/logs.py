@@ -28,6 +28,7 @@ from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
 from launcher.observe.node_report import LogChunk, LogCursor, LogPage, ReadLogs, RunReport
 from launcher.observe.run_source import RunSource
+from rendezvous.records import name_run
 
 ALL_LINES = -1
 _WAIT_S = 0.1
@@ -151,7 +152,8 @@ class LogView:
             if self._query.node not in names:
                 there = format_list(merge_names({node.node for node in report.nodes}))
                 raise UsageError(
-                    f"run {report.run_id} has no node {sanitize(self._query.node)}", f"its nodes are {sanitize(there)}"
+                    f"{name_run(report.run_id)} has no node {sanitize(self._query.node)}",
+                    f"its nodes are {sanitize(there)}",
                 )
         self._folders.update(report)
         for one in report.nodes:
@@ -166,7 +168,9 @@ class LogView:
         sizes += [rank.rank + 1 for node in report.nodes for rank in node.ranks]
         count = max(sizes, default=0)
         if count and self._query.rank >= count:
-            raise UsageError(f"run {report.run_id} has no rank {self._query.rank}", f"its ranks are 0 to {count - 1}")
+            raise UsageError(
+                f"{name_run(report.run_id)} has no rank {self._query.rank}", f"its ranks are 0 to {count - 1}"
+            )
 
     def _finish_from_files(self) -> None:
         """Print what the nodes of this machine have written since their last answer, round by round."""

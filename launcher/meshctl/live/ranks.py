@@ -7,6 +7,7 @@ from launcher.meshctl.live.tables import Column, format_age, format_size, format
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
 from launcher.observe.node_report import NodeReport, RankReport, RunReport
+from rendezvous.records import name_run
 
 RankRow = tuple[NodeReport, RankReport]
 
@@ -32,7 +33,7 @@ def describe_ranks(report: RunReport, width: int = 0) -> str:
         rest.append(f"{format_names(report.missing)}: no answer")
     if rest:
         parts.append("\n".join(map(escape_controls, rest)))
-    return "\n\n".join(parts) or f"run {report.run_id} has no workers"
+    return "\n\n".join(parts) or f"{name_run(report.run_id)} has no workers"
 
 
 def make_rank_columns(rows: list[RankRow]) -> list[Column]:

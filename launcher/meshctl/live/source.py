@@ -18,6 +18,7 @@ from launcher.observe.local_socket import (
     list_socket_names,
 )
 from launcher.observe.node_report import NodeReply, NodeRequest, RunReport
+from rendezvous.records import name_run
 
 
 # docs/internals/decisions/0050-views-ask-an-agent-by-its-socket.md
@@ -84,7 +85,7 @@ class LocalSource:
             return True
         if known.name in list_socket_names():  # it is frozen, or very busy
             return False
-        raise RunGoneError(f"the agent of run {known.run_id} on this machine has ended")
+        raise RunGoneError(f"the agent of {name_run(known.run_id)} on this machine has ended")
 
 
 def find_source(run_id: str | None) -> LocalSource:
@@ -100,7 +101,7 @@ def find_source(run_id: str | None) -> LocalSource:
     if run_id is None:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise NoAgentError(
-        f"no agent of run {sanitize(run_id)} is on this machine{unless}",
+        f"no agent of {name_run(sanitize(run_id))} is on this machine{unless}",
         "run it on a node of the run; meshctl list shows runs",
     )
 

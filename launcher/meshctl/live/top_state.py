@@ -22,6 +22,7 @@ from launcher.model.text import format_clock, format_duration
 from launcher.observe.goodput import Goodput
 from launcher.observe.node_report import NodeReport, RunReport
 from launcher.observe.timeline import RoundSummary
+from rendezvous.records import name_run
 
 EVENTS_MAX = 200
 _LOW_ATTENTION = ("running", "succeeded")
@@ -71,7 +72,7 @@ class TopState:
         """Describe the run in a few lines. `now`: seconds since 1970."""
         report = self.report
         if report is None:
-            return [f"run {escape_controls(self.run_id)}: {self.problem or 'asking its agents'}"]
+            return [f"{name_run(escape_controls(self.run_id))}: {self.problem or 'asking its agents'}"]
         overview = derive_overview(report)
         current = report.rounds[-1] if report.rounds else None
         since = (
@@ -84,7 +85,7 @@ class TopState:
         step = max((node.step for node in report.nodes), default=-1)
         if step >= 0:
             parts.append(f"step {step:,}")
-        lines = [f"run {report.run_id}: {state}", "   ".join(parts)]
+        lines = [f"{name_run(report.run_id)}: {state}", "   ".join(parts)]
         if report.goodput is not None:
             lines.append(format_goodput(report.goodput))
         absent = [f"lost: {format_names([name for name, _ in overview.lost])}"] if overview.lost else []

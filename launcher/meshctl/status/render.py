@@ -22,7 +22,7 @@ from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, Nod
 from launcher.model import ranges
 from launcher.model.console import format_time
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
-from rendezvous.records import RoundHistory
+from rendezvous.records import RoundHistory, name_run
 
 NODES_MAX = 24
 HISTORY_MAX = 8
@@ -302,7 +302,7 @@ def describe_changes(before: Overview | None, after: Overview) -> list[str]:
     """Return sentences, in the order of importance; empty if nothing relevant has changed."""
     if before is None or before.job_key != after.job_key:
         job = f", job {after.job_key}" if after.job_key else ""
-        return [f"run {after.run_id}{job}: {format_headline(after)}"]
+        return [f"{name_run(after.run_id)}{job}: {format_headline(after)}"]
     return list(_describe_changes(before, after))
 
 

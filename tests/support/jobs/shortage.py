@@ -55,13 +55,12 @@ class ShortJob(Job):
 
 def lower_descriptors(pid: int) -> int:
     """Let a process open no further descriptor; return the limit that it had."""
-    highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
-    free = set(range(highest)) - set(map(int, os.listdir(f"/proc/{pid}/fd")))
-    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(free, default=highest + 1), limits[1]))
-    return limits[0]
+    taken = set(map(int, os.listdir(f"/proc/{pid}/fd")))
+    return limit_descriptors(pid, min(set(range(len(taken) + 1)) - taken))
 
 
-def restore_descriptors(pid: int, limit: int) -> None:
-    """Let it open descriptors again."""
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
+def limit_descriptors(pid: int, count: int) -> int:
+    """Let a process open no descriptor from this number on; return the limit that it had."""
+    before, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, most))
+    return before

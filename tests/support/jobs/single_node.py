@@ -29,6 +29,12 @@ def mark(what, text=""):
 def wait_for(name):
     while not os.path.exists(name):
         time.sleep(0.01)
+
+def wait_for_signal(got, *signums):
+    # Until a handler of one of these has noted it in `got`, or for a minute; then they are blocked.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signums)
+    if not got and (found := signal.sigtimedwait(signums, 60)):
+        got.append(signal.Signals(found.si_signo).name)
 """
 
 

@@ -155,4 +155,5 @@ def test_what_somebody_else_wrote_is_refused_with_the_key(value: bytes, sentence
 
 def test_a_run_without_a_name_is_called_this_run() -> None:
     assert records.name_run("exp-41") == "run exp-41"
-    assert records.name_run("none") == "this run", "torchrun's id for it"
+    assert records.name_run("none") == "the run without an id", "torchrun's id for it"
+    assert (records.name_own_run("exp"), records.name_own_run("none")) == ("run exp", "this run")

@@ -44,7 +44,7 @@ def test_without_a_name_there_must_be_one_run() -> None:
 
 def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
     agents = [make_agent("exp", 41, "j1"), make_agent("exp", 42, "j2"), make_agent("exp", 43, "j1")]
-    with pytest.raises(UsageError, match="2 jobs of run exp run on this machine: name a pid") as refused:
+    with pytest.raises(UsageError, match="2 jobs of that id run on this machine: name a pid") as refused:
         choose_agent(agents, "exp")
     assert "exp (pid 41), exp (pid 42)" in str(refused.value.hint)
     assert choose_agent(agents, "42") == agents[1]
@@ -76,6 +76,13 @@ def test_an_error_of_an_agent_of_another_user_is_a_line(line: bytes, said: str) 
         with pytest.raises(TemporaryError) as refused:
             ask()
         assert str(refused.value) == said
+
+
+def test_a_run_without_an_id_is_not_named_by_torchrun_s_word_for_that() -> None:
+    source = QuestionSource(lambda question, limit_s: b"", "none")
+    with pytest.raises(TemporaryError) as refused:
+        source.read_run()
+    assert str(refused.value) == "the agent of the run without an id on this machine has ended while it was asked"
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\xff\n", b"{}\n", b'{"run_id": {}}\n', b"\n"])
@@ -117,7 +124,7 @@ def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch
     answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h")
     monkeypatch.setattr(local_socket, "list_socket_names", lambda: next(names))
     answers = {"meshrun.0.1": b'{"run_id": "exp", "node": "h"}\n', "meshrun.0.2": b"", "meshrun.0.3": b""}
-    monkeypatch.setattr(local_socket, "_ask_all", lambda names, limit_s: {name: answers[name] for name in names})
+    monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: ({name: answers[name] for name in names}, set()))
     assert find_local_agents() == ([answering], ["3"])
 
 

@@ -325,13 +325,25 @@ def test_the_planner_s_answer_reaches_the_protocol() -> None:
         assert bench.heard(PlanReady(5, {}, 0, "host:1"))
 
 
+LIBRARY = "/lib/_x.so: cannot open shared object file: Too many open files"
+
+
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_plan_that_lacks_a_descriptor_is_tried_again(is_local: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(24, "Too many open files"), "Too many open files"),
+        (ImportError(LIBRARY, path="/lib/_x.so"), LIBRARY),
+        (MemoryError(), "no memory is left"),
+    ],
+    ids=["no descriptor", "none for a library", "no memory"],
+)
+def test_a_plan_that_lacks_descriptors_or_memory_is_tried_again(is_local: bool, error: Exception, why: str) -> None:
     lacks = [True, True, False]
 
     def plan(order: MakePlan) -> PlanReady:
         if lacks.pop(0):
-            raise OSError(24, "Too many open files")
+            raise error
         return PlanReady(order.id, {}, 0, "host:1")
 
     with driven(MakePlan(5, 1, (), {}), is_local=is_local) as bench:
@@ -342,7 +354,18 @@ def test_a_plan_that_lacks_a_descriptor_is_tried_again(is_local: bool) -> None:
             bench.now = bench.driver.wake_at
             said += [action for action in bench.driver.run() if isinstance(action, Log)]
         wait_until(lambda: bench.heard(PlanReady(5, {}, 0, "host:1")))
-        assert said == [Log("the next round cannot be planned yet: Too many open files")]
+        assert said == [Log(f"the next round cannot be planned yet: {why}")]
+
+
+@pytest.mark.parametrize("error", [ImportError("cannot import name 'x'", path="/y.py"), ModuleNotFoundError("x")])
+def test_a_plan_that_lacks_a_part_of_this_program_is_a_bug(error: Exception) -> None:
+    def plan(order: MakePlan) -> PlanReady:
+        raise error
+
+    with driven(MakePlan(5, 1, (), {}), is_local=True) as bench:
+        bench.driver._planner = plan
+        with pytest.raises(type(error)):
+            bench.begin()
         assert bench.driver.wake_at == math.inf
 
 

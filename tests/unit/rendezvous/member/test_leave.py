@@ -67,6 +67,19 @@ def test_the_host_of_the_store_ends_at_its_limit_without_a_store_answer() -> Non
     assert only(bench.wait(1.0), Exit).exit_code == 0
 
 
+@pytest.mark.parametrize("has_others", [True, False])
+def test_the_host_says_once_that_it_stays_and_only_for_another_member(has_others: bool) -> None:
+    bench = host()
+    if not has_others:
+        bench.store.delete(bench.job.make_member_key("other"))
+    bench.tell(RoundSucceeded(1))
+    said = [*bench.tell(RoundStopped(1, 4001)), *bench.wait(1.0), *bench.wait(1.0)]
+    sentences = [action.sentence for action in said if isinstance(action, Log) and "staying" in action.sentence]
+    stays = "all workers succeeded; staying up to 10 s, others use this node's store"
+    assert sentences == ([stays] if has_others else [])
+    assert none(said, Exit) is has_others
+
+
 def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
     bench = host()
     bench.tell(RoundSucceeded(1))

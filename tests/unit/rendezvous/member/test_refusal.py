@@ -115,6 +115,39 @@ def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
 
 
 @pytest.mark.parametrize(
+    ("theirs", "ours", "has_begun", "sentence"),
+    [
+        (
+            owner("none"),
+            owner("777"),
+            False,
+            "another agent, on node h1, waits at h1:29400 for the run without an id; this agent is of run 777, and all "
+            "nodes of a run need the same --rdzv-id",
+        ),
+        (
+            owner("777"),
+            owner("none"),
+            True,
+            "the store at h1:29400 is that of run 777, which is running; this agent is of the run without an id",
+        ),
+        (
+            owner("none", prefix="mine"),
+            owner("none"),
+            True,
+            "the store at h1:29400 is that of the run without an id with prefix mine, which is running; this agent is "
+            "of the run without an id with prefix meshrun",
+        ),
+    ],
+)
+def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
+    theirs: StoreOwner, ours: StoreOwner, has_begun: bool, sentence: str
+) -> None:
+    found, hint = describe_other_run("h1:29400", theirs, ours, has_begun=has_begun, port_option="--store-port")
+    assert found == sentence
+    assert "none" not in hint
+
+
+@pytest.mark.parametrize(
     ("theirs", "has_begun", "sentence", "hint"),
     [
         (

@@ -174,3 +174,21 @@ def test_workers_are_known_once_they_run_and_their_codes_by_rank(bench: Bench) -
     assert first.exit_codes == {5: 3}
     assert [one.rank for one in second.targets] == [5, 4]
     assert last is None
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
+def test_an_examination_that_nothing_is_left_to_make_with_is_made_for_the_next_question(error: Exception) -> None:
+    bench = Bench()
+    examination = bench.examination
+    tries: list[Exception | None] = [error, None]
+
+    def make() -> Any:
+        if (problem := tries.pop(0)) is not None:
+            raise problem
+        return examination
+
+    bench.inquiries._make_examination = make
+    bench.inquiries.ask(lambda conclusion: None, 5.0)
+    assert examination.asked == []
+    bench.inquiries.ask(lambda conclusion: None, 5.0)
+    assert examination.asked == ["id0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -151,13 +152,35 @@ def test_a_missing_thread_is_tried_again_every_second_until_it_runs() -> None:
     assert observer.wake_at == float("inf")
 
 
-def test_a_journal_that_finds_no_descriptor_is_made_later_with_all() -> None:
+SHORTAGES = [OSError(24, "Too many open files"), ImportError("x.so: Too many open files", path="x.so"), MemoryError()]
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_page_that_lacks_descriptors_or_memory_is_made_later(error: Exception) -> None:
+    tries: list[Exception | None] = [error, None]
+    page = Mock()
+
+    def make(bridge: Bridge) -> Mock:
+        if (problem := tries.pop(0)) is not None:
+            raise problem
+        return page
+
+    history, _ = make_history(is_wanted=True)
+    history.open()
+    observer = Observer(history, {}, refuse_import, lambda: None, "r", make_page=make)
+    observer.advance(7.0)
+    observer.advance(8.0)
+    page.advance.assert_called_once_with()
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_journal_that_lacks_descriptors_or_memory_is_made_later_with_all(error: Exception) -> None:
     made: list[FakeJournal] = []
     lacks = True
 
     def make() -> FakeJournal:
         if lacks:
-            raise OSError(24, "Too many open files")
+            raise error
         made.append(FakeJournal())
         return made[-1]
 

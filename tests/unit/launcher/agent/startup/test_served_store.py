@@ -74,6 +74,19 @@ def test_an_agent_of_another_run_is_refused_and_its_visit_is_noted(
     assert records.decode(StoreVisit, visit.value, visit.key) == StoreVisit(run_id="b", node_name="h2")
 
 
+def test_a_visit_of_a_run_without_an_id_is_reported_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(served_store, "log", said.append)
+    make_reporter(OURS)(StoreVisit(run_id="none", node_name="h2"))
+    make_reporter(StoreOwner(prefix="meshrun", run_id="none", node_name="h1", presence_address=""))(
+        StoreVisit(run_id="a", node_name="h2")
+    )
+    assert [sentence.partition(";")[0] for sentence in said] == [
+        "node h2, of the run without an id, was refused: this store is that of run b",
+        "node h2, of run a, was refused: this store is that of the run without an id",
+    ]
+
+
 def test_a_visit_is_reported_once_for_each_node_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(served_store, "log", said.append)

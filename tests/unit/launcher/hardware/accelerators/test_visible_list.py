@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.config.options.readers import DeviceRequest
+from launcher.hardware.accelerators import visible_list
 from launcher.hardware.accelerators.ascend import Detector as Ascend
 from launcher.hardware.accelerators.habana import Detector as Habana
 from launcher.hardware.accelerators.neuron import Detector as Neuron
@@ -164,6 +165,11 @@ def test_the_sentence_says_what_was_read_and_what_cuda_would_show(value: str, se
         ("NEURON_RT_VISIBLE_CORES", "0-3,5", ""),
         ("NEURON_RT_VISIBLE_CORES", "0:3", "write NEURON_RT_VISIBLE_CORES=0,3"),
         ("NEURON_RT_VISIBLE_CORES", "none", ""),
+        (
+            "NEURON_RT_VISIBLE_CORES",
+            "3-0",
+            "list numbers separated by commas, as in NEURON_RT_VISIBLE_CORES=0,1, or unset it to show every core",
+        ),
         ("PATH", "all", ""),
     ],
 )
@@ -211,12 +217,14 @@ def test_a_list_that_cannot_be_meant_is_refused_with_gpus_and_without(
     assert assign_devices("cpu", None, {CUDA: value})[0][0].devices[0].kind == "cpu"
 
 
-@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
-                                      "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"])  # fmt: skip
-@pytest.mark.parametrize("value", ["all", "0-3", "0;1", "$X", "0,foo"])
+@pytest.mark.parametrize("variable", sorted(visible_list._FORMS))
+@pytest.mark.parametrize("value", ["all", "3-0", "0;1", "$X", "0,foo"])
 def test_a_machine_without_devices_reads_the_variables_of_every_kind(variable: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"^{variable}="):
-        assign_devices(None, None, {variable: value}, accelerators=[])
+    """A range of Neuron cores is the one range that a runtime reads; a reversed one names none."""
+    for worker_count in (None, 2):
+        with pytest.raises(UsageError, match=f"^{variable}=") as caught:
+            assign_devices(worker_count, None, {variable: value}, accelerators=[])
+        assert caught.value.hint
     assert assign_devices(None, None, {variable: "0,1"}, accelerators=[])[0]
 
 

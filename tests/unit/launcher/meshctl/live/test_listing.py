@@ -35,15 +35,16 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
     answer: RunReport | None = replace(REPORT, run_id="exp-41")
 
     class Source:
-        def __init__(self, agent: LocalAgent) -> None:
-            assert agent == AGENT
-
         def read_run(self) -> RunReport:
             if answer is None:
                 raise TemporaryError("run exp-41: no agent that leads has answered")
             return answer
 
-    monkeypatch.setattr(listing, "SocketSource", Source)
+    def ask(agents: list[LocalAgent], limit_s: float) -> list[Source]:
+        assert agents == [AGENT]
+        return [Source()]
+
+    monkeypatch.setattr(listing, "ask_runs", ask)
     (run,) = list_runs([AGENT], job.jobs)
     assert (run.phase, run.now, run.is_in_store) == ("running", "round 2 runs 4 ranks on 2 nodes", True)
     answer = None

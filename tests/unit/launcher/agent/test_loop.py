@@ -1,0 +1,103 @@
+"""The agent's loop, turn by turn, between parts that do nothing."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from launcher.agent.loop import Agent
+from launcher.model.errors import ShortageError
+from launcher.placement.adapter.description import NodeAssignment
+from launcher.supervisor.messages import Exited, Spawned, WorkerSpec
+from rendezvous.events import StartRound
+from rendezvous.settings import Settings
+
+SHARE = NodeAssignment(
+    ranks=(0, 1),
+    world_size=2,
+    shape=(2,),
+    group_rank=0,
+    group_world_size=1,
+    role_ranks=(0, 1),
+    role_world_size=2,
+    master_addr="h",
+)
+SPECS = [WorkerSpec(local_rank=rank, argv=("x",), env={}, unset=(), stdout=None, stderr=None) for rank in range(2)]
+
+
+class Turns:
+    """An agent, and what comes in its next turn. `inquiries`: what is made for the first question."""
+
+    def __init__(self) -> None:
+        self.inquiries = Mock(**{"advance.return_value": [], "take_counters.return_value": None})
+        self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
+        self.builder.make_targets.side_effect = lambda share, specs: [spec.local_rank for spec in specs]
+        self._driver = Mock(wake_at=0.0)
+        self._channel = Mock()
+        for name in ("take_saved_rounds", "check_heartbeats", "list_claims"):
+            getattr(self._channel, name).return_value = {}
+        self._channel.list_started.return_value = {}
+        self._supervisor = Mock()
+        self._observer = Mock(has_bridge=False)
+        self.agent = Agent(
+            script="train.py",
+            reason="",
+            settings=Settings(),
+            supervisor=self._supervisor,
+            fork_server=None,
+            membership=Mock(driver=self._driver),
+            termination=Mock(**{"take_notices.return_value": [], "check.return_value": None, "signum": None}),
+            wakeup=Mock(**{"take.return_value": []}),
+            port=Mock(),
+            spec_builder=self.builder,
+            worker_channel=self._channel,
+            pump=None,
+            record=Mock(),
+            observer=self._observer,
+            round_log=Mock(),
+            failures=Mock(),
+            make_inquiries=lambda poll, listener: self.inquiries,
+        )
+
+    def turn(self, *actions: object, reports: tuple[object, ...] = (), is_asked: bool = False) -> None:
+        self._driver.run.side_effect = [list(actions), []] if actions else [[]]
+        self._supervisor.read_reports.return_value = reports
+        self._observer.has_bridge = is_asked
+        self.agent._run_once()
+
+
+def start(round: int) -> StartRound:
+    return StartRound(round=round, restart_count=round - 1, world_size=2, coordinator="h:1", assignment="")
+
+
+def test_a_question_while_a_round_waits_for_descriptors_hears_nothing_of_the_round_before() -> None:
+    job = Turns()
+    job.turn(start(1))
+    job.turn(reports=(Spawned(1, 0, 41), Spawned(1, 1, 42), Exited(1, 1, 42, 0, 0.0)))
+    job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
+    job.turn(start(2))
+    job.turn(is_asked=True)
+    (asked,) = job.inquiries.begin.call_args_list
+    assert (asked.args[0], asked.args[2]) == (2, [])
+    job.inquiries.end_worker.assert_not_called()
+    job.builder.make_specs.side_effect = None
+    job.turn(start(2))
+    assert job.inquiries.begin.call_args.args[2] == [0, 1]
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
+def test_a_question_that_nothing_is_left_to_answer_with_is_tried_again(error: Exception) -> None:
+    job = Turns()
+    tries: list[Exception | None] = [error, None]
+
+    def make(poll: object, listener: int | None) -> Mock:
+        if (problem := tries.pop(0)) is not None:
+            raise problem
+        return job.inquiries
+
+    job.agent.make_inquiries = make
+    job.turn(is_asked=True)
+    job.inquiries.advance.assert_not_called()
+    job.turn(is_asked=True)
+    job.inquiries.advance.assert_called_once()
