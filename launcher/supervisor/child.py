@@ -47,12 +47,12 @@ class ProcessHost:
     """The process that all others are started from: its descriptors and environment, the events it waits for, and its
     workers. `keep`: descriptors that every child inherits. `report` tells the agent.
 
-    Make one once the signals have been set up: a child resets all that have no default action. `pid` is set before the
-    first of them.
+    Make one once the signals have been set up: a child resets all that have no default action.
     """
 
     def __init__(self, keep: tuple[int, ...], report: Callable[[Report], None]) -> None:
         self.pid = 0
+        """To be set before the first child."""
         self.kept_descriptors = keep
         self.environment = dict(os.environb)
         self.workers: dict[int, Worker] = {}  # by pid, until reaped

@@ -54,7 +54,7 @@ LOSS_LIMIT_S = 1.0  # keeper or supervisor, when the other is lost, have killed 
 
 
 class Supervisor:
-    """The agent's handle on its supervisor, and on the keeper between them."""
+    """The agent's handle on its supervisor, and on the keeper between them. Made of what `fork_keeper` returns."""
 
     def __init__(self, keeper_pid: int, channel: Channel) -> None:
         self.keeper_pid = keeper_pid
