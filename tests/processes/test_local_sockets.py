@@ -161,7 +161,7 @@ def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.Mon
     assert len(limits) == 1
 
 
-def test_an_agent_that_ends_while_it_is_asked_leaves_the_question_to_another_of_its_job() -> None:
+def test_another_agent_of_a_job_is_asked_when_the_first_ends() -> None:
     def answer(ends: list[socket.socket]) -> None:
         ends[0].accept()[0].close()
         with ends[1].accept()[0] as connection:
