@@ -54,8 +54,7 @@ def test_over_ipv6_the_agent_of_the_store_stays_until_the_others_end(tmp_path: P
         early_pid = next(life.pid for life in job[early].lives())
         wait_until(lambda: not is_alive(early_pid), 20, "the end of rank 0")
         assert all(is_alive(job[host].pid) for host in (one, other))
-        job.finish()
-        assert "staying up to 10 s, others use this node's store" in job[one].stderr
+        job.finish()  # both agents know that all workers have succeeded
 
 
 # Holds an agent that is to serve the store after it has seen none and before it binds the port: there it imports the

@@ -155,7 +155,7 @@ class SealChecks(Checks):
 def _find_offered_port(root: str, member_id: str, known: KnownKeys) -> str:
     """This member with the port that it has offered last, as far as is known; "" if it is gone.
 
-    It may have been lost since the assignments began to be written, and is a loss of the new round then.
+    It may have been lost since the seal was decided, and is a loss of the new round then.
     """
     key, status_key = f"{root}members/{member_id}", f"{root}status/{member_id}"
     status, member = known.items.get(status_key), known.items.get(key)
