@@ -53,6 +53,11 @@ def test_a_new_strike_as_old_as_a_refunded_charge_is_not_taken_for_it() -> None:
     assert simulate.run(922).counts["restart given back"] == 1
 
 
+def test_a_leader_may_learn_of_the_next_with_an_answer() -> None:
+    result = simulate.run(4764)
+    assert result.counts["asked: seal round #"] > result.rounds  # the one that the store refused
+
+
 def _run_seeds() -> None:
     for seed in range(SEEDS):
         simulate.run(seed)
