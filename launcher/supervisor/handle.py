@@ -231,6 +231,7 @@ class Supervisor:
             return
         self._is_over = self._is_closed = True
         self._channel.finish()
+        self._order_channel.finish()  # a keeper that could not be sent its order waits for it
         deadline = time.monotonic() + limit_s
         self._wait_for_exit(deadline)
         self._channel.close()
