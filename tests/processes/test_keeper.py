@@ -300,6 +300,11 @@ def test_a_keeper_that_is_killed_before_it_has_forked_is_told() -> None:
         agent.wait_until_nobody_is_left(agent.pid)
 
 
+def test_a_keeper_that_is_stopped_before_it_has_forked_is_continued() -> None:
+    with born(FORKS.format("os.kill(os.getpid(), 19)") + SETUP) as agent:
+        assert agent.start(1, ["sleep", "1000"])
+
+
 def test_a_keeper_that_cannot_fork_is_told() -> None:
     with born(FORKS.format("raise BlockingIOError(11, 'Resource temporarily unavailable')") + SETUP) as agent:
         sentence = "cannot fork the supervisor: Resource temporarily unavailable; see ulimit -u"
