@@ -16,15 +16,20 @@ EXIT_USELESS = 76  # the same command will fail again: restarts made no progress
 EXIT_FENCED = 137
 EXIT_STOPPED = 143  # asked to leave, or the job was stopped: as after SIGTERM, never 0
 
+_LASTING = ("No such file", "undefined symbol", "' not found", "invalid ELF header", "wrong ELF class")
+"""Of what the linker says of a library that no second attempt can load."""
+
 
 def is_shortage(error: Exception) -> bool:
     """Return whether no descriptor or memory was left for what failed, such as an import: it may work a second later.
 
-    The linker cannot open a library then, which is an ImportError with its path. A module or name that is missing stays
-    missing.
+    The linker cannot open a library then, which is an ImportError with its path; numpy raises another one from it. A
+    module, name, library or symbol that is missing stays missing.
     """
     if isinstance(error, ImportError):
-        return str(error.path).endswith(".so")
+        if error.path is None and isinstance(error.__cause__, ImportError):
+            error = error.__cause__
+        return str(error.path).endswith(".so") and not any(word in str(error) for word in _LASTING)
     return isinstance(error, (OSError, MemoryError))
 
 

@@ -173,6 +173,8 @@ class Supervisor:
             self._is_over = True
             self._wait_for_exit(time.monotonic() + LOSS_LIMIT_S)
             reports.append(self._find_refusal() or SupervisorLost(self._describe_loss()))
+        if not self._pid and not self._is_over:
+            os.kill(self.keeper_pid, signal.SIGCONT)  # one that was stopped before its fork: its stop was a SIGCHLD
         for report in reports:
             if isinstance(report, RoundSwept):
                 self._rounds.discard(report.round)
@@ -231,6 +233,7 @@ class Supervisor:
             return
         self._is_over = self._is_closed = True
         self._channel.finish()
+        self._order_channel.finish()  # a keeper that could not be sent its order waits for it
         deadline = time.monotonic() + limit_s
         self._wait_for_exit(deadline)
         self._channel.close()

@@ -229,7 +229,7 @@ class Driver:
             if not is_shortage(error):  # no descriptor or memory is left to import it with
                 raise
             if not self._lacks:
-                why = getattr(error, "strerror", "") or str(error) or "no memory is left"
+                why = getattr(error, "strerror", "") or str(error.__cause__ or error) or "no memory is left"
                 self._reasons.append(f"the next round cannot be planned yet: {why}")
             self._lacks = True
             if self._put_off is None or self._put_off[1].id < request.id:  # only the last one asked for is wanted

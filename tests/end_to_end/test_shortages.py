@@ -119,7 +119,8 @@ def lack_descriptors(job: Job) -> int:
 @pytest.mark.parametrize("options", [(), ("--preload=json",)], ids=str)
 def test_without_a_descriptor_a_restart_waits_for_one(options: tuple[str, ...], tmp_path: Path) -> None:
     script = "mark('up')\nwait_for('go')\nsys.exit(3) if RANK == ROUND == 1 else wait_for('up-0-2')\n"
-    words = ("--nproc-per-node=2", "--max-restarts=2", "--events=events", *options)
+    # With an option of placement there is a planner, part of which the first restart imports.
+    words = ("--nproc-per-node=2", "--max-restarts=2", "--events=events", "--unit=2", *options)
     with Job(tmp_path, *words, script=script) as job:
         limit = lack_descriptors(job)
         (tmp_path / "go").touch()

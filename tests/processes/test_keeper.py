@@ -300,6 +300,11 @@ def test_a_keeper_that_is_killed_before_it_has_forked_is_told() -> None:
         agent.wait_until_nobody_is_left(agent.pid)
 
 
+def test_a_keeper_that_is_stopped_before_it_has_forked_is_continued() -> None:
+    with born(FORKS.format("os.kill(os.getpid(), 19)") + SETUP) as agent:
+        assert agent.start(1, ["sleep", "1000"])
+
+
 def test_a_keeper_that_cannot_fork_is_told() -> None:
     with born(FORKS.format("raise BlockingIOError(11, 'Resource temporarily unavailable')") + SETUP) as agent:
         sentence = "cannot fork the supervisor: Resource temporarily unavailable; see ulimit -u"
@@ -347,6 +352,23 @@ def test_a_keeper_that_cannot_obey_its_order_says_why(what: str, said: str, capf
         assert (sentence, exit_code) == (said, 75)
         agent.wait_until_nobody_is_left(agent.pid)
     assert capfd.readouterr().err == ""
+
+
+def test_a_keeper_whose_order_could_not_be_sent_delays_no_end() -> None:
+    script = """
+from launcher.supervisor.handle import Supervisor
+from launcher.supervisor.keeper import fork_keeper
+supervisor = Supervisor(*fork_keeper())
+try:
+    supervisor.start([10 ** 6])
+except OSError as error:
+    print(error.strerror)
+supervisor.close(limit_s=3600)
+print(supervisor.kill_orphans(0))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "Bad file descriptor\n()\n", done.stderr
 
 
 def test_an_agent_that_dies_before_the_keeper_is_set_up_leaves_nothing() -> None:

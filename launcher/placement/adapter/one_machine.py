@@ -37,21 +37,23 @@ class OneMachinePlanner:
         self._assignment = encode_assignment(assignment)
         self._coordinator = f"{description.address}:{description.master_port}"
         self._world_size = count
+        self._reason = f"world of {count:,} rank{'s' * (count > 1)}: all slots of the only machine"
 
     def compute_size(self, members: Sequence[MemberView]) -> Size:
         """Return the world of this machine, or none before it has registered."""
-        return Size(self._world_size if members else 0, bool(members), "this machine alone")
+        if not members:
+            return Size(0, False, "this machine has not joined yet")
+        return Size(self._world_size, True, self._reason)
 
     def plan(self, order: MakePlan) -> PlanReady:
         """Give every slot of the only member a rank."""
         (member,) = order.roster
-        count = self._world_size
         return PlanReady(
             order.id,
             {member.member_id: self._assignment},
-            count,
+            self._world_size,
             self._coordinator,
             member.member_id,
-            reasons=(f"world of {count:,} rank{'s' * (count > 1)}: all slots of the only machine",),
+            reasons=(self._reason,),
             successors=(member.member_id,),
         )

@@ -328,15 +328,23 @@ def test_the_planner_s_answer_reaches_the_protocol() -> None:
 LIBRARY = "/lib/_x.so: cannot open shared object file: Too many open files"
 
 
+def wrap(error: ImportError) -> ImportError:
+    """As numpy does."""
+    wrapped = ImportError("IMPORTANT: PLEASE READ THIS")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize(
     ("error", "why"),
     [
         (OSError(24, "Too many open files"), "Too many open files"),
         (ImportError(LIBRARY, path="/lib/_x.so"), LIBRARY),
+        (wrap(ImportError(LIBRARY, path="/lib/_x.so")), LIBRARY),
         (MemoryError(), "no memory is left"),
     ],
-    ids=["no descriptor", "none for a library", "no memory"],
+    ids=["no descriptor", "none for a library", "none for a library of numpy", "no memory"],
 )
 def test_a_plan_that_lacks_descriptors_or_memory_is_tried_again(is_local: bool, error: Exception, why: str) -> None:
     lacks = [True, True, False]
@@ -357,7 +365,15 @@ def test_a_plan_that_lacks_descriptors_or_memory_is_tried_again(is_local: bool, 
         assert said == [Log(f"the next round cannot be planned yet: {why}")]
 
 
-@pytest.mark.parametrize("error", [ImportError("cannot import name 'x'", path="/y.py"), ModuleNotFoundError("x")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("cannot import name 'x'", path="/y.py"),
+        ModuleNotFoundError("x"),
+        ImportError("/lib/_x.so: undefined symbol: y", path="/lib/_x.so"),
+        wrap(ImportError("liby.so: cannot open shared object file: No such file or directory", path="/lib/_x.so")),
+    ],
+)
 def test_a_plan_that_lacks_a_part_of_this_program_is_a_bug(error: Exception) -> None:
     def plan(order: MakePlan) -> PlanReady:
         raise error

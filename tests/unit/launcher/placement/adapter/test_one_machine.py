@@ -63,5 +63,7 @@ def test_the_planner_gives_the_same(sizes: list[int | None], slots: int, port: i
 def test_what_it_says_is_for_people() -> None:
     alone = OneMachinePlanner(meshes.DEFAULT_MESH, Description(slot_count=1, address="127.0.0.1", role="default"))
     planned = alone.plan(MakePlan(1, 1, (RosterMember("m", "", 3),), {}))
-    assert planned.reasons == ("world of 1 rank: all slots of the only machine",)
-    assert alone.compute_size([]).world_size == 0
+    member = MemberView(Member(member_id="m", node_name="n", boot_id="", description=""), 3, 3, 0.0)
+    sentence = "world of 1 rank: all slots of the only machine"
+    assert (planned.reasons, alone.compute_size([member]).reason) == ((sentence,), sentence)  # both are in --events
+    assert alone.compute_size([]).reason == "this machine has not joined yet"
