@@ -161,7 +161,7 @@ def test_runs_that_do_not_answer_take_one_limit_together(monkeypatch: pytest.Mon
     assert len(limits) == 1
 
 
-def test_an_agent_that_ends_leaves_the_question_to_another() -> None:
+def test_another_agent_of_a_job_is_asked_when_the_first_ends() -> None:
     def answer(ends: list[socket.socket]) -> None:
         ends[0].accept()[0].close()
         with ends[1].accept()[0] as connection:
@@ -169,7 +169,7 @@ def test_an_agent_that_ends_leaves_the_question_to_another() -> None:
 
     with agents_that(answer):
         (run,) = list_runs([replace(agent, run_id="r", job="j") for agent in AGENTS[:2]], None)
-    assert run.phase == "running"
+    assert run.phase == "running", run.now
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")

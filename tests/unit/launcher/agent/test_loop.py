@@ -71,7 +71,7 @@ def start(round: int) -> StartRound:
     return StartRound(round=round, restart_count=round - 1, world_size=2, coordinator="h:1", assignment="")
 
 
-def test_a_round_that_waits_to_start_shows_nothing_of_the_one_before() -> None:
+def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one() -> None:
     job = Turns()
     job.turn(start(1))
     job.turn(reports=(Spawned(1, 0, 41), Spawned(1, 1, 42), Exited(1, 1, 42, 0, 0.0)))
@@ -87,7 +87,7 @@ def test_a_round_that_waits_to_start_shows_nothing_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
-def test_a_question_that_nothing_is_left_to_answer_with_is_tried_again(error: Exception) -> None:
+def test_a_question_without_what_it_takes_is_tried_again(error: Exception) -> None:
     job = Turns()
     tries: list[Exception | None] = [error, None]
 

@@ -177,7 +177,7 @@ def test_workers_are_known_once_they_run_and_their_codes_by_rank(bench: Bench) -
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)
-def test_what_lacks_memory_to_be_made_is_made_for_the_next_question(error: Exception) -> None:
+def test_an_examination_that_cannot_be_made_now_is_made_later(error: Exception) -> None:
     bench = Bench()
     examination = bench.examination
     tries: list[Exception | None] = [error, None]
