@@ -17,7 +17,7 @@ from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
-LINES_MAX = 73_280
+LINES_MAX = 73_276
 FUNCTION_LINES_MAX = 99
 TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
 DECISIONS = ROOT / "docs/internals/decisions"
