@@ -184,13 +184,16 @@ def seconds(history: History) -> str:
     heads = ("cluster", "nodes", "ranks", "plan: median (range; processes)", "feasibility", "peak memory")
     sizes = sorted({line["size"] for line in found})[-2:]
     by_size = {(line["kind"], line["size"]): line["cpu_s"] for line in found}
-    growths = (
+    growths = [
         f"{by_size[kind, sizes[1]] / by_size[kind, sizes[0]]:.1f} times for `{kind}`"
         for kind in dict.fromkeys(line["kind"] for line in found)
-    )
+        if all((kind, size) in by_size for size in sizes)  # a run that was stopped has measured some kinds only
+    ]
+    if len(sizes) < 2 or not growths:
+        return date(heads, rows)
     return (
         f"{date(heads, rows)}\n\nFrom {sizes[0]:,} to {sizes[1]:,} nodes, "
-        f"{sizes[1] / sizes[0]:g} times as many, the time grows {words.join(list(growths))}."
+        f"{sizes[1] / sizes[0]:g} times as many, the time grows {words.join(growths)}."
     )
 
 
