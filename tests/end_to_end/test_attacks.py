@@ -185,7 +185,7 @@ def test_half_open_connections_to_the_page_leave_descriptors_for_a_restart(tmp_p
             job.marks("began", range(2), round=2)
             with urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as answer:  # its user is not kept out
                 assert answer.status == 200
-            assert stranger.wait() > count
+            assert stranger.wait() > count // 8  # more than the page holds open at a time
         (tmp_path / "finish").touch()
         assert job.wait(60).exit_code == 0, job.stderr
         assert "tried again" not in job.stderr
