@@ -174,7 +174,7 @@ class Supervisor:
             self._wait_for_exit(time.monotonic() + LOSS_LIMIT_S)
             reports.append(self._find_refusal() or SupervisorLost(self._describe_loss()))
         if not self._pid and not self._is_over:
-            os.kill(self.keeper_pid, signal.SIGCONT)  # one that was stopped before its fork: its stop was a SIGCHLD
+            os.kill(self.keeper_pid, signal.SIGCONT)  # its stop before the fork brought a SIGCHLD, and us here
         for report in reports:
             if isinstance(report, RoundSwept):
                 self._rounds.discard(report.round)

@@ -36,7 +36,8 @@ HEAVY = frozenset({
 # Ours for which a run of one machine has no use.
 ELSEWHERE = (
     "launcher.agent.diagnosis", "launcher.agent.startup.startup", "launcher.config.help", "launcher.agent.cluster",
-    "launcher.observe.local_socket", "rendezvous.driver.worker_pool",
+    "launcher.observe.local_socket", "launcher.placement.capacity", "launcher.placement.planner",
+    "rendezvous.driver.worker_pool",
     "rendezvous.peers.connections", "rendezvous.stores.etcd.store", "rendezvous.stores.server.server",
 )  # fmt: skip
 
@@ -109,27 +110,25 @@ def test_the_keeper_alone_is_forked_before_the_workers_are_ordered(start: dict[s
     assert start["forks"] == 1
 
 
+def list_loaded(statements: str) -> set[str]:
+    """Return what a bare Python has loaded after these import statements, and not before."""
+    program = f"import sys; sys.path += sys.argv[1:]; before = set(sys.modules); {statements}"
+    command = [sys.executable, "-I", "-S", "-c", f"{program}; print(*set(sys.modules) - before)", str(ROOT), LIBRARIES]
+    return set(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split())
+
+
 def test_the_watch_over_workers_that_run_imports_nothing_heavy() -> None:
-    program = (
-        "import sys; sys.path += sys.argv[1:]\n"
-        "from launcher.model.lean_import import import_msgspec; import_msgspec()\n"
-        "import launcher.agent.build, launcher.agent.diagnosis.progress, launcher.hardware.cloud_firmware\n"
-        "print(*sys.modules)"
+    loaded = list_loaded(
+        "from launcher.model.lean_import import import_msgspec; import_msgspec(); "
+        "import launcher.agent.build, launcher.agent.diagnosis.progress, launcher.hardware.cloud_firmware"
     )
-    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), LIBRARIES]
-    loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert "launcher.agent.diagnosis.progress" in loaded
     assert HEAVY.isdisjoint(loaded)
 
 
 def test_keeper_and_supervisor_have_no_more_than_they_need_to_fork_workers() -> None:
     """They are forked once this is imported; each page of it that one of the three changes exists once more."""
-    program = (
-        "import sys; sys.path += sys.argv[1:]; before = set(sys.modules)\n"
-        "import launcher.supervisor.keeper\n"
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), LIBRARIES]
-    loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    loaded = list_loaded("import launcher.supervisor.keeper")
     assert HEAVY.isdisjoint(loaded)
     assert {"enum", "msgspec", "re", "signal", "typing"}.isdisjoint(loaded)
     assert len([name for name in loaded if name.startswith(("launcher", "rendezvous"))]) <= SUPERVISOR_MAX
