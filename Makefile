@@ -112,7 +112,7 @@ slow-compat: .venv/installed servers ## more than a hundred command lines by tor
 	.venv/bin/pytest $(COMPAT_TESTS)
 
 slow-explore: .venv/installed ## every schedule of small clusters, ten minutes on two cores
-	.venv/bin/python -m rendezvous.testing.explore
+	.venv/bin/python -m tests.simulation.explore
 
 # A third of the faults hits the leader's node. An hour and a half for 20 of each.
 FAULTS ?= 20
@@ -152,7 +152,7 @@ SEEDS ?= 0:20000
 SOAK_PROCESSES ?= 2
 SOAK_SECONDS ?= 600
 slow-soak: .venv/installed servers ## simulate the protocol with SEEDS, then run 8 real agents for SOAK_SECONDS
-	.venv/bin/python -m rendezvous.testing --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
+	.venv/bin/python -m tests.simulation --seeds $(SEEDS) --processes $(SOAK_PROCESSES)
 	.venv/bin/python -m tests.support.soak --seconds $(SOAK_SECONDS) --agents 8
 
 # Ten minutes: Ray's nodes need long to start.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.testing import simulate, transcript
+from tests.simulation import simulate, transcript
 from tests.support.protocol.rules import take_out
 
 SEEDS = 130  # each is found within so many

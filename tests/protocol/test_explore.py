@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rendezvous.testing.explore import search, snapshot
-from rendezvous.testing.explore.scopes import SCOPES, Scope
+from tests.simulation.explore import search, snapshot
+from tests.simulation.explore.scopes import SCOPES, Scope
 from tests.support.protocol.rules import take_out
 
 

@@ -13,7 +13,7 @@ import os
 
 import pytest
 
-from rendezvous.testing import simulate
+from tests.simulation import simulate
 from tests.support.frozen import FOLDER, renames
 
 BLOCK = 50

@@ -17,8 +17,8 @@ from rendezvous.policy.view import View
 from rendezvous.records import Command, RoundHistory, Seal, Spares, Status, Verdict
 from rendezvous.settings import Settings
 from rendezvous.state.state import Leadership, MemberState
-from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.config import PREFIX, RUN_ID, Shape
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.config import PREFIX, RUN_ID, Shape
 from tests.support.protocol.views import first_round
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rendezvous.state import life
 from rendezvous.state.state import MembershipState, RoundState
-from rendezvous.testing import simulate
+from tests.simulation import simulate
 
 SEEDS = 60
 # The simulated launcher restarts for ever and stops when it is told to; the others need two faults within a second.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.testing import transcript
+from tests.simulation import transcript
 from tests.support.protocol.rules import SWITCHES, take_out
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rendezvous.testing import simulate
+from tests.simulation import simulate
 from tests.support.protocol.rules import take_out
 
 SEEDS_EACH = 300  # in two processes side by side, half a minute; `make slow WHAT=soak` runs 20,000
@@ -33,7 +33,7 @@ RULES = {
 
 
 def test_the_invariants_hold_under_faults() -> None:
-    command = [sys.executable, "-m", "rendezvous.testing", "--seeds"]
+    command = [sys.executable, "-m", "tests.simulation", "--seeds"]
     runs = [
         subprocess.Popen([*command, f"{first}:{first + SEEDS_EACH}"], stdout=subprocess.PIPE, text=True)
         for first in (0, 1_000_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.testing import transcript
+from tests.simulation import transcript
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 

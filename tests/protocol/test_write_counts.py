@@ -14,10 +14,10 @@ import pytest
 
 from rendezvous.events import KeepAlive, StoreRequest, get_request_kind
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.config import Shape
-from rendezvous.testing.simulation.host import Host
-from rendezvous.testing.simulation.network import NetworkModel
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.config import Shape
+from tests.simulation.host import Host
+from tests.simulation.network import NetworkModel
 
 STOP_S = 0.05
 MESSAGE_S = 0.001

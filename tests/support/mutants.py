@@ -592,7 +592,7 @@ def plant(mutant: Mutant, tree: Path) -> None:
 
 
 def _simulate(tree: Path, begin: int, seeds: int) -> str:
-    command = [sys.executable, "-m", "rendezvous.testing", "--first", "--seeds", f"{begin}:{begin + seeds}"]
+    command = [sys.executable, "-m", "tests.simulation", "--first", "--seeds", f"{begin}:{begin + seeds}"]
     done = _run(command, tree)
     if done is None:
         return "no end"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 ORDER = {
     "rendezvous": (
         "", "values", "errors", "codec", "settings", "records", "stores", "events", "peers", "policy", "state",
-        "member", "leader", "machine", "driver", "testing",
+        "member", "leader", "machine", "driver",
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",

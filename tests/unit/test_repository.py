@@ -17,7 +17,7 @@ from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
 # A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
-LINES_MAX = 73_276
+LINES_MAX = 67_896
 FUNCTION_LINES_MAX = 99
 TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
 DECISIONS = ROOT / "docs/internals/decisions"
@@ -195,6 +195,9 @@ def test_every_decision_has_its_form_and_is_linked_from_the_code() -> None:
     assert sorted(records) == [f"{number:04}" for number in range(1, len(records) + 1)]
     listed = [target for target in links(DECISIONS / "index.md") if target != "agreement.md"]
     assert listed == [records[number] for number in sorted(records)]
-    code = "\n".join(path.read_text() for path in MODULES if path.relative_to(ROOT).parts[0] != "tests")
+    parts = {path: path.relative_to(ROOT).parts for path in MODULES}
+    code = "\n".join(
+        path.read_text() for path in MODULES if parts[path][0] != "tests" or parts[path][1] == "simulation"
+    )
     linked = set(re.findall(r"^ *# docs/internals/decisions/(\S+)$", code, flags=re.MULTILINE))
     assert linked == set(records.values())

@@ -28,7 +28,7 @@ from rendezvous.state.request_queue import RequestQueue
 from rendezvous.state.state import MemberState
 from rendezvous.state.watch_cache import WatchCache
 from rendezvous.stores.contract import Compare, KeyValue
-from rendezvous.testing.simulation.processes import SimulatedProcesses
+from tests.simulation.processes import SimulatedProcesses
 
 
 class Switch(NamedTuple):

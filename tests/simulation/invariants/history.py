@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from rendezvous.records import Seal, Status, Stop, Verdict
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.host import Host
+from tests.simulation.cluster import Cluster
+from tests.simulation.host import Host
 
 
 class RoundRecord:

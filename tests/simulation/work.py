@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from random import Random
 
-from rendezvous.testing.simulation.host import Host
-from rendezvous.testing.simulation.network import Timeline
-from rendezvous.testing.simulation.processes import Running, SimulatedProcesses
+from tests.simulation.host import Host
+from tests.simulation.network import Timeline
+from tests.simulation.processes import Running, SimulatedProcesses
 
 PEER_LOSS_S = (0.001, 2.0)  # how soon processes notice that a peer is gone
 REST_S = 10.0  # the work that is left after the last fault

@@ -29,10 +29,10 @@ from rendezvous.settings import Settings
 from rendezvous.stores.contract import Batch, Renewal, Watch
 from rendezvous.stores.memory.keyspace import Keyspace, LeaseTable, StoredLease
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.testing.simulation.config import PREFIX, RUN_ID
-from rendezvous.testing.simulation.host import Host, Send
-from rendezvous.testing.simulation.network import Network, Timeline
-from rendezvous.testing.simulation.processes import Running
+from tests.simulation.config import PREFIX, RUN_ID
+from tests.simulation.host import Host, Send
+from tests.simulation.network import Network, Timeline
+from tests.simulation.processes import Running
 
 SLOW_S = 0.9  # less than any limit of a call
 

@@ -9,8 +9,8 @@ from typing import Protocol
 from rendezvous.events import Action, Event, Exit, StoreRequest
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Watch
-from rendezvous.testing.simulation.network import Network
-from rendezvous.testing.simulation.processes import Running, SimulatedProcesses
+from tests.simulation.network import Network
+from tests.simulation.processes import Running, SimulatedProcesses
 
 Send = Callable[[int, Event], None]
 """Gives an event to the agent of this incarnation; an agent that was replaced since does not get it."""

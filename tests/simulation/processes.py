@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from rendezvous import events
 from rendezvous.events import Event
-from rendezvous.testing.simulation.config import ClusterConfig, parse_rank
-from rendezvous.testing.simulation.network import Timeline
+from tests.simulation.config import ClusterConfig, parse_rank
+from tests.simulation.network import Timeline
 
 SUPERVISOR_LATE_S = 0.05  # a supervisor kills its workers within this after the agent's end
 

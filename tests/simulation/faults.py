@@ -10,10 +10,10 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.network import ANYBODY, STORE
-from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.work import SimulatedWork
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.network import ANYBODY, STORE
+from tests.simulation.node import SimulatedNode
+from tests.simulation.work import SimulatedWork
 
 
 class Theme(NamedTuple):

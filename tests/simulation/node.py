@@ -12,12 +12,12 @@ from rendezvous.events import Action, Event
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Member, Spec
 from rendezvous.stores.contract import Put, Watch
-from rendezvous.testing.simulation.config import PREFIX, RUN_ID, ClusterConfig
-from rendezvous.testing.simulation.host import Host, Observers, StoreAccess
-from rendezvous.testing.simulation.network import Network
-from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
-from rendezvous.testing.simulation.processes import SUPERVISOR_LATE_S, SimulatedProcesses
-from rendezvous.testing.simulation.storage import Storage
+from tests.simulation.config import PREFIX, RUN_ID, ClusterConfig
+from tests.simulation.host import Host, Observers, StoreAccess
+from tests.simulation.network import Network
+from tests.simulation.peers import PresenceNetwork, SimulatedPeers
+from tests.simulation.processes import SUPERVISOR_LATE_S, SimulatedProcesses
+from tests.simulation.storage import Storage
 
 
 class SimulatedNode(Host):

@@ -15,10 +15,10 @@ from rendezvous import records
 from rendezvous.events import Action, StopRound, StoreRequest, Txn
 from rendezvous.records import Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.stores.contract import Delete, Get, Operation, Put
-from rendezvous.testing.invariants.budget import list_quarantined
-from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord
-from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.host import Host
+from tests.simulation.host import Host
+from tests.simulation.invariants.budget import list_quarantined
+from tests.simulation.invariants.history import Checks, JobRecord, RoundRecord
+from tests.simulation.invariants.witness import Witness
 
 EPS_S = 1e-6
 UNSEEN_S = 10.0  # how long a leader may be without the store; it sees all changes at once afterwards

@@ -27,16 +27,16 @@ from rendezvous.events import Action, Exit, ExtendWatchdog, Log, PeerGone, Store
 from rendezvous.records import Assignment, Seal, Spares, Status, Stop, Verdict
 from rendezvous.state.state import MemberState
 from rendezvous.stores.contract import Batch, Get, KeyEvent, Watch
-from rendezvous.testing.invariants.budget import BudgetChecks
-from rendezvous.testing.invariants.deadlines import DeadlineChecks
-from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord
-from rendezvous.testing.invariants.permissions import PermissionChecks, find_missing_guards
-from rendezvous.testing.invariants.seals import SealChecks
-from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.config import PREFIX
-from rendezvous.testing.simulation.host import Host
-from rendezvous.testing.simulation.processes import Running
+from tests.simulation.cluster import Cluster
+from tests.simulation.config import PREFIX
+from tests.simulation.host import Host
+from tests.simulation.invariants.budget import BudgetChecks
+from tests.simulation.invariants.deadlines import DeadlineChecks
+from tests.simulation.invariants.history import Checks, JobRecord, RoundRecord
+from tests.simulation.invariants.permissions import PermissionChecks, find_missing_guards
+from tests.simulation.invariants.seals import SealChecks
+from tests.simulation.invariants.witness import Witness
+from tests.simulation.processes import Running
 
 EXIT_CODES = (137,)  # with which an agent may end without a verdict of the job
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from rendezvous.events import Event, PeerDown, PeerGone, PeerMessage, PeerUp
-from rendezvous.testing.simulation.host import Host
-from rendezvous.testing.simulation.network import Network
+from tests.simulation.host import Host
+from tests.simulation.network import Network
 
 DIAL_LIMIT_S = 1.0
 REDIAL_S = 0.1

@@ -15,10 +15,10 @@ from typing import Any
 from rendezvous import events
 from rendezvous.events import Action, get_request_kind
 from rendezvous.state.state import MemberState
-from rendezvous.testing.invariants.history import Checks, JobRecord
-from rendezvous.testing.invariants.witness import Witness
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.host import Host
+from tests.simulation.cluster import Cluster
+from tests.simulation.host import Host
+from tests.simulation.invariants.history import Checks, JobRecord
+from tests.simulation.invariants.witness import Witness
 
 EPS_S = 1e-6
 ProbeKey = tuple[str, int, str]  # member id of the leader, number of the probe, plan token

@@ -24,16 +24,16 @@ from rendezvous.errors import StoreError
 from rendezvous.events import Event, Grant, Revoke, StoreOutcomeUnknown, StoreReply, StoreRequest, WatchLost
 from rendezvous.stores.contract import Batch, Watch
 from rendezvous.stores.memory.store import MemoryStore
-from rendezvous.testing.explore.scopes import ANY, Scope
-from rendezvous.testing.explore.snapshot import ERA, GRID, IDS, IDS_PER_NODE, LEASES, REVISIONS
-from rendezvous.testing.simulation.cluster import Cluster
-from rendezvous.testing.simulation.config import ClusterConfig
-from rendezvous.testing.simulation.host import Host, Send
-from rendezvous.testing.simulation.network import NetworkModel
-from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.peers import SimulatedPeers
-from rendezvous.testing.simulation.processes import SimulatedProcesses
-from rendezvous.testing.simulation.storage import Storage
+from tests.simulation.cluster import Cluster
+from tests.simulation.config import ClusterConfig
+from tests.simulation.explore.scopes import ANY, Scope
+from tests.simulation.explore.snapshot import ERA, GRID, IDS, IDS_PER_NODE, LEASES, REVISIONS
+from tests.simulation.host import Host, Send
+from tests.simulation.network import NetworkModel
+from tests.simulation.node import SimulatedNode
+from tests.simulation.peers import SimulatedPeers
+from tests.simulation.processes import SimulatedProcesses
+from tests.simulation.storage import Storage
 
 ALL: tuple[str, ...] = ("all",)
 STORE = "the store"

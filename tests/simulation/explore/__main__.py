@@ -1,4 +1,4 @@
-"""`python -m rendezvous.testing.explore`: explore every scope for ten minutes on two cores."""
+"""`python -m tests.simulation.explore`: explore every scope for ten minutes on two cores."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import click
 
-from rendezvous.testing.explore import search
-from rendezvous.testing.explore.scopes import SCOPES
-from rendezvous.testing.explore.search import ScopeResult
+from tests.simulation.explore import search
+from tests.simulation.explore.scopes import SCOPES
+from tests.simulation.explore.search import ScopeResult
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

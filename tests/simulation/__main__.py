@@ -1,4 +1,4 @@
-"""`python -m rendezvous.testing --seeds 0:20000`: run seeds, replay one, count what they have met."""
+"""`python -m tests.simulation --seeds 0:20000`: run seeds, replay one, count what they have met."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import click
 
-from rendezvous.testing import simulate
+from tests.simulation import simulate
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -53,13 +53,13 @@ from msgspec.structs import fields, replace
 
 from rendezvous.records import StoreOwner
 from rendezvous.settings import Settings
-from rendezvous.testing.invariants.checker import Checker
-from rendezvous.testing.invariants.history import Violation
-from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.config import PREFIX, RUN_ID, Shape
-from rendezvous.testing.simulation.network import ANYBODY, STORE, NetworkModel
-from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.processes import SimulatedProcesses
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.config import PREFIX, RUN_ID, Shape
+from tests.simulation.invariants.checker import Checker
+from tests.simulation.invariants.history import Violation
+from tests.simulation.network import ANYBODY, STORE, NetworkModel
+from tests.simulation.node import SimulatedNode
+from tests.simulation.processes import SimulatedProcesses
 
 SEPARATOR = "----"
 VIOLATION = "violation of"

@@ -13,10 +13,10 @@ from rendezvous.errors import EXIT_USELESS
 from rendezvous.events import Txn
 from rendezvous.records import Member, Seal, Status, Stop, Verdict
 from rendezvous.stores.contract import Put
-from rendezvous.testing.invariants.budget import ROUNDED_S, list_quarantined
-from rendezvous.testing.invariants.history import Checks, JobRecord, RoundRecord, SealRequest
-from rendezvous.testing.invariants.witness import KnownKeys, Witness
-from rendezvous.testing.simulation.cluster import Cluster
+from tests.simulation.cluster import Cluster
+from tests.simulation.invariants.budget import ROUNDED_S, list_quarantined
+from tests.simulation.invariants.history import Checks, JobRecord, RoundRecord, SealRequest
+from tests.simulation.invariants.witness import KnownKeys, Witness
 
 SUCCESSORS = 3
 

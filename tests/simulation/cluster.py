@@ -18,12 +18,12 @@ from rendezvous import records
 from rendezvous.events import Event
 from rendezvous.records import Command
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.config import PREFIX, RUN_ID, ClusterConfig, Shape
-from rendezvous.testing.simulation.host import Observers, StoreAccess
-from rendezvous.testing.simulation.network import GRID, Call, Network, NetworkModel, Timeline
-from rendezvous.testing.simulation.node import SimulatedNode
-from rendezvous.testing.simulation.peers import PresenceNetwork, SimulatedPeers
-from rendezvous.testing.simulation.storage import Storage, StoreNetwork
+from tests.simulation.config import PREFIX, RUN_ID, ClusterConfig, Shape
+from tests.simulation.host import Observers, StoreAccess
+from tests.simulation.network import GRID, Call, Network, NetworkModel, Timeline
+from tests.simulation.node import SimulatedNode
+from tests.simulation.peers import PresenceNetwork, SimulatedPeers
+from tests.simulation.storage import Storage, StoreNetwork
 
 
 class Cluster(ABC):

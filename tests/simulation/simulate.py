@@ -15,14 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rendezvous.settings import OPERATIONS_MIN, Settings
-from rendezvous.testing.faults import THEMES, FaultInjector
-from rendezvous.testing.invariants.checker import Checker
-from rendezvous.testing.invariants.history import Violation
-from rendezvous.testing.simulation.cluster import SimulatedCluster
-from rendezvous.testing.simulation.config import Shape
-from rendezvous.testing.simulation.network import NetworkModel
-from rendezvous.testing.simulation.node import describe_status
-from rendezvous.testing.simulation.work import SimulatedWork
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.config import Shape
+from tests.simulation.faults import THEMES, FaultInjector
+from tests.simulation.invariants.checker import Checker
+from tests.simulation.invariants.history import Violation
+from tests.simulation.network import NetworkModel
+from tests.simulation.node import describe_status
+from tests.simulation.work import SimulatedWork
 
 FAULTS_S = 60.0  # virtual time during which faults happen
 HEAL_S = 600.0  # after the last fault the job must end within this time
@@ -168,4 +168,4 @@ def attempt(
 
 def make_replay_command(seed: int, *, is_restored: bool = False) -> str:
     """The command that replays a seed, for a failure message."""
-    return f"python -m rendezvous.testing --seeds {seed} {'--restore ' if is_restored else ''}--trace"
+    return f"python -m tests.simulation --seeds {seed} {'--restore ' if is_restored else ''}--trace"

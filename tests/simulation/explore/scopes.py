@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from rendezvous.settings import Settings
-from rendezvous.testing.simulation.config import Shape
+from tests.simulation.config import Shape
 
 ANY = 1 << 30
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from rendezvous.records import Seal
 from rendezvous.settings import Settings
-from rendezvous.testing.invariants.history import Checks, RoundRecord, SealRequest
+from tests.simulation.invariants.history import Checks, RoundRecord, SealRequest
 
 ROUNDED_S = 0.00051
 """An age is written to the millisecond, half of one off at most; the rest is for sums of floats. Where two ages of one

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from rendezvous.testing.explore import snapshot
-from rendezvous.testing.explore.scopes import ANY, Scope
-from rendezvous.testing.explore.world import ExploredCluster
-from rendezvous.testing.invariants.checker import Checker
-from rendezvous.testing.invariants.history import Violation
-from rendezvous.testing.simulation.node import describe_status
+from tests.simulation.explore import snapshot
+from tests.simulation.explore.scopes import ANY, Scope
+from tests.simulation.explore.world import ExploredCluster
+from tests.simulation.invariants.checker import Checker
+from tests.simulation.invariants.history import Violation
+from tests.simulation.node import describe_status
 
 CALM_STEPS = 2000
 CALM_EVERY = 64  # one of this many states is continued without faults until its job ends

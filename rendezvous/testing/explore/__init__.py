@@ -1,1 +1,0 @@
-"""A search through all interleavings of small clusters: `python -m rendezvous.testing.explore`, see `search`."""

@@ -1,0 +1,1 @@
+"""A search through all interleavings of small clusters: `python -m tests.simulation.explore`, see `search`."""
