@@ -39,9 +39,10 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """No round runs here, and this is what the node waits for."""
+    """No round runs here, and this is what the node waits for. `reason_kind`: for programs, as in a status."""
 
     sentence: str
+    reason_kind: str = ""
 
 
 class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
@@ -107,6 +108,7 @@ class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
 
     sentence: str
     rule: str = ""
+    reason_kind: str = ""
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
@@ -145,6 +147,7 @@ class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
     reason: str
     mode: str
     nodes: tuple[str, ...] = ()
+    reason_kind: str = ""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
@@ -162,6 +165,7 @@ class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
     exit_code: int
     verdict: str
     reason: str
+    reason_kind: str = ""
 
 
 AnyRunEvent = (

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from launcher.config.config import Config
 from launcher.logs.error_file import read_error_file
 from launcher.model.console import log, write_stderr
-from launcher.model.errors import UsageError, sanitize
+from launcher.model.errors import UsageError, describe, sanitize
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.supervisor.messages import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, StartRound, StopRound
@@ -73,7 +73,9 @@ class EventRecorder(Struct, eq=False):
                 self._waiting_since = time.monotonic()
                 self._write_event("ROUND_ENDED")
             case Exit(exit_code, reason, _):
-                self._write_event("FAILED" if exit_code else "SUCCEEDED", raw_error=reason if exit_code else None)
+                self._write_event(
+                    "FAILED" if exit_code else "SUCCEEDED", raw_error=describe(reason) if exit_code else None
+                )
 
     def _read_error(self, local_rank: int) -> str | None:
         path = self.find_error_file(self._round.round, self._round.restart_count, local_rank)

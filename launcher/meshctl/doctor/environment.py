@@ -21,6 +21,7 @@ from launcher.config.scrub import PRIVATE
 from launcher.hardware.linux.shared_page import VARIABLE as PAGE_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
+from launcher.model.errors import describe as describe_reason
 from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import DEFAULT_MESH
 from launcher.model.node import Slot
@@ -98,7 +99,7 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     roster = tuple(RosterMember(f"m{index}", describe(index), index + 1) for index in range(count))
     planned = planner.plan(MakePlan(1, 1, roster, {}))
     if isinstance(planned, PlanRefused):
-        raise UsageError(planned.reason)
+        raise UsageError(describe_reason(planned.reason))
     read = (decode_assignment(text, f"{_ADDRESS}:{_PORT}") for text in planned.assignments.values())
     return sorted(read, key=lambda one: one.group_rank)
 

@@ -24,7 +24,6 @@ from launcher.placement.limits import Plan
 from launcher.placement.planner import plan
 
 _USABLE = ("running", "spare", "waiting", "stopping")
-_NAMES = {"tolls": "level-costs"}
 
 
 class WhatIf(Struct, frozen=True, kw_only=True):
@@ -58,7 +57,7 @@ def plan_without(report: RunReport, lost: Sequence[str]) -> WhatIf:
     if not left:
         return WhatIf(sentence=f"{without} no node is left", is_possible=False)
     try:
-        found = _plan(left, mesh, leader.placement, before)
+        found = _plan(left, mesh, leader.options, before)
     except UsageError as error:
         return WhatIf(sentence=f"{without} no world can be formed: {error}", is_possible=False)
     return WhatIf(
@@ -83,15 +82,14 @@ def _find_current_plan(report: RunReport) -> Plan | None:
     return Plan(shape=shape, ranks={**ranks, **({"": silent} if silent else {})}, spares=(), moved=0, reasons=())
 
 
-def _plan(nodes: Mapping[str, NodeReport], mesh: Mesh, placement: str, before: Plan | None) -> Plan:
+def _plan(nodes: Mapping[str, NodeReport], mesh: Mesh, options: Mapping[str, str], before: Plan | None) -> Plan:
     known = {
         name: Description(
             slot_count=one.slot_count or len(one.ranks), address=name, role="", name=name, locality=one.locality
         )
         for name, one in nodes.items()
     }
-    words = placement.split()
-    texts = {_NAMES.get(flag[2:], flag[2:]): text for flag, text in zip(words[::2], words[1::2], strict=False)}
+    texts = {flag.removeprefix("--"): text for flag, text in options.items()}
     least, _, most = texts.pop("nnodes", "1:").partition(":")
     topology = build_topology(known)
     limits, costs = parse_limits_and_costs(

@@ -72,5 +72,5 @@ class Follower(Bench):
 
 def asked(actions: list[Any], why: str) -> list[Txn]:
     """The requests of this purpose."""
-    found = [a.request for a in actions if isinstance(a, StoreRequest) and a.why == why]
+    found = [a.request for a in actions if isinstance(a, StoreRequest) and a.kind == why]
     return [request for request in found if isinstance(request, Txn)]

@@ -43,7 +43,7 @@ from tests.support.protocol.member_harness import Bench, none, only, running
 
 def test_a_request_is_not_repeated_while_it_is_under_way() -> None:
     bench = Bench()
-    assert only(bench.step(Start()), StoreRequest).why == "grant a lease"
+    assert only(bench.step(Start()), StoreRequest).kind == "grant lease"
     assert none(bench.step(Tick()), StoreRequest)
 
 
@@ -176,7 +176,7 @@ def test_a_lease_that_cannot_be_renewed_ends_the_membership_and_workers() -> Non
     assert only(actions, StopRound).mode == "fence"
     assert bench.watched == set()
     assert none(actions, StoreRequest), "a new membership begins when nothing is left of the round"
-    assert only(bench.step(RoundStopped(1, 4001)), StoreRequest).why == "grant a lease"
+    assert only(bench.step(RoundStopped(1, 4001)), StoreRequest).kind == "grant lease"
     assert bench.protocol.member_id != former
 
 
@@ -199,12 +199,12 @@ def test_a_member_whose_key_is_deleted_while_its_lease_lives_is_fenced() -> None
 def test_no_round_starts_too_late_for_the_watchdog_and_reads_do_not_loop() -> None:
     bench = Bench()
     bench.step(Start())
-    while not (reads := [ask for ask in bench.asks if ask.why.startswith("read the assignment")]):
+    while not (reads := [ask for ask in bench.asks if ask.kind.startswith("read assignment")]):
         bench.settle_one()
     bench.now += 4.5
     actions = bench.answer(reads[0])
     assert none(actions, StartRound)
-    assert [ask for ask in bench.asks if ask.why.startswith("read the assignment")] == []
+    assert [ask for ask in bench.asks if ask.kind.startswith("read assignment")] == []
     assert only(bench.wait(0.3), StartRound).round == 1
 
 
@@ -334,7 +334,7 @@ def test_a_seal_keeps_what_a_later_version_wrote_into_the_one_before() -> None:
 def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
-    while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
+    while not (writes := [ask for ask in bench.asks if ask.kind == "end job"]):
         bench.settle_one()
     bench.asks.remove(writes[0])
     actions = bench.step(events.StoreRejected(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
@@ -345,7 +345,7 @@ def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
 def test_a_verdict_s_lease_that_has_gone_is_granted_again() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
-    while not (writes := [ask for ask in bench.asks if ask.why == "end the job: success"]):
+    while not (writes := [ask for ask in bench.asks if ask.kind == "end job"]):
         bench.settle_one()
     assert isinstance(writes[0].request, events.Txn)
     (lease,) = {operation.lease for operation in writes[0].request.success if isinstance(operation, Put)} - {0}
@@ -360,7 +360,7 @@ def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
     bench = running(keep_finished_s=600.0)
     command = bench.job.make_command_key("t")
     bench.store.put(command, records.encode(Command(kind="stop", target="")))
-    while not [ask for ask in bench.asks if ask.why == "end the job: stopped"]:
+    while not [ask for ask in bench.asks if ask.kind == "end job"]:
         bench.settle_one()
     bench.store.delete(command)
     bench.settle()
@@ -417,7 +417,7 @@ def test_events_that_come_together_are_compared_once() -> None:
     bench = running()
     actions = bench.protocol.steps((RoundFailed(1, 3, False, "first", 5, True, True), Tick(), Tick()), bench.now)
     ask = only(actions, StoreRequest)
-    assert ask.why == "stop round 1"  # of the leader: with its report
+    assert ask.kind == "stop"  # of the leader: with its report
     assert isinstance(ask.request, events.Txn)
     put = ask.request.success[0]
     assert isinstance(put, Put)
@@ -436,12 +436,12 @@ def test_a_failure_after_the_stop_counts_only_if_it_is_the_node_s_last(is_final:
 def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
     bench = Bench()
     bench.step(Start())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     late = bench.asks.popleft()
     bench.step(events.StoreOutcomeUnknown(late.id))
     bench.now += 1.0
     bench.step(Tick())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     again = bench.asks.popleft()
     bench.serve(late.request)
     answer = bench.serve(again.request)
@@ -456,12 +456,12 @@ def test_a_seal_that_is_applied_late_is_not_sealed_over() -> None:
 def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None:
     bench = Bench()
     bench.step(Start())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     first = bench.asks.popleft()
     bench.step(events.StoreOutcomeUnknown(first.id))
     bench.now += 1.0
     bench.step(Tick())
-    _settle_until(bench, "seal round 1")
+    _settle_until(bench, "seal")
     assert isinstance(first.request, events.Txn)
     assert isinstance(bench.asks[0].request, events.Txn)
     assignment = first.request.success[0]
@@ -475,7 +475,7 @@ def test_an_unanswered_seal_is_written_again_with_the_same_assignments() -> None
 
 def _settle_until(bench: Bench, why: str) -> None:
     """Answer everything until the member asks for this."""
-    while not bench.asks or bench.asks[0].why != why:
+    while not bench.asks or bench.asks[0].kind != why:
         assert bench.settle_one()
 
 
@@ -483,7 +483,7 @@ def test_no_round_is_started_when_what_was_read_last_is_nearly_too_old(monkeypat
     """The watchdog ends with that as it does with the lease: such workers would be killed as they begin."""
     bench = Bench()
     bench.step(Start())
-    while not [ask for ask in bench.asks if ask.why == "read the assignment of round 1"]:
+    while not [ask for ask in bench.asks if ask.kind == "read assignment"]:
         bench.settle_one()
     margin_s = bench.protocol.settings.kill_margin_s
     with monkeypatch.context() as patch:
@@ -497,7 +497,7 @@ def test_an_unreadable_assignment_fails_the_round_and_another_is_sealed() -> Non
     """Others wait for this node's ranks: standing by as a spare would hold them up for ever."""
     bench = Bench(max_restarts=1)
     bench.step(Start())
-    while not any(ask.why == "read the assignment of round 1" for ask in bench.asks):
+    while not any(ask.kind == "read assignment" for ask in bench.asks):
         assert bench.settle_one()
     (item,) = bench.store.get(f"{bench.job.root}/assign/", prefix=True).items
     bench.store.put(item.key, b"rubbish")
@@ -566,7 +566,7 @@ def test_an_older_key_ends_the_agent_at_whatever_revision() -> None:
     bench.lose(bench.job.control)
     bench.now += 1.0
     bench.step(Tick())
-    (ask,) = (ask for ask in bench.asks if ask.why.endswith(" again"))
+    (ask,) = (ask for ask in bench.asks if ask.kind.endswith(" again"))
     bench.asks.remove(ask)
     actions = bench.step(events.StoreReply(ask.id, TxnResult(True, 99, (GetResult(99, (older,)),))))
     require_end(actions, f"it has {seal.key} as of revision 2, and had it as of revision {seal.mod_revision}")

@@ -149,7 +149,7 @@ def test_a_slow_request_does_not_hold_up_a_keep_alive_nor_the_caller() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
     with driven(
-        StoreRequest(1, "look", SLOW), StoreRequest(2, "keep the lease", KeepAlive(lease.id, "k")), store=store
+        StoreRequest(1, "look", SLOW), StoreRequest(2, "renew", KeepAlive(lease.id, "k")), store=store
     ) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(StoreReply(2, Renewal(60.0, True, 1, 0))), what="the keep-alive")
@@ -253,7 +253,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
     store = MemoryStore(threaded=False)
     monkeypatch.setattr(store, "lease_keep_alive", fail)
     expected = StoreOutcomeUnknown(1) if kind is StoreOutcomeUnknown else StoreRejected(1, error)
-    with driven(StoreRequest(1, "keep the lease", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
+    with driven(StoreRequest(1, "renew", KeepAlive(7, "k")), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(expected), what=str(expected))
 
@@ -262,7 +262,7 @@ def test_only_a_request_that_nobody_knows_the_outcome_of_is_unknown(
 def test_a_lease_that_is_there_already_has_been_granted(is_local: bool) -> None:
     store = MemoryStore(threaded=not is_local)
     store.lease_grant(60.0, id=7)
-    with driven(StoreRequest(1, "grant a lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
+    with driven(StoreRequest(1, "grant lease", Grant(5.0, 7)), store=store, is_local=is_local) as bench:
         bench.begin()
         wait_until(lambda: bench.heard(StoreReply(1, Lease(7, 5.0))), what="the lease")
         assert store.list_leases() == [7]
@@ -416,7 +416,7 @@ def test_closing_waits_until_the_lease_has_been_given_back() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
     with driven(
-        StoreRequest(1, "look", SLOW), StoreRequest(2, "give the lease back", Revoke(lease.id)), store=store
+        StoreRequest(1, "look", SLOW), StoreRequest(2, "revoke", Revoke(lease.id)), store=store
     ) as bench:
         bench.begin()
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock

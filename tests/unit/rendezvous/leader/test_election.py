@@ -122,7 +122,7 @@ def test_a_leader_that_has_registered_again_meanwhile_is_not_deleted() -> None:
     member.tell(PeerUp("L", L_IS, True))
     member.tell(PeerDown("L", False))
     member.step(PeerGone("L"))
-    while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
+    while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
     record = member.store.get(JOB.make_member_key("L")).first
     assert record is not None
@@ -137,7 +137,7 @@ def test_a_job_that_has_ended_is_not_taken_over() -> None:
     member.tell(PeerUp("L", L_IS, True))
     member.tell(PeerDown("L", False))
     member.step(PeerGone("L"))
-    while not (writes := [ask for ask in member.asks if ask.why.startswith("take over")]):
+    while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
     member.record(JOB.verdict, Verdict(kind="failure", exit_code=3, round=1, reason="over"))
     member.answer(writes[0])
@@ -228,7 +228,7 @@ def test_a_member_that_comes_back_makes_a_waiting_non_member_start_over() -> Non
 def test_later_non_members_read_the_store_seldom_and_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rendezvous.leader.takeover.OBSERVERS_MAX", 0)
     member = outsider()
-    looks = asked(member.pass_time(40.0), "look for the round's nodes")
+    looks = asked(member.pass_time(40.0), "look for roster")
     assert 4 <= len(looks) <= 9
     assert not any(Get(JOB.make_assignments_prefix(1, "plan"), True) in look.success for look in looks)
     monkeypatch.undo()  # those before it have gone
@@ -263,7 +263,7 @@ def test_a_takeover_command_lets_a_non_member_lead_and_is_consumed() -> None:
     member = outsider()
     member.record(JOB.make_command_key("token"), Command(kind="takeover"))
     actions = [*member.settle(), *member.wait(1.0)]
-    (campaign,) = asked(actions, "ask to lead")
+    (campaign,) = asked(actions, "lead")
     assert Delete(JOB.make_command_key("token")) in campaign.success
     assert (JOB.make_command_key("token"), "mod") in {(c.key, c.target) for c in campaign.compares}
     assert member.leads
@@ -361,8 +361,8 @@ def test_a_successor_of_a_connected_leader_waits_for_all_missing_members() -> No
     member.lease = member.store.lease_grant(60.0).id
     back = Member(member_id="L2", node_name="node L", boot_id="", description="")
     member.record(JOB.make_member_key("L2"), back, member.lease)
-    assert not asked(member.settle(), "seal round 2")
-    assert asked(member.pass_time(5.0), "seal round 2")
+    assert not asked(member.settle(), "seal")
+    assert asked(member.pass_time(5.0), "seal")
 
 
 @pytest.mark.parametrize("is_parted_first", [False, True])
@@ -380,8 +380,8 @@ def test_a_leader_that_lost_its_lease_early_waits_for_connected_members(is_parte
     member.tell(RoundStopped(1, 4001))
     actions = member.pass_time(2.0)
     assert member.leads
-    assert not asked(actions, "seal round 2")
-    assert asked(member.pass_time(6.0), "seal round 2")
+    assert not asked(actions, "seal")
+    assert asked(member.pass_time(6.0), "seal")
 
 
 def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None:
@@ -398,8 +398,8 @@ def test_the_wait_for_a_connected_member_counts_from_its_disappearance() -> None
     member.tell(RoundStopped(1, 4001))
     member.pass_time(3.0)
     member.store.lease_revoke(member.lease)
-    assert not asked(member.pass_time(4.5), "seal round 2")
-    assert asked(member.pass_time(2.0), "seal round 2")
+    assert not asked(member.pass_time(4.5), "seal")
+    assert asked(member.pass_time(2.0), "seal")
 
 
 def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
@@ -408,4 +408,4 @@ def test_who_ran_out_of_time_and_leads_then_waits_for_nobody() -> None:
     member.store.lease_revoke(member.lease)
     member.now += 10.0
     member.tell(PeerDown("L", True))
-    assert asked(member.tell(RoundStopped(1, 4001)), "seal round 2")
+    assert asked(member.tell(RoundStopped(1, 4001)), "seal")

@@ -137,7 +137,7 @@ def asked_to_join(bench: Bench) -> list[str]:
     """The requests that it took to be a member, in order."""
     actions = bench.tell(Start()) if not bench.made else [*bench.made, *bench.settle()]
     names = [
-        "" if isinstance(action, SetIdentity) else action.why
+        "" if isinstance(action, SetIdentity) else action.kind
         for action in actions
         if isinstance(action, StoreRequest | SetIdentity)
     ]
@@ -147,9 +147,9 @@ def asked_to_join(bench: Bench) -> list[str]:
 def until_asked(bench: Bench, why: str) -> StoreRequest:
     """Begin, and stop before this request is answered."""
     bench.step(Start())
-    while not any(ask.why == why for ask in bench.asks):
+    while not any(ask.kind == why for ask in bench.asks):
         assert bench.settle_one()
-    return next(ask for ask in bench.asks if ask.why == why)
+    return next(ask for ask in bench.asks if ask.kind == why)
 
 
 def with_job(**records_below: records.Record) -> MemoryStore:
@@ -163,28 +163,28 @@ def with_job(**records_below: records.Record) -> MemoryStore:
 
 def test_one_write_opens_a_job_joins_it_and_takes_its_leadership() -> None:
     bench = Bench()
-    assert asked_to_join(bench) == ["grant a lease", "find the job", "open the job"]
+    assert asked_to_join(bench) == ["grant lease", "find job", "open job"]
     job = bench.job
     written = (records.make_current_key("p", "r"), job.spec, job.make_member_key(bench.protocol.member_id), job.leader)
     assert len({bench.store.get(key).items[0].create_revision for key in written}) == 1
     assert bench.protocol.is_leader
-    assert "ask to lead" not in [action.why for action in bench.made if isinstance(action, StoreRequest)]
+    assert "lead" not in [action.kind for action in bench.made if isinstance(action, StoreRequest)]
 
 
 def test_an_agent_registers_in_an_equal_job_without_reading_it_first() -> None:
     first = running()
     second = Bench(first.store, chance_from=500)
-    assert asked_to_join(second) == ["grant a lease", "find the job", "register"]
+    assert asked_to_join(second) == ["grant lease", "find job", "register"]
     assert second.job.root == first.job.root
 
 
 def test_of_two_that_find_no_job_one_opens_it_and_the_other_meets_it_there() -> None:
     first = Bench()
     second = Bench(first.store, chance_from=500)
-    both = [(bench, until_asked(bench, "open the job")) for bench in (first, second)]
+    both = [(bench, until_asked(bench, "open job")) for bench in (first, second)]
     for bench, ask in both:
         bench.answer(ask)
-    assert asked_to_join(second) == ["grant a lease", "find the job", "open the job", "register"]
+    assert asked_to_join(second) == ["grant lease", "find job", "open job", "register"]
     assert len(second.store.get(first.job.members, prefix=True).items) == 2
     assert {item.key.split("/")[3] for item in second.store.get("/p/r/", prefix=True).items} == {
         "current",
@@ -302,7 +302,7 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one_later_either() -> N
     assert none(bench.made, SetIdentity)
 
 
-@pytest.mark.parametrize("why", ["open the job", "register"])
+@pytest.mark.parametrize("why", ["open job", "register"])
 def test_a_registration_whose_answer_is_lost_is_found(why: str) -> None:
     bench = Bench(with_job(spec=SPEC) if why == "register" else None)
     ask = until_asked(bench, why)
@@ -315,7 +315,7 @@ def test_a_registration_whose_answer_is_lost_is_found(why: str) -> None:
     assert len(bench.store.get(bench.job.members, prefix=True).items) == 1
 
 
-@pytest.mark.parametrize("why", ["open the job", "register"])
+@pytest.mark.parametrize("why", ["open job", "register"])
 def test_a_registration_that_is_lost_is_made_again(why: str) -> None:
     bench = Bench(with_job(spec=SPEC) if why == "register" else None)
     ask = until_asked(bench, why)
@@ -351,7 +351,7 @@ def test_one_of_two_nodes_with_a_name_is_drained_by_its_member_id() -> None:
 def test_a_leader_whose_job_is_removed_while_it_ends_it_exits_with_75() -> None:
     bench = running()
     bench.step(RoundSucceeded(1))
-    while not (granting := [ask for ask in bench.asks if ask.why == "grant the verdict's lease"]):
+    while not (granting := [ask for ask in bench.asks if ask.kind == "grant verdict lease"]):
         assert bench.settle_one()
     bench.store.delete(bench.job.root + "/", prefix=True)
     bench.deliver()

@@ -70,7 +70,7 @@ def test_a_renewal_without_the_own_key_extends_nothing_and_stops_the_round(creat
     actions = answer(bench, renewal(bench), Renewal(5.0, True, REVISION, created))
     assert none(actions, ExtendWatchdog)
     assert only(actions, StopRound).mode == "fence"
-    assert only(actions, StoreRequest).why == "see whether the lease and the job live"
+    assert only(actions, StoreRequest).kind == "probe lease"
 
 
 def test_a_read_from_before_the_own_key_was_there_says_nothing_about_it() -> None:
@@ -86,7 +86,7 @@ def lose_key(bench: Bench) -> StoreRequest:
     bench.store.delete(bench.job.make_member_key(bench.protocol.member_id))
     bench.deliver()
     assert bench.protocol.state.round.phase == "fencing", "killed first, asked later"
-    (ask,) = (ask for ask in bench.asks if ask.why == "see whether the lease and the job live")
+    (ask,) = (ask for ask in bench.asks if ask.kind == "probe lease")
     return ask
 
 
@@ -146,7 +146,7 @@ def test_a_lease_that_seems_to_be_over_is_renewed_before_it_is_used() -> None:
     grant = only(bench.step(Start()), StoreRequest)
     bench.now += 6.0
     asks = [action for action in bench.answer(grant) if isinstance(action, StoreRequest)]
-    assert [ask.why for ask in asks] == ["keep the lease"]
+    assert [ask.kind for ask in asks] == ["renew"]
     assert isinstance(grant.request, Grant)
     bench.settle()
     assert bench.protocol.alive_round == 1
@@ -164,7 +164,7 @@ def test_a_lease_that_was_over_is_replaced_by_one_of_another_id() -> None:
     bench.step(events.StoreRejected(keep.id, LeaseNotFound("gone")))
     bench.now += 1.0
     bench.step(Tick())
-    (again,) = (ask for ask in bench.asks if ask.why == "grant a lease")
+    (again,) = (ask for ask in bench.asks if ask.kind == "grant lease")
     assert again.request != grant.request
 
 

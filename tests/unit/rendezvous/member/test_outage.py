@@ -259,7 +259,7 @@ def test_a_registration_whose_answer_was_lost_is_found() -> None:
     member.wait(0.5)
     member.now += 0.5
     member.step(Tick())
-    while not (asks := [ask for ask in member.asks if ask.why == "register again"]):
+    while not (asks := [ask for ask in member.asks if ask.kind == "register again"]):
         assert member.settle_one()
     member.serve(asks[0].request)
     member.asks.remove(asks[0])
@@ -290,7 +290,7 @@ def test_a_registration_answered_after_its_lease_has_expired_is_taken_in() -> No
 def wait_for_registration(member: Cut) -> StoreRequest:
     """The next request to register again, which stays without a reply."""
     for _ in range(100):
-        found = [ask for ask in member.asks if ask.why == "register again"]
+        found = [ask for ask in member.asks if ask.kind == "register again"]
         if found:
             member.asks.remove(found[0])
             return found[0]
