@@ -37,6 +37,7 @@ from rendezvous.records import Command, Seal, Status, Verdict
 from rendezvous.state.state import LeaseState
 from rendezvous.stores.contract import GetResult, Put, Renewal, TxnResult
 from tests.support.protocol.member_harness import Bench, none, only, running
+from tests.support.reasons import because
 
 # --- requests
 
@@ -79,14 +80,14 @@ def test_nothing_comes_after_the_end_and_nobody_needs_to_wake_it() -> None:
     assert (end.exit_code, end.reason) == (0, "all workers succeeded")
     assert bench.watched == set()
     assert bench.protocol.wake_at == math.inf
-    assert bench.step(Tick()) == bench.step(LeaveRequest("SIGTERM", 143)) == []
+    assert bench.step(Tick()) == bench.step(LeaveRequest(because("SIGTERM"), 143)) == []
     assert [item.key for item in bench.store.get(bench.job.members, prefix=True).items] == []
 
 
 def finished(kind: str, exit_code: int) -> Bench:
     """A bench whose job has ended so."""
     bench = running()
-    verdict = Verdict(kind=kind, exit_code=exit_code, round=1, reason="it is over")
+    verdict = Verdict(kind=kind, exit_code=exit_code, round=1, reason=because("it is over"))
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.settle()
     assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == exit_code
@@ -129,7 +130,7 @@ def test_a_run_that_has_succeeded_is_begun_anew_only_on_request() -> None:
 def test_who_is_told_to_leave_before_it_has_joined_leaves_at_once() -> None:
     bench = Bench()
     bench.step(Start())
-    end = only(bench.step(LeaveRequest("SIGTERM", 143)), Exit)
+    end = only(bench.step(LeaveRequest(because("SIGTERM"), 143)), Exit)
     assert (end.exit_code, end.verdict) == (143, None)
     assert bench.protocol.wake_at == math.inf
 
@@ -220,7 +221,9 @@ def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused:
     ask = only(bench.step(Tick()), StoreRequest)
     bench.step(events.StoreRejected(ask.id, StoreError("no")) if is_refused else events.StoreOutcomeUnknown(ask.id))
     bench.asks.clear()
-    bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
+    bench.store.put(
+        bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
+    )
     bench.now += 0.2
     actions = bench.tell(Tick())
     assert only(actions, StartWatch).key == control
@@ -274,7 +277,7 @@ def test_a_round_is_started_with_what_was_sealed() -> None:
 )
 def test_a_failure_after_the_order_to_stop_is_one_if_the_worker_says_so(failure: RoundFailed, outcome: str) -> None:
     bench = running()
-    assert only(bench.tell(LeaveRequest("SIGTERM", 143)), StopRound).mode == "grace"
+    assert only(bench.tell(LeaveRequest(because("SIGTERM"), 143)), StopRound).mode == "grace"
     bench.tell(failure)
     stored = bench.store.get(bench.job.make_status_key(bench.protocol.member_id)).first
     assert stored is not None
@@ -308,7 +311,7 @@ def test_the_time_of_a_failure_survives_a_lost_answer_and_later_reports(is_seen:
     if is_seen:
         bench.deliver()
     bench.wait(0.2)
-    bench.tell(LeaveRequest("SIGTERM", 143))
+    bench.tell(LeaveRequest(because("SIGTERM"), 143))
     bench.tell(RoundStopped(1, 4001))
     status, revision = stored()
     assert (status.is_stopped, status.failed_revision) == (True, first_told)
@@ -374,7 +377,9 @@ def test_a_verdict_s_lease_that_was_granted_long_ago_is_replaced() -> None:
 
 def test_a_verdict_once_seen_is_obeyed_even_when_its_key_has_expired() -> None:
     bench = running()
-    bench.store.put(bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason="over")))
+    bench.store.put(
+        bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
+    )
     assert only(bench.settle(), StopRound).reason == "over"
     bench.store.delete(bench.job.verdict)
     assert none(bench.settle(), StoreRequest)
@@ -588,14 +593,14 @@ def test_another_store_ends_the_agent(is_watch: bool) -> None:
 def test_an_agent_that_was_told_to_leave_ends_with_that_code() -> None:
     bench = running()
     known = bench.store.get("any").revision
-    bench.step(LeaveRequest("SIGTERM", 143))
+    bench.step(LeaveRequest(because("SIGTERM"), 143))
     actions = answer_renewal_at(bench, known - 1)
     require_end(actions, f"it is at revision {known - 1}, and was at revision {known}", 143)
 
 
 def test_a_verdict_that_was_seen_stays_the_verdict() -> None:
     bench = running()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="a worker failed")
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("a worker failed"))
     known = bench.store.put(bench.job.verdict, records.encode(verdict, bench.job.verdict, b""))
     bench.deliver()
     end = answer_renewal_at(bench, known - 1)[-1]

@@ -25,11 +25,14 @@ from rendezvous import codec
 from rendezvous.events import Exit
 from rendezvous.records import Verdict
 from tests.support.documents.pages import ROOT
+from tests.support.reasons import because
 
 CAUSE = WorkerFailure(
     rank=3, local_rank=1, pid=77, exit_code=7, time="2026-01-01T10:00:00", host="h2", message="the cause"
 )
-VERDICT = Verdict(kind="failure", exit_code=7, round=4, reason="a worker failed", failure=codec.encode(CAUSE).decode())
+VERDICT = Verdict(
+    kind="failure", exit_code=7, round=4, reason=because("a worker failed"), failure=codec.encode(CAUSE).decode()
+)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,9 @@ def test_only_ranks_of_the_last_round_are_left(
     monkeypatch.setenv(END_FILE, str(tmp_path / "end.json"))
     failures = Failures("h1", None)
     failures.begin(last, share, lambda local_rank: "")
-    failures.report_end(Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason="done")), "train.py", "")
+    failures.report_end(
+        Exit(0, "", Verdict(kind="success", exit_code=0, round=4, reason=because("done"))), "train.py", ""
+    )
     found = outcome.read(str(tmp_path / "end.json"))
     assert found == outcome.RunOutcome(exit_code=0, reason="done", round=4, ranks=ranks, has_verdict=True)
 

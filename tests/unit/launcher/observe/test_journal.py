@@ -22,6 +22,7 @@ from launcher.supervisor import messages
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
 from rendezvous import events
 from rendezvous.records import Verdict
+from tests.support.reasons import because
 from tests.support.run_reports import decode_event
 
 HEADER = JournalHeader(
@@ -130,8 +131,8 @@ def test_what_is_waited_for_is_told_only_while_no_round_runs() -> None:
 
 def test_the_end_has_the_verdict_of_the_job() -> None:
     run = Run()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="no restarts left")
-    run.take(events.LeaveRequest("SIGTERM", 143), events.Exit(3, "no restarts left", verdict))
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("no restarts left"))
+    run.take(events.LeaveRequest(because("SIGTERM"), 143), events.Exit(3, "no restarts left", verdict))
     ended = run.events[-1]
     assert isinstance(ended, run_events.AgentEnded)
     assert (ended.exit_code, ended.verdict, ended.reason) == (3, "failure", "no restarts left")
@@ -147,7 +148,7 @@ VALUES: dict[object, st.SearchStrategy[object]] = {
     str: TEXTS,
     bool: st.booleans(),
     tuple[str, ...]: st.lists(TEXTS, max_size=2).map(tuple),
-    Verdict | None: st.sampled_from([None, Verdict(kind="failure", exit_code=1, reason="x", round=1)]),
+    Verdict | None: st.sampled_from([None, Verdict(kind="failure", exit_code=1, reason=because("x"), round=1)]),
 }
 
 

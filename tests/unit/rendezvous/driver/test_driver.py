@@ -48,6 +48,7 @@ from rendezvous.peers.connections import PeerConnections
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -415,9 +416,7 @@ def test_the_protocol_is_woken_when_it_asked_for_it_and_once(now: float, is_due:
 def test_closing_waits_until_the_lease_has_been_given_back() -> None:
     store = SlowStore()
     lease = store.lease_grant(60.0)
-    with driven(
-        StoreRequest(1, "look", SLOW), StoreRequest(2, "revoke", Revoke(lease.id)), store=store
-    ) as bench:
+    with driven(StoreRequest(1, "look", SLOW), StoreRequest(2, "revoke", Revoke(lease.id)), store=store) as bench:
         bench.begin()
         bench.on_clock = store.gate.set  # closing has begun when it looks at the clock
         bench.driver.close(20.0)
@@ -430,11 +429,11 @@ def test_what_arrives_after_the_clock_was_read_waits_for_a_later_time() -> None:
         def freeze() -> None:
             """The process is frozen as soon as it has read the clock, and an event arrives before it goes on."""
             bench.on_clock = lambda: setattr(bench, "now", 10.0)
-            bench.driver.submit(LeaveRequest("SIGTERM", 143))
+            bench.driver.submit(LeaveRequest(because("SIGTERM"), 143))
 
         bench.on_clock = freeze
         bench.driver.run()
-        assert bench.heard(LeaveRequest("SIGTERM", 143))
+        assert bench.heard(LeaveRequest(because("SIGTERM"), 143))
         assert bench.script.now == 10.0
 
 

@@ -32,6 +32,7 @@ from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status
 from rendezvous.stores.contract import Delete, Get, Put
 from tests.support.protocol.follower import JOB, L_IS, Follower, asked
 from tests.support.protocol.member_harness import none, only
+from tests.support.reasons import because
 
 # --- attending
 
@@ -112,7 +113,7 @@ def test_nobody_else_takes_over_before_the_lease_has_ended(member: tuple[str, ..
 
 def test_who_is_about_to_leave_takes_nothing_over() -> None:
     member = Follower(successors=("me",))
-    member.tell(LeaveRequest("SIGTERM", 143))
+    member.tell(LeaveRequest(because("SIGTERM"), 143))
     member.lose_leader()
     assert not member.leads
 
@@ -139,7 +140,7 @@ def test_a_job_that_has_ended_is_not_taken_over() -> None:
     member.step(PeerGone("L"))
     while not (writes := [ask for ask in member.asks if ask.kind.startswith("take over")]):
         member.settle_one()
-    member.record(JOB.verdict, Verdict(kind="failure", exit_code=3, round=1, reason="over"))
+    member.record(JOB.verdict, Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
     member.answer(writes[0])
     assert not member.leads
 
@@ -185,7 +186,7 @@ def test_the_second_successor_waits_for_the_first_when_a_leader_has_left() -> No
 def test_all_others_try_behind_the_successors(successors: tuple[str, ...]) -> None:
     member = Follower(successors=successors, successor_delay_s=3.0)
     if "me" in successors:
-        member.tell(LeaveRequest("SIGTERM", 143))
+        member.tell(LeaveRequest(because("SIGTERM"), 143))
     member.store.delete(JOB.leader)
     member.settle()
     member.wait(2.9)
@@ -283,7 +284,7 @@ def test_an_unreadable_leader_is_none() -> None:
 def test_who_is_told_of_something_newer_reads_again_and_acts() -> None:
     member = Follower()
     member.silence(JOB.control)
-    member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
+    member.record(JOB.stop, Stop(round=1, reason=because("over there"), mode="kill"))
     assert none(member.wait(0.5), StopRound)
     revision = member.store.get(JOB.stop).revision
     assert none(
@@ -307,7 +308,7 @@ def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
 def test_without_a_word_a_silent_watch_is_found_out_within_some_leases() -> None:
     member = Follower()
     member.silence(JOB.control)
-    member.record(JOB.stop, Stop(round=1, reason="over there", mode="kill"))
+    member.record(JOB.stop, Stop(round=1, reason=because("over there"), mode="kill"))
     assert none(member.pass_time(5.0), StopRound)
     assert only(member.pass_time(6.0), StopRound).reason == "over there"
 

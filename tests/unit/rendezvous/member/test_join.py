@@ -23,6 +23,7 @@ from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.protocol.follower import JOB, Follower
 from tests.support.protocol.member_harness import Bench, none, only, running
+from tests.support.reasons import because
 
 
 def current(store: MemoryStore) -> str:
@@ -118,7 +119,7 @@ def test_who_does_not_know_the_job_s_secret_is_refused_with_a_sentence() -> None
 def test_a_record_without_the_job_s_code_is_ignored() -> None:
     bench = Bench(options={"secret": b"quiet"})
     bench.tell(Start())
-    forged = Verdict(kind="failure", exit_code=3, round=1, reason="over")
+    forged = Verdict(kind="failure", exit_code=3, round=1, reason=because("over"))
     bench.store.put(bench.job.verdict, records.encode(forged, bench.job.verdict, b"guessed"))
     actions = bench.settle()
     assert none(actions, StopRound, Exit)
@@ -130,7 +131,7 @@ def test_a_record_without_the_job_s_code_is_ignored() -> None:
 # --- as few requests as it takes
 
 
-SPEC = Spec(mesh="dp=*", limits="1:1", digest="train.py")
+SPEC = Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py")
 
 
 def asked_to_join(bench: Bench) -> list[str]:
@@ -193,7 +194,7 @@ def test_of_two_that_find_no_job_one_opens_it_and_the_other_meets_it_there() -> 
 
 
 def test_an_equal_spec_in_another_encoding_is_joined_once_it_is_read() -> None:
-    store = with_job(spec=Spec(mesh="dp=*", limits="1:1", digest="train.py", unknown={"later": 1}))
+    store = with_job(spec=Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py", unknown={"later": 1}))
     assert asked_to_join(Bench(store))[2:] == ["register", "register"]
     assert asked_to_join(Bench(with_job()))[2:] == ["register", "register"], "the spec is missing, and is written"
 
@@ -207,7 +208,7 @@ def test_a_drained_node_that_is_to_come_back_joins_once_that_has_been_read() -> 
 def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
     bench = Bench(with_job(spec=SPEC))
     ask = until_asked(bench, "register")
-    verdict = Verdict(kind="success", exit_code=0, round=1, reason="all done")
+    verdict = Verdict(kind="success", exit_code=0, round=1, reason=because("all done"))
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.answer(ask)
     end = only(bench.made, Exit)
@@ -218,14 +219,14 @@ def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
 def test_a_job_whose_spec_appears_and_differs_while_joining_is_refused() -> None:
     bench = Bench(with_job())
     bench.answer(until_asked(bench, "register"))  # there is no spec
-    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
+    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="other.py")))
     end = only(bench.settle(), Exit)
     assert (end.exit_code, end.reason) == (2, "run r was started with another command")
 
 
 def with_arguments(codes: str) -> Spec:
     """The spec of a script with other arguments."""
-    return Spec(mesh="dp=*", limits="1:1", digest=codes, word_codes=codes)
+    return Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest=codes, word_codes=codes)
 
 
 OTHER = {"spec": with_arguments("aaaabbbbdddd"), "command_labels": ("the form", "the script", "--lr")}
@@ -258,7 +259,7 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
 def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
     kind: str, on_finished: str, exit_code: int, reason: str
 ) -> None:
-    verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason="done")
+    verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason=because("done"))
     store = with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict)
     end = only(Bench(store, options=OTHER, on_finished=on_finished).tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (exit_code, reason)
@@ -268,7 +269,7 @@ def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
 
 def test_a_member_that_comes_back_after_success_has_succeeded_too() -> None:
     """Its own arguments are no reason to say otherwise: it has run them."""
-    verdict = Verdict(kind="success", exit_code=0, round=1, reason="done")
+    verdict = Verdict(kind="success", exit_code=0, round=1, reason=because("done"))
     bench = Bench(with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict), options=OTHER)
     bench.protocol.state.membership.joined_root = "/p/r/job"
     end = only(bench.tell(Start()), Exit)
@@ -336,7 +337,7 @@ def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
     assert (end.exit_code, end.reason) == (143, "node node was drained")
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
     store.put(records.make_current_key("p", "r"), b"job")
-    store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", limits="1:1", digest="train.py")))
+    store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py")))
     store.put("/p/r/job/ctl/drained/node", records.encode(Drain(node_name="node")))
     end = only(Bench(store).tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (75, "node node is drained from run r")

@@ -24,6 +24,7 @@ from rendezvous.events import (
 from rendezvous.records import Member, StoreOwner, Verdict
 from tests.support.protocol.follower import JOB, Follower
 from tests.support.protocol.member_harness import Bench, none, only
+from tests.support.reasons import because
 
 
 def host(farewell_s: float = 10.0) -> Bench:
@@ -84,7 +85,7 @@ def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
     bench = host()
     bench.tell(RoundSucceeded(1))
     bench.tell(RoundStopped(1, 4001))
-    assert none(bench.tell(LeaveRequest("SIGTERM", 143)), Exit)
+    assert none(bench.tell(LeaveRequest(because("SIGTERM"), 143)), Exit)
     bench.store.delete(bench.job.make_member_key("other"))
     assert only(bench.wait(1.0), Exit).exit_code == 0
 
@@ -92,7 +93,7 @@ def test_nothing_that_happens_meanwhile_changes_how_the_host_ends() -> None:
 def test_a_host_that_never_became_a_member_ends_at_once() -> None:
     bench = Bench(options={"hosts_store": True})
     bench.step(Start())
-    assert only(bench.step(LeaveRequest("SIGTERM", 143)), Exit).exit_code == 143
+    assert only(bench.step(LeaveRequest(because("SIGTERM"), 143)), Exit).exit_code == 143
 
 
 # --- the store has ended, or does not return
@@ -142,7 +143,7 @@ def test_a_node_whose_workers_succeeded_ends_with_success_at_the_goodbye() -> No
 
 def test_a_verdict_that_is_known_is_obeyed_though_the_store_has_ended() -> None:
     member = follower()
-    verdict = Verdict(kind="failure", exit_code=3, round=1, reason="a worker failed")
+    verdict = Verdict(kind="failure", exit_code=3, round=1, reason=because("a worker failed"))
     member.record(JOB.verdict, verdict)
     member.settle()
     hear_goodbye(member)
@@ -151,8 +152,8 @@ def test_a_verdict_that_is_known_is_obeyed_though_the_store_has_ended() -> None:
 
 def test_who_is_asked_to_leave_ends_as_asked_though_the_job_is_stopped() -> None:
     member = follower()
-    member.tell(LeaveRequest("stopped by SIGINT", 130))
-    member.record(JOB.verdict, Verdict(kind="stopped", exit_code=143, round=1, reason="node head leaves"))
+    member.tell(LeaveRequest(because("stopped by SIGINT"), 130))
+    member.record(JOB.verdict, Verdict(kind="stopped", exit_code=143, round=1, reason=because("node head leaves")))
     member.settle()
     assert only(member.tell(RoundStopped(1, 4001)), Exit).exit_code == 130
 
@@ -204,7 +205,7 @@ def test_a_node_with_workers_looks_for_a_served_store_as_before() -> None:
 @pytest.mark.parametrize(("kind", "limit_s"), [("stopped", 13.0), ("success", 3.0)])
 def test_after_a_stop_the_host_stays_as_long_as_others_may_save(kind: str, limit_s: float) -> None:
     member = Follower(options={"store_owner": OWNER, "hosts_store": True}, farewell_s=3.0, shutdown_timeout_s=10.0)
-    member.record(JOB.verdict, Verdict(kind=kind, exit_code=0, round=1, reason="why"))  # type: ignore[arg-type]
+    member.record(JOB.verdict, Verdict(kind=kind, exit_code=0, round=1, reason=because("why")))  # type: ignore[arg-type]
     member.settle()
     assert none(member.tell(RoundStopped(1, 4001)), Exit)
     assert none(member.pass_time(limit_s - 0.5), Exit)

@@ -31,6 +31,7 @@ from rendezvous.peers.messages import OutageAck, OutageConfirmed, OutageProbe, d
 from rendezvous.records import Member, Seal, StoreOwner
 from tests.support.protocol.follower import JOB, Follower, asked
 from tests.support.protocol.member_harness import Bench, none, only, running
+from tests.support.reasons import because
 
 
 class Cut(Follower):
@@ -235,7 +236,9 @@ def test_workers_are_killed_and_a_new_member_joins_if_the_others_went_on(what: s
     member.pass_time(1.5)
     member.beats(10)
     if what == "round":
-        member.record(JOB.round, Seal(round=2, plan_token="next", world_size=1, coordinator="c:2"))
+        member.record(
+            JOB.round, Seal(round=2, plan_token="next", world_size=1, coordinator="c:2", reason=because("enough"))
+        )
     else:
         member.put(JOB.verdict if what == "verdict" else "/p/r/current", b"another")
     assert only(back(member), StopRound).mode == "fence"

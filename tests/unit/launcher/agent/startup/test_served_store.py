@@ -10,12 +10,13 @@ from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
 from rendezvous.records import Seal, StoreOwner, StoreVisit, Verdict
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 
 THEIRS = StoreOwner(prefix="meshrun", run_id="a", node_name="h1", presence_address="10.0.0.1:7000")
 OURS = StoreOwner(prefix="meshrun", run_id="b", node_name="h2", presence_address="10.0.0.2:7000")
 JOB = records.make_job_keys("meshrun", "a", "job")
-SEAL = Seal(round=1, plan_token="t", world_size=2, coordinator="c:1")
-SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason="all workers succeeded")
+SEAL = Seal(round=1, plan_token="t", world_size=2, coordinator="c:1", reason=because("enough"))
+SUCCESS = Verdict(kind="success", exit_code=0, round=1, reason=because("all workers succeeded"))
 
 
 @pytest.fixture

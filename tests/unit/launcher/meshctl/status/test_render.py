@@ -15,6 +15,7 @@ from launcher.meshctl.status.state import NodeState, Overview, find_lost_nodes
 from launcher.model.text import WIDTH, format_duration
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.stores.stored_job import StoredJob
 
 
@@ -104,7 +105,9 @@ round 2   2027-01-14 04:13:20  12 ranks on 3 nodes; ended after 1 h: node h9 is
 round 3   07:56:55  12 ranks on 3 nodes"""
     )
     ended = replace(
-        seen, phase="ended", verdict=Verdict(kind="stopped", exit_code=143, round=3, reason="by ada", ended_at=now - 12)
+        seen,
+        phase="ended",
+        verdict=Verdict(kind="stopped", exit_code=143, round=3, reason=because("by ada"), ended_at=now - 12),
     )
     ended = replace(ended, history=(*seen.history[:2], replace(here, ended_at=now - 12, ended="by ada", ran_s=173.0)))
     text = render.describe(ended)
@@ -203,7 +206,7 @@ def test_no_line_is_wider_than_a_terminal_and_nothing_steers_it(job: StoredJob) 
     ],
 )
 def test_the_headline_of_a_job_that_has_ended(kind: str, code: int, sentence: str) -> None:
-    verdict = Verdict(kind=kind, exit_code=code, round=3, reason="a worker failed on h1")
+    verdict = Verdict(kind=kind, exit_code=code, round=3, reason=because("a worker failed on h1"))
     assert render.format_headline(Overview(run_id="r", job_key="k", phase="ended", verdict=verdict)) == sentence
 
 

@@ -15,6 +15,7 @@ from launcher.model.errors import UsageError
 from rendezvous import codec
 from rendezvous.records import Command, Drain, Status, Verdict
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.reasons import because
 from tests.support.stores.stored_job import StoredJob
 
 
@@ -158,7 +159,10 @@ def test_the_first_failure_of_the_last_round_is_shown_then_the_verdicts(job: Sto
     told = format_failure(seen.failure)
     assert told == "rank 5 on h1 failed with exit code 1: ValueError: bad; log h1:/log"
     assert encode_overview(seen)["failure"]["host"] == "h1"
-    job.put(job.keys.verdict, Verdict(kind="failure", exit_code=1, round=2, reason="", failure=text(3, "KeyError: 1")))
+    job.put(
+        job.keys.verdict,
+        Verdict(kind="failure", exit_code=1, round=2, reason=because(""), failure=text(3, "KeyError: 1")),
+    )
     assert "KeyError: 1" in format_failure(job.overview().failure)
 
 
