@@ -34,13 +34,8 @@ class Reason(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, kind: str, **values: Value) -> "Reason":
-        """Make a reason; a long text or list in it is cut."""
-        cut = {
-            name: value[:TEXT_MAX] if isinstance(value, str) else value[:PARTS_MAX]
-            for name, value in values.items()
-            if isinstance(value, (str, tuple))
-        }
-        return cls(kind, {**values, **cut} if cut else values)
+        """Make a reason; a long text or list in it is cut, or no agent could read a record with it."""
+        return cls(kind, {name: _cut(value) for name, value in values.items()})
 
     def add(self, *others: "Reason") -> "Reason":
         """Return this reason with further ones, each once."""
@@ -57,6 +52,12 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         """Return the kind and its values, for a trace, and for people where no sentence is known."""
         found = [self.kind, *(f"{name}={_show(value)}" for name, value in self.values.items())]
         return "; ".join((" ".join(found), *map(str, self.also)))
+
+
+def _cut(value: Value) -> Value:
+    if isinstance(value, str):
+        return value[:TEXT_MAX]
+    return tuple(text[:TEXT_MAX] for text in value[:PARTS_MAX]) if isinstance(value, tuple) else value
 
 
 def _list_parts(reason: Reason) -> Iterator[Reason]:

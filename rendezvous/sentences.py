@@ -177,7 +177,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "drained": "node {node} was drained",
     "drained-from-run": "node {node} is drained from {run}",
     "other-arguments": "{run} was started with other arguments for the script; this node keeps its own",
-    "other-secret": lambda run, has_secret, is_served: (
+    "other-secret": lambda run, has_secret: (
         f"{run} has {'a' if has_secret else 'no'} job secret, and this agent has {'none' if has_secret else 'one'}"
     ),
     "other-options": lambda run, is_served: f"{run} has other options than this agent",
@@ -243,7 +243,7 @@ _SAME = {
 
 HINTS: Mapping[str, Sentence] = {
     "unreadable": "{hint}",
-    "other-secret": lambda is_served, **values: _SAME[is_served],
+    "other-secret": "give all nodes of a run the same job secret",
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],
     "already-ended-otherwise": ("give a new run another --rdzv-id, or begin this one anew with --on-finished rerun"),

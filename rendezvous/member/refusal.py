@@ -23,7 +23,7 @@ def find_difference(theirs: Spec, ours: Spec, run_id: str, *, is_served: bool) -
     `is_served`: an agent serves the store, so that each run needs a port of its own.
     """
     if theirs.has_secret != ours.has_secret:
-        return Reason.of("other-secret", run=run_id, has_secret=theirs.has_secret, is_served=is_served)
+        return Reason.of("other-secret", run=run_id, has_secret=theirs.has_secret)
     shared = {name: value for name, value in theirs.shared_options.items() if name in ours.shared_options}
     differences = [
         *_compare_options({"--mesh": theirs.mesh, **theirs.options}, {"--mesh": ours.mesh, **ours.options}),

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 # Each package may import those before it. "" is the package's own __init__.
 ORDER = {
     "rendezvous": (
-        "", "values", "errors", "codec", "settings", "records", "stores", "events", "peers", "policy", "state",
-        "member", "leader", "machine", "driver",
+        "", "values", "errors", "codec", "settings", "reasons", "records", "sentences", "stores", "events", "peers",
+        "policy", "state", "member", "leader", "machine", "driver",
     ),
     "launcher": (
         "model", "config", "hardware", "locality", "placement", "worker", "diagnose", "supervisor", "logs", "ranks",
@@ -40,7 +40,7 @@ BORDERS = {
     "launcher.agent.build": 6, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
     "launcher.agent.diagnosis.progress": 1, "launcher.agent.inspection.observer": 2,
-    "launcher.agent.loop": 4, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
+    "launcher.agent.loop": 5, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
     "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.readers": 1,
     "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 3,
@@ -51,6 +51,8 @@ BORDERS = {
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 7, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.machine": 3, "rendezvous.member.join": 1,
     "rendezvous.policy.decide": 1,
+    # The English of reasons, of which a job that starts well on one machine has no use.
+    "launcher.model.errors": 1,
     # What a failure needs, and only then.
     "launcher.logs.reports.failures": 5,
     # json, of which a script that reports no metrics has no use.
@@ -90,8 +92,8 @@ PURE = (
     "launcher.observe.node_report", "launcher.observe.run_events",
     "launcher.observe.timeline", "launcher.observe.page.view", "launcher.observe.page.what_if",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
-    "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
-    "rendezvous.settings", "rendezvous.state*",
+    "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.reasons",
+    "rendezvous.records", "rendezvous.sentences", "rendezvous.settings", "rendezvous.state*",
 )  # fmt: skip
 IMPURE_MODULES = {"os", "time", "random", "asyncio", "threading", "socket", "subprocess", "logging"}
 

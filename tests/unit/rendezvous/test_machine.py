@@ -33,6 +33,7 @@ from rendezvous.events import (
     WatchLost,
 )
 from rendezvous.member import local_round
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Seal, Status, Verdict
 from rendezvous.state.state import LeaseState
 from rendezvous.stores.contract import GetResult, Put, Renewal, TxnResult
@@ -75,9 +76,9 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
 def test_nothing_comes_after_the_end_and_nobody_needs_to_wake_it() -> None:
     bench = running()
     stop = only(bench.tell(RoundSucceeded(1)), StopRound)
-    assert (stop.mode, stop.reason) == ("kill", "all workers succeeded")
+    assert (stop.mode, stop.reason) == ("kill", Reason.of("all-succeeded"))
     end = only(bench.tell(RoundStopped(1, 4001)), Exit)
-    assert (end.exit_code, end.reason) == (0, "all workers succeeded")
+    assert (end.exit_code, end.reason) == (0, Reason.of("all-succeeded"))
     assert bench.watched == set()
     assert bench.protocol.wake_at == math.inf
     assert bench.step(Tick()) == bench.step(LeaveRequest(because("SIGTERM"), 143)) == []
@@ -97,10 +98,10 @@ def finished(kind: str, exit_code: int) -> Bench:
 @pytest.mark.parametrize(
     ("kind", "digest", "on_finished", "exit_code", "reason"),
     [
-        ("success", "train.py", "next", 0, "run r has already ended: it is over"),
-        ("failure", "train.py", "exit", 9, "run r has already ended: it is over"),
-        ("success", "other.py", "next", 2, "run r was started with another command"),
-        ("failure", "other.py", "exit", 2, "run r was started with another command"),
+        ("success", "train.py", "next", 0, "already-ended"),
+        ("failure", "train.py", "exit", 9, "already-ended"),
+        ("success", "other.py", "next", 2, "other-command"),
+        ("failure", "other.py", "exit", 2, "other-command"),
     ],
 )
 def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
@@ -110,7 +111,7 @@ def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(
     late = Bench(before.store, digest=digest, on_finished=on_finished)
     actions = late.tell(Start())
     end = only(actions, Exit)
-    assert (end.exit_code, end.reason) == (exit_code, reason)
+    assert (end.exit_code, end.reason.kind) == (exit_code, reason)
     assert none(actions, StartRound)
     assert isinstance(actions[-1], Exit), "nothing may come after it"
     assert late.protocol.wake_at == math.inf
@@ -141,7 +142,8 @@ def test_joining_has_an_end_and_says_what_stood_in_the_way() -> None:
     bench.step(events.StoreRejected(ask.id, StoreError("etcd at 10.0.0.1 does not let us in")))
     bench.now += 10.0
     end = only(bench.step(Tick()), Exit)
-    assert (end.exit_code, end.reason) == (75, "could not join run r within 10 s: etcd at 10.0.0.1 does not let us in")
+    why = Reason.of("store-error", error="etcd at 10.0.0.1 does not let us in")
+    assert (end.exit_code, end.reason) == (75, Reason.of("join-timeout", run="r", within_s=10.0, why=why))
 
 
 # --- the lease and the watchdog
@@ -227,7 +229,7 @@ def test_what_a_lost_watch_covered_is_read_again_until_that_succeeds(is_refused:
     bench.now += 0.2
     actions = bench.tell(Tick())
     assert only(actions, StartWatch).key == control
-    assert only(actions, StopRound).reason == "over"
+    assert only(actions, StopRound).reason == because("over")
 
 
 def test_a_leader_that_lost_a_watch_decides_nothing_until_it_reads_again() -> None:
@@ -342,7 +344,7 @@ def test_a_verdict_s_lease_that_has_gone_does_not_cost_the_membership() -> None:
     bench.asks.remove(writes[0])
     actions = bench.step(events.StoreRejected(writes[0].id, LeaseNotFound("the verdict's lease has expired")))
     assert none(actions, StopRound, Log)
-    assert only(bench.wait(0.2), StopRound).reason == "all workers succeeded"
+    assert only(bench.wait(0.2), StopRound).reason == Reason.of("all-succeeded")
 
 
 def test_a_verdict_s_lease_that_has_gone_is_granted_again() -> None:
@@ -380,7 +382,7 @@ def test_a_verdict_once_seen_is_obeyed_even_when_its_key_has_expired() -> None:
     bench.store.put(
         bench.job.verdict, records.encode(Verdict(kind="failure", exit_code=3, round=1, reason=because("over")))
     )
-    assert only(bench.settle(), StopRound).reason == "over"
+    assert only(bench.settle(), StopRound).reason == because("over")
     bench.store.delete(bench.job.verdict)
     assert none(bench.settle(), StoreRequest)
     assert only(bench.tell(RoundStopped(1, 4001)), Exit).exit_code == 3
@@ -392,10 +394,9 @@ def test_a_record_that_cannot_be_read_is_named_once_and_ignored(name: str) -> No
     key = getattr(bench.job, name)
     bench.store.put(key, b"rubbish")
     actions = bench.settle()
-    said = [action.sentence for action in actions if isinstance(action, Log) and "rubbish" not in action.sentence]
-    assert [sentence for sentence in said if key in sentence and "is ignored" in sentence] == [
-        f"the value of {key} is not JSON, so it was not written by meshrun; it is ignored"
-    ]
+    said = [action.reason for action in actions if isinstance(action, Log)]
+    ignored = f"the value of {key} is not JSON, so it was not written by meshrun"
+    assert said.count(Reason.of("record-ignored", error=ignored)) == 1
     assert none(actions, StopRound, StartRound, Exit)
     assert bench.protocol.alive_round == 1
 
@@ -508,7 +509,7 @@ def test_an_unreadable_assignment_fails_the_round_and_another_is_sealed() -> Non
     bench.store.put(item.key, b"rubbish")
     made = bench.settle()
     assert only(made, StartRound).assignment == ""  # which no agent can run
-    assert [say.sentence for say in made if isinstance(say, Log) and item.key in say.sentence]
+    assert [say for say in made if isinstance(say, Log) and say.reason.kind == "record-ignored"]
     made = bench.tell(RoundFailed(1, 1, False, "")) + bench.wait(2.0)
     assert only(made, StopRound).round == 1
     made = bench.tell(RoundStopped(1, 4001)) + bench.wait(2.0)
@@ -528,19 +529,23 @@ def answer_renewal_at(bench: Bench, revision: int) -> list[events.Action]:
     return bench.step(events.StoreReply(ask.id, Renewal(5.0, True, revision, own)))
 
 
-def require_end(actions: list[events.Action], evidence: str, exit_code: int = 75) -> None:
+def went_back(known: int) -> Reason:
+    return Reason.of("revision-went-back", revision=known - 1, was=known)
+
+
+def require_end(actions: list[events.Action], evidence: Reason, exit_code: int = 75) -> None:
     """The workers must be killed at once, the reason said, and nothing follow."""
     assert only(actions, StopRound).mode == "fence"
     end = actions[-1]
     assert isinstance(end, Exit)
     assert end.exit_code == exit_code
-    assert end.reason == f"the store was restored to an earlier state, or replaced by another: {evidence}"
+    assert end.reason == Reason.of("store-went-back", why=evidence)
 
 
 def test_an_answer_at_a_lower_revision_ends_the_agent() -> None:
     bench = running()
     known = bench.store.get("any").revision
-    require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
+    require_end(answer_renewal_at(bench, known - 1), went_back(known))
 
 
 def test_an_answer_to_a_request_from_before_is_no_sign_of_it() -> None:
@@ -560,7 +565,7 @@ def test_what_a_watch_has_shown_counts() -> None:
     bench = running()
     known = bench.store.put(f"{bench.job.control}drained/other", b"{}")
     bench.deliver()
-    require_end(answer_renewal_at(bench, known - 1), f"it is at revision {known - 1}, and was at revision {known}")
+    require_end(answer_renewal_at(bench, known - 1), went_back(known))
 
 
 def test_an_older_key_ends_the_agent_at_whatever_revision() -> None:
@@ -574,7 +579,7 @@ def test_an_older_key_ends_the_agent_at_whatever_revision() -> None:
     (ask,) = (ask for ask in bench.asks if ask.kind.endswith(" again"))
     bench.asks.remove(ask)
     actions = bench.step(events.StoreReply(ask.id, TxnResult(True, 99, (GetResult(99, (older,)),))))
-    require_end(actions, f"it has {seal.key} as of revision 2, and had it as of revision {seal.mod_revision}")
+    require_end(actions, Reason.of("key-went-back", key=seal.key, revision=2, was=seal.mod_revision))
 
 
 @pytest.mark.parametrize("is_watch", [True, False], ids=["watch", "request"])
@@ -587,7 +592,7 @@ def test_another_store_ends_the_agent(is_watch: bool) -> None:
         bench.now += 1.0
         bench.step(Tick())
         actions = bench.step(events.StoreRejected(bench.asks[0].id, error))
-    require_end(actions, str(error))
+    require_end(actions, Reason.of("store-error", error=str(error)))
 
 
 def test_an_agent_that_was_told_to_leave_ends_with_that_code() -> None:
@@ -595,7 +600,7 @@ def test_an_agent_that_was_told_to_leave_ends_with_that_code() -> None:
     known = bench.store.get("any").revision
     bench.step(LeaveRequest(because("SIGTERM"), 143))
     actions = answer_renewal_at(bench, known - 1)
-    require_end(actions, f"it is at revision {known - 1}, and was at revision {known}", 143)
+    require_end(actions, went_back(known), 143)
 
 
 def test_a_verdict_that_was_seen_stays_the_verdict() -> None:

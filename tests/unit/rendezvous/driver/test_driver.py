@@ -45,6 +45,7 @@ from rendezvous.events import (
 )
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
+from rendezvous.reasons import Reason
 from rendezvous.settings import Settings
 from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore
@@ -343,7 +344,7 @@ def wrap(error: ImportError) -> ImportError:
         (OSError(24, "Too many open files"), "Too many open files"),
         (ImportError(LIBRARY, path="/lib/_x.so"), LIBRARY),
         (wrap(ImportError(LIBRARY, path="/lib/_x.so")), LIBRARY),
-        (MemoryError(), "no memory is left"),
+        (MemoryError(), "out of memory"),
     ],
     ids=["no descriptor", "none for a library", "none for a library of numpy", "no memory"],
 )
@@ -363,7 +364,7 @@ def test_a_plan_that_lacks_descriptors_or_memory_is_tried_again(is_local: bool, 
             bench.now = bench.driver.wake_at
             said += [action for action in bench.driver.run() if isinstance(action, Log)]
         wait_until(lambda: bench.heard(PlanReady(5, {}, 0, "host:1")))
-        assert said == [Log(f"the next round cannot be planned yet: {why}")]
+        assert said == [Log(Reason.of("plan-put-off", error=why))]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from rendezvous.events import (
     Txn,
 )
 from rendezvous.peers.messages import KnownRevision, encode_message
+from rendezvous.reasons import Reason
 from rendezvous.records import Assignment, Command, LeaderRecord, Member, Status, Stop, Verdict
 from rendezvous.stores.contract import Delete, Get, Put
 from tests.support.protocol.follower import JOB, L_IS, Follower, asked
@@ -61,7 +62,7 @@ def test_the_loss_of_presence_alone_stops_nothing_and_elects_nobody() -> None:
 def test_the_first_successor_takes_over_at_once_from_a_leader_proven_gone() -> None:
     member = Follower(successors=("me", "S"))
     actions = member.lose_leader()
-    (takeover,) = asked(actions, "take over from node L")
+    (takeover,) = asked(actions, "take over")
     assert {(c.key, c.target) for c in takeover.compares} == {
         (JOB.leader, "mod"),
         (JOB.make_member_key("L"), "mod"),
@@ -205,11 +206,8 @@ def outsider(**settings: Any) -> Follower:
 
 def test_a_non_member_takes_over_only_once_an_outage_would_be_over() -> None:
     member = outsider()
-    said = [action.sentence for action in member.pass_time(20.0) if isinstance(action, Log)]
-    assert said == [
-        "round 1 has no leader, and this node does not belong to it: if none of its nodes is seen for 25 s, "
-        "others go on; if they are surely dead, meshctl takeover makes them go on now"
-    ]
+    said = [action.reason for action in member.pass_time(20.0) if isinstance(action, Log)]
+    assert said == [Reason.of("takeover-put-off", round=1, limit_s=25.0)]
     assert not member.leads
     member.pass_time(8.0)
     assert member.leads
@@ -290,10 +288,8 @@ def test_who_is_told_of_something_newer_reads_again_and_acts() -> None:
     assert none(
         member.tell(PeerMessage("S", encode_message(KnownRevision(revision, True)))), StopRound, StoreRequest
     ), "S does not lead"
-    assert (
-        only(member.tell(PeerMessage("L", encode_message(KnownRevision(revision, True)))), StopRound).reason
-        == "over there"
-    )
+    told = member.tell(PeerMessage("L", encode_message(KnownRevision(revision, True))))
+    assert only(told, StopRound).reason == because("over there")
 
 
 def test_who_is_told_that_it_is_no_member_looks_and_is_fenced() -> None:
@@ -310,7 +306,7 @@ def test_without_a_word_a_silent_watch_is_found_out_within_some_leases() -> None
     member.silence(JOB.control)
     member.record(JOB.stop, Stop(round=1, reason=because("over there"), mode="kill"))
     assert none(member.pass_time(5.0), StopRound)
-    assert only(member.pass_time(6.0), StopRound).reason == "over there"
+    assert only(member.pass_time(6.0), StopRound).reason == because("over there")
 
 
 class Unserved(Follower):
@@ -331,7 +327,8 @@ def test_after_a_watch_has_ended_a_view_is_stale_until_it_is_read_again() -> Non
     member.lose(JOB.control)
     actions = member.pass_time(36.0)
     assert only(actions, StopRound).mode == "fence"
-    assert any("could not be read" in action.sentence for action in actions if isinstance(action, Log))
+    lost = Reason.of("membership-lost", why=Reason.of("view-expired"))
+    assert lost in [action.reason for action in actions if isinstance(action, Log)]
 
 
 def test_a_leader_tells_each_change_once_and_to_those_that_connect() -> None:

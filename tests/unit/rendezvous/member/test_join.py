@@ -19,6 +19,7 @@ from rendezvous.events import (
     StoreRequest,
 )
 from rendezvous.member import join
+from rendezvous.reasons import Reason
 from rendezvous.records import Command, Drain, Member, Spec, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.protocol.follower import JOB, Follower
@@ -63,7 +64,7 @@ def test_an_agent_of_an_earlier_attempt_is_refused() -> None:
     others = attempt("4")
     others.tell(Start())
     end = only(attempt("3", others.store).tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (2, "this is attempt 3, run r is at attempt 4")
+    assert (end.exit_code, end.reason) == (2, Reason.of("earlier-attempt", attempt=3, run="r", theirs=4))
 
 
 def test_a_later_attempt_opens_its_job_once_the_earlier_agents_have_left() -> None:
@@ -88,10 +89,7 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> No
     bench = Bench()
     bench.store.put(records.make_current_key("p", "r"), value)
     end = only(bench.tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (
-        2,
-        "the value of /p/r/current is no job key, so it was not written by meshrun",
-    )
+    assert (end.exit_code, end.reason) == (2, Reason.of("not-a-job-key", key="/p/r/current"))
 
 
 @pytest.mark.parametrize("version", [2, None])
@@ -101,19 +99,19 @@ def test_a_job_of_another_record_version_is_refused(version: int | None) -> None
     bench.store.put("/p/r/job/spec", f'{{"version":{version or "null"}}}'.encode())
     end = only(bench.tell(Start()), Exit)
     assert end.exit_code == 2
-    assert end.reason == f"/p/r/job/spec has record version {version}, this agent reads version 1"
+    assert end.reason.kind == "unreadable"
+    assert end.reason.values["error"] == f"/p/r/job/spec has record version {version}, this agent reads version 1"
 
 
-def test_who_does_not_know_the_job_s_secret_is_refused_with_a_sentence() -> None:
+def test_who_does_not_know_the_job_s_secret_is_refused() -> None:
     bench = Bench(options={"secret": b"quiet"})
     assert only(bench.tell(Start()), StartRound).round == 1
     stranger = Bench(bench.store, chance_from=500)
     end = only(stranger.tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (2, "run r was started with a job secret, this agent is not")
+    assert (end.exit_code, end.reason) == (2, Reason.of("other-secret", run="r", has_secret=True))
     stranger = Bench(bench.store, chance_from=500, options={"secret": b"wrong"})
     end = only(stranger.tell(Start()), Exit)
-    assert end.exit_code == 2
-    assert end.reason.endswith("was not written by an agent that knows the job's secret")
+    assert (end.exit_code, end.reason.kind) == (2, "unreadable")
 
 
 def test_a_record_without_the_job_s_code_is_ignored() -> None:
@@ -123,9 +121,7 @@ def test_a_record_without_the_job_s_code_is_ignored() -> None:
     bench.store.put(bench.job.verdict, records.encode(forged, bench.job.verdict, b"guessed"))
     actions = bench.settle()
     assert none(actions, StopRound, Exit)
-    assert any(
-        "does not know" in a.sentence or "knows the job's secret" in a.sentence for a in actions if isinstance(a, Log)
-    )
+    assert "record-ignored" in [action.reason.kind for action in actions if isinstance(action, Log)]
 
 
 # --- as few requests as it takes
@@ -212,7 +208,11 @@ def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
     bench.store.put(bench.job.verdict, records.encode(verdict))
     bench.answer(ask)
     end = only(bench.made, Exit)
-    assert (end.exit_code, end.reason, end.verdict) == (0, "run r has already ended: all done", verdict)
+    assert (end.exit_code, end.reason, end.verdict) == (
+        0,
+        Reason.of("already-ended", run="r", why=because("all done")),
+        verdict,
+    )
     assert bench.store.get(bench.job.members, prefix=True).items == ()
 
 
@@ -221,23 +221,23 @@ def test_a_job_whose_spec_appears_and_differs_while_joining_is_refused() -> None
     bench.answer(until_asked(bench, "register"))  # there is no spec
     bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="other.py")))
     end = only(bench.settle(), Exit)
-    assert (end.exit_code, end.reason) == (2, "run r was started with another command")
+    assert (end.exit_code, end.reason.kind) == (2, "other-command")
 
 
-def with_arguments(codes: str) -> Spec:
+def with_arguments(digest: str) -> Spec:
     """The spec of a script with other arguments."""
-    return Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest=codes, word_codes=codes)
+    return Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py", arguments_digest=digest)
 
 
-OTHER = {"spec": with_arguments("aaaabbbbdddd"), "command_labels": ("the form", "the script", "--lr")}
+OTHER = {"spec": with_arguments("--lr 2")}
 
 
 def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None:
-    bench = Bench(with_job(spec=with_arguments("aaaabbbbcccc")), options=OTHER)
+    bench = Bench(with_job(spec=with_arguments("--lr 1")), options=OTHER)
     bench.tell(Start())
     assert bench.store.get(bench.job.make_member_key(bench.protocol.member_id)).first is not None
-    said = [action.sentence for action in bench.made if isinstance(action, Log) and "command line" in action.sentence]
-    assert said == ["run r was started with another command line: --lr differs; this node keeps its own"]
+    said = [action.reason for action in bench.made if isinstance(action, Log) and action.is_remark]
+    assert said == [Reason.of("other-arguments", run="r")]
     bench.made.clear()
     bench.protocol.state.requests.actions = []
     join.restart(bench.protocol.state)  # as when another agent has written meanwhile
@@ -246,31 +246,29 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
     assert not bench.protocol.state.requests.actions
     found = bench.store.get(bench.job.spec).first
     assert found is not None
-    assert records.decode(Spec, found.value, found.key).word_codes == "aaaabbbbcccc", "it stays the first agent's"
+    assert records.decode(Spec, found.value, found.key).arguments_digest == "--lr 1", "it stays the first agent's"
 
 
 @pytest.mark.parametrize(
     ("kind", "on_finished", "exit_code", "reason"),
     [
-        ("success", "next", 2, "run r has already ended: done; it was started with another command line: --lr differs"),
-        ("failure", "exit", 9, "run r has already ended: done"),
+        ("success", "next", 2, "already-ended-otherwise"),
+        ("failure", "exit", 9, "already-ended"),
     ],
 )
 def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
     kind: str, on_finished: str, exit_code: int, reason: str
 ) -> None:
     verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason=because("done"))
-    store = with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict)
+    store = with_job(spec=with_arguments("--lr 1"), ctl_verdict=verdict)
     end = only(Bench(store, options=OTHER, on_finished=on_finished).tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (exit_code, reason)
-    if exit_code == 2:
-        assert "--on-finished rerun" in end.hint
+    assert (end.exit_code, end.reason.kind) == (exit_code, reason)
 
 
 def test_a_member_that_comes_back_after_success_has_succeeded_too() -> None:
     """Its own arguments are no reason to say otherwise: it has run them."""
     verdict = Verdict(kind="success", exit_code=0, round=1, reason=because("done"))
-    bench = Bench(with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict), options=OTHER)
+    bench = Bench(with_job(spec=with_arguments("--lr 1"), ctl_verdict=verdict), options=OTHER)
     bench.protocol.state.membership.joined_root = "/p/r/job"
     end = only(bench.tell(Start()), Exit)
     assert (end.exit_code, end.verdict) == (0, verdict)
@@ -334,13 +332,13 @@ def test_a_drained_node_does_not_join_and_leaves_if_it_has() -> None:
     bench.store.put(bench.job.make_drain_key("node"), records.encode(Drain(node_name="node")))
     assert only(bench.settle(), StopRound).mode == "grace"
     end = only(bench.tell(RoundStopped(1, 4001)), Exit)
-    assert (end.exit_code, end.reason) == (143, "node node was drained")
+    assert (end.exit_code, end.reason) == (143, Reason.of("drained", node="node"))
     store = MemoryStore(clock=lambda: 100.0, threaded=False)
     store.put(records.make_current_key("p", "r"), b"job")
     store.put("/p/r/job/spec", records.encode(Spec(mesh="dp=*", options={"--nnodes": "1:1"}, digest="train.py")))
     store.put("/p/r/job/ctl/drained/node", records.encode(Drain(node_name="node")))
     end = only(Bench(store).tell(Start()), Exit)
-    assert (end.exit_code, end.reason) == (75, "node node is drained from run r")
+    assert (end.exit_code, end.reason) == (75, Reason.of("drained-from-run", node="node", run="r"))
 
 
 def test_one_of_two_nodes_with_a_name_is_drained_by_its_member_id() -> None:
@@ -372,5 +370,4 @@ def test_a_member_whose_seal_is_deleted_under_a_living_round_ends(is_sealed_agai
         bench.store.delete(bench.job.round)
     made = bench.settle()
     assert only(made, StopRound).mode == "fence"
-    reason = "round 1 is not in the store any more: its keys were deleted, or the store restored"
-    assert (only(made, Exit).exit_code, only(made, Exit).reason) == (75, reason)
+    assert (only(made, Exit).exit_code, only(made, Exit).reason) == (75, Reason.of("round-lost", round=1))

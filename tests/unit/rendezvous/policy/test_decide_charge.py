@@ -229,7 +229,7 @@ ROWS = [
         121.0,
         SealRound(
             ("a", "b"),
-            replace(charged(121.0, 119.0, is_settled=True), same_failure=SAME_TWICE.same_failure, same_failures=3),
+            replace(charged(121.0, 119.0, is_settled=True), same_failure="user code: E", same_rank=5, same_failures=3),
             "here nodes=2",
             "same-failure rank=5 failure_class=user code: E times=3",
         ),
@@ -256,14 +256,19 @@ ROWS = [
             121.0,
             SealRound(
                 ("a", "b"),
-                replace(charged(121.0, 119.0, is_settled=True), same_failure=same, same_failures=int(bool(same))),
+                replace(
+                    charged(121.0, 119.0, is_settled=True),
+                    same_failure=same,
+                    same_rank=rank,
+                    same_failures=int(bool(same)),
+                ),
                 "here nodes=2",
             ),
         )
-        for what, how, same in (
-            ("one of another rank", {"rank": 4, "failure_class": "user code: E"}, "rank 4 (user code: E)"),
-            ("one in another way", {"rank": 5, "failure_class": "memory: E"}, "rank 5 (memory: E)"),
-            ("one that an older agent reports", {"rank": 5}, ""),
+        for what, how, rank, same in (
+            ("one of another rank", {"rank": 4, "failure_class": "user code: E"}, 4, "user code: E"),
+            ("one in another way", {"rank": 5, "failure_class": "memory: E"}, 5, "memory: E"),
+            ("one of unknown class", {"rank": 5}, -1, ""),
         )
     ),
     # --- the cause

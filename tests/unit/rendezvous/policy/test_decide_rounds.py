@@ -24,6 +24,7 @@ from tests.support.protocol.views import (
     members,
     running,
     see,
+    show,
     sizer,
     status,
     verdict,
@@ -334,9 +335,9 @@ def test_many_nodes_are_named_by_four_and_a_number() -> None:
         names=names,
         budget=RestartBudget(),
     )
-    assert decide(view, 130.0, Settings(), sizer) == EndRound(
+    assert show(decide(view, 130.0, Settings(), sizer)) == EndRound(
         "kill",
-        "nodes n0, n1, n2, n3 and 3 more lost in round 4",
+        "lost nodes=(nodes names=n0,n1,n2,n3 count=7) round=4",
         "loss",
         nodes=tuple(f"n{index}" for index in range(7)),
     )

@@ -86,7 +86,7 @@ def test_no_limit_means_no_quarantine() -> None:
 
 
 def test_a_quarantine_says_why() -> None:
-    expected = Quarantine(13.0, "lost 3 times within 100 s, quarantined for 10 s")
+    expected = Quarantine(13.0, Reason.of("quarantined", cause="losses", times=3, window_s=100.0, duration_s=10.0))
     assert find_quarantines(lost(1, 2, 3), [], LIMITS)["n"] == expected
 
 
