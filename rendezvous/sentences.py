@@ -23,17 +23,19 @@ def describe(reason: Reason, find: Find | None = None) -> str:
     its sentence has, comes from another program: it is shown as it is.
     """
     find = find or SENTENCES.get
-    return "; ".join(_describe(one, find) or str(one) for one in (reason, *reason.also))
+    return "; ".join(_describe(one, find) for one in (reason, *reason.also))
 
 
 def give_hint(reason: Reason) -> str:
     """Return what the user can do; "" if nothing is known."""
-    return _fill(HINTS.get(reason.kind, ""), dict(reason.values))
+    return _fill(HINTS.get(reason.kind, ""), reason.values) or ""
 
 
 def _describe(reason: Reason, find: Find) -> str:
     values = {name: _make_text(name, value, find) for name, value in reason.values.items()}
-    return _fill(find(reason.kind) or "", values)
+    sentence = find(reason.kind)
+    text = _fill(sentence, values) if sentence is not None else None
+    return str(reason) if text is None else text
 
 
 def _make_text(name: str, value: Value, find: Find) -> Value:
@@ -42,14 +44,14 @@ def _make_text(name: str, value: Value, find: Find) -> Value:
     return name_own_run(value) if name == "run" and isinstance(value, str) else value
 
 
-def _fill(sentence: Sentence, values: Mapping[str, Value]) -> str:
-    """Return the sentence with these values; "" if they do not fit: any program can write to the store."""
+def _fill(sentence: Sentence, values: Mapping[str, Value]) -> str | None:
+    """Return the sentence with these values; None if they do not fit: any program can write to the store."""
     try:
         if callable(sentence):
             return sentence(**values)
         return sentence.format(**{name: _join(value) for name, value in values.items()})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        return ""
+        return None
 
 
 def _join(value: Value) -> Value:

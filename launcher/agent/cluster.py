@@ -371,7 +371,7 @@ def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
         ("--restart-window", settings.restart_window_s, DEFAULTS.restart_window_s),
     ):
         if value != default:
-            options[name] = f"{value:g}"
+            options[name] = f"{value:g}" if isinstance(value, float) else str(value)
     if settings.grow != DEFAULTS.grow:
         options["--grow"] = settings.grow
     if not settings.continues_without_store:

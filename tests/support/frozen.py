@@ -41,6 +41,7 @@ from rendezvous import records
 from rendezvous.events import Exit, StartRound, StopRound
 from rendezvous.peers import messages
 from rendezvous.peers.handshake import Handshake, PeerIdentity
+from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.documents.pages import ROOT
 from tests.support.stores.stored_job import StoredJob
@@ -54,6 +55,11 @@ SHARE = NodeAssignment(
     master_addr="10.0.0.1", master_port=29500, summary="3 nodes", slice_index=1, slice_count=2,
 )  # fmt: skip
 """A node of the middle of a job."""
+
+
+REASON = Reason.of("lost", nodes=Reason.of("nodes", names=("a",), count=1), round=4).add(
+    Reason.of("attempt", attempt=2)
+)
 
 
 def renames(section: str) -> dict[str, str]:
@@ -71,8 +77,10 @@ def value(kind: Any, number: int) -> object:
     if get_origin(kind) in (Annotated, Union, UnionType):
         return value(kinds[0], number)
     if get_origin(kind) in (Literal, Mapping):
-        return f"text {number}" if get_origin(kind) is Literal else {"later": [number]}
-    return {str: f"text {number}", int: number, float: number + 0.5, bool: True}[kind]
+        is_of_texts = get_origin(kind) is Mapping and kinds[1] is str
+        return f"text {number}" if get_origin(kind) is Literal else {"later": "text" if is_of_texts else [number]}
+    made = {str: f"text {number}", int: number, float: number + 0.5, bool: True, Reason: REASON}
+    return made[kind]
 
 
 def sample(kind: Any) -> Any:
@@ -181,8 +189,8 @@ def events() -> Iterator[str]:
     for message in (
         StartRound(1, 0, 6, "10.0.0.1:29500", encode_assignment(SHARE)), Spawned(1, 0, 100),
         SpawnFailed(1, 1, "no such file", 2),
-        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", "a failure"), Exited(1, 1, 101, -15, 6.0), RoundSwept(1),
-        Exit(3, "a failure", None),
+        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", REASON), Exited(1, 1, 101, -15, 6.0), RoundSwept(1),
+        Exit(3, REASON, None),
     ):  # fmt: skip
         heard.take(message)
     for event in found:

@@ -159,7 +159,7 @@ def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = Fal
                 mesh_shape=shape, step=step, locality=(("pod", f"p{index // 64}"), ("leaf", f"l{index // 8}")),
                 store_latency_s=0.0021, agent_rss_bytes=58 << 20, log_dir="/var/log/meshrun/llama-70b", ranks=ranks,
                 slot_count=slots, mesh=f"pp={shape[0]},dp=*,tp={slots}" if not index else "",
-                placement="--nnodes 1:" if not index else "", checkpoint_count=14,
+                options={"--nnodes": "1:"} if not index else {}, checkpoint_count=14,
             )
         )  # fmt: skip
     lost: tuple[str, ...] = ()

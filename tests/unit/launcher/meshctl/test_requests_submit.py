@@ -46,7 +46,7 @@ class World:
         return decode(Command, item.value, item.key)
 
     def refuse(self, why: str) -> None:
-        self.stored.put(self.key, replace(self.request(), answer=why))
+        self.stored.put(self.key, replace(self.request(), refused=because(why)))
 
     def consume(self) -> None:
         assert self.request() == self.request()

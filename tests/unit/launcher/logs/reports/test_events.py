@@ -15,6 +15,7 @@ from launcher.logs.reports.round_log import make_recorder
 from launcher.placement.adapter.description import NodeAssignment, encode_assignment
 from launcher.supervisor.messages import Exited, RoundSwept, Spawned, SpawnFailed
 from rendezvous.events import Exit, Start, StartRound, StopRound
+from tests.support.reasons import because
 
 SHARE = NodeAssignment(
     ranks=(4, 5), world_size=6, shape=(6,), group_rank=2, group_world_size=3, role_ranks=(4, 5), role_world_size=6,
@@ -46,7 +47,7 @@ def start(round: int, restart_count: int = 0) -> StartRound:
 def test_a_round_and_its_workers_are_told_in_order() -> None:
     found = told(
         Start(), start(1), Spawned(1, 0, 100), Spawned(1, 1, 101), Exited(1, 1, 101, 0, 5.25),
-        Exited(1, 0, 100, 0, 6.0), StopRound(1, "kill", "all done"), RoundSwept(1), Exit(0, "", None),
+        Exited(1, 0, 100, 0, 6.0), StopRound(1, "kill", because("all done")), RoundSwept(1), Exit(0, because(""), None),
     )  # fmt: skip
     assert names(found) == [
         ("RENDEZVOUS", "AGENT", None), ("START", "WORKER", 4), ("START", "WORKER", 5), ("SUCCEEDED", "WORKER", 5),
@@ -58,8 +59,9 @@ def test_a_round_and_its_workers_are_told_in_order() -> None:
 
 def test_a_worker_that_ends_because_its_round_does_has_not_failed(tmp_path: Path) -> None:
     found = told(
-        start(1), Spawned(1, 0, 100), Exited(1, 0, 100, 3, 5.0), StopRound(1, "kill", "a failure"),
-        Exited(1, 1, 101, -15, 6.0), RoundSwept(1), start(2, 1), Exited(2, 1, 102, -9, 7.0), Exit(3, "3 of 3", None),
+        start(1), Spawned(1, 0, 100), Exited(1, 0, 100, 3, 5.0), StopRound(1, "kill", because("a failure")),
+        Exited(1, 1, 101, -15, 6.0), RoundSwept(1), start(2, 1), Exited(2, 1, 102, -9, 7.0),
+        Exit(3, because("3 of 3"), None),
         error="the disk is full", directory=tmp_path,
     )  # fmt: skip
     assert names(found) == [
