@@ -46,12 +46,13 @@ NOT_STARTED = 127
 
 
 class JournalHeader(Struct, frozen=True, kw_only=True):
-    """What is known before anything happens. `started_at`: of the agent, seconds since 1970."""
+    """What is known before anything happens."""
 
     run_id: str
     node: str
     pid: int
     started_at: float
+    """When the agent started, in seconds since 1970."""
     worker_count: int
     reason: str
     max_restarts: int

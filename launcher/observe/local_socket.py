@@ -66,15 +66,14 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class LocalAgent(Struct, frozen=True, kw_only=True):
-    """An agent of this machine. `name`: its socket's, in the abstract namespace.
-
-    `job`: the same for all agents of a job, another for each job of one run id; "" before the agent has joined one.
-    """
+    """An agent of this machine."""
 
     name: str
+    """The name of its socket in the abstract namespace."""
     run_id: str
     node: str
     job: str = ""
+    """The same for all agents of a job, different for each job of one run id; "" before the agent has joined one."""
 
     @property
     def uid(self) -> int:

@@ -58,20 +58,21 @@ _Result = TypeVar("_Result")
 
 
 class HostAgent(Struct, frozen=True, kw_only=True):
-    """One agent. `visible`: a hash of what its variables make visible. `node_rank`: None if it was given none.
-
-    `pid` 0: it has ended and left nothing; -1: it has ended, and something may be left of it. `started`: when its
-    process did, in the kernel's ticks. `devices`: the accelerators that it has taken, by id. `cpus`: those to which it
-    has bound its workers, if these are to share them with no other worker.
-    """
+    """One agent of this host."""
 
     name: str
     visible: str
+    """A hash of what its variables make visible."""
     pid: int
+    """0 if it has ended and left nothing, -1 if it has ended and something may be left."""
     started: str
+    """When its process started, in the kernel's ticks."""
     node_rank: int | None = None
+    """None if it was given none."""
     devices: tuple[str, ...] = ()
+    """Ids of the accelerators that it has taken."""
     cpus: tuple[int, ...] = ()
+    """Those to which it has bound its workers, if no other worker is to use them."""
 
     @property
     def is_running(self) -> bool:

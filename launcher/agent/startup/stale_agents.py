@@ -56,15 +56,15 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE
 
 
 class NodeLock(Struct, frozen=True):
-    """`lock`: kept open by the agent and inherited by keeper, supervisor and workers; `environment`: for the workers.
-
-    `group`: the control group for the keeper and all below it, "" if there is none.
-    """
+    """The lock that one agent of a node holds while any process of it is left."""
 
     path: str
     descriptor: int
+    """Kept open by the agent and inherited by keeper, supervisor and workers."""
     environment: Mapping[str, str]
+    """For the workers."""
     group: str = ""
+    """The control group for the keeper and all below it, "" if there is none."""
 
     def release(self) -> bool:
         """Release the lock, and remove the file if no process that cannot be ended still holds it: return whether."""
