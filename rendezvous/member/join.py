@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import records
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError
+from rendezvous import __version__, records
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError, VersionError
 from rendezvous.events import SetIdentity, Txn
 from rendezvous.member import lease
 from rendezvous.records import Command, Drain, Spec, Verdict
@@ -90,7 +90,6 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
 def _may_join(state: MemberState, now: float) -> bool:
     """Return whether this agent may join: the job has not ended, and is the one that this agent was started for."""
     setup, cache = state.setup, state.cache
-    verdict = cache.read(Verdict, state.job.verdict)
     was_member = state.job.root == state.membership.joined_root
     their_attempt = _parse_attempt(state.job)
     if setup.attempt and their_attempt > setup.attempt:
@@ -98,6 +97,9 @@ def _may_join(state: MemberState, now: float) -> bool:
         state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
+    if not is_earlier and _is_of_another_version(state):
+        return False
+    verdict = cache.read(Verdict, state.job.verdict)
     reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
     begins_anew = verdict is not None and verdict.kind in reopened.get(state.settings.on_finished, ())
     if is_earlier or (begins_anew and not was_member):
@@ -107,8 +109,8 @@ def _may_join(state: MemberState, now: float) -> bool:
     try:
         item = cache.keys.get(state.job.spec)
         spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
-    except RecordError as error:  # a job of another version, or with a secret that this agent does not know
-        state.ask(Finish(EXIT_USAGE, str(error), hint=error.hint or ""))
+    except RecordError as error:  # with a secret that this agent does not know
+        state.ask(Finish(EXIT_USAGE, str(error)))
         return False
     difference = others = ""
     if spec is not None and spec != setup.spec:
@@ -135,6 +137,26 @@ def _may_join(state: MemberState, now: float) -> bool:
         if others and state.membership.other_arguments != others:
             state.membership.other_arguments = others
             state.requests.log(f"{setup.run_name} was started {others}; this node keeps its own")
+        return True
+    return False
+
+
+def _is_of_another_version(state: MemberState) -> bool:
+    """Return whether the job is one of another version of meshrun, or of none; then this agent finishes.
+
+    Before anything else of the job is decoded: what it means is known to that version alone.
+    """
+    item, setup = state.cache.keys.get(state.job.spec), state.setup
+    if item is None:
+        return False
+    try:
+        records.require_version(item.value, item.key)
+    except VersionError as error:
+        pair = f"is one of meshrun {error.version}, node {setup.node.node_name} has meshrun {__version__}"
+        state.ask(Finish(EXIT_USAGE, f"{setup.run_name} {pair}", hint=error.hint or ""))
+        return True
+    except RecordError as error:
+        state.ask(Finish(EXIT_USAGE, str(error)))
         return True
     return False
 
