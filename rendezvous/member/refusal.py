@@ -6,8 +6,7 @@ is most likely another job under the same name. Arguments of the script may diff
 a remark says that they do.
 
 Options are named with both values. Of the command only which of its words differ: the record has the first letters of
-a hash of each word, and not the words, since a script may have been given a secret. A record of an earlier version has
-no such codes. Then nothing tells arguments from the program, and any difference is refused.
+a hash of each word, and not the words, since a script may have been given a secret.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ SERVED_HINT = "give all nodes of a run the same program and options, and another
 ENDED_HINT = "another --rdzv-id makes another run, --on-finished rerun begins this one anew"
 LABELS_MAX = 3
 PROGRAM_WORDS = 2  # of a command, before the arguments: the form of the script, and the script
-RENAMED = {"tolls": "level-costs"}
-"""Options that agents tell each other by their former names: the texts of all versions are compared."""
 
 
 def describe_other_run(
@@ -65,7 +62,7 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
     differences += _compare_options({name: run_options[name] for name in both}, own_options, both)
     if differences:
         return f"{run_name} was started {'; '.join(differences)}"
-    if theirs.limits != ours.limits:  # as no text that this version writes can
+    if theirs.limits != ours.limits:  # as no text that meshrun writes can
         return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
     if theirs.digest == ours.digest:
         return ""
@@ -91,7 +88,7 @@ def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) ->
 def _split_options(text: str) -> dict[str, str]:
     """Return the options of a text like `--nnodes 1:2 --max-restarts 3`, name -> value."""
     options = (part.partition(" ") for part in f" {text}".split(" --")[1:])
-    return {f"--{RENAMED.get(name, name)}": value for name, _, value in options}
+    return {f"--{name}": value for name, _, value in options}
 
 
 def _compare_options(
