@@ -66,12 +66,13 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
         return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
     if theirs.digest == ours.digest:
         return ""
-    run_codes, own_codes = _split_codes(theirs.word_codes), _split_codes(ours.word_codes)
-    is_known = min(len(run_codes), len(own_codes)) >= PROGRAM_WORDS
-    if is_known and run_codes[:PROGRAM_WORDS] == own_codes[:PROGRAM_WORDS]:
+    run_codes, own_codes = (
+        _split_codes(theirs.word_codes)[:PROGRAM_WORDS],
+        _split_codes(ours.word_codes)[:PROGRAM_WORDS],
+    )
+    if run_codes == own_codes:
         return ""
-    words = _compare_words(run_codes[:PROGRAM_WORDS], own_codes[:PROGRAM_WORDS], labels) if is_known else ""
-    return f"{run_name} was started with another command{words}"
+    return f"{run_name} was started with another command{_compare_words(run_codes, own_codes, labels)}"
 
 
 def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:

@@ -113,7 +113,7 @@ def take_node_lock(
             agent, version = _read_agent(path) if lock is None else ("", "")
             if agent and version != __version__:
                 raise UsageError(
-                    f"an agent of {name_own_run(run_id)} with meshrun {version} is on this node already, as {node_name}: "
+                    f"an agent of {name_own_run(run_id)} is on this node with meshrun {version}, as {node_name}: "
                     f"pid {agent}; this is meshrun {__version__}",
                     "end it first, or install one version of meshrun on every node",
                 )
