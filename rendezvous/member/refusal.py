@@ -106,7 +106,7 @@ def _compare_options(
 def _compare_words(run_codes: list[str], own_codes: list[str], labels: Sequence[str]) -> str:
     """Return the words that differ, as the end of a sentence; empty if they are not known."""
     labels = labels[: len(own_codes)]
-    if len(own_codes) != len(labels) or run_codes == own_codes:
+    if not labels or len(own_codes) != len(labels) or run_codes == own_codes:
         return ""
     if len(run_codes) == len(own_codes):  # the usual case: some values are others
         differ = [label for label, run, own in zip(labels, run_codes, own_codes, strict=True) if run != own]

@@ -112,7 +112,7 @@ def test_a_job_of_another_version_is_refused_with_both_and_nothing_of_it_is_deco
 
 
 def test_an_agent_of_a_later_attempt_begins_anew_whatever_version_the_last_one_had() -> None:
-    bench = Bench(options={"attempt": 2})
+    bench = attempt("2")
     bench.store.put(records.make_current_key("p", "r"), b"1-job")
     bench.store.put("/p/r/1-job/spec", b'{"version":"99.1"}')
     assert only(bench.tell(Start()), StartRound).round == 1
