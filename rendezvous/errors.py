@@ -54,12 +54,10 @@ class RecordError(MeshrunError):
 class VersionError(RecordError):
     """A record that another version of meshrun has written. `what`: it, in words; `version`: that version."""
 
-    def __init__(self, what: str, version: str, hint: str | None = None) -> None:
-        super().__init__(
-            f"{what} was written by meshrun {version}, this is meshrun {__version__}",
-            hint or f"install meshrun {version} on every node, or use another --rdzv-id",
-        )
-        self.version = version
+    def __init__(self, what: str, version: str) -> None:
+        self.version = version if version.isprintable() else repr(version)
+        hint = f"install meshrun {self.version} on every node, or use another --rdzv-id"
+        super().__init__(f"{what} was written by meshrun {self.version}, this is meshrun {__version__}", hint)
 
 
 class StoreError(MeshrunError):

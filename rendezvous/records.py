@@ -296,20 +296,18 @@ _HEAD = f'{{"version":"{__version__}",'.encode()
 _CODE = "hmac"
 _CODE_LENGTH = len(f',"{_CODE}":""}}') + 64
 RECORD_BYTES_MAX = 1 << 20
-_VERSION_LENGTH_MAX = 40
 
 
 class _Version(Struct, frozen=True):
-    version: object = None
+    version: Annotated[str, Meta(min_length=1, max_length=40)]
 
 
 def decode(kind: type[AnyRecord], value: bytes, key: str, secret: bytes = b"") -> AnyRecord:
-    """Decode a record of `kind` that was stored under `key`.
-
-    Raises VersionError, or RecordError with the key and the problem.
-    """
-    require_version(value, key)
+    """Decode a record of `kind` that was stored under `key`. Raises RecordError with the key and the problem."""
     what = f"the value of {key}"
+    if len(value) > RECORD_BYTES_MAX:
+        raise RecordError(f"{what} has {len(value)} bytes, more than any record of meshrun")
+    require_version(value, what)
     if secret:
         import hmac
 
@@ -319,20 +317,14 @@ def decode(kind: type[AnyRecord], value: bytes, key: str, secret: bytes = b"") -
     return codec.decode(kind, value, what)
 
 
-def require_version(value: bytes, key: str) -> None:
-    """Raise VersionError for a record of another version of meshrun, and RecordError for what none has written.
+def require_version(value: bytes, what: str) -> None:
+    """Raise VersionError for a record of another version of meshrun, and RecordError for one of none.
 
     Nothing else of it is read, nor its signature verified: another version may sign otherwise.
     """
-    what = f"the value of {key}"
-    if len(value) > RECORD_BYTES_MAX:
-        raise RecordError(f"{what} has {len(value)} bytes, more than any record of meshrun")
     version = codec.decode(_Version, value, what).version
-    if version == __version__:
-        return
-    if not isinstance(version, str) or not version.isprintable() or not 0 < len(version) <= _VERSION_LENGTH_MAX:
-        raise RecordError(f"{what} names no version of meshrun, so it was not written by meshrun")
-    raise VersionError(what, version)
+    if version != __version__:
+        raise VersionError(what, version)
 
 
 # --- keys ---

@@ -75,12 +75,10 @@ class JobStore(NamedTuple):
     def _require_version(self, run_id: str, spec_key: str) -> None:
         spec = self.store.get(spec_key).first
         try:
-            records.require_version(spec.value if spec is not None else b"{}", spec_key)
+            records.require_version(spec.value if spec is not None else b"", spec_key)
         except VersionError as error:
-            raise UsageError(
-                f"{name_run(run_id)} is one of meshrun {error.version}, this is meshrun {__version__}",
-                f"ask with meshctl of meshrun {error.version}",
-            ) from None
+            sentence = f"{name_run(run_id)} is one of meshrun {error.version}, this is meshrun {__version__}"
+            raise UsageError(sentence, f"ask with meshctl of meshrun {error.version}") from None
         except RecordError:
             pass  # who reads it says so
 

@@ -97,7 +97,16 @@ def _may_join(state: MemberState, now: float) -> bool:
         state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
-    if not is_earlier and _is_of_another_version(state):
+    item = cache.keys.get(state.job.spec) if not is_earlier else None
+    try:  # before anything else of the job: what that means is known to its version alone
+        spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
+    except VersionError as error:
+        here = f"node {setup.node.node_name} has meshrun {__version__}"
+        sentence = f"{setup.run_name} is one of meshrun {error.version}, {here}"
+        state.ask(Finish(EXIT_USAGE, sentence, hint=error.hint or ""))
+        return False
+    except RecordError as error:  # with a secret that this agent does not know
+        state.ask(Finish(EXIT_USAGE, str(error)))
         return False
     verdict = cache.read(Verdict, state.job.verdict)
     reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
@@ -105,12 +114,6 @@ def _may_join(state: MemberState, now: float) -> bool:
     if is_earlier or (begins_anew and not was_member):
         reason = f"attempt {their_attempt}" if is_earlier or verdict is None else verdict.reason
         _follow_finished_job(state, reason, now)
-        return False
-    try:
-        item = cache.keys.get(state.job.spec)
-        spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
-    except RecordError as error:  # with a secret that this agent does not know
-        state.ask(Finish(EXIT_USAGE, str(error)))
         return False
     difference = others = ""
     if spec is not None and spec != setup.spec:
@@ -137,26 +140,6 @@ def _may_join(state: MemberState, now: float) -> bool:
         if others and state.membership.other_arguments != others:
             state.membership.other_arguments = others
             state.requests.log(f"{setup.run_name} was started {others}; this node keeps its own")
-        return True
-    return False
-
-
-def _is_of_another_version(state: MemberState) -> bool:
-    """Return whether the job is one of another version of meshrun, or of none; then this agent finishes.
-
-    Before anything else of the job is decoded: what it means is known to that version alone.
-    """
-    item, setup = state.cache.keys.get(state.job.spec), state.setup
-    if item is None:
-        return False
-    try:
-        records.require_version(item.value, item.key)
-    except VersionError as error:
-        pair = f"is one of meshrun {error.version}, node {setup.node.node_name} has meshrun {__version__}"
-        state.ask(Finish(EXIT_USAGE, f"{setup.run_name} {pair}", hint=error.hint or ""))
-        return True
-    except RecordError as error:
-        state.ask(Finish(EXIT_USAGE, str(error)))
         return True
     return False
 

@@ -99,11 +99,17 @@ def test_another_version_is_refused_with_its_key_both_versions_and_a_hint(versio
     assert caught.value.hint == f"install meshrun {version} on every node, or use another --rdzv-id"
 
 
-@pytest.mark.parametrize("version", [None, 1, "", "1\n2", "v" * 41, [__version__]])
-def test_what_names_no_version_was_not_written_by_meshrun(version: object) -> None:
-    with pytest.raises(RecordError, match=rf"^the value of {KEY} names no version of meshrun") as caught:
+@pytest.mark.parametrize("version", [None, 1, "", "v" * 41, [__version__]])
+def test_a_version_that_cannot_be_is_none(version: object) -> None:
+    with pytest.raises(RecordError, match=rf"^the value of {KEY} cannot be read: expected str.* in version$") as caught:
         records.decode(Seal, json.dumps({"version": version}).encode(), KEY)
     assert not isinstance(caught.value, VersionError)
+
+
+def test_a_version_of_a_foreign_writer_is_shown_without_controls() -> None:
+    with pytest.raises(VersionError, match=r"was written by meshrun '\\x1b\[2J', this is") as caught:
+        records.decode(Seal, rb'{"version":"\u001b[2J"}', KEY)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", KINDS)
