@@ -54,6 +54,8 @@ class RecordError(MeshrunError):
 class VersionError(RecordError):
     """A record that another version of meshrun has written. `what`: it, in words; `version`: that version."""
 
+    exit_code = EXIT_USAGE
+
     def __init__(self, what: str, version: str) -> None:
         self.version = version if version.isprintable() else repr(version)
         hint = f"install meshrun {self.version} on every node, or use another --rdzv-id"
