@@ -106,7 +106,7 @@ def test_hostile_records_are_shown_as_such(server: EtcdServer, job: StoredJob) -
     outcome = meshctl(server, "status", "exp-41")
     assert (outcome.code, outcome.err) == (0, "")
     assert "round 1 runs 8 ranks" in outcome.out
-    assert "members/x was written by meshrun 9.1" in outcome.out
+    assert "members/x was written by meshrun 9.1, this is meshrun" in " ".join(outcome.out.split())
     assert "\x1b" not in outcome.out
 
 

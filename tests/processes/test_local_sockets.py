@@ -30,7 +30,7 @@ from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.processes.questions import open_question_socket
 from tests.support.run_reports import REPORT
 
-IDENTITY = b'{"run_id": "exp-41", "node": "h0"}\n'
+IDENTITY = f'{{"run_id": "exp-41", "node": "h0", "version": "{__version__}"}}\n'.encode()
 BASE = 10_000_000 + 1000 * os.getpid()
 """Of pids that no process has, other ones in each process that runs this."""
 
