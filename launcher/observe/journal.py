@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 
 from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
-from launcher.model.version import __version__
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.run_events import (
     AgentEnded,
@@ -37,7 +36,7 @@ from launcher.observe.run_events import (
 from launcher.observe.timeline import RoundSummary, RunTimeline, WorkerRecord
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
-from rendezvous import events
+from rendezvous import __version__, events
 from rendezvous.errors import RecordError
 from rendezvous.records import Cause
 

@@ -20,7 +20,6 @@ TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh",
 # those that are not blank, comment, docstring or the text below a field, so that explaining costs nothing.
 CODE_MAX = 47_103
 FUNCTION_LINES_MAX = 99
-TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
 DECISIONS = ROOT / "docs/internals/decisions"
 # A record: the level of its heading, its number and title; its status and date are the line below.
 RECORD = r"^(#|###) (\d{4}) (.+)\n\nStatus: accepted\. Date: \d{4}-\d\d-\d\d\.$"
@@ -77,14 +76,6 @@ def test_the_product_does_not_grow_unnoticed() -> None:
     functions = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     assert sum(map(count_code, sources)) <= CODE_MAX
     assert max((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= FUNCTION_LINES_MAX
-
-
-def test_no_name_of_a_test_is_too_long() -> None:
-    tests = [path for path in MODULES if path.relative_to(ROOT).parts[0] == "tests"]
-    names = {
-        word for path in tests for word in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
-    }
-    assert not [word for word in sorted(names) if len(word) > TEST_NAME_MAX]
 
 
 def test_a_unit_test_lies_where_its_module_lies() -> None:

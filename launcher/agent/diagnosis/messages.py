@@ -89,7 +89,7 @@ def encode_message(message: Message) -> str:
 
 
 def decode_message(text: str) -> Message | None:
-    """Decode a note; None for what this version cannot read."""
+    """Decode a note; None for any other."""
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, RecordError, RecursionError):

@@ -67,7 +67,7 @@ def encode_inspection(message: InspectionMessage) -> str:
 
 
 def decode_inspection(text: str) -> InspectionMessage | None:
-    """Decode a note; None for what this version cannot read."""
+    """Decode a note; None for any other."""
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, RecordError, RecursionError):

@@ -13,10 +13,10 @@ from launcher.agent.inspection.local_state import NodeSnapshot, RankSigns
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump
 from launcher.model.node import Slot
-from launcher.model.version import __version__
 from launcher.observe.journal import Journal
 from launcher.observe.node_report import NodeReport
 from launcher.placement.adapter.description import NodeAssignment
+from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 
 

@@ -1,7 +1,7 @@
 """The description of a node that joins, and the assignment that it gets: the two texts that the agreement carries.
 
-The agreement reads neither. Both come back from the store, so they are validated like any input: another version or
-program may have written them. An invalid text is refused in a sentence, and never stops a job.
+The agreement reads neither. Both come back from the store, so they are validated like any input: another program may
+have written them. An invalid text is refused in a sentence, and never stops a job.
 """
 
 import math
@@ -85,8 +85,6 @@ def encode_assignment(assignment: NodeAssignment) -> str:
 
 def decode_description(text: str) -> Description:
     """Raises RecordError, which says what is wrong, for anything that `encode_description` did not write."""
-    if "path" in codec.decode(dict[str, object], text, "its description"):  # the format before levels had names
-        raise RecordError("it is of another version of meshrun: run the same version on every node")
     found = codec.decode(Description, text, "its description")
     if found.locality:
         _require_locality(found.locality)
@@ -136,4 +134,4 @@ def _are_valid_ranks(ranks: tuple[int, ...], count: int) -> bool:
 
 def _require(is_right: bool, what: str) -> None:
     if not is_right:
-        raise RecordError(f"it has {what}, which this version does not write")
+        raise RecordError(f"it has {what}, which meshrun does not write")
