@@ -173,7 +173,8 @@ SENTENCES: Mapping[str, Sentence] = {
     "attempt": "attempt {attempt}",
     "earlier-attempt": "this is attempt {attempt}, {run} is at attempt {theirs}",
     "not-a-job-key": "the value of {key} is not a job key, so it was not written by meshrun",
-    "unreadable": lambda error, hint: error,
+    "unreadable": "{error}",
+    "other-version": "{run} is one of meshrun {theirs}, node {node} has meshrun {ours}",
     "already-ended": "{run} has already ended: {why}",
     "already-ended-otherwise": "{run} has already ended: {why}; it was started with other arguments for the script",
     "drained": "node {node} was drained",
@@ -244,7 +245,7 @@ _SAME = {
 }
 
 HINTS: Mapping[str, Sentence] = {
-    "unreadable": "{hint}",
+    "other-version": "install meshrun {theirs} on every node, or use another --rdzv-id",
     "other-secret": "give all nodes of a run the same job secret",
     "other-options": lambda is_served, **values: _SAME[is_served],
     "other-command": lambda is_served, **values: _SAME[is_served],

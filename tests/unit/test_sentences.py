@@ -168,7 +168,11 @@ EXAMPLES = [
     (because("attempt", attempt=2), "attempt 2"),
     (because("earlier-attempt", attempt=2, run="exp", theirs=3), "this is attempt 2, run exp is at attempt 3"),
     (because("not-a-job-key", key="/k"), "the value of /k is not a job key, so it was not written by meshrun"),
-    (because("unreadable", error="/k cannot be read", hint="delete it"), "/k cannot be read"),
+    (because("unreadable", error="/k cannot be read"), "/k cannot be read"),
+    (
+        because("other-version", run="exp", theirs="0.2", node="a", ours="0.1"),
+        "run exp is one of meshrun 0.2, node a has meshrun 0.1",
+    ),
     (
         because("already-ended", run="exp", why=because("all-succeeded")),
         "run exp has already ended: all workers succeeded",
@@ -389,7 +393,10 @@ def test_the_agreement_makes_no_reason_of_the_launcher() -> None:
 @pytest.mark.parametrize(
     ("reason", "hint"),
     [
-        (because("unreadable", error="", hint="delete it"), "delete it"),
+        (
+            because("other-version", run="exp", theirs="0.2", node="a", ours="0.1"),
+            "install meshrun 0.2 on every node, or use another --rdzv-id",
+        ),
         (
             because("other-command", run="exp", is_served=False),
             "give all nodes of a run the same program and options, and another run another --rdzv-id",
@@ -425,7 +432,7 @@ def test_a_hint_says_what_to_do(reason: Reason, hint: str) -> None:
         (because("no-node-joined", for_s="soon"), "no-node-joined for_s=soon"),
         (because("quarantined", cause="x", times=1), "quarantined cause=x times=1"),
         (because("nodes", names=3, count="x"), "nodes names=3 count=x"),
-        (because("unreadable", error="x"), "unreadable error=x"),
+        (because("other-version", run="x"), "other-version run=x"),
         (LOST.add(because("x")), "node a lost in round 4; x"),
     ],
 )  # fmt: skip

@@ -45,7 +45,7 @@ class PassedRequest(_InspectionMessage, frozen=True, kw_only=True, tag="request"
 
 
 class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
-    """`error`: why there is no answer."""
+    """A node's answer to a question."""
 
     asker: str
     member_id: str
@@ -53,6 +53,7 @@ class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
     events: EventPage | None = None
     logs: LogPage | None = None
     error: str = ""
+    """Why there is no answer, "" if there is one."""
 
 
 InspectionMessage = Inspect | Expect | PassedRequest | Reply

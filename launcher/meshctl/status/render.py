@@ -51,8 +51,6 @@ _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been
 def encode_overview(overview: Overview) -> dict[str, Any]:
     """Return the overview as values for JSON, by `STATUS_SCHEMA`; a time is a text in RFC 3339, null if unknown."""
     content = to_builtins(overview)
-    for record in (*content["history"], *filter(None, [content["verdict"]])):
-        del record["unknown"]
     for told, one in [(content, overview), *zip(content["history"], overview.history, strict=True)]:
         for name in _REASONS.intersection(told):
             told |= _encode_reason(name, getattr(one, name))

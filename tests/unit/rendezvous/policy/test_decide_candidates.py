@@ -233,7 +233,7 @@ ROWS = [
         ApplyCommand("t1", refused="has-leader node=na"),
     ),
     Row(
-        "a request of another version is answered",
+        "a request that is none is answered",
         ask(running(), "dance"),
         130.0,
         ApplyCommand("t1", refused="unknown-request request=dance"),
