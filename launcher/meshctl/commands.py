@@ -118,10 +118,10 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @click.option(
     "--ranks/--no-ranks", "with_ranks", default=None, help="A line for every node. Default: in columns below 64 nodes."
 )
-@click.option("--compare", is_flag=True, help="Other orders of the nodes beside the plan, also in pictures.")
+@click.option("--compare", is_flag=True, help="Compare the plan with other orders of the nodes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--svg", metavar="FILE", help="Draw the plan into a file.")
-@click.option("--html", metavar="FILE", help="The plan as a page for a browser.")
+@click.option("--svg", metavar="FILE", help="Write a picture of the plan.")
+@click.option("--html", metavar="FILE", help="Write the picture and the tables as a page for a browser.")
 def plan(cluster: str | None, named: str | None, **given: Any) -> int:
     """Show which nodes would get which ranks, and the cost.
 

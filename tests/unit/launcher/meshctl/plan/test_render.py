@@ -22,7 +22,7 @@ PLAN = Plan(
 
 
 def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None:
-    assert render.format_table(PLAN, NODES, ["leaf"]) == (
+    assert render.format_table(render.list_node_rows(PLAN, NODES, ["leaf"])) == (
         "  node  leaf  ranks\n"
         "  h0    l0    0-1, 6-7\n"
         "  h1    l0    2-5\n"
