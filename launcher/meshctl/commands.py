@@ -92,7 +92,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 
 @meshctl.command(short_help="Show which nodes would get which ranks, and the cost.", epilog=_PLAN_EXAMPLES)
 @click.argument("cluster", required=False)
-@click.option("--cluster", "named", metavar="CLUSTER", help="The same, as an option.")
 @_add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
 @_add_option("nnodes", "N|MIN:MAX", "How many nodes may be active.")
 @_add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
@@ -100,7 +99,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("dp-max", "N", "The largest size of the axis that is *.")
 @_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of axes, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
 @_add_option("level-costs", "LEVEL=COST,...", "Cost of leaving a domain of a level, e.g. pod=4,leaf=2,host=1.")
-@click.option("--tolls", "level_costs", hidden=True)  # its name in earlier versions; the last of both counts
 @_add_option("rates", "LEVEL=RATE,...", "Rates of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
 @_add_option("unit", "N", "Consecutive ranks that stay on one node.")
 @_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")
@@ -122,7 +120,7 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.option("--svg", metavar="FILE", help="Write a picture of the plan.")
 @click.option("--html", metavar="FILE", help="Write the picture and the tables as a page for a browser.")
-def plan(cluster: str | None, named: str | None, **given: Any) -> int:
+def plan(cluster: str | None, **given: Any) -> int:
     """Show which nodes would get which ranks, and the cost.
 
     CLUSTER is a file in JSON or YAML (- for stdin), or a generator:
@@ -134,12 +132,11 @@ def plan(cluster: str | None, named: str | None, **given: Any) -> int:
     """
     from launcher.meshctl.plan import command
 
-    if (cluster is None) == (named is None):
-        amiss = "no cluster is given" if cluster is None else f"two clusters are given, {cluster} and {named}"
-        raise UsageError(amiss, "meshctl plan dgx:4x8x8, or the name of a file")
+    if cluster is None:
+        raise UsageError("no cluster is given", "name a generator or a file: meshctl plan dgx:4x8x8")
     own = {key: given.pop(key) for key in command.PlanRequest.__struct_fields__ if key in given}
     options = {key.replace("_", "-"): text for key, text in given.items() if text}
-    return command.run(command.PlanRequest(cluster=cluster or named or "", options=options, **own))
+    return command.run(command.PlanRequest(cluster=cluster, options=options, **own))
 
 
 @job_command("Stop a run on all nodes.")

@@ -55,8 +55,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     last request to the store, -1 if it is in this process. `log_dir`: "" if no files are kept.
     `mesh_axes` and `mesh_shape`: of the round. `rounds`: as this node saw them, the newest last. `member_count`: all
     nodes of the run, and `spare_count`: those without ranks, as the leader knows; -1 by any other. `slot_count`:
-    workers that fit here. `mesh`, `placement`: of the leader alone, as options: "pp=4,dp=*,tp=8" and those of
-    `launcher.placement.adapter.options.format_options`; "" if they are not told.
+    workers that fit here.
     """
 
     node: str
@@ -93,8 +92,6 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     hang_count: int = 0
     goodput: Goodput | None = None
     slot_count: int = 0
-    mesh: str = ""
-    placement: str = ""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ PURE = (
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state",
     "launcher.model.[!c]*", "launcher.observe.goodput", "launcher.observe.sinks.node_demand",
     "launcher.observe.node_report", "launcher.observe.run_events",
-    "launcher.observe.timeline", "launcher.observe.page.view", "launcher.observe.page.what_if",
+    "launcher.observe.timeline", "launcher.observe.page.view",
     "launcher.placement.*", "rendezvous.codec", "rendezvous.errors", "rendezvous.events",
     "rendezvous.leader*", "rendezvous.machine", "rendezvous.member*", "rendezvous.policy*", "rendezvous.records",
     "rendezvous.settings", "rendezvous.state*",
