@@ -121,7 +121,7 @@ def knows_store(values: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Whether a flag, a variable or the configuration file names a store. Raises ConfigFileError."""
     endpoint = BY_NAME["rdzv-endpoint"]
     environ, _ = apply_config(values, environ)
-    return bool(values.get(endpoint.name)) or any(environ.get(name) for name in endpoint.all_variables)
+    return bool(values.get(endpoint.name)) or any(environ.get(name) for name in endpoint.variables)
 
 
 def open_job_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:

@@ -21,8 +21,6 @@ SERVED_HINT = "give all nodes of a run the same program and options, and another
 ENDED_HINT = "another --rdzv-id makes another run, --on-finished rerun begins this one anew"
 LABELS_MAX = 3
 PROGRAM_WORDS = 2  # of a command, before the arguments: the form of the script, and the script
-RENAMED = {"tolls": "level-costs"}
-"""Options that agents tell each other by their former names: the texts of all versions are compared."""
 
 
 def describe_other_run(
@@ -91,7 +89,7 @@ def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) ->
 def _split_options(text: str) -> dict[str, str]:
     """Return the options of a text like `--nnodes 1:2 --max-restarts 3`, name -> value."""
     options = (part.partition(" ") for part in f" {text}".split(" --")[1:])
-    return {f"--{RENAMED.get(name, name)}": value for name, _, value in options}
+    return {f"--{name}": value for name, _, value in options}
 
 
 def _compare_options(

@@ -186,7 +186,7 @@ def select_variables(environ: Mapping[str, str], export: Sequence[str]) -> tuple
 
     Variables of what the driver determines are left out.
     """
-    drivers = {variable for name in _DRIVERS for variable in BY_NAME[name].all_variables}
+    drivers = {variable for name in _DRIVERS for variable in BY_NAME[name].variables}
     found = {name: text for name, text in environ.items() if name.startswith(("LAUNCHER_", "PET_"))}
     found = {name: text for name, text in found.items() if name not in drivers and not name.startswith(_NEVER_SENT)}
     missing = [name for name in export if name not in environ]
