@@ -29,9 +29,12 @@ def align(rows: Sequence[Sequence[str]], right: Container[int] = (), gap: str = 
     widths = [max(map(measure_width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = []
-        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            blanks = " " * (width - measure_width(cell))
-            cells.append(blanks + cell if index in right else cell + blanks)
-        lines.append(gap.join(cells).rstrip())
+        cells = enumerate(zip(row, widths, strict=True))
+        lines.append(gap.join(pad(cell, width, is_right=index in right) for index, (cell, width) in cells).rstrip())
     return lines
+
+
+def pad(text: str, width: int, *, is_right: bool = False) -> str:
+    """Return the text with as many blanks behind or before it as make it `width` columns wide; a wider one as it is."""
+    blanks = " " * (width - measure_width(text))
+    return blanks + text if is_right else text + blanks
