@@ -67,17 +67,17 @@ def _make_rules(palette: Palette) -> str:
     return """
 body {{ background: {paper}; color: {text}; }}
 text {{ fill: {text}; }}
-.sheet, .spare, .lost {{ fill: {paper}; }}
+.sheet, rect.spare, rect.lost {{ fill: {paper}; }}
 .frame {{ fill: {card}; stroke: {line}; }}
-.spare {{ stroke: {line}; }}
-.lost, .cross {{ stroke: {lost}; }}
-text.lost {{ fill: {lost}; stroke: none; }}
+rect.spare {{ stroke: {line}; }}
+rect.lost, .cross {{ stroke: {lost}; }}
+text.lost {{ fill: {lost}; }}
 .changed {{ stroke: {text}; }}
 """.format(**palette._asdict())
 
 
 STYLE = f"""
-text {{ font-family: ui-monospace, Menlo, DejaVu Sans Mono, monospace; }}
+text {{ stroke: none; font-family: ui-monospace, Menlo, DejaVu Sans Mono, monospace; }}
 .bold {{ font-weight: 600; }}
 .node {{ fill: none; stroke: {INK}; stroke-width: 0.6; }}
 .spare, .unknown {{ stroke-width: 1; stroke-dasharray: 4 3; }}
@@ -221,12 +221,11 @@ class _Painter:
         parts.append(_draw_box(kind, width, height))
         lines = [line for line in (node.id, *said) if line][: len(self.size.fonts)]
         y = (height - sum(self.size.fonts[: len(lines)]) * 1.3) / 2
-        for line, font in zip(lines, self.size.fonts, strict=False):
+        ink = "on" if ranks else kind
+        for line, font, weight in zip(lines, self.size.fonts, ("bold ", "", ""), strict=False):
             y += font * 1.3
             shown = _shorten(line, width - 4, font)
-            words = "bold" if line == node.id else ""
-            words += " on" if ranks else " lost" if kind == LOST else ""
-            parts.append(_draw_words(shown, font, words, width / 2, y - font * 0.35, ' text-anchor="middle"'))
+            parts.append(_draw_words(shown, font, weight + ink, width / 2, y - font * 0.35, ' text-anchor="middle"'))
         tip = "; ".join(filter(None, (node.id, "/".join(each or "?" for each in node.path), *said)))
         return Block(f"\n<g><title>{_escape(tip)}</title>{''.join(parts)}</g>", width, height)
 
@@ -304,7 +303,7 @@ def _draw_text(text: str, font: float, kind: str, room: float) -> Block:
 
 
 def _draw_words(text: str, font: float, kind: str, x: float, y: float, more: str = "") -> str:
-    return f'<text class="{kind.strip()}" x="{x:g}" y="{y:g}" font-size="{font:g}"{more}>{_escape(text)}</text>'
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" font-size="{font:g}"{more}>{_escape(text)}</text>'
 
 
 def _draw_box(kind: str, width: float, height: float) -> str:
