@@ -45,7 +45,6 @@ BORDERS = {
     "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 3,
     "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
-    "launcher.observe.page.shared_run": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 5, "launcher.placement.capacity": 1,
     "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 7, "rendezvous.driver.driver": 1,

@@ -107,7 +107,7 @@ th, td {{ padding: 3px 16px 3px 0; text-align: left; white-space: pre; border-bo
 """
 
 
-class Size(NamedTuple):
+class BoxSize(NamedTuple):
     """Of a node's box."""
 
     nodes_max: float
@@ -118,7 +118,7 @@ class Size(NamedTuple):
     """Of its lines."""
 
 
-SIZES = (Size(64, 124, 56, (12, 11, 11)), Size(640, 58, 22, (10,)), Size(math.inf, 12, 12, ()))
+SIZES = (BoxSize(64, 124, 56, (12, 11, 11)), BoxSize(640, 58, 22, (10,)), BoxSize(math.inf, 12, 12, ()))
 
 
 class Block(NamedTuple):

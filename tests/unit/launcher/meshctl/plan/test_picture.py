@@ -66,7 +66,7 @@ def list_words(text: str) -> list[str]:
     return [each.text or "" for each in xml.fromstring(text).iter(f"{SVG}text")]
 
 
-def test_every_node_tells_its_place_and_ranks_and_has_the_colour_of_its_replica() -> None:
+def test_every_node_has_its_place_its_ranks_and_the_colour_of_its_replica() -> None:
     nodes = list_nodes(samples.lost_one().svg())
     assert len(nodes) == 31
     assert nodes["h15"].tip == "h15; l1; pp 2 · dp 0; 112-119"
