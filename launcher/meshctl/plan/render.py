@@ -19,7 +19,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
-from launcher.model.table import align, measure_width
+from launcher.model.table import align, measure_width, pad
 from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
@@ -169,8 +169,9 @@ def format_table(rows: Sequence[Sequence[str]], in_columns: bool = False) -> str
 
     `in_columns`: as many below each other as beside each other fit a terminal; else a line for every node.
     """
-    heading, *lines = align(rows)
-    width = max(map(measure_width, (heading, *lines)))
+    aligned = align(rows)
+    width = max(map(measure_width, aligned))
+    heading, *lines = (pad(line, width) for line in aligned)
     count = max(1, (WIDTH - 2 + len(_GUTTER)) // (width + len(_GUTTER))) if in_columns else 1
     height = -(-len(lines) // count)
     columns = [[heading, *lines[start : start + height]] for start in range(0, len(lines), height)]
