@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.meshctl.doctor.checks import LEVEL_LABELS
-from launcher.model.table import pad
+from launcher.meshctl.table import pad
 from launcher.model.text import WIDTH, format_bytes, format_number
 
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits

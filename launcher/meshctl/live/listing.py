@@ -16,9 +16,9 @@ from launcher.meshctl.live.tables import Column, format_table
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
+from launcher.meshctl.table import GAP
 from launcher.model.console import format_time
 from launcher.model.errors import TemporaryError
-from launcher.model.table import GAP
 from launcher.model.text import format_list
 from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
 from launcher.observe.node_report import RunReport

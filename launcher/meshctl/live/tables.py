@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.meshctl.live.log_lines import escape_controls
-from launcher.model.table import GAP, align, measure_width
+from launcher.meshctl.table import GAP, align, measure_width
 
 
 class Column(Struct, frozen=True):

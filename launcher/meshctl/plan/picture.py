@@ -20,10 +20,10 @@ import numpy as np
 
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import LOST, Change
+from launcher.meshctl.table import measure_width
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
-from launcher.model.table import measure_width
 from launcher.model.text import format_count
 from launcher.model.topology import sort_nodes
 from launcher.model.traffic import DEFAULTS

@@ -15,11 +15,11 @@ from types import MappingProxyType
 
 from launcher.meshctl.plan.changes import LOST, Move
 from launcher.meshctl.plan.cluster import ClusterSpec
+from launcher.meshctl.table import align, measure_width, pad
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
-from launcher.model.table import align, measure_width, pad
 from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import ComparedOrder, Explanation, describe_cost

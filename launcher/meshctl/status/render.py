@@ -19,9 +19,9 @@ from msgspec import to_builtins
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
+from launcher.meshctl.table import align, measure_width
 from launcher.model import ranges
 from launcher.model.console import format_time
-from launcher.model.table import align, measure_width
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.records import RoundHistory, name_run
 

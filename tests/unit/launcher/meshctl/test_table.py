@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.table import align, measure_width, pad
+from launcher.meshctl.table import align, measure_width, pad
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
