@@ -68,10 +68,11 @@ class FunctionToCall(Struct, frozen=True):
 
 
 class JobEnd(Struct, frozen=True):
-    """`files`: the results of a function's workers on all nodes, by the names of their files."""
+    """How a job ended."""
 
     outcome: RunOutcome
     files: Mapping[str, bytes]
+    """The results of a function's workers on all nodes, file name to content."""
     config: Config
 
 

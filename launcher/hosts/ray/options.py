@@ -47,15 +47,15 @@ _NEVER_SENT = (END_FILE, "LAUNCHER_STORE_TOKEN", LABELS)
 
 
 class RayOptions(Struct, frozen=True, kw_only=True):
-    """`bundle`: resource -> amount, None where --nproc-per-node says it. `label_selector`: label -> condition.
-
-    `export`: names of variables.
-    """
+    """The options that only a job on Ray has."""
 
     bundle: Mapping[str, float] | None
+    """Resource to amount, None if --nproc-per-node decides."""
     label_selector: Mapping[str, str]
+    """Label to condition."""
     spares: int
     export: tuple[str, ...]
+    """Names of variables."""
     address: str
 
 

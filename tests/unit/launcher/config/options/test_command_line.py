@@ -59,7 +59,7 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
         ("--st", None),
         ("--sta", None),
         ("--stan", "standalone"),
-        ("--t", "tee"),  # ours are --target-nodes, --level-costs and --traffic, but torchrun has only --tee
+        ("--t", "tee"),  # ours are --target-nodes and --traffic, but torchrun has only --tee
         ("--dp", None),  # --dp-min and --dp-max
         ("--no", None),
         ("--no-", "no-python"),
