@@ -139,7 +139,7 @@ class HostAgents:
         if (found := self._change(change)) is not None:
             other, shared = found
             sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
-            variable = devices[0].variable or find_visible_variable(devices[0].kind, os.environ)
+            variable = devices[0].variable or find_visible_variable(devices[0].kind)
             raise TemporaryError(
                 f"{sentence}, which this agent would use, too",
                 f"{f'{variable} gives' if variable else 'give'} each agent devices of its own, or --node-name lets it "
