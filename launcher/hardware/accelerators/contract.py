@@ -16,6 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.model.console import escape
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 
@@ -38,7 +39,7 @@ class Inventory(Struct, frozen=True):
     @property
     def single_line(self) -> Inventory:
         """Return the same on one line: variables and plug-ins may have line breaks in their texts."""
-        reason, mistake, hint = (text.replace("\n", "\\n") for text in (self.reason, self.mistake, self.hint))
+        reason, mistake, hint = map(escape, (self.reason, self.mistake, self.hint))
         return replace(self, reason=reason, mistake=mistake, hint=hint)
 
 
