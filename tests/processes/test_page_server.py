@@ -94,7 +94,7 @@ def test_another_user_of_this_machine_is_refused_on_loopback(page: PageServer) -
         assert stranger.wait() == 401
 
 
-def test_where_the_kernel_does_not_tell_who_asks_a_token_is_needed_on_loopback(
+def test_without_an_answer_of_the_kernel_loopback_needs_a_token(
     source: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listeners, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
