@@ -53,11 +53,16 @@ def test_the_package_of_the_guide_does_what_the_guide_says(tmp_path: Path) -> No
     packages = install(tmp_path / "packages", files["pyproject.toml"], "abacus", files["abacus.py"])
     assert (packages / "meshrun_abacus-1.0.dist-info/entry_points.txt").read_text().count("abacus = abacus:") == 3
     (tmp_path / "train.py").write_text(files["train.py"])
-    (block,) = (block for block in blocks(PAGE) if Path(__file__).name in block.not_run)
+    run_block_of(PAGE, packages, tmp_path)
+
+
+def run_block_of(page: Path, packages: Path, directory: Path) -> None:
+    """Run the block that the page leaves to this file, and compare what it prints with what the page shows."""
+    (block,) = (block for block in blocks(page) if Path(__file__).name in block.not_run)
     script = block.script.replace(SERVED, f"127.0.0.1:{free_port('127.0.0.1')}")
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", script],
-        cwd=tmp_path,
+        cwd=directory,
         env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -69,10 +74,18 @@ def test_the_package_of_the_guide_does_what_the_guide_says(tmp_path: Path) -> No
     assert is_shown(block.output, done.stdout), done.stdout
 
 
-def test_the_plug_in_of_the_examples_gives_each_worker_a_device(tmp_path: Path) -> None:
+def install_the_example(directory: Path) -> Path:
     module = "meshrun_ascend"
     project, source = (EXAMPLE / "pyproject.toml").read_text(), (EXAMPLE / f"{module}.py").read_text()
-    environ = {"PYTHONPATH": str(install(tmp_path / "packages", project, module, source))}
+    return install(directory, project, module, source)
+
+
+def test_the_plug_in_of_the_examples_does_what_its_readme_says(tmp_path: Path) -> None:
+    run_block_of(EXAMPLE / "README.md", install_the_example(tmp_path / "packages"), tmp_path)
+
+
+def test_the_plug_in_of_the_examples_gives_each_worker_a_device(tmp_path: Path) -> None:
+    environ = {"PYTHONPATH": str(install_the_example(tmp_path / "packages"))}
     (tmp_path / "train.py").write_text(SHOWS.format(variable="ASCEND_RT_VISIBLE_DEVICES"))
     (tmp_path / "dev").mkdir()
     for name in ("davinci2", "davinci10", "davinci3", "davinci_manager", "davinci11"):
