@@ -18,8 +18,6 @@ from rendezvous.records import Spec, StoreOwner, name_run
 HINT = "give all nodes of a run the same program and options, and another run another --rdzv-id"
 SERVED_HINT = "give all nodes of a run the same program and options, and another run a port of its own"
 ENDED_HINT = "give a new run another --rdzv-id, or begin this one anew with --on-finished rerun"
-RENAMED = {"tolls": "level-costs"}
-"""Options that agents tell each other by their former names: the texts of all versions are compared."""
 
 
 def describe_other_run(
@@ -59,7 +57,7 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec) -> str:
     differences += _compare_options({name: run_options[name] for name in both}, own_options, both)
     if differences:
         return f"{run_name} was started {'; '.join(differences)}"
-    if theirs.limits != ours.limits:  # as no text that this version writes can
+    if theirs.limits != ours.limits:  # as no text that meshrun writes can
         return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
     if theirs.digest != ours.digest:
         return f"this agent runs another command than the first node of {run_name}"
@@ -74,7 +72,7 @@ def describe_other_arguments(theirs: Spec, ours: Spec) -> str:
 def _split_options(text: str) -> dict[str, str]:
     """Return the options of a text like `--nnodes 1:2 --max-restarts 3`, name -> value."""
     options = (part.partition(" ") for part in f" {text}".split(" --")[1:])
-    return {f"--{RENAMED.get(name, name)}": value for name, _, value in options}
+    return {f"--{name}": value for name, _, value in options}
 
 
 def _compare_options(

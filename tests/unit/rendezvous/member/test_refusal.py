@@ -30,7 +30,7 @@ def test_equal_jobs_differ_in_nothing() -> None:
         ({"limits": "--nnodes 1:3 --max-restarts 3"}, "with --nnodes 1:3, this agent with --nnodes 1:2"),
         ({"limits": "--nnodes 1:2"}, "without --max-restarts, this agent with --max-restarts 3"),
         ({"limits": f"{LIMITS} --grow never"}, "with --grow never, this agent without it"),
-        ({"limits": f"{LIMITS} --tolls leaf=2"}, "with --level-costs leaf=2, this agent without it"),
+        ({"limits": f"{LIMITS} --level-costs leaf=2"}, "with --level-costs leaf=2, this agent without it"),
         ({"limits": f"x {LIMITS}"}, f"with limits 'x {LIMITS}', this agent has '{LIMITS}'"),
         (
             {"mesh": "dp=2", "limits": "--nnodes 1:2"},
