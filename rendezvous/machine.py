@@ -61,7 +61,6 @@ class MemberMachine:
         secret: bytes = b"",
         attempt: str = "",
         hosts_store: bool = False,
-        command_labels: tuple[str, ...] = (),
         store_owner: StoreOwner | None = None,
     ) -> None:
         if attempt and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 16):
@@ -74,9 +73,7 @@ class MemberMachine:
             presence_address=presence_address,
         )
         spec = replace(spec, has_secret=bool(secret))
-        setup = Setup(
-            settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, command_labels, store_owner
-        )
+        setup = Setup(settings, spec, node, prefix, run_id, int(attempt or 0), sizer, hosts_store, store_owner)
         self.state = MemberState(setup, worker_port, rng, secret)
 
     # --- public ---

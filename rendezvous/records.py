@@ -32,7 +32,6 @@ Cause = Literal["failure", "loss", "isolation", "leaving", "growth", "end", ""]
 end of the job; "" if it is not known.
 """
 CAUSE_NODES_MAX = 16
-WORD_CODE_LENGTH = 4
 FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length=4096)]
 
 
@@ -43,15 +42,15 @@ class Record(Struct, frozen=True, kw_only=True):
 class Spec(Record, frozen=True, kw_only=True):
     """What the agents of a job must agree on before they may join, as its first one has it; see `member.refusal`.
 
-    `digest` covers the command and its arguments. `word_codes`: WORD_CODE_LENGTH letters for each word of the command,
-    which may end early. `shared_options`: like `limits`, but an agent without one of them has no objection to it.
+    `digest` covers the form of the script and its file name, `arguments_digest` its arguments. `shared_options`: like
+    `limits`, but an agent without one of them has no objection to it.
     """
 
     mesh: str
     limits: str
     digest: str
     has_secret: bool = False
-    word_codes: str = ""
+    arguments_digest: str = ""
     shared_options: str = ""
 
 

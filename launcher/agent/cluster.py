@@ -26,7 +26,7 @@ from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, sett
 from launcher.config.config import Config
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError, UsageError, sanitize
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import Mesh
 from launcher.model.node import Device
@@ -38,7 +38,7 @@ from rendezvous.driver.driver import Driver
 from rendezvous.errors import MeshrunError, StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
-from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_own_run, name_run
+from rendezvous.records import Spec, StoreOwner, name_own_run, name_run
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
 from rendezvous.stores.contract import Store
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
 _PAUSE_S = 0.1  # between two probes
 MEASURED_LEVELS = ("spine", "leaf")
-CODED_WORDS_MAX = 256  # of a command, from its first: each has a code of 4 letters in the job's record
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
@@ -118,9 +117,9 @@ class ClusterMembership(NodeMembership):
             spec=Spec(
                 mesh=str(mesh),
                 limits=f"{format_options(*asked)}{format_agreed_options(config, settings)}",
-                digest=_hash(_list_words(config)),
+                digest=hash_program(config),
                 has_secret=bool(startup.credentials.secret),
-                word_codes=make_word_codes(config, startup.credentials.secret),
+                arguments_digest=_hash(config.script_args),
                 shared_options="" if config.framework == "auto" else f"--framework {config.framework}",
             ),
             node_name=startup.name,
@@ -135,7 +134,6 @@ class ClusterMembership(NodeMembership):
             secret=startup.credentials.secret,
             attempt="" if config.attempt is None else str(config.attempt),
             hosts_store=self._server is not None,
-            command_labels=label_words(config),
             store_owner=store_owner,
         )
         presence = PeerConnections(
@@ -387,46 +385,12 @@ def format_agreed_options(config: Config, settings: Settings) -> str:
     return "".join(f" {word}" for word, is_given in words.items() if is_given)
 
 
-def _list_words(config: Config) -> list[str]:
-    """Return the command: the form of the script, the script, and its arguments."""
-    return [config.launch_mode, config.script, *config.script_args]
+def hash_program(config: Config) -> str:
+    """Return a digest of the form of the script and of its file name: each node may have it in another directory."""
+    return _hash([config.launch_mode, os.path.basename(config.script) or config.script])
 
 
-def _hash(words: Sequence[str] | str) -> str:
+def _hash(words: Sequence[str]) -> str:
     import hashlib
 
     return hashlib.sha256(json.dumps(words).encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def make_word_codes(config: Config, secret: bytes) -> str:
-    """Return a code of each word of the command, by which nodes see which of them differ.
-
-    They are keyed by the job's secret and the run. Without a secret, who reads the store can try guesses of a word. The
-    script is known by the last part of its path: it may lie elsewhere on another node.
-    """
-    import hashlib
-
-    mode, script, *arguments = _list_words(config)
-    words = [mode, os.path.basename(script) or script, *arguments][:CODED_WORDS_MAX]
-    key = hashlib.sha256(secret + (config.run_id or "").encode(errors="surrogateescape")).digest()
-    codes = (hashlib.blake2b(word.encode(errors="surrogateescape"), key=key).hexdigest() for word in words)
-    return "".join(code[:WORD_CODE_LENGTH] for code in codes)
-
-
-def label_words(config: Config) -> tuple[str, ...]:
-    """Return what each word of the command is called in a message, without values of arguments: some are secret."""
-    labels = ["the form of the script", f"the script {sanitize(config.script)}"]
-    option = ""
-    for number, word in enumerate(config.script_args, 1):
-        name, equals, value = word.partition("=")
-        if len(word) > 1 and word[0] == "-" and (word[1] == "-" or word[1].isalpha()):
-            name = name if name.startswith("--") else name[:2]  # what follows in -p1234 is a value
-            labels.append(sanitize(name))
-            option = "" if equals else name
-        elif not option and value.strip("=") and name.lstrip("+~").replace(".", "_").isidentifier():  # as Hydra has it
-            labels.append(sanitize(name))
-            option = ""
-        else:
-            labels.append(f"the value of {sanitize(option)}" if option else f"argument {number} of the script")
-            option = ""
-    return tuple(labels)

@@ -119,8 +119,8 @@ def _may_join(state: MemberState, now: float) -> bool:
     if spec is not None and spec != setup.spec:
         from rendezvous.member import refusal
 
-        difference = refusal.describe_difference(setup.run_name, spec, setup.spec, setup.command_labels)
-        others = refusal.describe_other_arguments(spec, setup.spec, setup.command_labels)
+        difference = refusal.describe_difference(setup.run_name, spec, setup.spec)
+        others = refusal.describe_other_arguments(spec, setup.spec)
     if difference:
         hint = refusal.HINT if setup.store_owner is None else refusal.SERVED_HINT
         state.ask(Finish(EXIT_USAGE, difference, hint=hint))

@@ -5,21 +5,19 @@ differences are refused: of the options that decide which rounds there can be, a
 is most likely another job under the same name. Arguments of the script may differ from node to node, as under torchrun;
 a remark says that they do.
 
-Options are named with both values. Of the command only which of its words differ: the record has the first letters of
-a hash of each word, and not the words, since a script may have been given a secret.
+Options are named with both values. Of the command only digests are compared, since a script may have been given a
+secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_run
+from rendezvous.records import Spec, StoreOwner, name_run
 
 HINT = "give all nodes of a run the same program and options, and another run another --rdzv-id"
 SERVED_HINT = "give all nodes of a run the same program and options, and another run a port of its own"
-ENDED_HINT = "another --rdzv-id makes another run, --on-finished rerun begins this one anew"
-LABELS_MAX = 3
-PROGRAM_WORDS = 2  # of a command, before the arguments: the form of the script, and the script
+ENDED_HINT = "give a new run another --rdzv-id, or begin this one anew with --on-finished rerun"
 
 
 def describe_other_run(
@@ -48,11 +46,8 @@ def describe_other_run(
     )
 
 
-def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
-    """Describe how this agent's job differs from the run's; empty if they are the same.
-
-    `labels`: what the words of this agent's command are called, in the order of `ours.word_codes`.
-    """
+def describe_difference(run_name: str, theirs: Spec, ours: Spec) -> str:
+    """Describe how this agent's job differs from the run's; empty if they are the same."""
     if theirs.has_secret != ours.has_secret:
         return f"{run_name} was started {'with' if theirs.has_secret else 'without'} a job secret, this agent is not"
     differences = [*_compare_options({"--mesh": theirs.mesh}, {"--mesh": ours.mesh})]
@@ -64,26 +59,14 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
         return f"{run_name} was started {'; '.join(differences)}"
     if theirs.limits != ours.limits:  # as no text that meshrun writes can
         return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
-    if theirs.digest == ours.digest:
-        return ""
-    run_codes, own_codes = (
-        _split_codes(theirs.word_codes)[:PROGRAM_WORDS],
-        _split_codes(ours.word_codes)[:PROGRAM_WORDS],
-    )
-    if run_codes == own_codes:
-        return ""
-    return f"{run_name} was started with another command{_compare_words(run_codes, own_codes, labels)}"
+    if theirs.digest != ours.digest:
+        return f"this agent runs another command than the first node of {run_name}"
+    return ""
 
 
-def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
-    """Describe how this agent's command differs from the run's, "with another command line: --lr differs".
-
-    Empty if it does not. Only for specs that `describe_difference` does not refuse.
-    """
-    if theirs.digest == ours.digest:
-        return ""
-    words = _compare_words(_split_codes(theirs.word_codes), _split_codes(ours.word_codes), labels)
-    return f"with another command line{words}"
+def describe_other_arguments(theirs: Spec, ours: Spec) -> str:
+    """Return "with other arguments for the script" if the run has others; only where `describe_difference` is empty."""
+    return "" if theirs.arguments_digest == ours.arguments_digest else "with other arguments for the script"
 
 
 def _split_options(text: str) -> dict[str, str]:
@@ -101,32 +84,3 @@ def _compare_options(
             continue
         with_run = f"without {name}" if run_value is None else f"with {name} {run_value}"
         yield f"{with_run}, this agent {'without it' if own_value is None else f'with {name} {own_value}'}"
-
-
-def _compare_words(run_codes: list[str], own_codes: list[str], labels: Sequence[str]) -> str:
-    """Return the words that differ, as the end of a sentence; empty if they are not known."""
-    labels = labels[: len(own_codes)]
-    if not labels or len(own_codes) != len(labels) or run_codes == own_codes:
-        return ""
-    if len(run_codes) == len(own_codes):  # the usual case: some values are others
-        differ = [label for label, run, own in zip(labels, run_codes, own_codes, strict=True) if run != own]
-        return f": {_join(differ)} {'differs' if len(differ) == 1 else 'differ'}"
-    least = min(len(run_codes), len(own_codes))
-    begin = next((at for at in range(least) if run_codes[at] != own_codes[at]), least)
-    end = next((at for at in range(least - begin) if run_codes[-1 - at] != own_codes[-1 - at]), least - begin)
-    own = list(labels[begin : len(labels) - end])
-    if not own:
-        missing = len(run_codes) - len(own_codes)
-        return f", with {missing} more {'argument' if missing == 1 else 'arguments'} after {labels[max(begin, 1) - 1]}"
-    if begin + end == len(run_codes):
-        return f", without {_join(own)}"
-    return f": it differs from {own[0]} on"
-
-
-def _split_codes(text: str) -> list[str]:
-    return [text[at : at + WORD_CODE_LENGTH] for at in range(0, len(text), WORD_CODE_LENGTH)]
-
-
-def _join(labels: Sequence[str]) -> str:
-    more = len(labels) - LABELS_MAX
-    return ", ".join(labels[:LABELS_MAX]) + (f" and {more} more" if more > 0 else "")

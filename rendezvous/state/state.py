@@ -43,7 +43,6 @@ class Setup(Struct, frozen=True):
     attempt: int
     sizer: Sizer
     hosts_store: bool
-    command_labels: tuple[str, ...] = ()  # of `spec.word_codes`
     store_owner: StoreOwner | None = None
     """Whose the store is that an agent serves; None for one that outlives the agents, as an etcd does."""
 

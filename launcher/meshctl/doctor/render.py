@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.meshctl.doctor.checks import LEVEL_LABELS
 from launcher.meshctl.table import pad
+from launcher.model.console import escape
 from launcher.model.text import WIDTH, format_bytes, format_number
 
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits
@@ -246,7 +247,7 @@ def _format_environment(changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_variable(name: str, value: str) -> str:
-    return f"  {name}={value}".replace("\n", "\\n")
+    return f"  {name}={escape(value)}"
 
 
 def _format_finding(finding: Mapping[str, Any]) -> Iterator[str]:

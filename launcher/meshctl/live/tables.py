@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.meshctl.live.log_lines import escape_controls
 from launcher.meshctl.table import GAP, align, measure_width
+from launcher.model.console import escape
 
 
 class Column(Struct, frozen=True):
@@ -71,4 +71,4 @@ def _measure(columns: Sequence[Column]) -> int:
 
 def _clean(column: Column) -> Column:
     cells = (cell if len(cell) <= column.most else f"{cell[: column.most - 3]}..." for cell in column.cells)
-    return replace(column, cells=tuple(map(escape_controls, cells)))
+    return replace(column, cells=tuple(map(escape, cells)))

@@ -97,8 +97,8 @@ def finished(kind: str, exit_code: int) -> Bench:
     [
         ("success", "train.py", "next", 0, "run r has already ended: it is over"),
         ("failure", "train.py", "exit", 9, "run r has already ended: it is over"),
-        ("success", "other.py", "next", 2, "run r was started with another command"),
-        ("failure", "other.py", "exit", 2, "run r was started with another command"),
+        ("success", "other.py", "next", 2, "this agent runs another command than the first node of run r"),
+        ("failure", "other.py", "exit", 2, "this agent runs another command than the first node of run r"),
     ],
 )
 def test_an_agent_that_comes_too_late_ends_at_once_and_for_good(

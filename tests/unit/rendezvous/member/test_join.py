@@ -256,25 +256,25 @@ def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
 def test_a_job_whose_spec_appears_and_differs_while_joining_is_refused() -> None:
     bench = Bench(with_job())
     bench.answer(until_asked(bench, "register"))  # there is no spec
-    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="o", word_codes="othe")))
+    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
     end = only(bench.settle(), Exit)
-    assert (end.exit_code, end.reason) == (2, "run r was started with another command")
+    assert (end.exit_code, end.reason) == (2, "this agent runs another command than the first node of run r")
 
 
-def with_arguments(codes: str) -> Spec:
+def with_arguments(digest: str) -> Spec:
     """The spec of a script with other arguments."""
-    return Spec(mesh="dp=*", limits="1:1", digest=codes, word_codes=codes)
+    return Spec(mesh="dp=*", limits="1:1", digest="train.py", arguments_digest=digest)
 
 
-OTHER = {"spec": with_arguments("aaaabbbbdddd"), "command_labels": ("the form", "the script", "--lr")}
+OTHER = {"spec": with_arguments("own")}
 
 
 def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None:
-    bench = Bench(with_job(spec=with_arguments("aaaabbbbcccc")), options=OTHER)
+    bench = Bench(with_job(spec=with_arguments("run's")), options=OTHER)
     bench.tell(Start())
     assert bench.store.get(bench.job.make_member_key(bench.protocol.member_id)).first is not None
-    said = [action.sentence for action in bench.made if isinstance(action, Log) and "command line" in action.sentence]
-    assert said == ["run r was started with another command line: --lr differs; this node keeps its own"]
+    said = [action.sentence for action in bench.made if isinstance(action, Log) and "arguments" in action.sentence]
+    assert said == ["run r was started with other arguments for the script; this node keeps its own"]
     bench.made.clear()
     bench.protocol.state.requests.actions = []
     join.restart(bench.protocol.state)  # as when another agent has written meanwhile
@@ -283,13 +283,13 @@ def test_a_node_may_have_other_arguments_than_the_run_and_says_so_once() -> None
     assert not bench.protocol.state.requests.actions
     found = bench.store.get(bench.job.spec).first
     assert found is not None
-    assert records.decode(Spec, found.value, found.key).word_codes == "aaaabbbbcccc", "it stays the first agent's"
+    assert records.decode(Spec, found.value, found.key).arguments_digest == "run's", "it stays the first agent's"
 
 
 @pytest.mark.parametrize(
     ("kind", "on_finished", "exit_code", "reason"),
     [
-        ("success", "next", 2, "run r has already ended: done; it was started with another command line: --lr differs"),
+        ("success", "next", 2, "run r has already ended: done; it was started with other arguments for the script"),
         ("failure", "exit", 9, "run r has already ended: done"),
     ],
 )
@@ -297,7 +297,7 @@ def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
     kind: str, on_finished: str, exit_code: int, reason: str
 ) -> None:
     verdict = Verdict(kind=kind, exit_code=0 if kind == "success" else 9, round=1, reason="done")
-    store = with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict)
+    store = with_job(spec=with_arguments("run's"), ctl_verdict=verdict)
     end = only(Bench(store, options=OTHER, on_finished=on_finished).tell(Start()), Exit)
     assert (end.exit_code, end.reason) == (exit_code, reason)
     if exit_code == 2:
@@ -307,7 +307,7 @@ def test_other_arguments_have_not_succeeded_because_earlier_ones_have(
 def test_a_member_that_comes_back_after_success_has_succeeded_too() -> None:
     """Its own arguments are no reason to say otherwise: it has run them."""
     verdict = Verdict(kind="success", exit_code=0, round=1, reason="done")
-    bench = Bench(with_job(spec=with_arguments("aaaabbbbcccc"), ctl_verdict=verdict), options=OTHER)
+    bench = Bench(with_job(spec=with_arguments("run's"), ctl_verdict=verdict), options=OTHER)
     bench.protocol.state.membership.joined_root = "/p/r/job"
     end = only(bench.tell(Start()), Exit)
     assert (end.exit_code, end.verdict) == (0, verdict)
