@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import process
 from typing import IO, Any
 
+from launcher.hardware.linux.files import replacing
 from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
 
 _CALL, _RESULT, _EXCEPTION = "call", "result", "exception"
@@ -142,15 +143,8 @@ class FunctionCall:
 
     def _write_pickle(self, thing: object, path: str) -> None:
         """Write the file completely, or not at all."""
-        part = f"{path}.part"
-        try:
-            with open(part, "wb", opener=_open_private) as file:
-                CallPickler().dump(thing, file)
-            os.rename(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # on a full disk, the outcome needs the space
-                os.unlink(part)
-            raise
+        with replacing(path, 0o600) as file:
+            CallPickler().dump(thing, file)
 
     def _make_path(self, what: str, *numbers: int) -> str:
         return os.path.join(self.directory, "-".join([what, *map(str, numbers)]))

@@ -115,14 +115,12 @@ _GROUPS = (
     _NodeGroup("PBS_NODEFILE", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True, read=_count_file_lines),
     _NodeGroup("NHOSTS", "hosts of a Grid Engine job", ("PE_HOSTFILE",), runs_once=True),
 )  # fmt: skip
-# A number that is counted from 0 and has no count beside it.
+# A number that is counted from 0 and has no count beside it. `config.SIGNS_OF_OTHERS` has all these names.
 _INDICES = {
     "PMIX_RANK": "tasks of mpirun",
     "JOB_COMPLETION_INDEX": "pods of an Indexed Job",
     "CLOUD_TPU_TASK_ID": "hosts of a TPU slice",
 }
-SIGNS = frozenset({*_INDICES, *(one.count for one in _TASKS), *(one.count for one in _GROUPS), "VC_TASK_INDEX"})
-"""At least one is set where `explain` may find others in the environment; `config.SIGNS_OF_OTHERS` repeats them."""
 
 
 _ALONE = "runs alone, as rank 0 of a job of its own"

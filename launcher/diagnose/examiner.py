@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 from launcher.diagnose.gather import Examined, gather
 from launcher.diagnose.incident import write_incident
-from launcher.diagnose.kernel_log import list_device_faults
 from launcher.diagnose.request import ExamineReport, ExamineRequest, shorten_evidence
 from launcher.hardware.linux import kernel
+from launcher.hardware.linux.kernel_log import list_device_faults
 from rendezvous import codec
 from rendezvous.errors import EXIT_USAGE, RecordError
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from launcher.diagnose.evidence import Frame
+from launcher.model.console import escape
 
 FRAMES_MAX = 40
 NO_COMMAND = "no stacks: py-spy is not installed (pip install py-spy)"
@@ -83,11 +84,7 @@ def read_traceback(text: bytes) -> tuple[Frame, ...]:
 
 def _make_frame(function: str, file: str, line: int) -> Frame:
     """Make a frame whose names can be shown: a file may be called anything, and a line feed would begin a line."""
-    return Frame(function=_escape(function), file=_escape(file), line=line)
-
-
-def _escape(name: str) -> str:
-    return name if name.isprintable() else repr(name)[1:-1]
+    return Frame(function=escape(function), file=escape(file), line=line)
 
 
 def _cut(frames: list[Frame]) -> tuple[Frame, ...]:

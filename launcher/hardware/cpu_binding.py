@@ -28,26 +28,21 @@ class CpuTopology(Struct, frozen=True):
     """A machine's CPUs, by the kernel's numbers. `nodes`: NUMA node -> its CPUs; the next three are maps from a CPU.
 
     `core` and `cache` name a core and a last-level cache by the lowest CPU that shares it; a CPU that they lack is a
-    core of its own, or its cache is not known. `memory`: the nodes of whose memory this process may take.
+    core of its own, or its cache is not known.
     """
 
     nodes: Mapping[int, frozenset[int]]
     socket: Mapping[int, int]
     core: Mapping[int, int]
     cache: Mapping[int, int]
-    memory: frozenset[int] = frozenset()
 
 
 class CpuBinding(Struct, frozen=True):
-    """One worker's CPUs, the reason, and the number of cores it has to itself: at least 1; shared cores are divided.
-
-    `memory`: the nodes whose memory it prefers; none where it makes no difference.
-    """
+    """One worker's CPUs, the reason, and the number of cores it has to itself: at least 1; shared cores are divided."""
 
     cpus: frozenset[int]
     reason: str
     core_count: int
-    memory: tuple[int, ...] = ()
 
 
 def bind(
@@ -79,7 +74,6 @@ def bind(
             pool,
             _format_nodes(home) if known else f"dealt to {_format_nodes(home)}",
             _count_cores(topology, pool, pools),
-            _list_memory_nodes(topology, pool),
         )
         for pool, home, known in zip(pools, homes, numa_nodes, strict=True)
     )
@@ -171,12 +165,6 @@ def _group_cpus(pool: frozenset[int], key: Mapping[int, int]) -> list[frozenset[
 def _count_cores(topology: CpuTopology, pool: frozenset[int], pools: Sequence[frozenset[int]]) -> int:
     cores = {topology.core.get(cpu, cpu) for cpu in pool}
     return max(1, len(cores) // sum(1 for other in pools if other & pool))
-
-
-def _list_memory_nodes(topology: CpuTopology, pool: frozenset[int]) -> tuple[int, ...]:
-    """Return the nodes of these CPUs that have memory; none if no other nodes have any."""
-    near = {node for node, cpus in topology.nodes.items() if cpus & pool and node in topology.memory}
-    return tuple(sorted(near)) if near < topology.memory else ()
 
 
 def _format_nodes(nodes: frozenset[int]) -> str:

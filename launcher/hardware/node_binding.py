@@ -1,10 +1,8 @@
-"""Binds the workers of this node to its CPUs: read the machine, bind, and test whether a memory policy can be set.
+"""Binds the workers of this node to its CPUs: read the machine, then bind.
 
-Linux shows the machine under /sys: the CPUs of each NUMA node, which of them are threads of one core, share a cache or
-sit on one socket, and which nodes have memory. A kernel without NUMA, as in some sandboxes, counts as one node.
-
-Whether a memory policy can be set is known only by asking the kernel. Containers' usual filters of system calls refuse,
-and a policy that the agent was started with, by numactl, stays. Neither keeps a worker from starting; it is said once.
+Linux shows the machine under /sys: the CPUs of each NUMA node, and which of them are threads of one core, share a cache
+or sit on one socket. A kernel without NUMA, as in some sandboxes, counts as one node. Memory needs no policy: Linux
+takes it from the node of the CPU that touches it first, which is the worker's own.
 """
 
 from __future__ import annotations
@@ -14,10 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from launcher.hardware.cpu_binding import FLAG, CpuBinding, CpuTopology, bind, describe_bindings, list_numa_nodes
-from launcher.hardware.linux import kernel
+from launcher.hardware.cpu_binding import CpuBinding, CpuTopology, bind, describe_bindings, list_numa_nodes
 from launcher.hardware.linux.sysfs import FileTree
 from launcher.model.node import Slot
 
@@ -29,59 +25,33 @@ _SYSFS = "/sys/devices/system"
 
 
 class NodeBinding(Struct, frozen=True):
-    """The bindings by local rank, and a line about them for the start."""
+    """The bindings by local rank, and a sentence about them for the start."""
 
     bindings: tuple[CpuBinding, ...]
-    remarks: tuple[str, ...]
+    sentence: str
 
 
+# docs/internals/decisions/0027-numa-memory-by-first-touch.md
 def bind_node(mode: NumaMode, slots: Sequence[Slot]) -> NodeBinding:
     """Return the CPUs of every worker. Raises UsageError if they cannot be bound."""
     allowed = frozenset(os.sched_getaffinity(0))
     bindings = bind(mode, read_topology(allowed), allowed, list_numa_nodes(slots))
-    remarks = [describe_bindings(mode, bindings)]
-    if refusal := _explain_refusal({binding.memory for binding in bindings if binding.memory}):
-        bindings = tuple(replace(binding, memory=()) for binding in bindings)
-        remarks.append(f"{FLAG}: workers take memory as Linux does by default: {refusal}")
-    return NodeBinding(bindings, tuple(remarks))
-
-
-def _explain_refusal(node_sets: Iterable[tuple[int, ...]]) -> str:
-    """Explain why such policies cannot be set; empty if they can be. This thread's own is restored."""
-    node_sets = sorted(node_sets)
-    if not node_sets:
-        return ""
-    try:
-        if kernel.read_policy() != kernel.POLICY_DEFAULT:
-            return "the agent has a memory policy of its own, which they inherit"
-        try:
-            for nodes in node_sets:
-                kernel.prefer_nodes(nodes)
-        finally:
-            kernel.reset_policy()
-    except OSError as error:
-        return f"the kernel refuses a memory policy ({error.strerror}); a container needs CAP_SYS_NICE for one"
-    return ""
+    return NodeBinding(bindings, describe_bindings(mode, bindings))
 
 
 def read_topology(allowed: frozenset[int], root: str = "/") -> CpuTopology:
-    """Read the topology of this machine. `allowed`: what this process may use. `root`: of /sys and /proc, for tests."""
+    """Read the topology of this machine. `allowed`: what this process may use. `root`: of /sys, for tests."""
     files = FileTree(root)
     every_node = files.list_numbers(f"{_SYSFS}/node/node")
     lists = {node: _parse_cpus(files.read_text(f"{_SYSFS}/node/node{node}/cpulist")) for node in every_node}
     nodes = {node: cpus for node, cpus in lists.items() if cpus} or {0: allowed}
     every = sorted(frozenset[int]().union(*nodes.values()))
     sockets = {cpu: files.read_number(f"{_SYSFS}/cpu/cpu{cpu}/topology/physical_package_id") for cpu in every}
-    has_memory = _parse_cpus(files.read_text(f"{_SYSFS}/node/has_memory"))  # in the format of a CPU list
-    for line in files.read_text("/proc/self/status").splitlines():
-        if line.startswith("Mems_allowed_list:"):  # the cpuset of this process
-            has_memory &= _parse_cpus(line.partition(":")[2])
     return CpuTopology(
         nodes=nodes,
         socket={cpu: socket for cpu, socket in sockets.items() if socket is not None},
         core=_map_to_lowest(every, lambda cpu: files.read_text(f"{_SYSFS}/cpu/cpu{cpu}/topology/thread_siblings_list")),
         cache=_map_to_lowest(every, lambda cpu: _read_cache_sharers(files, f"{_SYSFS}/cpu/cpu{cpu}/cache")),
-        memory=has_memory or frozenset(nodes),
     )
 
 

@@ -25,7 +25,7 @@ class TpuModel(Struct, frozen=True):
 
     `cores_per_chip`: TensorCores; `is_by_core`: whether the number in a type counts them. `host_chips`: how many chips
     a machine with a slice of its own may have. `sides`: the slices of a 2-D model, which are a list; none: a 3-D model,
-    whose slices follow a rule. `gke_label`: the value of cloud.google.com/gke-tpu-accelerator, "" where not offered.
+    whose slices follow a rule.
     """
 
     name: str
@@ -36,7 +36,6 @@ class TpuModel(Struct, frozen=True):
     sides: tuple[tuple[int, int], ...]
     chips_max: int
     pci_ids: tuple[str, ...]
-    gke_label: str
 
     @property
     def counted_unit(self) -> str:
@@ -70,13 +69,13 @@ _V3_SIDES = ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 3
 _E_SIDES = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 
 MODELS = (
-    TpuModel("v2", ("v2",), 2, True, (4,), _V2_SIDES, 256, ("0x0027",), ""),
-    TpuModel("v3", ("v3",), 2, True, (4,), _V3_SIDES, 1024, ("0x0027",), ""),
-    TpuModel("v4", ("v4",), 2, True, (4,), (), 4096, ("0x005e",), "tpu-v4-podslice"),
-    TpuModel("v5p", ("v5p",), 2, True, (4,), (), 8960, ("0x0062",), "tpu-v5p-slice"),
-    TpuModel("v5e", ("v5litepod", "v5e"), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x0063",), "tpu-v5-lite-podslice"),
-    TpuModel("v6e", ("v6e",), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x006f",), "tpu-v6e-slice"),
-    TpuModel("tpu7x", ("tpu7x", "v7x"), 2, True, (1, 4), (), 9216, ("0x0076",), "tpu7x"),
+    TpuModel("v2", ("v2",), 2, True, (4,), _V2_SIDES, 256, ("0x0027",)),
+    TpuModel("v3", ("v3",), 2, True, (4,), _V3_SIDES, 1024, ("0x0027",)),
+    TpuModel("v4", ("v4",), 2, True, (4,), (), 4096, ("0x005e",)),
+    TpuModel("v5p", ("v5p",), 2, True, (4,), (), 8960, ("0x0062",)),
+    TpuModel("v5e", ("v5litepod", "v5e"), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x0063",)),
+    TpuModel("v6e", ("v6e",), 1, False, (1, 4, 8), _E_SIDES, 256, ("0x006f",)),
+    TpuModel("tpu7x", ("tpu7x", "v7x"), 2, True, (1, 4), (), 9216, ("0x0076",)),
 )
 """Every model that Google offers or has offered, oldest first."""
 

@@ -33,7 +33,6 @@ LIMIT_S = 10.0  # scontrol and kubectl answer within one second, a busy controll
 _FILE_MAX = 32 << 20  # bytes: half a million nodes
 _OUTPUT_MAX = 4096  # bytes; the longest path is no longer
 _NOT_RUN_CODES = (126, 127)  # the shell's codes for what it cannot run or find
-_SHOWN_MAX = 60
 
 
 def read_explicit(config: Config, environ: Mapping[str, str], names: Sequence[str]) -> list[SourceResult]:
@@ -130,7 +129,7 @@ def read_output(command: str, environ: Mapping[str, str], asked_by: str) -> str:
     """
     import subprocess
 
-    what = f"{asked_by} {_shorten(command)}"
+    what = f"{asked_by} {sanitize(command)}"
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -200,7 +199,7 @@ def _decode_line(printed: bytes, what: str) -> str:
     if "\n" in text:
         raise UsageError(f"{what} prints {len(text.splitlines())} lines, one is expected")
     if not text.isprintable():
-        raise UsageError(f"{what} prints {_shorten(ascii(text))}, which is no text to read")
+        raise UsageError(f"{what} prints {sanitize(ascii(text))}, which is no text to read")
     return text
 
 
@@ -214,9 +213,4 @@ def _format_signal(number: int) -> str:
 def _format_last_line(stderr: bytes) -> str:
     lines = stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {_shorten(''.join(letter for letter in last if letter.isprintable()), 200)}" if last else ""
-
-
-def _shorten(text: str, most: int = _SHOWN_MAX) -> str:
-    text = text if text.isprintable() else repr(text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return f": {sanitize(last)}" if last else ""

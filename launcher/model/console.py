@@ -34,6 +34,7 @@ _lock = _thread.allocate_lock()  # threads log, too
 _stamp_node: str | None = None  # the node's name, if lines begin with time and node
 _RED, _CYAN, _BOLD, _PLAIN = "\x1b[1;31m", "\x1b[1;36m", "\x1b[1m", "\x1b[0m"
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_ESCAPES |= {code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))}
 
 
 def begin_stamps(mode: str, node: str) -> None:
@@ -128,7 +129,7 @@ def _splice(descriptor: int, data: memoryview) -> int:
 
 def log(sentence: str) -> None:
     """Log one line with the program's name; further lines, perhaps from another node, could pass for lines of ours."""
-    write_stderr(f"{PROGRAM}: " + sentence.replace("\n", "\\n"))
+    write_stderr(f"{PROGRAM}: {escape(sentence)}")
 
 
 def write_stdout(text: str) -> None:
@@ -204,6 +205,11 @@ def _paint_path(word: str) -> str:
     if len(path) < 2 or path[0] != "/":
         return word
     return f"{opening}{_BOLD}{path}{_PLAIN}{word[len(opening) + len(path) :]}"
+
+
+def escape(text: str) -> str:
+    """Return foreign text on one line, without what moves a terminal's cursor, colours it or turns its text around."""
+    return text.translate(_ESCAPES).replace("\n", "\\n")
 
 
 def _encode(text: str) -> bytes:

@@ -7,7 +7,6 @@ whoever repeats a request that was lost gets the same page again, neither less n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct, field
@@ -98,10 +97,6 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     goodput: Goodput | None = None
     slot_count: int = 0
     """Workers that fit here."""
-    mesh: str = ""
-    """From the leader only, as an option: "pp=4,dp=*,tp=8"; "" otherwise."""
-    options: Mapping[str, str] = {}
-    """From the leader only: the options that are the same on all nodes."""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):

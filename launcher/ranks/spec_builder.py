@@ -127,7 +127,7 @@ class WorkerSpecBuilder:
         for environment in self._environments:
             sentences += environment.remarks(self._slots, self._parent, self._config.network is not None)
         sentences += self._routes.list_remarks()
-        sentences += self.cpu_binding.remarks if self.cpu_binding else ()
+        sentences += [self.cpu_binding.sentence] if self.cpu_binding else []
         return sentences
 
     def make_specs(
@@ -218,7 +218,6 @@ class WorkerSpecBuilder:
             stdout=self._open_stream("stdout", place, filters, pump, opened),
             stderr=self._open_stream("stderr", place, filters, pump, opened),
             affinity=binding.cpus if binding else None,
-            memory=binding.memory if binding else (),
             fork_argv=make_fork_argv(self._config, argv) if self._has_fork_server else (),
         )
 

@@ -11,7 +11,6 @@ import marshal
 import os
 import select
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from errno import EINVAL, ENOENT
 
 from launcher.hardware.linux import kernel
@@ -190,9 +189,6 @@ class ProcessHost:
             if spec.affinity is not None:
                 attempt = f"cannot keep {name} to its CPUs"
                 os.sched_setaffinity(0, spec.affinity)
-            if spec.memory:
-                with suppress(OSError):  # the agent has tested it; a worker far from its memory is slow, not wrong
-                    kernel.prefer_nodes(spec.memory)
             for variable in spec.unset:
                 environment.pop(os.fsencode(variable), None)
             environment.update((os.fsencode(key), os.fsencode(value)) for key, value in spec.env.items())

@@ -29,10 +29,9 @@ class WorkerSpec(PlainValue):
 
     `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
     supervisor was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
-    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs to which it is bound;
-    `memory`: the NUMA nodes whose memory it prefers, none for Linux's default. `fork_argv`: what a fork of the fork
-    server runs as `__main__` in place of `argv`: "script", "module", "path" or "code", then the arguments; empty where
-    only an exec is possible.
+    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs to which it is bound.
+    `fork_argv`: what a fork of the fork server runs as `__main__` in place of `argv`: "script", "module", "path" or
+    "code", then the arguments; empty where only an exec is possible.
     """
 
     local_rank: int
@@ -42,7 +41,6 @@ class WorkerSpec(PlainValue):
     stdout: int | None
     stderr: int | None
     affinity: Collection[int] | None = None
-    memory: Sequence[int] = ()
     fork_argv: Sequence[str] = ()
 
 

@@ -1,8 +1,8 @@
 """Listening sockets of this machine: opening one, how much it may hold, and which process has a port that is taken.
 
-The kernel is asked for the sockets that listen on a port. /proc/net/tcp would show it, too, but only after a scan of
-the table of all connections, empty or not: some 4 ms for each of its two files on a small machine, in every restart. So
-that is read only where the kernel does not answer the request itself.
+The kernel is asked for sockets by sock_diag(7). /proc/net/tcp would show them, too, but only after a scan of the table
+of all connections, empty or not: some 4 ms for each of its two files on a small machine, in every restart. Where the
+kernel does not answer (a sandbox, or no module for it), nothing is known of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from rendezvous.errors import StoreError
@@ -27,8 +27,9 @@ _SOCK_DIAG, _BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
 _REQUEST, _DUMP = 0x1, 0x300  # linux/netlink.h: NLM_F_REQUEST, NLM_F_DUMP
 _ERROR, _DONE = 2, 3  # NLMSG_ERROR, NLMSG_DONE
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
-_DIAG_REQUEST = struct.Struct("=BBBBI2s46s")  # struct inet_diag_req_v2 of linux/inet_diag.h, with the source port alone
-_INODE_AT = 68  # of struct inet_diag_msg
+_DIAG_REQUEST = struct.Struct("=BBBBI2s2s16s16sIQ")  # struct inet_diag_req_v2 of linux/inet_diag.h
+_NO_COOKIE = (1 << 64) - 1
+_USER_AT = 64  # of struct inet_diag_msg; its inode follows
 _LIMIT_S = 1.0
 UNKNOWN = "another user's process"
 """A process whose files cannot be read; for a moment also a process that is about to exit."""
@@ -79,7 +80,7 @@ def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = t
     `list_own` is called only if one listens. A process that exits has no files any more, while its sockets are still
     being closed.
     """
-    sockets = _find_listeners(port)
+    sockets = find_listeners(port)
     own = list_own() if sockets else ()
     for pid in own:
         sockets -= _list_inodes(pid)
@@ -93,62 +94,57 @@ def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = t
     return UNKNOWN
 
 
-def _find_listeners(port: int) -> set[str]:
-    """Return the inodes of the sockets that listen on the port, on any address."""
+def find_listeners(port: int) -> set[str]:
+    """Return the inodes of the sockets that listen on the port, on any address; none where the kernel does not tell."""
+    families = (_socket.AF_INET, _socket.AF_INET6)
     try:
-        return _ask_kernel(port)
-    except (OSError, struct.error):  # a kernel without the module, or a sandbox
-        return _read_tables(port)
+        return {str(inode) for family in families for _, inode in _ask_kernel(family, 1 << _LISTEN, (b"", port))}
+    except (OSError, struct.error):
+        return set()
 
 
-def _ask_kernel(port: int) -> set[str]:
-    """Return the same from the kernel by sock_diag(7). Raises OSError where that is not available."""
-    found: set[str] = set()
+def find_owner(family: int, own: tuple[bytes, int], other: tuple[bytes, int]) -> int | None:
+    """Return the user id of the TCP socket with this address and port and this other end; None if unknown.
+
+    A socket that belongs to no process any more is listed as root's, so its user is unknown.
+    """
+    try:
+        return next((user for user, inode in _ask_kernel(family, 0xFFFFFFFF, own, other) if inode), None)
+    except (OSError, struct.error):
+        return None
+
+
+def _ask_kernel(
+    family: int, states: int, own: tuple[bytes, int], other: tuple[bytes, int] | None = None
+) -> Iterator[tuple[int, int]]:
+    """Yield user id and inode of the sockets in these states, with the port of `own`, or of the one with both ends.
+
+    Raises OSError where the kernel does not tell.
+    """
+    ends = own, other or (b"", 0)
+    ports = [port.to_bytes(2, "big") for _, port in ends]
+    addresses = [address for address, _ in ends]
+    body = _DIAG_REQUEST.pack(family, _socket.IPPROTO_TCP, 0, 0, states, *ports, *addresses, 0, _NO_COOKIE)
+    flags = _REQUEST if other else _REQUEST | _DUMP
     sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_DGRAM, _SOCK_DIAG)
     try:
         sock.settimeout(_LIMIT_S)
-        for family in (_socket.AF_INET, _socket.AF_INET6):
-            own_port = port.to_bytes(2, "big")
-            body = _DIAG_REQUEST.pack(family, _socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN, own_port, b"")
-            header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST | _DUMP, 0, 0)
-            sock.sendto(header + body, (0, 0))
-            is_done = False
-            while not is_done:
-                is_done = _take(sock.recv(1 << 16), found)
+        sock.sendto(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, flags, 0, 0) + body, (0, 0))
+        is_done = False
+        while not is_done:
+            answer, is_done = sock.recv(1 << 16), other is not None
+            while answer:
+                size, kind, *_ = _HEADER.unpack_from(answer)
+                if kind in (_ERROR, _DONE) or size < _HEADER.size:
+                    error = struct.unpack_from("=i", answer, _HEADER.size)[0]  # tcp_diag may be missing: reported last
+                    if kind != _DONE or error:
+                        raise OSError(-error, "the kernel does not tell")
+                    is_done = True
+                    break
+                yield struct.unpack_from("=II", answer, _HEADER.size + _USER_AT)
+                answer = answer[size + 3 & ~3 :]
     finally:
         sock.close()
-    return found
-
-
-def _take(answer: bytes, found: set[str]) -> bool:
-    """Add the sockets in one part of a reply; return whether it is the last. Raises OSError if the kernel refuses."""
-    while answer:
-        size, kind, *_ = _HEADER.unpack_from(answer)
-        if kind in (_ERROR, _DONE) or size < _HEADER.size:
-            error = struct.unpack_from("=i", answer, _HEADER.size)[0]  # tcp_diag may be missing: reported last
-            if kind != _DONE or error:
-                raise OSError(-error, "the kernel does not tell who listens")
-            return True
-        found.add(str(struct.unpack_from("=I", answer, _HEADER.size + _INODE_AT)[0]))
-        answer = answer[size + 3 & ~3 :]
-    return False
-
-
-def _read_tables(port: int) -> set[str]:
-    """Return the same from the tables of proc(5)."""
-    found: set[str] = set()
-    for name in ("tcp", "tcp6"):
-        try:
-            with open(f"/proc/net/{name}") as file:
-                lines = [line.split() for line in file][1:]
-        except OSError:  # a kernel without IPv6
-            continue
-        found.update(
-            fields[9]
-            for fields in lines
-            if int(fields[3], 16) == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port
-        )
-    return found
 
 
 def _list_inodes(pid: int) -> set[str]:

@@ -70,12 +70,12 @@ def test_two_users_who_call_their_runs_none_do_not_meet(tmp_path: Path, etcd: Et
     )
 
 
-def test_a_job_with_another_command_is_refused_with_what_differs_in_it(tmp_path: Path, etcd: EtcdServer) -> None:
+def test_a_job_with_another_command_is_refused(tmp_path: Path, etcd: EtcdServer) -> None:
     first = cluster(tmp_path / "first", etcd, run_id="arguments")
     second = cluster(tmp_path / "second", etcd, "--run-path", run_id="arguments")
     ended = refused(first, second)
     assert ended.exit_code == 2
-    sentence = "run arguments was started with another command: the form of the script differs"
+    sentence = "this agent runs another command than the first node of run arguments"
     assert error_of(ended) == f"meshrun: error: {sentence}"
 
 

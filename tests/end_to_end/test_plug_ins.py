@@ -1,21 +1,25 @@
-"""Devices that no driver of this machine knows, with real workers: the package of the guide, and our own plug-in.
+"""Devices that no driver of this machine knows, with real workers: the package of the guide, and that of the examples.
 
-The guide's files are installed as a package is: its module, and the entry points of its pyproject.toml as metadata,
-in a directory that Python searches.
+Their files are installed as a package is: its module, and the entry points of its pyproject.toml as metadata, in a
+directory that Python searches.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.running import run
+import pytest
+
+from tests.cli.running import Outcome, run
 from tests.support.documents.pages import ROOT, SERVED, blocks, is_shown
 from tests.support.network.namespaces import free_port
 
 PAGE = ROOT / "docs/guides/plug-ins.md"
+EXAMPLE = ROOT / "examples/device_plugin"
 LIMIT_S = 60.0
 # One write, so that lines of several workers do not mix.
 SHOWS = """
@@ -23,44 +27,42 @@ import os
 names = ("RANK", "LOCAL_RANK", {variable!r})
 os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
 """
-# The plug-in looks below a directory of the test; all else is the agent as ever.
-ON_ANOTHER_ROOT = """
-import sys
-from launcher.hardware.accelerators import ascend
-ascend.Detector.__init__.__defaults__ = (sys.argv.pop(1),)
-from launcher.cli import main
-raise SystemExit(main())
-"""
 
 
-def install_the_guides_package(directory: Path) -> Path:
-    """What `pip install .` makes of the files of the page."""
-    files = {block.file: block.text for block in blocks(PAGE) if block.file}
-    project = files["pyproject.toml"]
-    lines = [
+def install(directory: Path, project: str, module: str, source: str) -> Path:
+    """What `pip install .` makes of a pyproject.toml and a module. Returns the directory."""
+    entry_points = [
         f"[{table[1]}]\n{table[2]}"
-        for table in re.finditer(r'^\[project\.entry-points\."(.+)"\]\n(.+)$', project, re.M)
+        for table in re.finditer(r'^\[project\.entry-points\."(.+)"\]\n(.+)$', project, re.MULTILINE)
     ]
-    assert len(lines) == 3
-    name, version = (re.search(rf'^{key} = "(.+)"$', project, re.M) for key in ("name", "version"))
+    assert entry_points
+    name, version = (re.search(rf'^{key} = "(.+)"$', project, re.MULTILINE) for key in ("name", "version"))
     assert name
     assert version
+    assert f'py-modules = ["{module}"]' in project
     metadata = directory / f"{name[1].replace('-', '_')}-{version[1]}.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name[1]}\nVersion: {version[1]}\n")
-    (metadata / "entry_points.txt").write_text("\n".join(lines).replace('"', "") + "\n")
-    (directory / "abacus.py").write_text(files["abacus.py"])
+    (metadata / "entry_points.txt").write_text("\n".join(entry_points).replace('"', "") + "\n")
+    (directory / f"{module}.py").write_text(source)
     return directory
 
 
 def test_the_package_of_the_guide_does_what_the_guide_says(tmp_path: Path) -> None:
-    packages = install_the_guides_package(tmp_path / "packages")
-    (tmp_path / "train.py").write_text(next(block.text for block in blocks(PAGE) if block.file == "train.py"))
-    (block,) = (block for block in blocks(PAGE) if Path(__file__).name in block.not_run)
+    files = {block.file: block.text for block in blocks(PAGE) if block.file}
+    packages = install(tmp_path / "packages", files["pyproject.toml"], "abacus", files["abacus.py"])
+    assert (packages / "meshrun_abacus-1.0.dist-info/entry_points.txt").read_text().count("abacus = abacus:") == 3
+    (tmp_path / "train.py").write_text(files["train.py"])
+    run_block_of(PAGE, packages, tmp_path)
+
+
+def run_block_of(page: Path, packages: Path, directory: Path) -> None:
+    """Run the block that the page leaves to this file, and compare what it prints with what the page shows."""
+    (block,) = (block for block in blocks(page) if Path(__file__).name in block.not_run)
     script = block.script.replace(SERVED, f"127.0.0.1:{free_port('127.0.0.1')}")
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", script],
-        cwd=tmp_path,
+        cwd=directory,
         env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -72,18 +74,61 @@ def test_the_package_of_the_guide_does_what_the_guide_says(tmp_path: Path) -> No
     assert is_shown(block.output, done.stdout), done.stdout
 
 
-def test_a_plug_in_of_our_own_runs_workers_that_see_a_device_each(tmp_path: Path) -> None:
+def install_the_example(directory: Path) -> Path:
+    module = "meshrun_ascend"
+    project, source = (EXAMPLE / "pyproject.toml").read_text(), (EXAMPLE / f"{module}.py").read_text()
+    return install(directory, project, module, source)
+
+
+def test_the_plug_in_of_the_examples_does_what_its_readme_says(tmp_path: Path) -> None:
+    run_block_of(EXAMPLE / "README.md", install_the_example(tmp_path / "packages"), tmp_path)
+
+
+def test_the_plug_in_of_the_examples_gives_each_worker_a_device(tmp_path: Path) -> None:
+    environ = {"PYTHONPATH": str(install_the_example(tmp_path / "packages"))}
     (tmp_path / "train.py").write_text(SHOWS.format(variable="ASCEND_RT_VISIBLE_DEVICES"))
     (tmp_path / "dev").mkdir()
-    for number in range(5):
-        (tmp_path / f"dev/davinci{number}").touch()
-    words = ("--devices", "ascend:4", "--device-binding", "visible", str(tmp_path / "train.py"))
-    outcome = run("python", "-c", ON_ANOTHER_ROOT, str(tmp_path), *words)
-    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 0", "1 0 1", "2 0 2", "3 0 3"]), outcome.err
-    assert outcome.err.splitlines()[0] == "meshrun: 4 workers, one per ascend (5 found in /dev)"
-    outcome = run("python", "-c", ON_ANOTHER_ROOT, str(tmp_path / "nothing"), *words)
+    for name in ("davinci2", "davinci10", "davinci3", "davinci_manager", "davinci11"):
+        (tmp_path / "dev" / name).touch()
+
+    def start(devices: str, folder: str = "dev", **variables: str) -> Outcome:
+        words = ("--devices", devices, "--device-binding", "visible", str(tmp_path / "train.py"))
+        return run("meshrun", *words, environ={**environ, "ASCEND_DEV": str(tmp_path / folder), **variables})
+
+    outcome = start("ascend:3")
+    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 0", "1 0 1", "2 0 2"]), outcome.err
+    assert outcome.err.splitlines()[0] == f"meshrun: 3 workers, one per ascend (4 found in {tmp_path / 'dev'})"
+    outcome = start("ascend", ASCEND_RT_VISIBLE_DEVICES="1,3")
+    assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 1", "1 0 3"]), outcome.err
+    outcome = start("ascend:4", "nothing")
     assert outcome.code == 2
-    assert outcome.err.startswith("meshrun: error: --devices ascend:4: none is there (no /dev/davinciN that may be")
+    sentence = f"--devices ascend:4: none is there (no {tmp_path / 'nothing'}/davinciN that may be opened here)"
+    assert outcome.err.startswith(f"meshrun: error: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("value", "visible", "mistake"),
+    [
+        ("0,2", ["0", "2"], ""),
+        ("", [], ""),
+        ("1,3", ["1"], "'3' is not the number of one of 3 devices"),
+        ("0,,1", ["0"], "'' is not the number of one of 3 devices"),
+        ("0-2", [], "'0-2' is not the number of one of 3 devices"),
+        ("2,1", ["2"], "1 must be greater than 2, the number before it"),
+        ("1,1", ["1"], "1 must be greater than 1, the number before it"),
+    ],
+)
+def test_the_plug_in_of_the_examples_reads_the_variable_of_its_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, visible: list[str], mistake: str
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    detector = importlib.import_module("meshrun_ascend").Detector()
+    for number in range(3):
+        (tmp_path / f"davinci{number}").touch()
+    found = detector.detect({"ASCEND_DEV": str(tmp_path), detector.variable: value})
+    assert [device.visible for device in found.devices] == visible
+    assert found.mistake == (f"{detector.variable}={value}: {mistake}" if mistake else "")
+    assert bool(found.hint) is bool(mistake)
 
 
 def test_workers_share_out_what_the_variable_of_an_unknown_device_holds(tmp_path: Path) -> None:

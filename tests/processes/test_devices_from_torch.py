@@ -65,7 +65,7 @@ def test_what_torch_counts_is_selected_as_the_variable_of_the_type_has_it(
     assert [device.id for slot in slots for device in slot.devices] == ["npu2", "npu5", "npu6"], (
         "as other agents see them"
     )
-    assert format_visible_variable([device for slot in slots for device in slot.devices], {}) == (
+    assert format_visible_variable([device for slot in slots for device in slot.devices]) == (
         "ASCEND_RT_VISIBLE_DEVICES",
         "2,5,6",
     )

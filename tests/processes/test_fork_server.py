@@ -169,19 +169,16 @@ def test_a_preloaded_jax_computes_in_the_workers(supervisor: SmallSupervisor) ->
 def test_a_worker_is_kept_to_its_cpus_and_writes_where_it_is_told(supervisor: SmallSupervisor) -> None:
     cpu = min(os.sched_getaffinity(0))
     (supervisor.folder / "shows.py").write_text(
-        "import os, sys\nprint(os.sched_getaffinity(0), sys.stdout.seekable(), sys.stderr.seekable())\n"
-        "if os.path.exists('/proc/self/numa_maps'): print('prefer:0' in open('/proc/self/numa_maps').read(), end='')"
+        "import os, sys\nprint(os.sched_getaffinity(0), sys.stdout.seekable(), sys.stderr.seekable())"
     )
     supervisor.start(["colorsys"], "script", "shows.py")
     ((number, pid),) = supervisor.born()
     os.mkfifo(supervisor.folder / "pipe")
     reader = os.open(supervisor.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     fields = {"local_rank": 0, "env": {}, "unset": [], "fork_argv": ["script", "shows.py"], "affinity": [cpu]}
-    fields["memory"] = [0]
     supervisor.ask("release", number, [str(supervisor.folder / "pipe"), None], fields)
     assert supervisor.ask("wait", pid) == 0
-    prefers = "True" if os.path.exists("/proc/self/numa_maps") else ""
-    assert os.read(reader, 1000).decode() == f"{ {cpu} } False True\n{prefers}"
+    assert os.read(reader, 1000).decode() == f"{ {cpu} } False True\n"
     os.close(reader)
 
 
@@ -215,5 +212,3 @@ def test_a_child_of_the_fork_server_s_python_before_the_hook_is_left_alone(super
 def test_what_both_rooms_know_of_linux_agrees() -> None:
     assert linux.PR_SET_PDEATHSIG == kernel._PR_SET_PDEATHSIG
     assert linux.PR_SET_PTRACER == kernel._PR_SET_PTRACER
-    assert (linux.PREFERRED, linux.PREFERRED_MANY) == (kernel.POLICY_PREFERRED, kernel.POLICY_PREFERRED_MANY)
-    assert {name: calls[1] for name, calls in kernel._POLICY_CALLS.items()} == linux.SET_MEMPOLICY

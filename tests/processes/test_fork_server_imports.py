@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from launcher.supervisor.fork_server import fork_safety
-from launcher.supervisor.fork_server.importing import WORKER_VARIABLES
-from tests.support.documents.pages import VARIABLES
 from tests.support.processes.small_supervisor import SmallSupervisor
 
 
@@ -165,19 +163,14 @@ def test_an_import_that_takes_standard_output_apart_stops_nobody(supervisor: Sma
 def test_remarks_name_what_workers_will_see_otherwise_than_expected(supervisor: SmallSupervisor) -> None:
     write(
         supervisor,
-        reads="import os\nrank = os.environ.get('RANK'), 'WORLD_SIZE' in os.environ, os.getenv('HOME')\nimport deeper",
-        deeper="import os\nos.environ.setdefault('LOCAL_RANK', '0')\n"
-        "copy = dict(os.environ)\nos.environ['MASTER_PORT'] = '1'",
         moves="import os\nos.chdir('/')",
         opens="import socket\nfile = open('log', 'w')\nfile.write('once\\n')\none, two = socket.socketpair()",
         main="import opens, os\nprint(os.getcwd())\nopens.file.close()",
     )
-    kind, _, remarks = supervisor.start(["reads", "moves", "opens"], "script", "main.py")
+    kind, _, remarks = supervisor.start(["moves", "opens"], "script", "main.py")
     place = str(supervisor.folder)
     assert kind == "ready"
     assert remarks == [
-        "importing reads read RANK and WORLD_SIZE, which no process has before its round: it saw none",
-        "importing reads (deeper) read LOCAL_RANK, which no process has before its round: it saw none",
         f"importing moves changed the directory to /: workers start in {place} all the same",
         f"importing opens left {place}/log and a socket open: all workers share it",
     ]
@@ -210,20 +203,6 @@ def test_the_garbage_collector_is_off_only_during_the_imports(supervisor: SmallS
     )
     supervisor.start(["during"], "script", "main.py")
     assert supervisor.run() == (0, "0 True True True\n", "")
-
-
-def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> None:
-    same = {
-        "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_TIMER_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT",
-        "OMP_NUM_THREADS", "MESH_AXES", "MESH_GROUPS", "LAUNCHER_PLACE", "LAUNCHER_AGENT_SOCKET",
-        "OMPI_MCA_orte_hnp_uri", "PADDLE_DISTRI_BACKEND", "ALLOW_MULTIPLE_LIBTPU_LOAD", "PJRT_DEVICE",
-        "CUDA_VISIBLE_DEVICES",  # or not given at all
-    }  # fmt: skip
-    watched = {row.name for row in VARIABLES if WORKER_VARIABLES.match(row.name.replace("<AXIS>", "TP"))}
-    assert watched | same == {row.name for row in VARIABLES}
-    assert not watched & same
 
 
 def test_nothing_is_left_open_that_was_not_there() -> None:

@@ -371,7 +371,7 @@ def test_workers_bound_to_the_cpus_of_others_are_reported(tmp_path: Path, capfd:
 
     def take(agents: HostAgents, *cpus: int, mode: str = "exclusive") -> str:
         bindings = tuple(CpuBinding(frozenset({cpu}), "", 1) for cpu in cpus)
-        agents.take_cpus(resolve(f"--numa-binding={mode}"), NodeBinding(bindings, ()))
+        agents.take_cpus(resolve(f"--numa-binding={mode}"), NodeBinding(bindings, ""))
         return capfd.readouterr().err
 
     assert take(first, 0, 1) == take(second, 2, 3) == ""

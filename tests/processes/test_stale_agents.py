@@ -270,23 +270,6 @@ def groups(lives: Lives) -> list[str]:
     return [path.read_text()[64:] for path in lives.folder.glob("*.lock")]
 
 
-@pytest.mark.parametrize(
-    ("own", "mount", "found"),
-    [
-        ("0::/user.slice/app", "/ /sys/fs/cgroup", "/sys/fs/cgroup/user.slice/app"),
-        ("9:pids:/a\n0::/", "/ /sys/fs/cgroup/unified", "/sys/fs/cgroup/unified"),
-        ("0::/docker/1/job", "/docker/1 /sys/fs/cgroup", "/sys/fs/cgroup/job"),
-        ("0::/other", "/docker/1 /sys/fs/cgroup", ""),
-        ("4:memory:/a", "/ /sys/fs/cgroup", ""),
-        ("0::/", "/.. /sys/fs/cgroup", ""),  # in a container the tree of the host
-        ("0::/../other", "/ /sys/fs/cgroup", ""),  # entered from outside
-    ],
-)
-def test_the_own_control_group_is_found_below_its_mount(own: str, mount: str, found: str) -> None:
-    mounts = f"22 1 0:20 / /proc rw - proc proc rw\n30 23 0:26 {mount} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
-    assert control_group.find_directory(mounts, own + "\n") == found
-
-
 def test_an_agent_that_lives_keeps_its_place_and_is_named(lives: Lives) -> None:
     first = lives.start()
     worker = lives.worker_of(first)

@@ -1,7 +1,7 @@
 """The agreement does what it did before anything was renamed, to the last message of each simulated run.
 
-`tests/unit/frozen/traces.txt` holds a digest of the traces of every fifty seeds. A trace has the kinds of reasons and no
-English, so neither a better sentence nor a renamed class changes it. A request more, or one in another order, draws
+`tests/unit/frozen/traces.txt` holds a digest of the traces of every fifty seeds. A trace has the kinds of reasons and
+no English, so neither a better sentence nor a renamed class changes it. A request more, or one in another order, draws
 other random numbers and so changes all that follows. FREEZE_SEEDS=2000 plays all of them, and FREEZE=1 writes them
 anew, for a change of behaviour.
 """

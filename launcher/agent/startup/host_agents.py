@@ -41,6 +41,7 @@ from launcher.agent.startup.stale_agents import (
     take_node_lock,
 )
 from launcher.hardware.accelerators.contract import CpuDetector, find_visible_variable
+from launcher.hardware.linux.files import replacing
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.model.text import format_list
@@ -88,7 +89,6 @@ class HostAgents:
         self._run_id = run_id
         self._host = host
         self._path = path
-        self._part = f"{path}.part"  # only the holder of the lock writes it
         self._limit_s = limit_s
 
     @property
@@ -140,7 +140,7 @@ class HostAgents:
         if (found := self._change(change)) is not None:
             other, shared = found
             sentence = f"{self._name_agents([other])} here with {format_list(shared, _SHOWN_MAX)}"
-            variable = devices[0].variable or find_visible_variable(devices[0].kind, os.environ)
+            variable = devices[0].variable or find_visible_variable(devices[0].kind)
             raise TemporaryError(
                 f"{sentence}, which this agent would use, too",
                 f"{f'{variable} gives' if variable else 'give'} each agent devices of its own, or --node-name lets it "
@@ -199,7 +199,8 @@ class HostAgents:
             before = list(agents)
             result = change(agents)
             if all(agent.pid == 0 for agent in agents):  # none may return to its name
-                self._discard_part()  # of an agent that was killed; later it may be that of the next list
+                with suppress(OSError):  # of an agent that was killed; later it may be that of the next list
+                    os.unlink(f"{self._path}.part")
                 os.unlink(self._path)
             elif agents != before:
                 self._write(agents)
@@ -211,18 +212,8 @@ class HostAgents:
 
     def _write(self, agents: list[HostAgent]) -> None:
         """Replace the file: an agent that is killed meanwhile, or a full disk, leaves the list as it was."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            with open(os.open(self._part, flags, FILE_MODE), "wb") as file:
-                file.write(codec.encode(agents))
-            os.replace(self._part, self._path)
-        except BaseException:
-            self._discard_part()
-            raise
-
-    def _discard_part(self) -> None:
-        with suppress(OSError):
-            os.unlink(self._part)
+        with replacing(self._path, FILE_MODE) as file:  # only the holder of the lock writes it
+            file.write(codec.encode(agents))
 
     def _open(self) -> int:
         """Open and lock the list. Raises TemporaryError if it stays locked: a stopped agent may hold it."""

@@ -16,6 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.model.console import escape
 from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 
@@ -38,7 +39,7 @@ class Inventory(Struct, frozen=True):
     @property
     def single_line(self) -> Inventory:
         """Return the same on one line: variables and plug-ins may have line breaks in their texts."""
-        reason, mistake, hint = (text.replace("\n", "\\n") for text in (self.reason, self.mistake, self.hint))
+        reason, mistake, hint = map(escape, (self.reason, self.mistake, self.hint))
         return replace(self, reason=reason, mistake=mistake, hint=hint)
 
 
@@ -100,7 +101,7 @@ _TORCH_VISIBLE_VARIABLES = {
 }
 
 
-def find_visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
+def find_visible_variable(kind: str) -> str | None:
     """Return the variable that selects devices of this kind; None where there is none, or none is known.
 
     A kind of a plug-in or of --visible-env has its variable at the device itself (`Device.variable`).
@@ -108,15 +109,14 @@ def find_visible_variable(kind: str, environ: Mapping[str, str]) -> str | None:
     return KINDS[kind].variable if kind in KINDS else _TORCH_VISIBLE_VARIABLES.get(kind)
 
 
-def format_visible_variable(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[str, str] | None:
+def format_visible_variable(devices: Sequence[Device]) -> tuple[str, str] | None:
     """Return the variable, and its value, with which a worker sees these devices and no others.
 
-    `devices` are of one kind. `environ`: what the worker inherits. None without devices, or for a kind without a
-    variable, such as CPUs.
+    `devices` are of one kind. None without devices, or for a kind without a variable, such as CPUs.
     """
     if not devices:
         return None
-    variable = devices[0].variable or find_visible_variable(devices[0].kind, environ)
+    variable = devices[0].variable or find_visible_variable(devices[0].kind)
     return (variable, ",".join(device.visible for device in devices)) if variable else None
 
 

@@ -192,7 +192,7 @@ class TorchDetector:
     def detect(self, environ: Mapping[str, str]) -> Inventory:
         count, reason = self._count(environ)
         # torch counts what the kind's variable has left, if it is set: entry by entry.
-        value = environ.get(find_visible_variable(self.kind, environ) or "", "")
+        value = environ.get(find_visible_variable(self.kind) or "", "")
         entries = [entry.strip() for entry in value.split(",")]
         if len(entries) != count or not value:
             entries = [str(index) for index in range(count)]

@@ -32,7 +32,7 @@ GPU_KINDS = ("nvidia", "amd")  # what torchrun means by gpu: torch.cuda, on eith
 NO_CANDIDATES = "no sign of a GPU or TPU"
 _VISIBLE_VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TPU_VISIBLE_CHIPS",
-    "TPU_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES",
+    "TPU_VISIBLE_DEVICES",
 )  # fmt: skip
 _COUNTS_FROM_DEVICES = (None, "auto", "gpu")  # the number of devices decides the number of workers
 
@@ -99,7 +99,7 @@ def _find_inventory(
     if isinstance(worker_count, str) and worker_count not in ("auto", "gpu"):
         from launcher.hardware.accelerators.named import TorchDetector
 
-        inventory = _check_form(environ, (find_visible_variable(worker_count, environ) or "",))
+        inventory = _check_form(environ, (find_visible_variable(worker_count) or "",))
         inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, python),), environ)
         refuse_mistake(inventory)
         if not inventory.devices:

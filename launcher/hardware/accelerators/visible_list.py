@@ -62,12 +62,6 @@ _FORMS: Mapping[str, _Form] = {
     ),
     "TPU_VISIBLE_CHIPS": _Form("[0-9]+", "TPU chip", _NUMBER, allows_last_comma=False, words=frozenset({""})),
     "TPU_VISIBLE_DEVICES": _Form("[0-9]+", "TPU chip", _NUMBER, allows_last_comma=False, words=frozenset({""})),
-    "ASCEND_RT_VISIBLE_DEVICES": _Form("[0-9]+", "NPU", _NUMBER, allows_blanks=False),
-    "HABANA_VISIBLE_MODULES": _Form("[0-9]+", "module", _NUMBER, allows_last_comma=False, is_distinct=False),
-    "NEURON_RT_VISIBLE_CORES": _Form(
-        "[0-9]+(?:-[0-9]+)?", "core", "the number of a core or a range of them", allows_last_comma=False,
-        is_distinct=False,
-    ),
 }  # fmt: skip
 
 
@@ -112,7 +106,7 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
         text = entry.strip(_BLANKS) if form.allows_blanks else entry
         if text == "-1" and "-1" in form.words:
             return None  # documented: an end of the list, behind which a user may keep what is hidden
-        if not _fits(form, text):
+        if not re.fullmatch(form.entry, text):
             what = f"{sanitize(repr(entry))} is not {form.names}" if text else "an entry is empty"
             return Mistake(
                 f"{setting}: {what}{_explain(form, list(seen.values()), text)}", _suggest(form, variable, value)
@@ -128,12 +122,6 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
             return Mistake(f"{setting}: {what}{shown}", "list all by number, or all by id")
         seen[key] = text
     return None
-
-
-def _fits(form: _Form, entry: str) -> bool:
-    """Whether the runtime can read this entry. A range that runs backwards names nothing."""
-    ends = re.fullmatch("0*([0-9]{1,9})-0*([0-9]{1,9})", entry)
-    return bool(re.fullmatch(form.entry, entry)) and (ends is None or int(ends[1]) <= int(ends[2]))
 
 
 def _explain(form: _Form, before: list[str], entry: str) -> str:
@@ -163,7 +151,7 @@ _PLAIN = str.maketrans({
     **dict.fromkeys("\u00a0\u2007\u202f\u200b\ufeff\u3000", " "),
 })  # fmt: skip
 _LABEL = re.compile(
-    r"(?:/dev/)?(?:nvidia|cuda|gpus?|hip|rocm|xpu|npu|hpu|tpu|devices?|cards?|accel|davinci|neuron|cores?|index|id)"
+    r"(?:/dev/)?(?:nvidia|cuda|gpus?|hip|rocm|xpu|npu|hpu|tpu|devices?|cards?|accel|index|id)"
     r"\s*[:=#_-]?\s*(?=[0-9]+(?![0-9A-Fa-f-]))", re.IGNORECASE,
 )  # fmt: skip
 _RANGE = re.compile(r"([0-9]{1,4})(?:-|\.\.+|~)([0-9]{1,4})")
@@ -206,7 +194,7 @@ def _read_meant(form: _Form, plain: str) -> str:
             found |= dict.fromkeys(map(str, range(int(ends[1]), int(ends[2]) + 1)))
         elif item == "-1" or re.fullmatch("[0-9]{1,6}", item):
             found[str(int(item))] = None
-        elif _fits(form, own := re.sub("(?i)^gpu-|^mig-gpu-|^mig-", lambda start: start[0].upper(), item)):
+        elif re.fullmatch(form.entry, own := re.sub("(?i)^gpu-|^mig-gpu-|^mig-", lambda start: start[0].upper(), item)):
             found[own] = None
         else:
             return ""

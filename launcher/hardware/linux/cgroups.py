@@ -10,12 +10,19 @@ UNIFIED = ""
 """The name of version 2's controllers in /proc/PID/cgroup."""
 
 
-class GroupMount(Struct, frozen=True):
-    """A tree of groups: where it is mounted, the group that is its root there, and the controllers."""
+class GroupPlace(Struct, frozen=True):
+    """Directories without a slash at their end."""
 
-    mount_point: str
-    root_group: str
-    controllers: frozenset[str]
+    top: str
+    """The visible part of the tree."""
+    directory: str
+    """The process's own group; "" if it is outside of that part."""
+
+    @property
+    def path(self) -> list[str]:
+        """The directories from the process's group to the top; the top alone if the group cannot be seen."""
+        names = self.directory[len(self.top) :].split("/")[1:]
+        return ["/".join((self.top, *names[:count])) for count in range(len(names), -1, -1)]
 
 
 def parse_groups(text: str) -> dict[str, str]:
@@ -27,12 +34,20 @@ def parse_groups(text: str) -> dict[str, str]:
     return found
 
 
-def parse_mounts(text: str) -> Iterator[GroupMount]:
-    """Parse the trees of groups in /proc/PID/mountinfo, see proc_pid_mountinfo(5)."""
-    for line in text.splitlines():
+def find_groups(groups: str, mounts: str, controller: str) -> Iterator[GroupPlace]:
+    """Yield where a process's group of this controller is, from its /proc/PID/cgroup and proc_pid_mountinfo(5).
+
+    Usually there is one place; several if the tree is mounted more than once, none if it is not mounted.
+    """
+    group = parse_groups(groups).get(controller)
+    for line in mounts.splitlines():
         # ID parent dev root mount-point options [fields ...] - kind source super-options
         mount, _, file_system = line.partition(" - ")
         fields, kind = mount.split(), file_system.split()
-        if len(fields) > 4 and len(kind) > 2 and kind[0] in ("cgroup", "cgroup2"):
-            controllers = frozenset(kind[2].split(",")) if kind[0] == "cgroup" else frozenset({UNIFIED})
-            yield GroupMount(fields[4], fields[3], controllers)
+        if group is None or len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        if controller in (kind[2].split(",") if kind[0] == "cgroup" else (UNIFIED,)):
+            top, point = fields[3].rstrip("/"), fields[4].rstrip("/")
+            # /.. begins outside of the cgroup namespace, as where a container sees the host's tree.
+            is_below = f"{group}/".startswith(f"{top}/") and "/../" not in f"{group}/"
+            yield GroupPlace(point, f"{point}{group[len(top) :].rstrip('/')}" if is_below else "")

@@ -12,29 +12,19 @@ import os
 import time
 from contextlib import suppress
 
-from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
+from launcher.hardware.linux.cgroups import UNIFIED, find_groups
 
 _PREFIX = "meshrun-"
 _OLD_S = 60.0  # a keeper joins a new group within milliseconds; a run that never returns leaves an empty one
 
 
-def find_directory(mounts: str, groups: str) -> str:
-    """Return a process's path in the hierarchy of version 2, from its /proc/PID/mountinfo and cgroup; "" if not in it.
-
-    A path with "/.." begins outside of the cgroup namespace, as where a container sees the host's tree: a process that
-    moved there would escape from the limits of its container, and from its end.
-    """
-    own = parse_groups(groups).get(UNIFIED, "")
-    mount = next((mount for mount in parse_mounts(mounts) if UNIFIED in mount.controllers), None)
-    if not own or mount is None or "/../" in f"{mount.root_group}{own}/":
-        return ""
-    inside = os.path.relpath(own, mount.root_group)
-    return "" if inside.startswith("..") else os.path.normpath(os.path.join(mount.mount_point, inside))
-
-
 def make_path(name: str) -> str:
-    """Return the directory for a new group of this process; "" where none may be created."""
-    here = find_directory(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    """Return the directory for a new group of this process; "" where none may be created.
+
+    Outside of its own part of the tree a process would escape from the limits of its container, and from its end.
+    """
+    found = next(find_groups(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo"), UNIFIED), None)
+    here = found.directory if found else ""
     return os.path.join(here, f"{_PREFIX}{name}-{os.urandom(4).hex()}") if here and _is_delegated(here) else ""
 
 

@@ -1,4 +1,4 @@
-"""What Linux offers to processes and Python's library lacks: prctl, a timer that kills, pidfds, memory policies, /proc.
+"""What Linux offers to processes and Python's library lacks: prctl, a timer that kills, pidfds, /proc.
 
 A process that loses its parent becomes the child of the nearest ancestor that declared itself a *subreaper*. Agent and
 supervisor both do, so no process that a worker leaves behind escapes: sooner or later it becomes a child of one of
@@ -10,7 +10,6 @@ from __future__ import annotations
 import _ctypes
 import os
 import struct
-import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from errno import EINVAL, ENOSYS
@@ -388,60 +387,3 @@ def _call_numbered(number: int, *words: int) -> int:
     if os.uname().machine.startswith(_NUMBERED_OTHERWISE):
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     return _call("syscall", number, *words)
-
-
-# --- memory policies ---
-#
-# A worker that is bound to the CPUs of a NUMA node gets its memory there anyway, until one of its threads touches a
-# page first from elsewhere, or the kernel's balancer moves it. A policy makes it explicit. It is a preference, never
-# strict: if the node has no memory left the kernel takes it from another, while under MPOL_BIND it would kill the
-# worker for lack of memory on a machine that has plenty. See set_mempolicy(2), and include/uapi/linux/mempolicy.h.
-
-POLICY_DEFAULT = 0
-# docs/internals/decisions/0027-preferred-numa-memory.md
-POLICY_PREFERRED = 1
-POLICY_PREFERRED_MANY = 5  # since Linux 5.15
-# The numbers of get_mempolicy and set_mempolicy, by machine; glibc has no functions for them.
-_GENERIC = (236, 237)  # include/uapi/asm-generic/unistd.h
-_POLICY_CALLS = {
-    "x86_64": (239, 238),
-    "aarch64": _GENERIC,
-    "riscv64": _GENERIC,
-    "loongarch64": _GENERIC,
-    "ppc64le": (260, 261),
-    "s390x": (269, 270),
-}
-_NODES_MAX = 1024  # CONFIG_NODES_SHIFT is 10 at most
-
-
-def prefer_nodes(nodes: Collection[int]) -> None:
-    """Take memory from these nodes while they have some, from now on and over exec. Raises OSError."""
-    _set_policy(POLICY_PREFERRED if len(nodes) == 1 else POLICY_PREFERRED_MANY, nodes)
-
-
-def reset_policy() -> None:
-    """Restore Linux's default: memory of the node whose CPU touches it first. Raises OSError."""
-    _set_policy(POLICY_DEFAULT, ())
-
-
-def read_policy() -> int:
-    """Return the mode of this thread's policy. Raises OSError."""
-    mode = _Int()
-    _call_policy(0, _ctypes.byref(mode), None, 0, 0, 0)
-    return int(mode.value)
-
-
-def _set_policy(mode: int, nodes: Collection[int]) -> None:
-    width = 8 * struct.calcsize("L")
-    mask = [0] * (_NODES_MAX // width)
-    for node in nodes:
-        mask[node // width] |= 1 << (node % width)
-    # The kernel counts the bits of the mask with one too many, see set_mempolicy(2), BUGS.
-    _call_policy(1, mode, struct.pack(f"{len(mask)}L", *mask) if nodes else None, _NODES_MAX + 1 if nodes else 0)
-
-
-def _call_policy(which: int, *arguments: object) -> None:
-    numbers = _POLICY_CALLS.get(os.uname().machine)
-    if numbers is None or sys.maxsize < 1 << 32:  # a 32-bit Python on such a machine has other numbers
-        raise OSError(ENOSYS, os.strerror(ENOSYS))
-    _call("syscall", numbers[which], *arguments)

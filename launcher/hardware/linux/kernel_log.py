@@ -1,7 +1,8 @@
-"""What the kernel's log says of a process: that it was killed for memory, or that its GPU reported an error.
+"""What the kernel's log says: processes that were killed for memory, and NVIDIA's Xid messages, errors of a GPU.
 
 The log is read when a worker has failed, and only what is new is read again. Many systems show it to root alone, and a
-container has process ids of its own, which the log does not use: then nothing is known, and nothing is concluded.
+container has process ids of its own, which the log does not use: then nothing is known of a process, and nothing is
+concluded. An Xid tells a device's fault before any library does, so an examination shows the last ones.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
+from collections.abc import Iterator
 
 _DEVICE = "/dev/kmsg"
 _RECORDS_MAX = 20_000  # in one reading; a log has some thousand
 _RECORD_BYTES = 8192  # the kernel's own limit
+_FAULT_AGE_MAX_S, _FAULTS_SHOWN = 3600.0, 4
 _HOST_PIDS = "pid:[4026531836]"  # the first namespace of process ids: PROC_PID_INIT_INO of the kernel's proc_ns.h
 _KILLED = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed process (\d+)")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+), pid='?(\d+)")
@@ -41,21 +45,9 @@ class KernelLog:
         if self._descriptor is None and not self._open():
             return
         assert self._descriptor is not None
-        for _ in range(_RECORDS_MAX):
-            try:
-                record = os.read(self._descriptor, _RECORD_BYTES)
-            except BrokenPipeError:  # records were overwritten before they were read
-                continue
-            except OSError:
-                break
-            if not record:
-                break
-            self.take(record.decode(errors="replace"))
-
-    def take(self, text: str) -> None:
-        """Note what some records say."""
-        self.killed.update(int(pid) for pid in _KILLED.findall(text))
-        self.xids.update((int(pid), int(xid)) for xid, pid in _XID.findall(text))
+        for text in _read_records(self._descriptor):
+            self.killed.update(int(pid) for pid in _KILLED.findall(text))
+            self.xids.update((int(pid), int(xid)) for xid, pid in _XID.findall(text))
 
     def _open(self) -> bool:
         if self._is_refused:
@@ -67,3 +59,33 @@ class KernelLog:
         except OSError as error:
             self._is_refused = error.errno not in (errno.EMFILE, errno.ENFILE)  # none is left for the moment
         return self._descriptor is not None
+
+
+def _read_records(descriptor: int) -> Iterator[str]:
+    """Yield what is there and was not read yet."""
+    for _ in range(_RECORDS_MAX):
+        try:
+            record = os.read(descriptor, _RECORD_BYTES)
+        except BrokenPipeError:  # records were overwritten before they were read
+            continue
+        except OSError:
+            return
+        if not record:
+            return
+        yield record.decode(errors="replace")
+
+
+def list_device_faults(path: str = _DEVICE) -> list[str]:
+    """Return the last Xid messages of the last hour; none where the log cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        # "6,1234,5678901234,-;NVRM: Xid (PCI:0000:3b:00): 79, ...": the third are microseconds since boot.
+        lines = [line.partition(";") for text in _read_records(descriptor) for line in text.split("\n")]
+    finally:
+        os.close(descriptor)
+    oldest = (time.monotonic() - _FAULT_AGE_MAX_S) * 1e6
+    faults = [text for head, _, text in lines if text.startswith("NVRM: Xid") and int(head.split(",")[2]) > oldest]
+    return [f"the kernel says: {text[:160]}" for text in faults[-_FAULTS_SHOWN:]]

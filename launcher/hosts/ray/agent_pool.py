@@ -32,7 +32,6 @@ STEADY_S = 60.0  # an agent that ran for so long has not failed at its start
 CRASHES_MAX = 5  # of agents in one slot, one soon after the other; or starts that failed
 EXCLUDE_AGAIN_S = 5.0  # between two requests for the same bundle
 END_LIMIT_S = 15.0  # beyond the workers' grace, for agents to end once the job has
-_MAIN = 0  # the group of the bundles that the job needs
 
 Phase = Literal["unplaced", "starting", "running", "unreachable", "pausing", "ended"]
 _ACTIVE = ("starting", "running", "unreachable")

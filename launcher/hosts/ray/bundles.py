@@ -16,8 +16,7 @@ from launcher.model.text import format_count, format_list
 
 # Kind of device, as --devices has it -> its resource in Ray (_private/accelerators).
 RESOURCES = {
-    "nvidia": "GPU", "amd": "GPU", "intel": "GPU", "tpu": "TPU", "habana": "HPU", "ascend": "NPU",
-    "neuron": "neuron_cores", "cpu": "CPU",
+    "nvidia": "GPU", "amd": "GPU", "intel": "GPU", "tpu": "TPU", "cpu": "CPU",
 }  # fmt: skip
 _ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "neuron_cores")
 _NODE_ID = "ray.io/node-id"

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from launcher.config.scrub import END_FILE
 from launcher.hardware.linux import shared_page
-from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
+from launcher.hardware.linux.cgroups import UNIFIED, find_groups, parse_groups
 from launcher.model.console import format_local_time, log, write_stderr
 from launcher.model.errors import describe, give_hint, sanitize
 from launcher.placement.adapter.description import NodeAssignment
@@ -342,21 +342,13 @@ def is_out_of_memory(exit_code: int, before: int | None, after: int | None) -> b
 
 def _find_file(proc_dir: str) -> str | None:
     """Return the file with the count: memory.events in version 2 of control groups, memory.oom_control in version 1."""
-    groups = parse_groups(_read(f"{proc_dir}/cgroup"))
+    groups, mounts = _read(f"{proc_dir}/cgroup"), _read(f"{proc_dir}/mountinfo")
     # Where both are mounted, the memory controller belongs to one of them; version 1 has it if it names it.
-    controller = "memory" if "memory" in groups else UNIFIED
+    controller = "memory" if "memory" in parse_groups(groups) else UNIFIED
     name = "memory.oom_control" if controller else "memory.events"
-    group = groups.get(controller)
-    for mount in parse_mounts(_read(f"{proc_dir}/mountinfo")):
-        if group is None or controller not in mount.controllers:
-            continue
-        root, point = mount.root_group.rstrip("/"), mount.mount_point
-        # A container may see its group's path as the host does, but have only the group itself mounted.
-        inside = group[len(root) :] if f"{group}/".startswith(f"{root}/") else ""
-        for path in (f"{point}{inside.rstrip('/')}/{name}", f"{point}/{name}"):
-            if os.path.exists(path):
-                return path
-    return None
+    # A container may see its group's path as the host does, but have only the group itself mounted.
+    found = (f"{path}/{name}" for place in find_groups(groups, mounts, controller) for path in place.path)
+    return next(filter(os.path.exists, found), None)
 
 
 def _read(path: str) -> str:

@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from launcher.config.scrub import END_FILE
+from launcher.hardware.linux.files import replacing
 from launcher.logs.error_file import copy_error_file
 from launcher.logs.reports import report, short_report
 from launcher.logs.reports.report import WorkerFailure, parse_failure
@@ -52,9 +53,8 @@ def write(outcome: RunOutcome) -> bool:
     if not path:
         return False
     try:
-        with open(f"{path}.part", "wb") as file:
+        with replacing(path) as file:
             file.write(codec.encode(outcome))
-        os.rename(f"{path}.part", path)
     except OSError:
         return False
     return True

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from launcher.model.console import escape
 from rendezvous import codec
 from rendezvous.errors import RecordError
 
@@ -239,9 +240,8 @@ def _shorten(lines: list[str]) -> list[str]:
 
 
 def strip_controls(text: str) -> str:
-    """Return one line without characters that move the cursor or change colours on a terminal."""
-    text = re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text)
-    text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", "?", text)
+    """Return one line without colours, and with what else controls a terminal escaped."""
+    text = escape(re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text))
     return text if len(text) <= LINE_LIMIT else f"{text[:LINE_LIMIT]} ..."
 
 

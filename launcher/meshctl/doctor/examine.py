@@ -207,7 +207,7 @@ def examine_devices(run: Config, environ: Mapping[str, str]) -> list[dict[str, A
 
 def _describe_inventory(kind: str, inventory: Inventory, environ: Mapping[str, str]) -> dict[str, Any]:
     devices, shown = inventory.devices, ("index", "id", "model", "numa_node", "domain")
-    variable = next((device.variable for device in devices if device.variable), find_visible_variable(kind, environ))
+    variable = next((device.variable for device in devices if device.variable), find_visible_variable(kind))
     return {
         "kind": kind,
         "count": len(devices),

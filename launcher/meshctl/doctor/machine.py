@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from launcher.hardware.linux.cgroups import UNIFIED, parse_groups, parse_mounts
+from launcher.hardware.linux.cgroups import UNIFIED, find_groups
 from launcher.hardware.linux.interfaces import list_addresses
 from launcher.hardware.linux.sysfs import FileTree
 
@@ -244,13 +244,6 @@ def _list_limits(files: FileTree, controller: str, limit: str, usage: str, cache
 
 def _list_groups(files: FileTree, controller: str) -> list[str]:
     """Return the directories of this process's group and its visible parents, the innermost first."""
-    group = parse_groups(files.read_text("/proc/self/cgroup")).get(controller)
-    mounts = parse_mounts(files.read_text("/proc/self/mountinfo"))
-    mount = next((mount for mount in mounts if controller in mount.controllers), None)
-    if group is None or mount is None:
-        return []
-    top, point = mount.root_group.rstrip("/"), mount.mount_point.rstrip("/")
-    # Above the visible part of the tree nothing can be read: /.. begins outside of it.
-    is_below = f"{group}/".startswith(f"{top}/") and not group.startswith("/..")
-    names = [name for name in group.removeprefix(top).split("/") if name] if is_below else []
-    return ["/".join((point, *names[:count])) for count in range(len(names), -1, -1)]
+    groups, mounts = files.read_text("/proc/self/cgroup"), files.read_text("/proc/self/mountinfo")
+    found = next(find_groups(groups, mounts, controller), None)
+    return found.path if found else []

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from launcher.meshctl.live.local_files import LocalFolders, describe_gone
-from launcher.meshctl.live.log_lines import escape_controls
 from launcher.meshctl.live.poller import NodePoller, PolledNode
+from launcher.model.console import escape
 from launcher.model.ranges import format_ranges, merge_names
 from launcher.model.text import format_clock, format_count, format_duration, format_list
 from launcher.observe.node_report import EventPage, ReadEvents
@@ -114,7 +114,7 @@ class EventCollector:
     def take(self, node: PolledNode, page: EventPage) -> list[SeenEvent]:
         """Return the events of a page."""
         if page.dropped:
-            self._warn(f"{escape_controls(node.name)}: {format_count(page.dropped, 'event')} are not kept any more")
+            self._warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are not kept any more")
         node.state = page.next_after
         return [event for line in page.lines if (event := read_event(line, node.name)) is not None]
 
@@ -158,7 +158,7 @@ def _format_group(group: list[SeenEvent], now: float) -> str:
     sentence = first.sentence
     if len(group) > 1 and first.common:
         sentence = f"ranks {format_ranges(sorted({event.rank for event in group}))} {first.common}"
-    return escape_controls(f"{format_clock(first.at, now)}  {names}  {sentence}")
+    return escape(f"{format_clock(first.at, now)}  {names}  {sentence}")
 
 
 def describe_event(fields: dict[str, Any]) -> str:

@@ -11,12 +11,12 @@ from itertools import zip_longest
 from msgspec import Struct, to_builtins
 
 from launcher.meshctl.job_store import JobStore
-from launcher.meshctl.live.log_lines import escape_controls
-from launcher.meshctl.live.tables import GAP, Column, format_table
+from launcher.meshctl.live.tables import Column, format_table
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
-from launcher.model.console import format_time
+from launcher.meshctl.table import GAP
+from launcher.model.console import escape, format_time
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
 from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
@@ -83,9 +83,7 @@ def describe_runs(runs: Sequence[ListedRun], *, has_store: bool, width: int = 0)
     lines = format_table(columns).splitlines()
     start = max(map(len, lines)) + len(GAP)
     room = width - start if width - start >= _NOW_MIN else _NOW_MAX
-    cells = [
-        textwrap.wrap(escape_controls(now)[:_NOW_MAX], room) or [""] for now in ("now", *(run.now for run in runs))
-    ]
+    cells = [textwrap.wrap(escape(now)[:_NOW_MAX], room) or [""] for now in ("now", *(run.now for run in runs))]
     rows = [row for line, parts in zip(lines, cells, strict=True) for row in zip_longest([line], parts, fillvalue="")]
     return "\n".join(f"{line:<{start}}{now}" for line, now in rows)
 

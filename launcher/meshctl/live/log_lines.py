@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from launcher.model.console import escape
 from launcher.model.ranges import format_ranges
 
 HOLD_S = 0.5
@@ -23,8 +24,6 @@ LINES_MAX = 20_000
 """Lines that wait; beyond it the oldest go out as they are."""
 UNFINISHED_MAX = 1 << 20
 """Characters of a line without an end; beyond it, it is shown in parts."""
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
-_ESCAPES |= {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 class OutputFile(Struct, frozen=True, order=True):
@@ -173,9 +172,4 @@ def format_line(line: MergedLine) -> str:
     text = line.text.rstrip("\r")
     if "\r" in text:
         text = text[text.rindex("\r") + 1 :]
-    return f"[{format_ranges(line.ranks).replace(', ', ',')}] {escape_controls(text)}"
-
-
-def escape_controls(text: str) -> str:
-    """Escape what could move a terminal's cursor, colour it or turn the direction of its text around."""
-    return text.translate(_ESCAPES)
+    return f"[{format_ranges(line.ranks).replace(', ', ',')}] {escape(text)}"

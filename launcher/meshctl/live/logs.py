@@ -21,8 +21,9 @@ from launcher.meshctl.live.local_files import (
     read_rest,
     read_rounds,
 )
-from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, escape_controls, format_line
+from launcher.meshctl.live.log_lines import LINES_MAX, LineMerger, OutputFile, format_line
 from launcher.meshctl.live.poller import NodePoller, PolledNode
+from launcher.model.console import escape
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
@@ -134,7 +135,7 @@ class LogView:
             self._merger.add(file, chunk.data, self._clock())
         self._has_files = self._has_files or bool(page.cursors)
         if page.remark and page.cursors:
-            self._warn(f"{sanitize(node.name)}: {escape_controls(page.remark)}")
+            self._warn(f"{sanitize(node.name)}: {escape(page.remark)}")
         elif page.remark:
             self._remarks.setdefault(page.remark, set()).add(node.name)
 
@@ -240,7 +241,7 @@ class LogView:
 
 
 def _format_remark(remark: str, names: Collection[str]) -> str:
-    return f"{sanitize(format_list(merge_names(names)))}: {escape_controls(remark)}"
+    return f"{sanitize(format_list(merge_names(names)))}: {escape(remark)}"
 
 
 def _get_state(node: PolledNode) -> _NodeLogs:

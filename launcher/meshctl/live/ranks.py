@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.meshctl.live.log_lines import escape_controls
 from launcher.meshctl.live.tables import Column, format_age, format_size, format_table
+from launcher.model.console import escape
 from launcher.model.ranges import merge_names
 from launcher.model.text import format_list
 from launcher.observe.node_report import NodeReport, RankReport, RunReport
@@ -32,7 +32,7 @@ def describe_ranks(report: RunReport, width: int = 0) -> str:
     if report.missing:
         rest.append(f"{format_names(report.missing)}: no answer")
     if rest:
-        parts.append("\n".join(map(escape_controls, rest)))
+        parts.append("\n".join(map(escape, rest)))
     return "\n\n".join(parts) or f"{name_run(report.run_id)} has no workers"
 
 

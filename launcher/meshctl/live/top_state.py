@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from launcher.meshctl.live.events import SeenEvent, format_events
 from launcher.meshctl.live.local_files import describe_gone
-from launcher.meshctl.live.log_lines import escape_controls
 from launcher.meshctl.live.ranks import RankRow, format_names, list_ranks, make_rank_columns
 from launcher.meshctl.live.tables import Column, fit_columns, format_age, format_size
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline, format_mesh
+from launcher.model.console import escape
 from launcher.model.ranges import format_ranges
 from launcher.model.text import format_clock, format_duration
 from launcher.observe.goodput import Goodput
@@ -72,7 +72,7 @@ class TopState:
         """Describe the run in a few lines. `now`: seconds since 1970."""
         report = self.report
         if report is None:
-            return [f"{name_run(escape_controls(self.run_id))}: {self.problem or 'asking its agents'}"]
+            return [f"{name_run(escape(self.run_id))}: {self.problem or 'asking its agents'}"]
         overview = derive_overview(report)
         current = report.rounds[-1] if report.rounds else None
         since = (
@@ -93,14 +93,14 @@ class TopState:
         lines += ["   ".join(absent)] if absent else []
         if self.problem and not self.is_over:
             lines.append(f"this is the state of {format_clock(report.at, now)}: {self.problem}")
-        return [escape_controls(line) for line in lines]
+        return [escape(line) for line in lines]
 
     def make_node_table(self) -> TopTable:
         """Make the table of nodes, and of those that do not answer."""
         report = self.report
         nodes = report.nodes if report is not None else ()
         rows = [_make_node_row(node) for node in nodes]
-        rows += [(escape_controls(name), "no answer", "", "", "", "") for name in (report.missing if report else ())]
+        rows += [(escape(name), "no answer", "", "", "", "") for name in (report.missing if report else ())]
         return TopTable(("node", "state", "ranks", "cpu", "memory", "waits for"), tuple(rows))
 
     def make_rank_table(self, width: int = 0) -> TopTable:
@@ -148,7 +148,7 @@ def _make_node_row(node: NodeReport) -> tuple[str, ...]:
         format_size(memory) if memory else "-",
         node.waiting,
     )
-    return tuple(map(escape_controls, cells))
+    return tuple(map(escape, cells))
 
 
 def _make_round_row(one: RoundSummary, now: float) -> tuple[str, ...]:
@@ -161,10 +161,10 @@ def _make_round_row(one: RoundSummary, now: float) -> tuple[str, ...]:
         f"{one.world_size} on {one.node_count}",
         f"{ended} ({failure})" if failure else ended,
     )
-    return tuple(map(escape_controls, cells))
+    return tuple(map(escape, cells))
 
 
 def _make_table(columns: Sequence[Column], width: int) -> TopTable:
     kept = fit_columns(columns, width)
-    rows = tuple(zip(*(tuple(map(escape_controls, column.cells)) for column in kept), strict=True))
+    rows = tuple(zip(*(tuple(map(escape, column.cells)) for column in kept), strict=True))
     return TopTable(tuple(column.header for column in kept), rows)

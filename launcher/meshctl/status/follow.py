@@ -20,9 +20,9 @@ from launcher.meshctl.job_store import JobSnapshot, JobStore
 from launcher.meshctl.live.local_files import LocalFolders, describe_gone
 from launcher.meshctl.live.source import RunGoneError
 from launcher.meshctl.status.agents import derive_overview
-from launcher.meshctl.status.render import describe, describe_changes, encode_overview, escape_unprintable
+from launcher.meshctl.status.render import describe, describe_changes, encode_overview
 from launcher.meshctl.status.state import Overview, build_overview, read_overview
-from launcher.model.console import format_time, write_stderr
+from launcher.model.console import escape, format_time, write_stderr
 from launcher.model.errors import TemporaryError
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import StoreError
@@ -140,7 +140,7 @@ class ChangePrinter:
 
     def __call__(self, overview: Overview) -> None:
         changes = describe_changes(self._before, overview)
-        self._write([f"{format_time(overview.at)} {escape_unprintable(sentence)}" for sentence in changes])
+        self._write([f"{format_time(overview.at)} {escape(sentence)}" for sentence in changes])
         self._before = overview
 
 
@@ -174,4 +174,4 @@ def draw_screen(overview: Overview, *, all_nodes: bool) -> None:
 
 
 def _warn(sentence: str) -> None:
-    write_stderr(f"meshctl: {escape_unprintable(sentence)}")
+    write_stderr(f"meshctl: {escape(sentence)}")

@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
+from launcher.meshctl.table import align, measure_width
 from launcher.model import ranges
-from launcher.model.console import format_time
+from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.reasons import Reason
@@ -220,18 +221,17 @@ def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
     has_ages = any(node.silent_s is not None for node in nodes)
     rows = [("node", "state", "ranks", *([locality.header] if locality.cells else []), "last seen", "")]
     rows += [_format_row(node, locality) for node in nodes]
-    rows = [tuple(map(escape_unprintable, row)) for row in rows]  # states and levels are what nodes say
+    rows = [tuple(map(escape, row)) for row in rows]  # states and levels are what nodes say
     if not has_ages:
         rows = [(*row[:-2], row[-1]) for row in rows]
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    lines = zip(rows, align(rows), align([row[:-1] for row in rows]), strict=True)
     text = ""
-    for *cells, why in rows:
-        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-        if len(line) + 2 + len(why) <= WIDTH:
-            text += f"{line}  {why}".rstrip() + "\n"
+    for (_, state, *_, why), whole, brief in lines:
+        if measure_width(whole) <= WIDTH:
+            text += f"{whole}\n"
         else:
-            text += line.rstrip() + "\n"
-            text += "" if cells[1] in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
+            text += f"{brief}\n"
+            text += "" if state in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
     return text
 
 
@@ -363,15 +363,10 @@ def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
 # --- texts ---
 
 
-def escape_unprintable(text: str) -> str:
-    """Return the text in one line: line ends and control characters are escaped."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
 def _truncate(text: str, most: int = _CELL_MAX) -> str:
-    text = escape_unprintable(text)
+    text = escape(text)
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _wrap(label: str, text: str) -> str:
-    return wrap_labelled(escape_unprintable(label), escape_unprintable(text), _LABEL_WIDTH)
+    return wrap_labelled(escape(label), escape(text), _LABEL_WIDTH)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
-from launcher.observe.metrics.requirements import format_address, open_listener, require_directory, require_library
+from launcher.observe.metrics.requirements import open_listener, require_directory, require_library
+from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
     from launcher.observe.local_socket import Question
@@ -47,7 +48,7 @@ class MetricsExporter:
             host, port = address
             self._listener = open_listener(host, port)
             if not port:
-                log(f"metrics at http://{format_address(host, self.port)}/metrics")
+                log(f"metrics at http://{join_address(host, self.port)}/metrics")
 
     @property
     def port(self) -> int:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from launcher.model.errors import UsageError, sanitize
+from rendezvous.stores.addresses import join_address
 
 BACKLOG = 64
 
@@ -38,7 +39,7 @@ def require_directory(path: str) -> None:
 
 def open_listener(host: str, port: int) -> socket.socket:
     """Listen at an address; port 0 is any free one. Raises UsageError."""
-    name = format_address(host, port)
+    name = join_address(host, port)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -66,8 +67,3 @@ def _listen(family: int, kind: int, protocol: int, _: str, place: Any) -> socket
         listener.close()
         raise
     return listener
-
-
-def format_address(host: str, port: int) -> str:
-    """Format HOST:PORT, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -3,7 +3,7 @@
     /                 the page
     /api/run          a RunView                 /api/events?after=N          an EventLines
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
-    /api/what-if?lose=NODE   a WhatIf           /save                        the page with its data, as a file
+    /save             the page with its data, as a file
 
 A connection carries one request, may send 16 KiB of it, and is cut after 45 s, whatever it does. One whose reader is
 not admitted yet is cut after 10 s, and beyond half of `CONNECTIONS_MAX` the oldest such connection makes room, of the
@@ -42,7 +42,7 @@ from launcher.observe.page.shared_run import Body, SharedRun, compress
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
 from rendezvous.stores.addresses import join_address
-from rendezvous.stores.listeners import find_foreign_listener, limit_connections
+from rendezvous.stores.listeners import find_foreign_listener, find_listeners, limit_connections
 
 CONNECTIONS_MAX = 256
 """Of readers that are admitted (`limit_connections`); others have half as many places."""
@@ -90,7 +90,8 @@ class PageServer:
         except (OSError, UnicodeError) as error:
             raise _explain(error, host, port) from None
         self.host, self.port = str(address[0]), self._server.port
-        self.needs_token = not self._server.is_local
+        # Where the kernel does not even tell of this socket, it will not tell who connects.
+        self.needs_token = not self._server.is_local or not find_listeners(self.port)
         suffix = f"?token={token}" if self.needs_token else ""
         self.url = f"http://{join_address(_choose_name(self.host), self.port)}/{suffix}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)
@@ -317,7 +318,6 @@ class _PageHandler(BaseHTTPRequestHandler):
             "/api/events": lambda: shared.read_events(_read_integer(query, "after", -1)),
             "/api/logs": lambda: shared.read_logs(_read_name(query), _read_log_request(query)),
             "/api/why": shared.ask_why,
-            "/api/what-if": lambda: shared.ask_what_if(tuple(query.get("lose", "").split(",")[:8])),
         }
         try:
             if path == "/":

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from launcher.hardware.linux.files import replacing
 from launcher.model.concurrency import NO_THREAD, LateThread, start_thread
 from launcher.model.console import format_time
 from launcher.model.errors import UsageError, sanitize
@@ -186,12 +187,9 @@ def make_round_writer(
 
     def store(path: str, text: bytes) -> None:
         try:
-            with open(f"{path}.part", "wb") as file:
+            with replacing(path) as file:
                 file.write(text + b"\n")
-            os.replace(f"{path}.part", path)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(f"{path}.part")
             warn_once(f"{path} cannot be written: {error.strerror}")
 
     return write

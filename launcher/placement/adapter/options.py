@@ -89,18 +89,22 @@ def list_options(limits: Limits, costs: Costs) -> dict[str, str]:
     if limits.block_size is not None:
         options["--unit"] = str(limits.block_size)
     if limits.within:
-        options["--within"] = ",".join(f"{axis}={level}" for axis, level in sorted(limits.within.items()))
+        options["--within"] = _format_pairs(limits.within)
     if limits.all_or_nothing is not None:
         options["--whole"] = f"{limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}"
     if costs.traffic is not None:
         options["--traffic"] = ",".join(map(str, costs.traffic))
     if costs.level_costs:
-        options["--level-costs"] = ",".join(f"{level}={cost}" for level, cost in sorted(costs.level_costs.items()))
+        options["--level-costs"] = _format_pairs(costs.level_costs)
     if costs.move_cost is not None:
         options["--move-cost"] = str(costs.move_cost)
     if costs.rates is not None:
         options["--rates"] = str(costs.rates)
     return options
+
+
+def _format_pairs(values: Mapping[str, object]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(values.items()))
 
 
 def _format_bounds(least: int, most: int | None) -> str:

@@ -86,7 +86,7 @@ def resolve_visible_devices(
     Raises UsageError if --virtual-local-rank finds no entry for the worker in CUDA_VISIBLE_DEVICES.
     """
     devices = assignment.slot.devices
-    own = format_visible_variable(devices, parent) if devices and devices[0].kind != "tpu" else None
+    own = format_visible_variable(devices) if devices and devices[0].kind != "tpu" else None
     if own is not None and (binding == "visible" or len(devices) > 1):
         if binding == "visible":
             return VisibleDevices(0, {own[0]: own[1], LOCAL_RANK: str(assignment.local_rank)})

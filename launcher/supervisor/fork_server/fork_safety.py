@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SETTLE_LIMIT_S = 1.0  # for a thread or process that is about to end when its import does
 _POLL_INTERVAL_S = 0.005
-# Nodes of accelerators; the names are those of launcher/hardware: NVIDIA, AMD and Intel, TPU, Trainium, Gaudi, Ascend.
+# Nodes of accelerators: NVIDIA, AMD and Intel, TPU, Trainium, Gaudi, Ascend.
 _ACCELERATOR_PATH = re.compile(
     r"/dev/(?:nvidia[^/]*|nvidia-caps/.+|kfd|dri/.+|accel[^/]*|accel/.+|apex_\d+|vfio/.+|neuron\d+|hl\w*\d+|davinci\w+"
     r"|dxg)$"

@@ -3,10 +3,7 @@
 They are imported as by the script: with its arguments in `sys.argv` and its directory first on `sys.path`, so that a
 module beside the script can be preloaded, too.
 
-A module that reads RANK while it is imported here finds nothing, and keeps that. So reads of variables that differ
-between workers, or between rounds, are recorded: every access to a variable in `os.environ` goes through one function,
-which encodes its name. Reads in C code bypass it and are not seen; neither is a copy of all variables, which contains
-none of these.
+A module that reads RANK while it is imported here finds nothing, and keeps that: docs/guides/warm-workers.md says so.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import re
 import sys
 from _signal import SIG_DFL, SIGINT, signal  # type: ignore[import-not-found]
 
@@ -25,25 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-# The variables of `launcher/ranks/environments` that differ by worker or by round; a test compares.
-WORKER_VARIABLES = re.compile(
-    r"""(?:
-    RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_WORLD_SIZE|ROLE_WORLD_SIZE
-    |MASTER_ADDR|MASTER_PORT|TORCHELASTIC_RESTART_COUNT|TORCHELASTIC_ERROR_FILE
-    |LAUNCHER_(?:ROUND|LOCAL_RANK|WORKER_DEVICES|BOARD|RECORDER_SOCKET)
-    |MESH_(?:SHAPE|COORDS|\w+_RANK|\w+_SIZE)
-    |JAX_(?:COORDINATOR_ADDRESS|COORDINATOR_BIND_ADDRESS|LOCAL_DEVICE_IDS)
-    |OMPI_COMM_WORLD_(?:SIZE|RANK|LOCAL_RANK)
-    |MEGASCALE_(?:COORDINATOR_ADDRESS|NUM_SLICES|SLICE_ID|PORT)
-    |TPU_(?:VISIBLE_CHIPS|VISIBLE_DEVICES|CHIPS_PER_PROCESS_BOUNDS|PROCESS_BOUNDS|PROCESS_ADDRESSES|PROCESS_PORT)
-    |CLOUD_TPU_TASK_ID
-    |PJRT_(?:LOCAL_PROCESS_RANK|LOCAL_PROCESS_COUNT)
-    |PADDLE_(?:TRAINER_ID|TRAINERS_NUM|TRAINER_ENDPOINTS|CURRENT_ENDPOINT|MASTER|NNODES|RANK_IN_NODE)
-    |PADDLE_(?:GLOBAL|LOCAL)_(?:RANK|SIZE)|FLAGS_selected_gpus
-    )\Z""",
-    re.VERBOSE,
-)
 
 
 def import_all(modules: list[str], directory: str | None, fork: Callable[[], int]) -> list[str]:
@@ -78,10 +55,8 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
     files = fork_safety.list_open_files()
     place = _read_cwd()
     own = os.getpid()
-    watch = EnvReadRecorder()
     try:
-        with watch:
-            __import__(module)
+        __import__(module)
     except KeyboardInterrupt:
         signal(SIGINT, SIG_DFL)
         os.kill(own, SIGINT)
@@ -99,11 +74,6 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
             os._exit(1)
     fork_safety.check_import(module, children, fork)
     remarks = []
-    for reader, names in watch.reads_by_module.items():
-        by = "" if reader == module else f" ({reader})"
-        remarks.append(
-            f"importing {module}{by} read {_format_names(names)}, which no process has before its round: it saw none"
-        )
     if place and _read_cwd() != place:
         remarks.append(
             f"importing {module} changed the directory to {_read_cwd()}: workers start in {place} all the same"
@@ -157,35 +127,3 @@ def _flush_files() -> None:
                     file.flush()
                 except Exception:  # closed, or its disk is full
                     continue
-
-
-class EnvReadRecorder:
-    """A context manager that records which modules read these variables. `read`: module to names, in order."""
-
-    def __init__(self) -> None:
-        self.reads_by_module: dict[str, list[str]] = {}
-
-    def __enter__(self) -> EnvReadRecorder:
-        self._environ, self._encode = os.environ, os.environ.encodekey
-        self._environ.encodekey = self._record_read
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._environ.encodekey = self._encode
-
-    def _record_read(self, name: str) -> str:
-        if isinstance(name, str) and WORKER_VARIABLES.match(name):
-            reader = _find_reader()
-            if reader and name not in self.reads_by_module.setdefault(reader, []):
-                self.reads_by_module[reader].append(name)
-        return self._encode(name)
-
-
-def _find_reader() -> str:
-    """Return the module that reads; empty if it writes."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
-        if frame.f_code.co_name in ("__setitem__", "__delitem__"):
-            return ""
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "?"))

@@ -77,7 +77,7 @@ def become_worker(
     signals: tuple[dict[int, Any], set[int]],
 ) -> None:
     """Set up this process as the worker of this spec, up to its script; or report why not, and exit."""
-    local_rank, _, variables, _, has_stdout, has_stderr, affinity, memory, (how, *words) = spec
+    local_rank, _, variables, _, has_stdout, has_stderr, affinity, (how, *words) = spec
     attempt = f"cannot start the worker of local rank {local_rank}"
     try:
         streams = iter(descriptors)
@@ -88,8 +88,6 @@ def become_worker(
         if affinity is not None:
             attempt = f"cannot keep the worker of local rank {local_rank} to its CPUs"
             os.sched_setaffinity(0, affinity)
-        if memory:
-            linux.prefer_memory(memory)  # the agent has tested it; far from its memory a worker is slow, not wrong
         attempt = f"cannot run {words[0][:200]!r}"
         if (how, words[0]) != (startup.launch_mode, startup.arguments[0]):
             raise ValueError(f"the fork server was started for {startup.arguments[0][:200]!r}")

@@ -82,7 +82,7 @@ def work(end: socket.socket, own: int, go_between: int, supervisor: int, kept: l
         message = receive(end)
         if message is None:
             os._exit(0)
-        (_, _, environment, _, _, _, _, _, warm), (stdout, stderr) = message
+        (_, _, environment, _, _, _, _, warm), (stdout, stderr) = message
         step("released")
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)

@@ -45,14 +45,14 @@ def say(*words: object) -> None:
         line = line[os.write(answers, line) :]
 
 
-def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None, memory=(), warm=()):  # type: ignore[no-untyped-def]
+def spec(local_rank, argv, env=None, unset=(), stdout=None, stderr=None, affinity=None, warm=()):  # type: ignore[no-untyped-def]
     def opened(path: str | None) -> int | None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         return None if path is None else os.open(path.format(local_rank=local_rank), flags, 0o600)
 
     where = None if affinity is None else frozenset(affinity)
     streams = opened(stdout), opened(stderr)
-    return WorkerSpec(local_rank, tuple(argv), env or {}, tuple(unset), *streams, where, tuple(memory), tuple(warm))
+    return WorkerSpec(local_rank, tuple(argv), env or {}, tuple(unset), *streams, where, tuple(warm))
 
 
 def obey(verb: str, *words):  # type: ignore[no-untyped-def]

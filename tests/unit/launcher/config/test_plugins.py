@@ -1,4 +1,4 @@
-"""Plug-ins of other packages: found by name, and blamed by name for whatever they do wrong; and our own three."""
+"""Plug-ins of other packages: found by name, and blamed by name for whatever they do wrong."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import pytest
 
 from launcher.config import plugins
 from launcher.config.options.readers import DeviceRequest
-from launcher.hardware.accelerators.ascend import Detector as Ascend
-from launcher.hardware.accelerators.contract import Inventory, format_visible_variable
-from launcher.hardware.accelerators.habana import Detector as Habana
-from launcher.hardware.accelerators.neuron import Detector as Neuron
+from launcher.hardware.accelerators.contract import format_visible_variable
 from launcher.hardware.accelerators.slots import assign_devices
 from launcher.model.errors import UsageError
 from tests.support.distributions import install
-from tests.support.hardware.devices import write
 
 Install = Callable[..., None]
 ABACUS = """
@@ -51,7 +47,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def workers(kind: str = "abacus", number: int | None = None) -> str:
     slots, reason = assign_devices(None, None, {}, request=DeviceRequest(kind, number))
-    return f"{reason} {format_visible_variable(slots[-1].devices, {})}"
+    return f"{reason} {format_visible_variable(slots[-1].devices)}"
 
 
 def refusal(kind: str = "abacus") -> tuple[str, str | None]:
@@ -129,96 +125,3 @@ def test_two_packages_with_plug_ins_of_one_name_are_refused(package: Install) ->
     package(ABACUS.format(detect=ROWS))
     package(ABACUS.format(detect=ROWS), name="pearls", module="pearls_of_the_test")
     assert refusal()[0] == "--devices abacus: 2 plug-ins are called abacus: of beads 1.0 and of pearls 1.0"
-
-
-# Our own
-
-
-def chosen(inventory: Inventory) -> list[tuple[str, str]]:
-    return [(device.id, device.visible) for device in inventory.devices]
-
-
-def test_ascend_counts_the_files_that_may_be_opened(tmp_path: Path) -> None:
-    for name in ("davinci2", "davinci3", "davinci10", "davinci_manager"):
-        write(tmp_path / "dev" / name)
-    inventory = Ascend(str(tmp_path)).detect({})
-    assert chosen(inventory) == [("davinci2", "0"), ("davinci3", "1"), ("davinci10", "2")]
-    assert inventory.reason == "3 found in /dev"
-    assert Ascend(str(tmp_path / "nothing")).detect({}) == Inventory((), "no /dev/davinciN that may be opened here")
-
-
-@pytest.mark.parametrize(
-    ("asked", "numbers", "mistake"),
-    [
-        ("0,2", ["0", "2"], ""),
-        ("", [], ""),
-        ("0, 1", [], "' 1' is not the number of a device"),
-        ("0,1,", ["0", "1"], ""),
-        ("none", [], ""),
-        ("1,3", ["1"], "'3' is none of 0 to 2, and what follows is not read"),
-        ("2,1", ["2"], "1 does not follow 2, and must"),
-    ],
-)
-def test_ascends_variable_is_ascending_numbers_and_nothing_else(
-    tmp_path: Path, asked: str, numbers: list[str], mistake: str
-) -> None:
-    for number in range(3):
-        write(tmp_path / f"dev/davinci{number}")
-    inventory = Ascend(str(tmp_path)).detect({"ASCEND_RT_VISIBLE_DEVICES": asked})
-    assert [device.visible for device in inventory.devices] == numbers
-    assert inventory.mistake == (f"ASCEND_RT_VISIBLE_DEVICES={asked}: {mistake}" if mistake else "")
-
-
-def gaudi(root: Path, modules: dict[int, int | None]) -> Habana:
-    for index, module in modules.items():
-        write(root / f"dev/accel/accel{index}")
-        write(root / f"dev/accel/accel_controlD{index}")
-        if module is not None:
-            write(root / f"sys/class/accel/accel{index}/device/module_id", f"{module}\n")
-            write(root / f"sys/class/accel/accel{index}/device/numa_node", f"{index // 2}\n")
-    return Habana(str(root))
-
-
-def test_habana_selects_by_module_ids(tmp_path: Path) -> None:
-    detector = gaudi(tmp_path, {0: 5, 1: 4, 2: 7, 3: 6})
-    write(tmp_path / "dev/accel/accel9")  # somebody else's accelerator: no file of the second name
-    assert chosen(detector.detect({})) == [("accel1", "4"), ("accel0", "5"), ("accel3", "6"), ("accel2", "7")]
-    assert [device.numa_node for device in detector.detect({}).devices] == [0, 0, 1, 1]
-    inventory = detector.detect({"HABANA_VISIBLE_MODULES": "7,4,1"})
-    assert chosen(inventory) == [("accel1", "4"), ("accel2", "7")]
-    assert inventory.mistake == "HABANA_VISIBLE_MODULES=7,4,1: there is no module 1"
-
-
-def test_habana_without_module_ids_knows_only_whole_boards(tmp_path: Path) -> None:
-    detector = gaudi(tmp_path, dict.fromkeys(range(4)))
-    assert detector.detect({}) == Inventory((), "4 found in /dev/accel, but their module ids cannot be read")
-    assert len(gaudi(tmp_path, dict.fromkeys(range(8))).detect({}).devices) == 8
-    assert Habana(str(tmp_path / "nothing")).detect({}).devices == ()
-
-
-def test_from_trainium2_on_two_physical_cores_are_one_by_default(tmp_path: Path) -> None:
-    write(tmp_path / "dev/neuron0")
-    write(tmp_path / "sys/devices/virtual/neuron_device/neuron0/core_count", "8\n")
-    write(tmp_path / "sys/devices/virtual/neuron_device/neuron0/info/architecture/device_name", "Trainium2\n")
-    assert len(Neuron(str(tmp_path)).detect({}).devices) == 4
-    assert len(Neuron(str(tmp_path)).detect({"NEURON_LOGICAL_NC_CONFIG": "1"}).devices) == 8
-
-
-def test_neuron_counts_cores(tmp_path: Path) -> None:
-    for chip in range(2):
-        write(tmp_path / f"dev/neuron{chip}")
-        write(tmp_path / f"sys/devices/virtual/neuron_device/neuron{chip}/core_count", "2\n")
-        write(tmp_path / f"sys/devices/virtual/neuron_device/neuron{chip}/info/architecture/device_name", "Trainium1\n")
-    detector = Neuron(str(tmp_path))
-    inventory = detector.detect({})
-    assert chosen(inventory) == [("neuron0/0", "0"), ("neuron0/1", "1"), ("neuron1/0", "2"), ("neuron1/1", "3")]
-    assert (inventory.reason, inventory.devices[0].model) == ("2 chips found in /dev, 4 cores", "Trainium1")
-    assert [device.visible for device in detector.detect({"NEURON_RT_VISIBLE_CORES": "3,0-1"}).devices] == list("301")
-    wrong = detector.detect({"NEURON_RT_VISIBLE_CORES": "1,2-4"})
-    assert wrong.mistake == "NEURON_RT_VISIBLE_CORES=1,2-4: 2-4 is not within the cores, 0 to 3"
-    assert detector.detect({"NEURON_RT_VISIBLE_CORES": "all"}).mistake.endswith(
-        "'all' is not the number of a core or a range of them"
-    )
-    joined = detector.detect({"NEURON_LOGICAL_NC_CONFIG": "2"})
-    assert (len(joined.devices), joined.reason) == (2, "2 chips found in /dev, 2 cores of 2 physical ones each")
-    assert Neuron(str(tmp_path / "nothing")).detect({}).devices == ()

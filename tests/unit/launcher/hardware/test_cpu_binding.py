@@ -15,7 +15,7 @@ from launcher.hardware.cpu_binding import CpuTopology, bind, describe_bindings, 
 from launcher.hardware.node_binding import read_topology
 from launcher.model.errors import UsageError
 from launcher.model.node import Device, Slot
-from tests.support.hardware.cpus import cpus, machine, write
+from tests.support.hardware.cpus import cpus, machine
 
 if TYPE_CHECKING:
     from launcher.config.options.readers import NumaMode
@@ -190,38 +190,3 @@ def test_every_worker_gets_cpus_it_may_use_or_the_job_is_refused(data: st.DataOb
         assert one.core_count >= 1
     if mode == "exclusive":
         assert sum(len(one.cpus) for one in found) == len(frozenset[int]().union(*(one.cpus for one in found)))
-
-
-def memory(mode: NumaMode, root: Path, found: Sequence[Slot], allowed: str = "0-31") -> list[tuple[int, ...]]:
-    """The nodes whose memory each worker prefers."""
-    topology = read_topology(frozenset(), str(root))
-    return [one.memory for one in bind(mode, topology, frozenset(cpus(allowed)), list_numa_nodes(found))]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_memory_is_preferred_where_the_cpus_of_a_worker_are(two: Path, mode: NumaMode) -> None:
-    assert memory(mode, two, slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
-
-
-def test_the_nodes_of_a_socket_are_preferred_together(tmp_path: Path) -> None:
-    root = machine(tmp_path, **FOUR_NODES)  # type: ignore[arg-type]
-    assert memory("socket", root, slots(1, 2)) == [(0, 1), (2, 3)]
-    assert memory("socket", root, slots(1, 2), allowed="4-7,8-15") == [(1,), (2, 3)]
-    assert memory("node", root, slots(1, 2)) == [(1,), (2,)]
-
-
-def test_nothing_is_preferred_where_there_is_nothing_else(two: Path, tmp_path: Path) -> None:
-    assert memory("node", machine(tmp_path / "one", nodes=("0-31",)), slots(None, None)) == [(), ()]
-    assert memory("node", two, slots([0, 1])) == [()]
-
-
-def test_a_numa_node_without_memory_for_this_process_is_not_preferred(two: Path, tmp_path: Path) -> None:
-    write(two / "sys/devices/system/node/has_memory", "0")
-    assert memory("node", two, slots(*FOUR_GPUS)) == [(), (), (), ()]
-    write(two / "sys/devices/system/node/has_memory", "0-2")  # and a node of memory alone
-    assert memory("node", two, slots(*FOUR_GPUS)) == [(1,), (1,), (0,), (0,)]
-    write(two / "proc/self/status", "Cpus_allowed_list:\t0-31\nMems_allowed_list:\t1-2")
-    assert memory("node", two, slots(*FOUR_GPUS)) == [(1,), (1,), (), ()]
-    four = machine(tmp_path / "four", **FOUR_NODES)  # type: ignore[arg-type]
-    write(four / "sys/devices/system/node/has_memory", "1-3")
-    assert memory("socket", four, slots(1, 2)) == [(1,), (2, 3)]

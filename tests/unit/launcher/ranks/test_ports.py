@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -277,33 +278,29 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
-def test_the_kernel_tells_who_listens_as_its_files_do(family: socket.AddressFamily, address: str) -> None:
+def test_the_kernel_tells_which_socket_listens(family: socket.AddressFamily, address: str) -> None:
     with bind(family, address, 0) as server, bind(family, address, 0) as other:
         server.listen()
         other.listen()
         number = server.getsockname()[1]
-        told = listeners._ask_kernel(number)
-        assert told == listeners._read_tables(number)
-        assert len(told) == 1
-    assert listeners._ask_kernel(number) == set()
+        assert listeners.find_listeners(number) == {str(os.fstat(server.fileno()).st_ino)}
+    assert listeners.find_listeners(number) == set()
 
 
-def test_where_the_kernel_does_not_answer_its_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "_SOCK_DIAG", 31)  # no such family: as in a sandbox
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (listeners, "_SOCK_DIAG", 31),  # no such family: as in a sandbox
+        (_socket, "IPPROTO_TCP", 253),  # what no module of the kernel's is about: as without tcp_diag
+    ],
+)
+def test_where_the_kernel_does_not_tell_nobody_is_blamed(
+    module: Any, name: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with bind(socket.AF_INET, "127.0.0.1", 0) as server:
         server.listen()
         number = server.getsockname()[1]
-        with pytest.raises(OSError, match="not supported"):
-            listeners._ask_kernel(number)
-        assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")
-
-
-def test_a_kernel_that_cannot_look_is_not_taken_for_one_that_finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without tcp_diag its answer ends at once, as if nobody listened, but for an error number in the end's message."""
-    with bind(socket.AF_INET, "127.0.0.1", 0) as server:
-        server.listen()
-        number = server.getsockname()[1]
-        monkeypatch.setattr(_socket, "IPPROTO_TCP", 253)  # what no module of the kernel's is about
-        with pytest.raises(OSError, match=r"who listens|not supported|not permitted"):
-            listeners._ask_kernel(number)
-        assert find_foreign_listener(number).startswith(f"pid {os.getpid()} ")
+        monkeypatch.setattr(module, name, value)
+        with pytest.raises(OSError, match=r"not tell|not supported|not permitted"):
+            list(listeners._ask_kernel(socket.AF_INET, 1 << listeners._LISTEN, (b"", number)))
+        assert find_foreign_listener(number) == ""

@@ -47,7 +47,7 @@ def test_processors_with_simd_units_are_gpus(instinct: Path) -> None:
     assert {device.domain for device in inventory.devices} == {"0000000000005eed"}
     assert {device.model for device in inventory.devices} == {"gfx942"}
     assert inventory.reason == "3 found by AMD's compute driver"
-    assert format_visible_variable(inventory.devices[1:], {}) == ("HIP_VISIBLE_DEVICES", "1,2")
+    assert format_visible_variable(inventory.devices[1:]) == ("HIP_VISIBLE_DEVICES", "1,2")
 
 
 def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
@@ -95,7 +95,7 @@ def test_two_variables_choose_one_after_the_other(
 ) -> None:
     inventory = amd(instinct, **environ)
     assert ids(inventory) == [IDS[place] for place in chosen]
-    assert (format_visible_variable(inventory.devices, environ) or ("", ""))[1] == entries
+    assert (format_visible_variable(inventory.devices) or ("", ""))[1] == entries
     assert inventory.mistake.endswith(mistake)
     assert bool(inventory.mistake) == bool(mistake)
 
@@ -212,4 +212,4 @@ def test_tiles_that_were_chosen_stay_chosen_for_a_worker(ponte_vecchio: Path) ->
     environ = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE", "ZE_AFFINITY_MASK": "1.1,0.1,0.0"}
     inventory = intel(ponte_vecchio, **environ)
     assert [device.visible for device in inventory.devices] == ["0.0,0.1", "1.1"]
-    assert format_visible_variable(inventory.devices, environ) == ("ZE_AFFINITY_MASK", "0.0,0.1,1.1")
+    assert format_visible_variable(inventory.devices) == ("ZE_AFFINITY_MASK", "0.0,0.1,1.1")

@@ -203,17 +203,17 @@ def test_the_variable_is_that_of_the_kind_unless_the_device_has_its_own() -> Non
     def device(kind: str, visible: str, variable: str = "") -> Device:
         return Device(kind=kind, index=0, id=visible, visible=visible, variable=variable)
 
-    assert format_visible_variable([device("nvidia", "3"), device("nvidia", "GPU-a")], {}) == (
+    assert format_visible_variable([device("nvidia", "3"), device("nvidia", "GPU-a")]) == (
         "CUDA_VISIBLE_DEVICES",
         "3,GPU-a",
     )
-    assert format_visible_variable([device("tpu", "0")], {}) == ("TPU_VISIBLE_CHIPS", "0")
-    assert format_visible_variable([device("xpu", "1")], {}) == ("ZE_AFFINITY_MASK", "1")
-    assert format_visible_variable([device("foo", "1", "FOO")], {}) == ("FOO", "1")
-    assert format_visible_variable([device("foo", "1")], {}) is None
-    assert format_visible_variable([device("cpu", "1")], {}) is None
-    assert format_visible_variable([], {}) is None
-    assert find_visible_variable("ascend", {}) is None  # at the plug-in's devices
+    assert format_visible_variable([device("tpu", "0")]) == ("TPU_VISIBLE_CHIPS", "0")
+    assert format_visible_variable([device("xpu", "1")]) == ("ZE_AFFINITY_MASK", "1")
+    assert format_visible_variable([device("foo", "1", "FOO")]) == ("FOO", "1")
+    assert format_visible_variable([device("foo", "1")]) is None
+    assert format_visible_variable([device("cpu", "1")]) is None
+    assert format_visible_variable([]) is None
+    assert find_visible_variable("foo") is None  # at the plug-in's devices
 
 
 # --devices

@@ -57,7 +57,7 @@ Other failures: ranks 0-2 (exit code 1); rank 7 (SIGKILL, out of memory)
             ["  gave no heartbeat for 30 s and was killed"],
         ),
         (failure(3, exception="launcher says so", message="launcher says so"), ["  launcher says so"]),
-        (failure(3, tail=("a\x1b[31mb\x07",)), ["  failed with exit code 1", "    ab?"]),
+        (failure(3, tail=("a\x1b[31mb\x07",)), ["  failed with exit code 1", "    ab\\x07"]),
     ],
 )  # fmt: skip
 def test_without_a_traceback_the_end_is_described(root: WorkerFailure, lines: list[str]) -> None:

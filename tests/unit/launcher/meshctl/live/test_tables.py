@@ -39,7 +39,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_longer_lines(width: int) -> 
 
 def test_names_cannot_control_a_terminal() -> None:
     text = format_table([Column("node", ("\x1b[2J\n", "b" * 60))])
-    assert text == "node\n\\x1b[2J\\x0a\n" + "b" * 37 + "..."
+    assert text == "node\n\\x1b[2J\\n\n" + "b" * 37 + "..."
 
 
 @pytest.mark.parametrize(
