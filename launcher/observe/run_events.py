@@ -39,7 +39,7 @@ class AgentStarted(RunEvent, frozen=True, kw_only=True, tag="agent_started"):
 
 
 class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
-    """No round runs here, and this is what the node waits for. `reason_kind`: for programs, as in a status."""
+    """No round runs here, and this is what the node waits for. `reason_kind`: the kind of that reason, for programs."""
 
     sentence: str
     reason_kind: str = ""

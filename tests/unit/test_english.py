@@ -29,7 +29,23 @@ READERS = {
     "removesuffix", "replace", "count", "search", "match", "fullmatch", "findall", "sub", "compile",
 }  # fmt: skip
 # Texts of other programs that code has to read: module -> the phrases, or their beginnings.
-FOREIGN: dict[str, tuple[str, ...]] = {}
+FOREIGN: dict[str, tuple[str, ...]] = {
+    "launcher.calls.bootstrap": ("<frozen runpy>",),
+    "launcher.calls.failure": (r"\n\n(?:The above exception", "+ Exception Group"),
+    "launcher.cli": ("can't start new thread",),
+    "launcher.config.help": (" or ",),  # between spellings
+    "launcher.config.schedulers": ("Kubeflow Trainer",),  # a name
+    "launcher.hardware.accelerators.slots": ("Intel ",),
+    "launcher.hardware.linux.kernel_log": ("(?:Out of memory",),
+    "launcher.hosts.ray.cluster": ("node ",),
+    "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
+    "launcher.meshctl.doctor.environment": ("<run id>", "<free port>", "<address of node 0>"),  # in place of values
+    "launcher.meshctl.main": (" doctor",),  # click's path of a command
+    "launcher.meshctl.plan.cluster": ("Object ", " at", " field "),  # msgspec's
+    "launcher.meshctl.shim": ("meshrun ",),
+    "rendezvous.codec": (" in ",),  # msgspec's, rewritten
+    "rendezvous.stores.etcd.client": ("authentication is not enabled",),
+}
 
 
 def list_messages(tree: ast.AST) -> Iterator[str]:

@@ -23,7 +23,6 @@ from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs,
 from launcher.observe.node_report import RunReport
 from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
-from rendezvous.records import name_run
 
 LIST_SCHEMA = 1
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
@@ -141,5 +140,5 @@ def _read(source: RunSource, run_id: str) -> tuple[str, str]:
     try:
         overview = derive_overview(source.read_run())
     except (TemporaryError, UsageError) as problem:  # or it is of another version
-        return "", str(problem).removeprefix(f"the agent of {name_run(run_id)} ")
+        return "", str(problem)
     return overview.phase, format_headline(overview)

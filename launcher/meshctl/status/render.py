@@ -26,7 +26,7 @@ from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.reasons import Reason
-from rendezvous.records import RoundHistory, name_run
+from rendezvous.records import RoundHistory, Verdict, name_run
 
 NODES_MAX = 24
 HISTORY_MAX = 8
@@ -89,11 +89,8 @@ def describe(overview: Overview, *, all_nodes: bool = False) -> str:
 
 def format_headline(overview: Overview) -> str:
     """Format what the job does now, in one sentence."""
-    if (verdict := overview.verdict) is not None:
-        ended = {"success": "succeeded", "failure": "failed", "stopped": "was stopped"}
-        how = ended.get(verdict.kind, "has ended")
-        why = f": {describe_reason(verdict.reason)}" if verdict.kind != "success" else ""
-        return f"{how} in round {verdict.round}, exit code {verdict.exit_code}{why}"
+    if overview.verdict is not None:
+        return ("was " if overview.verdict.kind == "stopped" else "") + _format_verdict(overview.verdict)
     if overview.phase == FORMING:
         return f"no round yet, {format_count(len(overview.nodes), 'node')} there"
     if overview.phase == RUNNING:
@@ -102,6 +99,13 @@ def format_headline(overview: Overview) -> str:
         return f"has ended with round {overview.round}{_explain(overview.stop_reason)}"
     doing = "is being stopped" if overview.phase == STOPPING else "is over, the next one is not sealed yet"
     return f"round {overview.round} {doing}{_explain(overview.stop_reason)}"
+
+
+def _format_verdict(verdict: Verdict) -> str:
+    """Format succeeded in round 3, exit code 0; stopped in round 3, exit code 143: at the request of ann."""
+    how = {"success": "succeeded", "failure": "failed", "stopped": "stopped"}.get(verdict.kind, "has ended")
+    why = f": {describe_reason(verdict.reason)}" if verdict.kind != "success" else ""
+    return f"{how} in round {verdict.round}, exit code {verdict.exit_code}{why}"
 
 
 def _explain(reason: Reason | None) -> str:
@@ -157,9 +161,9 @@ def _format_job(overview: Overview, common: str) -> str:
 def _format_now(overview: Overview) -> tuple[str, str]:
     """Format the headline with its clock time and age."""
     last = overview.history[-1] if overview.history else None
+    if (verdict := overview.verdict) is not None:
+        return "ended", _format_verdict(verdict) + _format_age(overview, "at", verdict.ended_at, " ago")
     headline = format_headline(overview)
-    if overview.verdict is not None:
-        return "ended", headline.removeprefix("was ") + _format_age(overview, "at", overview.verdict.ended_at, " ago")
     began_at = last.began_at if last is not None and last.round == overview.round else 0.0
     return "now", headline + (_format_age(overview, "since", began_at) if overview.phase == RUNNING else "")
 
