@@ -130,13 +130,13 @@ def _ask(jobs: Sequence[Sequence[LocalAgent]]) -> list[tuple[str, str]]:
     found, left, turn = [("", "")] * len(jobs), [index for index, job in enumerate(jobs) if job], 0
     while left and (left_s := deadline - time.monotonic()) > 0:
         for index, source in zip(left, ask_runs([jobs[index][turn] for index in left], left_s), strict=True):
-            found[index] = _read(source, jobs[index][turn].run_id)
+            found[index] = _read(source)
         turn += 1
         left = [index for index in left if not found[index][0] and len(jobs[index]) > turn]
     return found
 
 
-def _read(source: RunSource, run_id: str) -> tuple[str, str]:
+def _read(source: RunSource) -> tuple[str, str]:
     try:
         overview = derive_overview(source.read_run())
     except (TemporaryError, UsageError) as problem:  # or it is of another version
