@@ -87,11 +87,6 @@ TABLE: tuple[Option, ...] = (
            "The grid of ranks, outermost axis first, e.g. pp=4,dp=*,tp=8; one axis may be * and takes what is there."),
     Option("ours", "elastic", "size", "MIN:MAX", parse_text, "1:",
            "Sizes the axis with * may take; N, MIN: and :MAX will do.", part="placement_options"),
-    Option("ours", "dp-min", "size", "N", parse_text, "1",
-           "The same as --elastic N: for the axis with *.", part="placement_options"),
-    Option("ours", "dp-max", "size", "N", parse_text, "none",
-           "The same as --elastic :N for the axis with *.", part="placement_options"),
-
     Option("ours", "request-nodes", "size", "COMMAND",
            make_optional(partial(parse_command, hint="it gets NODES_WANTED and NODES_PRESENT")), "",
            "The leader runs it when nodes are missing, and when none is any more."),

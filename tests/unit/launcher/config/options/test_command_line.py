@@ -65,7 +65,6 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
         ("--stan", "standalone"),
         ("--t", "tee"),  # ours are --target-nodes, --level-costs and --traffic, but torchrun has only --tee
         ("--to", "level-costs"),
-        ("--dp", None),  # --dp-min and --dp-max
         ("--no", None),
         ("--no-", "no-python"),
         ("--v", "virtual-local-rank"),  # before our --version
