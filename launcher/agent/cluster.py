@@ -215,7 +215,7 @@ class ClusterMembership(NodeMembership):
                 network, serves_at = settle_store(config, self._startup.network, deadline - time.monotonic())
             self._startup = replace(self._startup, network=network, serves_at=serves_at)
         if occupant is not None and not is_ours:
-            option = "--rdzv-endpoint" if config.node_rank is None else "--store-port"
+            option = "--rdzv-endpoint" if config.node_rank is None else "LAUNCHER_STORE_PORT"
             try:
                 refuse_other_run(store, occupant, own, endpoint=endpoint, port_option=option)
             finally:
@@ -373,7 +373,7 @@ def format_agreed_options(config: Config, settings: Settings) -> str:
         f"--restart-window {settings.restart_window_s:g}": settings.restart_window_s != usual.restart_window_s,
         f"--grow {settings.grow}": settings.grow != usual.grow,
         "--store-outage stop": not settings.continues_without_store,
-        "--presence-proof off": not settings.presence_proof,
+        "LAUNCHER_PRESENCE_PROOF=off": not settings.presence_proof,
         f"--rdzv-backend static --master-port {config.master_port}": config.node_rank is not None,
     }
     return "".join(f" {word}" for word, is_given in words.items() if is_given)

@@ -27,12 +27,12 @@ def list_words(option: Option) -> tuple[str, ...]:
     """Return the fixed words that an option's value can be: those of its metavar in small letters, or groups."""
     if option.name == "help":
         return tuple(GROUPS)
-    words = option.metavar.partition(",")[0].split("|")
+    words = (word.partition("[")[0] for word in option.metavar.partition(",")[0].split("|"))
     return tuple(word for word in words if word.replace("-", "").isalnum() and word.islower())
 
 
 def _summarize(option: Option) -> str:
-    return option.help.partition(", e.g.")[0].partition(". ")[0].rstrip(".")
+    return option.help.partition(", such as")[0].partition(". ")[0].rstrip(".")
 
 
 def _list_flags(option: Option) -> list[str]:

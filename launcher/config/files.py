@@ -18,7 +18,7 @@ _FROM_STDIN = "the script cannot come from stdin, every worker has to read it", 
 
 
 def check(config: Config) -> None:
-    """Raise UsageError if the script cannot be run, the log directory not be written, or a plug-in is missing."""
+    """Raise UsageError if the script cannot be run, or the log directory not be written."""
     if not config.script:
         raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
@@ -30,11 +30,7 @@ def check(config: Config) -> None:
             raise UsageError(sentence, f"leave out {origin}")
     elif config.launch_mode != "program":
         _check_script(config.script)
-    if config.logs_specs is not None:
-        from launcher.config import plugins
-
-        plugins.find_logs_specs(config.logs_specs, config.origins["logs_specs"])
-    elif config.log_dir not in (None, os.devnull):
+    if config.log_dir not in (None, os.devnull):
         _check_log_dir(config.log_dir)
 
 

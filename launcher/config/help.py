@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, GROUPS, TABLE
+from launcher.config.options.table import BY_NAME, GROUP_WORDS, GROUPS, SETTINGS, TABLE
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
-    "their names: --log-dir, --log_dir and any unambiguous beginning are the same. Options after SCRIPT are passed to "
+    "their names: --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
     "it. Precedence: flag, LAUNCHER_ variable, PET_ variable, job controller such as Slurm, default; meshctl doctor "
     "--all shows each value and its origin."
+)
+_SETTINGS = (
+    "A few more settings have a LAUNCHER_ variable and no option: docs/reference/options.md, Settings by variable."
+)
+_ABOUT_SETTINGS = (
+    "These rarely change and have no option. They are checked like options; `meshctl doctor --all` shows each value."
 )
 _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
@@ -86,8 +92,9 @@ def render_group(topic: str) -> str:
     if option := BY_NAME.get(name):
         topic = option.group
     if topic not in GROUPS:
-        question = suggest(topic, {group: f"-h {group}" for group in GROUPS})
-        raise UsageError(f"no group of options is called {sanitize(topic)}; there are {', '.join(GROUPS)}", question)
+        nearest = GROUP_WORDS.get(topic.lower())
+        question = f"did you mean -h {nearest}?" if nearest else suggest(topic, {name: f"-h {name}" for name in GROUPS})
+        raise UsageError(f"unknown group of options {sanitize(topic)}; the groups are {', '.join(GROUPS)}", question)
     formatter = _make_formatter()
     _write_group(formatter, topic)
     return formatter.getvalue().strip("\n")
@@ -101,6 +108,8 @@ def render_help() -> str:
     formatter.write_text(_INTRO)
     for group in GROUPS:
         _write_group(formatter, group)
+    formatter.write_paragraph()
+    formatter.write_text(_SETTINGS)
     return formatter.getvalue().strip("\n")
 
 
@@ -150,6 +159,10 @@ def render_reference() -> str:
                 typed += f" `{option.metavar.replace('|', ' or ')}`"
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
             lines.append(f"| {typed} | {_escape(option.default)} | {variables} | {_escape(option.help)} |")
+    lines += ["", "## Settings by variable", "", _ABOUT_SETTINGS, "", "| variable | default | |", "|---|---|---|"]
+    for row in SETTINGS:
+        value = f" `{row.metavar.replace('|', ' or ')}`" * bool(row.metavar)
+        lines.append(f"| `{row.flag}`{value} | {_escape(row.default)} | {_escape(row.help)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -6,24 +6,19 @@ process, so each of its errors becomes one sentence that names its package.
 
 The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
 `meshrun.environments` (--framework NAME). An entry point names a class, or a function, that is called without
-arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md. torchrun's own group for
-logs, `torchrun.logs_specs` (--logs-specs NAME), has torchrun's contract.
+arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.model.errors import UsageError, suggest
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-LOGS_SPECS = "torchrun.logs_specs"
 Answer = TypeVar("Answer")
 _TEXT_MAX = 200  # of a plug-in's error message
 
@@ -85,17 +80,6 @@ def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> 
         found = "nothing" if answer is None else _add_article(type(answer).__name__)
         raise UsageError(f"{plugin}: {method}() returned {found}, not {_add_article(kind.__name__)}")
     return answer
-
-
-def find_logs_specs(name: str, origin: str) -> EntryPoint:
-    """Return the entry point that --logs-specs names, not loaded yet. Raises UsageError with the available names."""
-    from importlib.metadata import entry_points
-
-    found = entry_points(group=LOGS_SPECS)
-    if name not in found.names:
-        there = ", ".join(sorted({"default", *found.names}))
-        raise UsageError(f"{origin}={name}: no installed package offers it in {LOGS_SPECS}", f"there is {there}")
-    return found[name]
 
 
 def _describe_package(point: Any) -> str:

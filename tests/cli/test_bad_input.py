@@ -82,11 +82,6 @@ def no_scripts(place: Path) -> None:
             "--numa-binding near is neither node, socket, exclusive nor core-complex",
             "leave it out to bind nothing",
         ),
-        (
-            ["--logs-specs", "mine", "train.py"],
-            "--logs-specs=mine: no installed package offers it in torchrun.logs_specs",
-            "there is default",
-        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

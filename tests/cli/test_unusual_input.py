@@ -163,7 +163,7 @@ def test_rubbish_that_may_be_meant_is_taken(place: Path) -> None:
     words = [
         b"--role", "zürich-節点".encode(), b"--rdzv-id", "🙂".encode(), b"--node-name", b"%s{0}",
         b"--log-dir", b"a\nb\xe9\x1b", b"--tee=3", b"--preemption-file", b"\x01\n\xff", b"--max-restarts=" + b"9" * 30,
-        b"--attempt=" + b"9" * 30, b"--signals-to-handle", b"\xff,SIGTERM,a\nb", b"--interface", b"\xff",
+        b"--attempt=" + b"9" * 30, b"--signals-to-handle", b"\xff,SIGTERM,a\nb",
     ]  # fmt: skip
     outcome = run(place, [*words, b"echo.py"], NO_GPU)
     assert outcome.code == 0, outcome.err

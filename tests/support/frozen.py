@@ -19,10 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from msgspec.structs import replace
 
 from launcher.agent.startup import stale_agents
-from launcher.config import config
-from launcher.config.options import command_line
 from launcher.hardware.linux import control_group, shared_page
-from launcher.logs.reports.events import EventRecorder
 from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.status.render import encode_overview
 from launcher.placement.adapter.description import Description, NodeAssignment, encode_assignment, encode_description
@@ -31,14 +28,9 @@ from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
 from launcher.supervisor.messages import (
     KEEPER_NAME,
     SUPERVISOR_NAME,
-    Exited,
-    RoundSwept,
-    Spawned,
-    SpawnFailed,
 )
 from launcher.worker import SOCKET_VARIABLE
 from rendezvous import records
-from rendezvous.events import Exit, StartRound, StopRound
 from rendezvous.peers import messages
 from rendezvous.peers.handshake import Handshake, PeerIdentity
 from rendezvous.stores.memory.store import MemoryStore
@@ -161,7 +153,7 @@ def names() -> Iterator[str]:
     ):
         yield f"{group}: {re.findall(r'(?m)^[a-z]+(?= =)', entries)}"
     texts = (path.read_text() for path in (ROOT / "launcher").rglob("*.py"))
-    groups = (re.findall(r'(?m)^(?:GROUP|LOGS_SPECS) = "(.*)"', text) for text in texts)
+    groups = (re.findall(r'(?m)^GROUP = "(.*)"', text) for text in texts)
     yield from sorted(f"plug-ins {group}" for found in groups for group in found)
 
 
@@ -171,22 +163,6 @@ def lock(folder: Path) -> Iterator[str]:
     ((variable, mark),) = taken.environment.items()
     yield f"{Path(taken.path).name} {variable}={mark.rpartition('-')[0]}"
     taken.release()
-
-
-def events() -> Iterator[str]:
-    """A line of --event-log-handler for each kind of thing that happens."""
-    found: list[dict[str, Any]] = []
-    made = config.resolve(command_line.parse(["--role", "trainer", "train.py"]), {}, "python3")
-    heard = EventRecorder(made, "node-a", "run", lambda round, restarts, local_rank: "", found.append)
-    for message in (
-        StartRound(1, 0, 6, "10.0.0.1:29500", encode_assignment(SHARE)), Spawned(1, 0, 100),
-        SpawnFailed(1, 1, "no such file", 2),
-        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", "a failure"), Exited(1, 1, 101, -15, 6.0), RoundSwept(1),
-        Exit(3, "a failure", None),
-    ):  # fmt: skip
-        heard.take(message)
-    for event in found:
-        yield json.dumps({**event, "timestamp": 0, "metadata": {**event["metadata"], "duration_ms": 0}})
 
 
 def status() -> Iterator[str]:
@@ -222,7 +198,6 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "peers": peer_messages,
     "environments": worker_environments,
     "names": names,
-    "events": events,
     "status": status,
     "plan": plan,
     "doctor": doctor_fields,

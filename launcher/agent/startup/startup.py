@@ -312,7 +312,8 @@ def listen(config: Config, address: str) -> socket.socket:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise UsageError(f"{address} is no address of this node", "--local-addr or --interface names one") from None
+            hint = "set --local-addr, or LAUNCHER_INTERFACE, to one of this node"
+            raise UsageError(f"{address} is not an address of this node", hint) from None
         if error.errno == errno.EADDRINUSE:
             raise TemporaryError(
                 f"every port from {first} to {last} of {address} is taken", "--port-range gives others"

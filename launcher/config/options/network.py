@@ -224,7 +224,8 @@ def _choose_master(values: Mapping[str, Value], notes: list[str]) -> tuple[str, 
 def _choose_store_port(value: Value, master_port: int) -> int:
     store_port: int = master_port + 1 if value.is_default else value.read()
     if store_port > _PORT_MAX:
-        raise UsageError(f"the store would be on the port after {master_port}, which is the last", "see --store-port")
+        sentence = f"the store would be on the port after {master_port}, which is the last"
+        raise UsageError(sentence, f"set {value.option.flag}")
     if not store_port:
         raise UsageError(f"{value}: the other nodes must know the port, 0 is any")
     if store_port == master_port:

@@ -18,7 +18,7 @@ from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
 
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
-OptionSource = Literal["torchrun", "torchrun without variable", "ours"]
+OptionSource = Literal["torchrun", "torchrun without variable", "ours", "variable"]
 _Answer = TypeVar("_Answer")
 
 # Characters of a node's description (launcher/placement/adapter/description.py); a host's name has fewer.
@@ -51,31 +51,34 @@ PASSWORD_HINT = "put it into a file and name that by password_file=PATH or LAUNC
 
 
 class Option(Struct, frozen=True):
-    """One row of the table (`table.TABLE`).
-
-    `source`: the origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except
-    two that torchrun reads from none. `group`: of the help. `metavar`: how a value is written, "" for a flag.
-    `read`: the reader of a value; None for -h and --version. `default`: the value of an option that is not set, as a
-    user would write it, or what happens then in words, which only a reader made by `make_optional` accepts.
-
-    `field`: the field of the Config, by default the name, with _s for seconds; "" for options that are none, but have
-    a part in others. `part`: the mapping of the Config that holds the value instead. `last_variable`: one more, outside
-    both families, that is read last. `alias`: its name in earlier versions, which no help shows: of the two flags the
-    last one counts, as for any flag that is repeated; of the two variables the one of `name`.
-    """
+    """One row of the table (`table.TABLE`, or `table.SETTINGS` for a setting that has a variable but no flag)."""
 
     source: OptionSource
+    """The origin of the name. torchrun's come first when a prefix is completed, and have a PET_ variable, except two
+    that torchrun reads from none."""
     name: str
     group: str
+    """The group of the help."""
     metavar: str
+    """How a value is written, "" for a flag."""
     read: Callable[[Value], Any] | None
+    """The reader of a value; None for --help and --version."""
     default: str
+    """The value of an option that is not set, as a user would write it, or what happens then in words, which only a
+    reader made by `make_optional` accepts."""
     help: str
     field: str | None = None
+    """The field of the Config, by default the name, with _s for seconds; "" for an option that only affects others."""
     part: Literal["", "settings", "placement_options"] = ""
+    """The mapping of the Config that holds the value instead."""
     short: str = ""
     last_variable: str = ""
+    """One more variable, outside both families, that is read last."""
     alias: str = ""
+    """Its name in earlier versions, which no help shows: of the two flags the last one counts, as for any flag that is
+    repeated; of the two variables the one of `name`."""
+    why_ignored: str = ""
+    """Of an option that is accepted and checked, and has no effect: what holds instead."""
 
     @property
     def takes_value(self) -> bool:
@@ -88,7 +91,8 @@ class Option(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        return f"--{self.name}"
+        """What a user sets: the flag, or the variable of a setting without one."""
+        return f"LAUNCHER_{self._suffix}" if self.source == "variable" else f"--{self.name}"
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -100,14 +104,17 @@ class Option(Struct, frozen=True):
         """The variables that set it and are shown, highest precedence first."""
         if self.read is None:
             return ()
-        suffix = self.name.replace("-", "_").upper()
-        pet = f"PET_{suffix}" if self.source == "torchrun" else ""
-        return tuple(filter(None, (f"LAUNCHER_{suffix}", pet, self.last_variable)))
+        pet = f"PET_{self._suffix}" if self.source == "torchrun" else ""
+        return tuple(filter(None, (f"LAUNCHER_{self._suffix}", pet, self.last_variable)))
 
     @property
     def all_variables(self) -> tuple[str, ...]:
         """The same, followed by that of the alias."""
         return (*self.variables, *([f"LAUNCHER_{self.alias.replace('-', '_').upper()}"] if self.alias else []))
+
+    @property
+    def _suffix(self) -> str:
+        return self.name.replace("-", "_").upper()
 
     @property
     def field_name(self) -> str:
@@ -149,6 +156,13 @@ class Value(Struct, frozen=True):
         if self.is_flag:
             return f"{self.origin} {text}" if self.option.takes_value else self.origin
         return f"{self.origin}={text}"
+
+
+def make_ignored(source: OptionSource, name: str, metavar: str, read: Callable[[Value], Any], why: str) -> Option:
+    """Return the row of an option that is accepted for the sake of existing command lines, and has no effect."""
+    return Option(
+        source, name, "legacy", metavar, read, "" if metavar else "0", f"No effect: {why}.", field="", why_ignored=why
+    )
 
 
 def make_optional(read: Callable[[Value], _Answer]) -> Callable[[Value], _Answer | None]:
@@ -276,6 +290,26 @@ def parse_choice(value: Value, hint: str | None = None) -> str:
     return value.text
 
 
+class Growth(Struct, frozen=True):
+    """When a running job restarts to use more nodes."""
+
+    policy: Literal["never", "delay", "checkpoint"]
+    delay_s: float | None = None
+    """None for the default."""
+
+
+def parse_grow(value: Value) -> Growth:
+    """never, checkpoint, delay, or delay=SECONDS."""
+    policy, equals, seconds = value.text.partition("=")
+    match policy:
+        case "delay" if equals:
+            return Growth(policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}"))
+        case "never" | "delay" | "checkpoint" if not equals:
+            return Growth(policy)
+    hint = f"write it as {value.option.flag} delay={value.text}" if value.text.replace(".", "", 1).isdigit() else None
+    raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint", hint)
+
+
 def parse_switch(value: Value) -> bool:
     """One of two words, the first of which is True."""
     return value.option.metavar.startswith(parse_choice(value))
@@ -363,11 +397,6 @@ def parse_texts(value: Value) -> tuple[str, ...]:
     """Texts separated by commas; two commas are one inside a text. An empty text matches all and is dropped."""
     parts = [part.replace("\0", ",") for part in value.text.replace(",,", "\0").split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
-
-
-def parse_logs_specs(value: Value) -> str | None:
-    """The name of a plug-in; None for torchrun's name of the built-in logs."""
-    return None if value.text == "default" else parse_printable(value)
 
 
 def parse_address(value: Value, text: str | None = None) -> tuple[str, int | None]:

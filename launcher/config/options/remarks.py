@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.table import BY_NAME, TABLE
+from launcher.config.options.table import BY_NAME, ROWS
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
 from launcher.model.errors import sanitize, suggest
 
@@ -23,9 +23,9 @@ _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
         "PLACE", "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
     )
 }  # fmt: skip
-KNOWN = _OTHERS.union(*(option.all_variables for option in TABLE))
+KNOWN = _OTHERS.union(*(option.all_variables for option in ROWS))
 _UNMISTAKABLE = frozenset({
-    "devices-per-worker", "failure-report", "grow-delay", "hang-timeout", "heartbeat-timeout", "join-grace",
+    "devices-per-worker", "hang-timeout", "heartbeat-timeout", "join-grace",
     "local-ranks-filter", "max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-conf", "rdzv-endpoint",
     "rdzv-id", "rejoin-timeout", "restart-window", "shutdown-timeout", "signals-to-handle",
 })  # fmt: skip

@@ -17,11 +17,12 @@ from launcher.config.options.readers import (
     IGNORED_KEYS,
     KNOWN_KEYS,
     TIME_FIELDS,
+    Growth,
     Value,
     parse_address,
     parse_seconds_text,
 )
-from launcher.config.options.table import TABLE
+from launcher.config.options.table import ROWS
 from launcher.model.errors import UsageError, suggest
 from rendezvous.records import UNNAMED_RUN
 
@@ -35,7 +36,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MASTER_OPTIONS = ("master-addr", "master-port")
 # Options that concern other nodes only.
 _CLUSTER_OPTIONS = (
-    "target-nodes", "join-grace", "rejoin-timeout", "grow", "grow-delay", "store-outage", "presence-proof",
+    "target-nodes", "join-grace", "rejoin-timeout", "grow", "store-outage", "presence-proof",
     "on-finished", "interface", "port-range", "rdzv-prefix", "attempt",
 )  # fmt: skip
 
@@ -174,10 +175,14 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     the same as two of the options, which override them; its close_timeout is how long the agent that serves the store
     stays for the others, once the job has ended. `nodes`: minimum and maximum. Raises UsageError.
     """
-    given = [option for option in TABLE if option.part == "settings" and not values[option.name].is_default]
-    found: dict[str, Setting] = {option.field_name: values[option.name].read() for option in given}
+    given = [option for option in ROWS if option.part == "settings" and not values[option.name].is_default]
+    found: dict[str, Any] = {option.field_name: values[option.name].read() for option in given}
     if network is None:
         return {option.field_name: found[option.field_name] for option in given if option.name not in _CLUSTER_OPTIONS}
+    if isinstance(growth := found.get("grow"), Growth):
+        found["grow"] = growth.policy
+        if growth.delay_s is not None:
+            found["grow_delay_s"] = growth.delay_s
     conf, origin = values["rdzv-conf"].read(), values["rdzv-conf"].origin
     labels = {key: f"{origin}: {key}={conf[key]}" for key in TIME_FIELDS if key in conf}
     found = {**{TIME_FIELDS[key]: parse_seconds_text(conf[key], label) for key, label in labels.items()}, **found}
@@ -186,6 +191,4 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     if target and not least <= float(target) <= (float("inf") if most is None else most):
         bounds = f"{least}:{'' if most is None else most}" if least != most else str(least)
         raise UsageError(f"{values['target-nodes']} is outside of --nnodes {bounds}")
-    if found.get("grow", "delay") != "delay" and "grow_delay_s" in found:
-        raise UsageError(f"{values['grow-delay']} and {values['grow']} contradict each other", "give one of them")
     return found

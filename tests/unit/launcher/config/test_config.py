@@ -14,8 +14,8 @@ from launcher.config.options.readers import DeviceRequest, HangLimits, Streams
 from launcher.model.errors import UsageError
 from tests.support.options import refusal, resolve
 
-PLACEMENT_OPTIONS = [option.name for option in table.TABLE if option.part == "placement_options"]
-SETTINGS_OPTIONS = {option.name for option in table.TABLE if option.part == "settings"}
+PLACEMENT_OPTIONS = [option.name for option in table.ROWS if option.part == "placement_options"]
+SETTINGS_OPTIONS = {option.name for option in table.ROWS if option.part == "settings"}
 NO_WORKERS = "is neither a number nor auto, gpu, cpu or a type of device"
 
 
@@ -24,12 +24,12 @@ def test_without_options_torchruns_defaults_hold() -> None:
     assert msgspec.structs.asdict(made) == {
         "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
         "worker_count": None, "devices_per_worker": None, "mesh": None, "placement_options": {}, "settings": {},
-        "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1,
+        "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0,
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
-        "duplicate_stdout_filters": (), "duplicate_stderr_filters": (), "logs_specs": None,
-        "event_log_handler": "null", "log_times": "auto", "events": "", "notify": "",
+        "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
+        "log_times": "auto", "events": "", "notify": "",
         "progress": "none", "request_nodes": None,
-        "serve": None, "in_place_restart": "none", "failure_report": "short", "shutdown_timeout_s": 30.0,
+        "serve": None, "in_place_restart": "none", "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
@@ -86,7 +86,7 @@ def test_each_value_remembers_where_it_came_from() -> None:
     assert made.origins["worker_count"] == "default"
 
 
-@pytest.mark.parametrize("name", PLACEMENT_OPTIONS)
+@pytest.mark.parametrize("name", sorted(set(PLACEMENT_OPTIONS) & table.BY_NAME.keys()))
 def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: str) -> None:
     variable = "LAUNCHER_" + name.replace("-", "_").upper()
     by_flag, by_variable, by_neither = (
@@ -255,8 +255,8 @@ def test_rubbish_in_a_variable_names_the_variable(variable: str, text: str, sent
     assert refusal(**{variable: text})[0] == sentence
 
 
-POLLS = "has no effect: nothing polls, a worker's end is seen at once"
-ALONE = "has no effect: workers are programs, each is started afresh"
+POLLS = "has no effect: meshrun does not poll"
+ALONE = "has no effect: each worker is started as a program"
 METHODS = ("spawn", "fork", "forkserver")
 SIGNALS = "SIGTERM,SIGFOO,SIGTREM, SIGUSR1,SIGKILL,SIGCHLD,SIGCLD,SIGTERM"
 LEFT_OUT = "--signals-to-handle: {} is left out: {}"
@@ -272,6 +272,15 @@ LEFT_OUT = "--signals-to-handle: {} is left out: {}"
         *((["--start-method", way], {}, [f"--start-method {way} {ALONE}"]) for way in METHODS),
         *(([], {"PET_START_METHOD": way}, [f"PET_START_METHOD={way} {ALONE}"]) for way in METHODS),
         (["--use-env"], {}, ["--use-env has no effect: LOCAL_RANK is always in the environment"]),
+        ([], {"LAUNCHER_USE_ENV": "0"}, []),
+        ([], {"PET_EVENT_LOG_HANDLER": "console"},
+         ["PET_EVENT_LOG_HANDLER=console has no effect: --events writes the events"]),
+        (["--logs-specs=mine"], {},
+         ["--logs-specs mine has no effect: --log-dir, --redirects and --tee choose the log files"]),
+        ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
+         ["TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect: timers of torch are not served; --heartbeat-timeout "
+          "watches workers"]),
+        ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}, []),
         (["--legacy-local-rank"], {}, []),
         (["--nnodes", "1:1"], {}, []),
         (["--nnodes", "1:4"], {}, ["--nnodes 1:4: only this machine can join, the job starts at once on 1 node"]),
@@ -298,8 +307,6 @@ def test_what_has_no_effect_is_accepted_with_a_remark(
         (["--max-restarts=1"], {"PET_MAX_RESTARTS": "x"}, "max_restarts", 1),
         (["--numa-binding", "core-complex"], {}, "numa_binding", "core-complex"),
         ([], {"LAUNCHER_NUMA_BINDING": "node"}, "numa_binding", "node"),
-        (["--logs-specs", "default"], {}, "logs_specs", None),
-        (["--logs-specs", "mine"], {}, "logs_specs", "mine"),
         (["--signals-to-handle", SIGNALS], {}, "signals_to_handle", ("SIGTERM", "SIGUSR1")),
         ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}, "shutdown_timeout_s", 7),
         ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7", "PET_SHUTDOWN_TIMEOUT": "8"}, "shutdown_timeout_s", 8),

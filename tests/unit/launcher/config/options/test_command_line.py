@@ -71,7 +71,7 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
         ("--ver", "version"),
         ("--h", "help"),
         ("--mes", "mesh"),
-        ("--gro", None),  # --grow and --grow-delay
+        ("--gro", "grow"),
         ("--grow", "grow"),
         ("--m", None),
     ],

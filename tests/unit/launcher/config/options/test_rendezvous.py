@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.options.network import StoreConfig
+from launcher.model.errors import UsageError
 from tests.support.options import refusal, resolve
 
 STATIC = ("--nnodes=4", "--node-rank=2", "--master-addr=node0", "--master-port=29500")
@@ -82,6 +83,17 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [(), ("--master-port=65535",)])
+def test_the_port_of_the_store_can_be_another(words: tuple[str, ...]) -> None:
+    assert resolve(*STATIC, *words, LAUNCHER_STORE_PORT="7").network == meets_at("node0:7")
+    assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (
+        "LAUNCHER_STORE_PORT=5 has no effect on one machine",
+    )
+    for port, why in (("0", "the other nodes must know the port, 0 is any"), ("29500", "rank 0 listens on that port")):
+        with pytest.raises(UsageError, match=f"LAUNCHER_STORE_PORT={port}: {why}"):
+            resolve(*STATIC, LAUNCHER_STORE_PORT=port)
+
+
 def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
     made = resolve(
         PET_NNODES="1", PET_NPROC_PER_NODE="auto", PET_NODE_RANK="0", PET_MASTER_ADDR="a-0.a", PET_MASTER_PORT="29500"
@@ -120,8 +132,6 @@ def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
         ([*STATIC, "--master-port=0"], "--master-port 0: the other nodes must know the port, 0 is any"),
         ([*STATIC, "--rdzv-endpoint=h:0"], "--rdzv-endpoint h:0: the other nodes must know the port, 0 is any"),
         ([*STATIC, "--rdzv-endpoint=h"], "--rdzv-endpoint h: a static rendezvous needs HOST:PORT"),
-        ([*STATIC, "--store-port=0"], "--store-port 0: the other nodes must know the port, 0 is any"),
-        ([*STATIC, "--store-port=29500"], "--store-port 29500: rank 0 listens on that port"),
         ([*STATIC, "--master-port=65535"], "the store would be on the port after 65535, which is the last"),
         ([*STATIC, "--rdzv-conf=store_type=file"],
          "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file"),
@@ -149,7 +159,6 @@ def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:
         (["--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "--rdzv-conf=store_type=file"],
          ["--rdzv-conf: store_type without effect on one node"]),
         (["--rdzv-backend=c10d", "--node-rank=2"], ["--node-rank 2 has no effect with --rdzv-backend c10d"]),
-        (["--nnodes=1", "--store-port=5"], ["--store-port 5 has no effect on one machine"]),
         (["--nnodes=2", "--node-rank=1"],
          ["--master-addr is not given: only agents of this machine can meet at 127.0.0.1"]),
     ],
@@ -191,8 +200,6 @@ def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
     [
         (STATIC, "node0", 29500, meets_at("node0:29501")),
         ((*STATIC, "--node-rank=0"), "node0", 29500, meets_at("node0:29501", is_host=True)),
-        ((*STATIC, "--store-port=7"), "node0", 29500, meets_at("node0:7")),
-        ((*STATIC, "--master-port=65535", "--store-port=7"), "node0", 65535, meets_at("node0:7")),
         (("--nnodes=2", "--master-addr=[fd00::1]"), "fd00::1", 29500, meets_at("[fd00::1]:29501", is_host=True)),
         (("--nnodes=2", "--rdzv-endpoint=[::1]:80"), "::1", 80, meets_at("[::1]:81", is_host=True)),
         ((*STATIC, "--rdzv-conf=etcd_prefix=/a"), "node0", 29500, meets_at("node0:29501", prefix="a")),
@@ -238,6 +245,6 @@ def test_one_node_is_one_machine_and_no_store_is_served() -> None:
 
 def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
-        made = resolve("--nnodes=2", *words, "--store-port=5")
+        made = resolve("--nnodes=2", *words, "--master-port=5")
         assert (made.node_rank, made.master_addr, made.master_port) == (None, None, None)
-        assert made.notes == ("--store-port 5 has no effect where nodes meet in a store: the round says who is who",)
+        assert made.notes == ("--master-port 5 has no effect where nodes meet in a store: the round says who is who",)

@@ -54,7 +54,7 @@ def test_a_timeout_that_nobody_gave_is_none() -> None:
 
 
 def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
-    environ = {"LAUNCHER_GROW_DELAY": "7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
+    environ = {"LAUNCHER_GROW": "delay=7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
     assert (found.config.settings["grow_delay_s"], found.config.node_name) == (7, "n1")
     assert (found.config.nodes_min, found.config.nodes_max) == (2, 4)
