@@ -178,7 +178,7 @@ def resolve(
     if mesh is not None and values["nnodes"].is_default:
         nodes = 1, None  # the mesh's size counts, and any number of nodes that fits it
     if missing and nodes[0] > 1:
-        raise UsageError(f"{values['nnodes']}: the nodes need a place to meet", missing)
+        raise UsageError(f"{values['nnodes']}: several nodes need a rendezvous", missing)
     for value in values.values():
         if value.option.why_ignored and not value.is_default and value.read() is not False:
             notes.append(f"{value} has no effect: {value.option.why_ignored}")
@@ -206,7 +206,7 @@ def resolve(
     }
     if is_alone:
         useless = (value for name, value in values.items() if name.startswith("locality") and not value.is_default)
-        notes += [f"{value} has no effect: one machine stands alone" for value in useless]
+        notes += [f"{value} has no effect on one machine" for value in useless]
         if not values["request-nodes"].is_default:
             notes.append(f"{values['request-nodes']} has no effect: no other node can join one machine")
     check, limit = values["health-check"], values["health-timeout"]
@@ -235,7 +235,7 @@ def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[
         notes += [f"{other} has no effect beside {path}" for other in given]
         return "path", path.origin
     if len(given) == 2:
-        raise UsageError(f"{program} and {module} exclude each other", "a module is run by Python")
+        raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")
     if not given:
         return "script", "default"
     return "module" if given == [module] else "program", given[0].origin
@@ -247,13 +247,15 @@ def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:
     request: DeviceRequest | None = option.read()
     if request is None:
         if not variable.is_default:
-            raise UsageError(f"{variable}: of which devices?", "--devices NAME:COUNT says so")
+            raise UsageError(f"{variable}: --devices is missing", "add --devices NAME:COUNT")
         return None
     request = replace(request, variable=variable.read())
     if request.variable and request.number is None:
-        raise UsageError(f"{option} and {variable}: how many are there?", f"--devices {request.kind}:COUNT says so")
+        raise UsageError(
+            f"{option} and {variable}: the number of devices is missing", f"add it: --devices {request.kind}:COUNT"
+        )
     if workers.text not in ("auto", "gpu", "cpu") and parse_integer(workers.text) is None and not workers.is_default:
-        raise UsageError(f"{option} and {workers} both say what to count", "leave out one of them")
+        raise UsageError(f"{option} and {workers} both set what to count", "leave out one of them")
     if (workers.text == "cpu" and request.kind != "cpu") or (workers.text == "gpu" and request.kind in ("cpu", "tpu")):
         raise UsageError(f"{option} and {workers} exclude each other", "leave out one of them")
     return request
@@ -265,8 +267,8 @@ def _resolve_standby(values: Mapping[str, Value], notes: list[str], is_python: b
     modules, sets = preload.read(), int(standby.read())
     if not is_python and (modules or sets):
         asked = preload if modules else standby
-        why = f"{values['no-python']} runs a program, and only Python can be forked with modules in memory"
-        raise UsageError(f"{asked}: {why}", f"leave out {asked.origin}, or give Python's script itself")
+        why = f"{values['no-python']} runs a program, and only Python scripts can start with modules in memory"
+        raise UsageError(f"{asked}: {why}", f"leave out {asked.origin}, or name the Python script itself")
     if sets and is_alone and values["max-restarts"].text == "0":
         notes.append(f"{standby} has no effect without --max-restarts: nothing is restarted here")
         return 0
@@ -276,7 +278,7 @@ def _resolve_standby(values: Mapping[str, Value], notes: list[str], is_python: b
 def _resolve_signals(value: Value, notes: list[str]) -> tuple[str, ...]:
     """Return the signals that can be handled, with a note for the others."""
     reasons = {name: explain_signal(name) for name in value.read()}
-    notes += [f"{value.origin}: {sanitize(name)} is left out: {why}" for name, why in reasons.items() if why]
+    notes += [f"{value.origin}: {sanitize(name)} is ignored: {why}" for name, why in reasons.items() if why]
     return tuple(name for name, why in reasons.items() if not why)
 
 
@@ -290,7 +292,10 @@ def _resolve_local_rank(values: Mapping[str, Value]) -> bool:
     if not wanted.read():
         return False
     if use_env.read():
-        raise UsageError(f"{use_env} and {wanted} contradict each other", "give one of them")
+        raise UsageError(f"{use_env} and {wanted} exclude each other", "leave out one of them")
     if values["no-python"].read() and not values["run-path"].read():
-        raise UsageError(f"{values['no-python']} and {wanted} exclude each other", "a program reads LOCAL_RANK")
+        raise UsageError(
+            f"{values['no-python']} and {wanted} exclude each other",
+            "leave out the latter: a program can read LOCAL_RANK",
+        )
     return True

@@ -46,7 +46,7 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     try:
         offered = entry_points(group=group)
     except Exception as error:  # a file entry_points.txt of any package that is no such file
-        raise UsageError(f"{asked_by}: what is installed cannot be read: {_describe_error(error)}") from error
+        raise UsageError(f"{asked_by}: the installed packages cannot be read: {_describe_error(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
         names = sorted({*built_in, *offered.names})
@@ -55,7 +55,7 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
         raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:
         packages = sorted(_describe_package(point) for point in found.values())
-        raise UsageError(f"{asked_by}: {len(found)} plug-ins are called {name}: of {' and of '.join(packages)}")
+        raise UsageError(f"{asked_by}: {len(found)} packages provide a plug-in named {name}: {', '.join(packages)}")
     (point,) = found.values()
     plugin = Plugin(name, _describe_package(point), None)
     try:

@@ -63,7 +63,7 @@ def test_a_store_that_does_not_come_is_given_up_after_the_start_timeout(place: P
         "meshrun: waiting up to 0.3 s (--start-timeout) for the store: "
         f"{nobody} cannot be reached: Connection refused\n"
         f"meshrun: error: no store could be used within 0.3 s: {nobody} cannot be reached: Connection refused\n"
-        "hint: --rdzv-endpoint names the store, --start-timeout is how long it is waited for\n"
+        "hint: check that the store of --rdzv-endpoint runs, and that this node can reach it\n"
     )
 
 

@@ -258,7 +258,7 @@ def wait_for_store(
     limit_s: float,
     *,
     server_note: str = "",
-    hint: str = "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
+    hint: str = "check that the store of --rdzv-endpoint runs, and that this node can reach it",
     claim: Callable[[], tuple[str, ...]] = tuple,
     is_sole: bool = False,
 ) -> tuple[str, ...]:

@@ -129,11 +129,13 @@ def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     if setting := SETTING_BY_NAME.get(name):
         return UsageError(f"unknown option {sanitize(spelling)}", f"set {setting.flag}")
     question = suggest(name, {option.name: option.flag for option in (*TABLE, *extra)})
+    if spelling in ("-n", "-N"):
+        question = "did you mean --nproc-per-node or --nnodes?"
     if not question and not spelling.startswith("--"):
         spelling = spelling[:2]  # what follows in -p1234 is a value
     return UsageError(
         f"unknown option {sanitize(spelling)}",
-        question or "meshrun -h lists the options; options of the script stand behind its name",
+        question or "run meshrun -h for the options; options of the script go after its name",
     )
 
 
@@ -154,6 +156,6 @@ def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[st
         if origin != option.flag and origin.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://")):
             continue  # Kubernetes' link to a Service of that name
         if len(text) > TEXT_MAX:
-            raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")
+            raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the limit")
         return Value(option, text, origin)
     return Value(option, option.default, "default")

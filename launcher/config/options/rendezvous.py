@@ -122,10 +122,13 @@ def _require_one_node(values: Mapping[str, Value], notes: list[str], nodes: Node
     given, (nodes_min, nodes_max) = values["nnodes"], nodes
     if nodes_min > 1:
         if values["standalone"].text == "1":
-            raise UsageError(f"{given} and {values['standalone']} exclude each other", "--standalone is one node")
-        raise UsageError(f"{given}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
+            raise UsageError(f"{given} and {values['standalone']} exclude each other", "leave out one of them")
+        raise UsageError(
+            f"{given}: several nodes need a rendezvous",
+            "set --rdzv-endpoint to the host name of one node, the same on all nodes",
+        )
     if nodes_max != 1 and not given.is_default:
-        notes.append(f"{given}: only this machine can join, the job starts at once on 1 node")
+        notes.append(f"{given}: other machines cannot join, so the job starts on 1 node")
 
 
 def _is_static_cluster(values: Mapping[str, Value], nodes: NodeRange) -> bool:
@@ -136,14 +139,14 @@ def _is_static_cluster(values: Mapping[str, Value], nodes: NodeRange) -> bool:
         return True
     if nodes[0] == 1:
         return False
-    hint = "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, or --node-rank, --master-addr and --master-port"
-    raise UsageError(f"{values['nnodes']}: the nodes need a place to meet", hint)
+    hint = "add --rdzv-backend c10d --rdzv-endpoint FIRST-NODE:29400 on every node (or --node-rank and --master-addr)"
+    raise UsageError(f"{values['nnodes']}: several nodes need a rendezvous", hint)
 
 
 def list_conf_remarks(value: Value, conf: Mapping[str, str], scope: str, keys: tuple[str, ...]) -> list[str]:
     """Return remarks on keys without effect (`keys`, and where), and on unknown ones."""
     unused = [key for key in conf if key in keys]
-    see = "; --lease-ttl is how long a node may be silent" if {*unused} & {*HEARTBEAT_KEYS} else ""
+    see = "; use --lease-ttl to set how long a node may be silent" if {*unused} & {*HEARTBEAT_KEYS} else ""
     notes = [f"{value.origin}: {', '.join(unused)} without effect{scope}{see}"] if unused else []
     for key in conf:
         if key not in KNOWN_KEYS:

@@ -259,8 +259,8 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "rejoin-timeout", "timeouts", "SECONDS", parse_seconds, "1800",
            "Time limit for missing nodes to return.", part="settings"),
     Option("ours", "grow", "timeouts", "never|delay[=SECONDS]|checkpoint", parse_grow, "delay=300",
-           "When a running job restarts to use more nodes: never, after SECONDS without a new node, or when the script "
-           "has saved a checkpoint.", part="settings"),
+           "When to restart a running job to use more nodes: after SECONDS without a new node, or after a "
+           "checkpoint.", part="settings"),
     Option("ours", "on-finished", "timeouts", "next|exit|rerun", parse_choice, "next",
            "What to do if a run of this name has already ended: next starts again unless it succeeded; exit exits with "
            "its result; rerun always starts again.", part="settings"),
@@ -269,7 +269,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "master-addr", "static", "ADDRESS", make_optional(parse_host), "--local-addr, else loopback",
            "MASTER_ADDR: the address of node rank 0."),
     Option("torchrun", "master-port", "static", "PORT", make_optional(parse_port),
-           "29500; on one node a free port each round", "MASTER_PORT: the port of rank 0."),
+           "29500; on one node, any free", "MASTER_PORT: the port of rank 0."),
 
     Option("torchrun", "local-addr", "addresses", "ADDRESS", make_optional(parse_host),
            "that of the route to the store; loopback on a single node", "Address at which other nodes reach this one."),

@@ -135,9 +135,9 @@ def test_a_flag_takes_no_value() -> None:
         ("--mehs", "did you mean --mesh?"),
         ("--npoc", "did you mean --nproc-per-node?"),
         ("--nprocs=4", "did you mean --nproc-per-node?"),
-        ("--qqqq", "meshrun -h lists the options; options of the script stand behind its name"),
+        ("--qqqq", "run meshrun -h for the options; options of the script go after its name"),
         ("-nporc-per-node", "did you mean --nproc-per-node?"),
-        ("-x", "meshrun -h lists the options; options of the script stand behind its name"),
+        ("-x", "run meshrun -h for the options; options of the script go after its name"),
     ],
 )
 def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> None:

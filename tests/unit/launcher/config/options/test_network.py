@@ -110,7 +110,7 @@ def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
     assert made.settings == {}
     assert made.notes == (
         "--rdzv-conf: read_timeout, keep_alive_interval, keep_alive_max_attempt, store_type, use_libuv without effect "
-        "here; --lease-ttl is how long a node may be silent",
+        "here; use --lease-ttl to set how long a node may be silent",
     )
     assert resolve(*ETCD, "--rdzv-conf=is_host=1").notes == (
         "--rdzv-conf: is_host without effect with --rdzv-backend etcd",
@@ -151,14 +151,14 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
     [
         (["--rdzv-backend=etcd"], "--rdzv-backend etcd needs --rdzv-endpoint"),
         (["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
-         "a run that meets in etcd needs a name, and no --rdzv-id is given"),
+         "an etcd rendezvous needs --rdzv-id"),
         (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: the backends are static, c10d and etcd"),
         (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: zk:// is not known"),
-        ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, and --rdzv-backend c10d "
-         "another way to meet"),
+        ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, but --rdzv-backend c10d "
+         "does not use one"),
         ([*SERVED, "--rdzv-endpoint=a,b"], "--rdzv-endpoint a,b: one node serves the store, 2 are named"),
-        ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: the other nodes must know the port, 0 is any"),
-        (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
+        ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: other nodes connect to this port: it cannot be 0"),
+        (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
         (["--standalone", "--nnodes=2"], "--nnodes 2 and --standalone exclude each other"),
         ([*ETCD, "--rdzv-endpoint=h:x"], "--rdzv-endpoint h:x: a port is a number from 0 (any free one) to 65535"),
         ([*ETCD, "--rdzv-conf=cert=/c"], "--rdzv-conf names a certificate but no key"),
@@ -172,7 +172,7 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ([*ETCD, "--rdzv-conf=join_timeout=x"], "--rdzv-conf: join_timeout=x is not a number of seconds"),
         ([*ETCD, "--rdzv-conf=read_timeout=x"], "--rdzv-conf: read_timeout=x is not a number of seconds"),
         ([*SERVED, "--rdzv-endpoint=/shared/file", "--rdzv-conf=store_type=file"],
-         "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file"),
+         "--rdzv-conf: store_type=file: several nodes cannot use a file as their store"),
         ([*ETCD, "--nnodes=2:4", "--target-nodes=5"], "--target-nodes 5 is outside of --nnodes 2:4"),
         ([*ETCD, "--nnodes=2:", "--target-nodes=1"], "--target-nodes 1 is outside of --nnodes 2:"),
         ([*ETCD, "--grow=soon"], "--grow soon is not never, delay, delay=SECONDS or checkpoint"),
@@ -183,10 +183,10 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ([*ETCD, "--port-range=5"], "--port-range 5 is not FIRST:LAST with ports from 1 to 65535"),
         ([*ETCD, "--port-range=9:5"], "--port-range 9:5 is not FIRST:LAST with ports from 1 to 65535"),
         ([*ETCD, "--worker-port-range=0:5"], "--worker-port-range 0:5 is not FIRST:LAST with ports from 1 to 65535"),
-        ([*ETCD, "--preemption-signal=SIGKILL"], "--preemption-signal SIGKILL is no signal that can be handled"),
-        ([*ETCD, "--preemption-signal=SIGTREM"], "--preemption-signal SIGTREM is no signal that can be handled"),
+        ([*ETCD, "--preemption-signal=SIGKILL"], "--preemption-signal SIGKILL is not a signal that can be handled"),
+        ([*ETCD, "--preemption-signal=SIGTREM"], "--preemption-signal SIGTREM is not a signal that can be handled"),
         ([*ETCD, "--node-name=a/b"], "--node-name a/b: a name that becomes part of a path cannot hold a /"),
-        ([*ETCD, "--attempt=-1"], "--attempt -1 is not a whole number of at least 0"),
+        ([*ETCD, "--attempt=-1"], "--attempt -1 must be an integer >= 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -204,7 +204,7 @@ def test_what_contradicts_itself_is_refused(words: list[str], sentence: str) -> 
 )
 def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[str]) -> None:
     sentence, _ = refusal(*words)
-    assert "can be read by others" in sentence
+    assert "can be read by other users" in sentence
     assert "hunter2" not in sentence
 
 
@@ -215,7 +215,7 @@ def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
 
 def test_unknown_settings_are_named() -> None:
     assert resolve(*ETCD, "--rdzv-conf=jion_timeout=3,heartbeat_timeout=5").notes == (
-        "--rdzv-conf: heartbeat_timeout without effect here; --lease-ttl is how long a node may be silent",
+        "--rdzv-conf: heartbeat_timeout without effect here; use --lease-ttl to set how long a node may be silent",
         "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
     )
 
@@ -233,4 +233,4 @@ def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:
     assert refusal("--role", longer)[0] == "--role has 256 characters, 255 is the most"
     assert refusal(LAUNCHER_NODE_NAME=longer)[0] == "LAUNCHER_NODE_NAME has 256 characters, 255 is the most"
     for option in ("--local-addr", "--master-addr"):
-        assert refusal(option, longer)[0].endswith("is no address and no name of a host")
+        assert refusal(option, longer)[0].endswith("is neither an address nor the name of a host")

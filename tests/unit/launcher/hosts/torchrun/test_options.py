@@ -78,10 +78,10 @@ def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], e
     ("given", "environ", "words"),
     [
         ({"endpoint": " "}, {}, "--rdzv-backend meshrun needs --rdzv-endpoint"),
-        ({"run_id": "none"}, {}, "a run that meets in etcd needs a name, and no --rdzv-id is given"),
+        ({"run_id": "none"}, {}, "an etcd rendezvous needs --rdzv-id"),
         ({"endpoint": "etcd-0:many"}, {}, "--rdzv-endpoint etcd-0:many: a port is a number"),
         ({"conf": {"nproc": "0"}}, {}, "--rdzv-conf: nproc=0 is not a number of workers"),
-        ({"conf": {"password": "x"}}, {}, "--rdzv-conf: a password in the command line can be read by others"),
+        ({"conf": {"password": "x"}}, {}, "--rdzv-conf: a password on the command line can be read by other users"),
         ({}, {"LAUNCHER_MESH": "dp=*,tp=4"}, "LAUNCHER_MESH=dp=*,tp=4: nobody says how many workers a node has"),
         ({"conf": {"nproc": "8"}}, {"LAUNCHER_UNIT": "4"}, "LAUNCHER_UNIT=4: torchrun gives ranks to whole nodes"),
         ({"conf": {"join_timeout": "soon"}}, {}, "--rdzv-conf: join_timeout=soon is not a number of seconds"),
