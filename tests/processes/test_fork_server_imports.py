@@ -215,7 +215,7 @@ def test_the_garbage_collector_is_off_only_during_the_imports(supervisor: SmallS
 def test_every_variable_of_a_worker_is_watched_or_the_same_for_all_workers() -> None:
     same = {
         "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_TIMER_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT",
         "OMP_NUM_THREADS", "MESH_AXES", "MESH_GROUPS", "LAUNCHER_PLACE", "LAUNCHER_AGENT_SOCKET",
         "OMPI_MCA_orte_hnp_uri", "PADDLE_DISTRI_BACKEND", "ALLOW_MULTIPLE_LIBTPU_LOAD", "PJRT_DEVICE",
