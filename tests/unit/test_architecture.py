@@ -41,18 +41,18 @@ BORDERS = {
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
     "launcher.agent.diagnosis.progress": 1, "launcher.agent.inspection.observer": 2,
     "launcher.agent.loop": 4, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
-    "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.readers": 1,
+    "launcher.config.config": 1, "launcher.config.options.readers": 1,
     "launcher.config.options.rendezvous": 1,
     "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 3,
-    "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
+    "launcher.hardware.linux.shared_page": 1,
     "launcher.observe.page.shared_run": 1,
     "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
     "launcher.placement.adapter.planner_adapter": 5, "launcher.placement.capacity": 1,
-    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 7, "rendezvous.driver.driver": 1,
+    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 6, "rendezvous.driver.driver": 1,
     "rendezvous.leader.election": 1, "rendezvous.machine": 3, "rendezvous.member.join": 1,
     "rendezvous.policy.decide": 1,
     # What a failure needs, and only then.
-    "launcher.logs.reports.failures": 5,
+    "launcher.logs.reports.failures": 5, "launcher.logs.reports.report": 2,
     # json, of which a script that reports no metrics has no use.
     "launcher.worker.client": 1,
     # prometheus_client and http.server, 40 ms, in a thread that begins after the workers.

@@ -40,7 +40,7 @@ def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(words: li
     assert format_agreed_options(config, make_settings(config)) == agreed
 
 
-def test_settings_that_all_nodes_must_have_alike_are_named_by_their_variable() -> None:
+def test_settings_that_all_nodes_need_alike_are_named_too() -> None:
     where = ("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job")
     config = resolve(*where, LAUNCHER_PRESENCE_PROOF="off")
     assert format_agreed_options(config, make_settings(config)) == " LAUNCHER_PRESENCE_PROOF=off"
