@@ -171,7 +171,7 @@ STATIC = ("--nnodes=2", "--nproc-per-node=1", "--node-rank=0")
     ("given", "seen"),
     [
         (("--lease-ttl=0.1", "--master-addr=127.0.0.1"), "--lease-ttl: a lease of 0.1 s is too short"),
-        (("--local-addr=198.51.100.7", "--master-addr=127.0.0.1"), "198.51.100.7 is no address of this node"),
+        (("--local-addr=198.51.100.7", "--master-addr=127.0.0.1"), "198.51.100.7 is not an address of this node"),
         (("--mesh=dp=*,tp=2", "--within=tp=leaf", "--master-addr=127.0.0.1"), "no node says which leaf it is on"),
     ],
 )

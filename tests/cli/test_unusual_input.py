@@ -132,7 +132,7 @@ def test_a_script_on_stdin_is_refused(place: Path, name: bytes) -> None:
     done = subprocess.run([MESHRUN, name], cwd=place, input=b"print(1)", capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == (
-        b"meshrun: error: the script cannot be read from stdin: every worker reads it\nhint: give the name of a file\n"
+        b"meshrun: error: the script cannot be read from stdin: every worker reads it\nhint: name a file\n"
     )
 
 

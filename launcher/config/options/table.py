@@ -218,7 +218,7 @@ TABLE: tuple[Option, ...] = (
     Option("torchrun", "duplicate-stdout-filters", "output", "TEXT,...", parse_texts, "",
            "Copy teed lines that contain a TEXT to filtered_stdout.log. Write a comma inside a TEXT as two."),
     Option("torchrun", "duplicate-stderr-filters", "output", "TEXT,...", parse_texts, "",
-           "Copy teed lines of stderr to filtered_stderr.log, likewise."),
+           "Copy teed lines of stderr that contain a TEXT to filtered_stderr.log."),
 
     Option("ours", "events", "events", "FILE", parse_printable, "",
            "Append each event of this node's run, as a line of JSON, to FILE, a pipe, or - for stdout."),

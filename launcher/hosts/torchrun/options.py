@@ -58,7 +58,7 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
         raise UsageError(
-            "--rdzv-backend meshrun needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers"
+            "--rdzv-backend meshrun needs --rdzv-endpoint", "set --rdzv-endpoint HOST:PORT,... to the etcd servers"
         )
     if run_id in ("", UNNAMED_RUN):
         raise UsageError(
