@@ -37,10 +37,10 @@ def read(network: StoreConfig, environ: Mapping[str, str]) -> Credentials:
     if network.backend == "served":
         return Credentials("", "", token, secret)
     if user and not password:
-        hint = "password_file=PATH in --rdzv-conf, or the variable LAUNCHER_ETCD_PASSWORD_FILE"
+        hint = "set password_file=PATH in --rdzv-conf, or the variable LAUNCHER_ETCD_PASSWORD_FILE"
         raise UsageError(f"etcd user {user} is set, but no password", hint)
     if password and not user:
-        hint = "user=NAME in --rdzv-conf, or the variable LAUNCHER_ETCD_USER"
+        hint = "set user=NAME in --rdzv-conf, or the variable LAUNCHER_ETCD_USER"
         raise UsageError("an etcd password is set, but no user", hint)
     return Credentials(user, password, "", secret)
 

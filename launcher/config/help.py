@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, GROUP_WORDS, GROUPS, SETTINGS, TABLE
+from launcher.config.options.table import BY_NAME, GROUPS, SETTINGS, TABLE
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -45,6 +45,18 @@ _COMMON = {
     "max-restarts": ("N", "restarts of the job after failures of workers"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
     "preload": ("MODULE,...", "import once, to start and restart workers warm"),
+}
+# Words that users of torchrun and others try after -h -> the group that they mean.
+GROUP_WORDS = {
+    **dict.fromkeys(("rdzv", "c10d", "etcd", "store", "join"), "rendezvous"),
+    **dict.fromkeys(("network", "ports", "interface", "master"), "addresses"),
+    **dict.fromkeys(("elastic", "nodes", "workers"), "size"),
+    **dict.fromkeys(("logging", "logs", "log", "stdout", "stderr"), "output"),
+    **dict.fromkeys(("timeout", "wait", "waiting"), "timeouts"),
+    **dict.fromkeys(("signals", "signal", "preemption", "stop"), "shutdown"),
+    **dict.fromkeys(("failures", "retries"), "restarts"),
+    **dict.fromkeys(("gpu", "gpus", "numa"), "devices"),
+    "topology": "locality",
 }
 _EXAMPLES = """\
   meshrun --nproc-per-node 8 train.py --lr 0.1

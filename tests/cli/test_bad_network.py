@@ -155,7 +155,7 @@ def test_a_server_that_says_nothing_is_given_up_after_the_start_timeout(place: P
 @pytest.mark.parametrize(
     ("words", "environ", "said"),
     [
-        (["--rdzv-conf=user=me"], {}, "etcd shall be asked as user me, and no password is given\nhint: "),
+        (["--rdzv-conf=user=me"], {}, "etcd user me is set, but no password\nhint: "),
         (
             ["--rdzv-conf=user=me,password_file=/no/such"],
             {},

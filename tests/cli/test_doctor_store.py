@@ -92,7 +92,7 @@ def test_a_user_who_may_only_read_would_stop_a_job(etcd: EtcdServer) -> None:
 
 def test_half_of_a_user_and_password_would_stop_a_job(etcd: EtcdServer) -> None:
     _, amiss = reached(place(etcd.endpoint, "--rdzv-conf=user=job"))
-    assert amiss == [("stop", "etcd shall be asked as user job, and no password is given")]
+    assert amiss == [("stop", "etcd user job is set, but no password")]
 
 
 def test_a_store_that_is_not_there_would_stop_a_job() -> None:

@@ -93,8 +93,8 @@ def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
     assert run("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
     for word, group in (("rdzv", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
         assert run("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
-    assert set(table.GROUP_WORDS.values()) <= table.GROUPS.keys()
-    assert not table.GROUP_WORDS.keys() & table.GROUPS.keys()
+    assert set(help.GROUP_WORDS.values()) <= table.GROUPS.keys()
+    assert not help.GROUP_WORDS.keys() & table.GROUPS.keys()
     assert help.render_group("elastic") == help.render_group("size")
     assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
 

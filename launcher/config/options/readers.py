@@ -55,8 +55,7 @@ class Option(Struct, frozen=True):
     """One row of the table (`table.TABLE`, or `table.SETTINGS` for a setting that has a variable but no flag)."""
 
     source: OptionSource
-    """The origin of the name. torchrun's come first when a prefix is completed, and have a PET_ variable, except two
-    that torchrun reads from none."""
+    """The origin of the name: torchrun's come first when a prefix is completed, and have a PET_ variable, but for two."""
     name: str
     group: str
     """The group of the help."""
@@ -65,8 +64,7 @@ class Option(Struct, frozen=True):
     read: Callable[[Value], Any] | None
     """The reader of a value; None for --help and --version."""
     default: str
-    """The value of an option that is not set, as a user would write it, or what happens then in words, which only a
-    reader made by `make_optional` accepts."""
+    """The value when it is not set, as a user would write it, or words, which only a reader of `make_optional` takes."""
     help: str
     field: str | None = None
     """The field of the Config, by default the name, with _s for seconds; "" for an option that only affects others."""
@@ -76,10 +74,9 @@ class Option(Struct, frozen=True):
     last_variable: str = ""
     """One more variable, outside both families, that is read last."""
     alias: str = ""
-    """Its name in earlier versions, which no help shows: of the two flags the last one counts, as for any flag that is
-    repeated; of the two variables the one of `name`."""
+    """Its name in earlier versions, which no help shows: of the two flags the last counts, of the variables `name`'s."""
     why_ignored: str = ""
-    """Of an option that is accepted and checked, and has no effect: what holds instead."""
+    """Of an option that is checked and has no effect: what holds instead."""
 
     @property
     def takes_value(self) -> bool:
@@ -175,7 +172,7 @@ class Value(Struct, frozen=True):
 
 
 def make_ignored(source: OptionSource, name: str, metavar: str, read: Callable[[Value], Any], why: str) -> Option:
-    """Return the row of an option that is accepted for the sake of existing command lines, and has no effect."""
+    """Return the row of an option that existing command lines have, and that has no effect."""
     return Option(
         source, name, "legacy", metavar, read, "" if metavar else "0", f"No effect: {why}.", field="", why_ignored=why
     )
@@ -306,23 +303,14 @@ def parse_choice(value: Value, hint: str | None = None) -> str:
     return value.text
 
 
-class Growth(Struct, frozen=True):
-    """When a running job restarts to use more nodes."""
-
-    policy: Literal["never", "delay", "checkpoint"]
-    delay_s: float | None = None
-    """None for the default."""
-
-
-def parse_grow(value: Value) -> Growth:
-    """never, checkpoint, delay, or delay=SECONDS."""
+def parse_grow(value: Value) -> tuple[str, float | None]:
+    """never, checkpoint, delay, or delay=SECONDS: the word, and the seconds if they are given."""
     policy, equals, seconds = value.text.partition("=")
-    match policy:
-        case "delay" if equals:
-            return Growth(policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}"))
-        case "never" | "delay" | "checkpoint" if not equals:
-            return Growth(policy)
-    hint = f"write it as {value.option.flag} delay={value.text}" if value.text.replace(".", "", 1).isdigit() else None
+    if policy == "delay" and equals:
+        return policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}")
+    if policy in ("never", "delay", "checkpoint") and not equals:
+        return policy, None
+    hint = f"write it as {value.option.flag} delay={value.text}" if value.text.isdigit() else None
     raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint", hint)
 
 

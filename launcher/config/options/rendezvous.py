@@ -17,7 +17,6 @@ from launcher.config.options.readers import (
     IGNORED_KEYS,
     KNOWN_KEYS,
     TIME_FIELDS,
-    Growth,
     Value,
     parse_address,
     parse_seconds_text,
@@ -182,10 +181,9 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     found: dict[str, Any] = {option.field_name: values[option.name].read() for option in given}
     if network is None:
         return {option.field_name: found[option.field_name] for option in given if option.name not in _CLUSTER_OPTIONS}
-    if isinstance(growth := found.get("grow"), Growth):
-        found["grow"] = growth.policy
-        if growth.delay_s is not None:
-            found["grow_delay_s"] = growth.delay_s
+    if "grow" in found:
+        found["grow"], delay_s = found["grow"]
+        found |= {} if delay_s is None else {"grow_delay_s": delay_s}
     conf, origin = values["rdzv-conf"].read(), values["rdzv-conf"].origin
     labels = {key: f"{origin}: {key}={conf[key]}" for key in TIME_FIELDS if key in conf}
     found = {**{TIME_FIELDS[key]: parse_seconds_text(conf[key], label) for key, label in labels.items()}, **found}

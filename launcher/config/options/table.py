@@ -5,8 +5,7 @@ the Config that it sets. The parser, the help, the reference page, the variables
 misspelt flag are derived from `TABLE`, so they cannot disagree. Names, spellings and defaults are torchrun 2.13's where
 it has the option.
 
-`SETTINGS` are rows of the same form for what hardly anyone changes: they are read from their variables and checked like
-options, and shown by `meshctl doctor --all` and the reference page, but not by the help.
+`SETTINGS`: what hardly anyone changes, read from variables alone; doctor and the reference page show it, no help does.
 """
 
 from __future__ import annotations
@@ -76,18 +75,6 @@ GROUPS = {
     "addresses": "Addresses and ports",
     "legacy": "Deprecated and compatibility options",
     "help": "Help",
-}
-# Words that users of torchrun and others try after -h -> the group that they mean.
-GROUP_WORDS = {
-    **dict.fromkeys(("rdzv", "c10d", "etcd", "store", "join"), "rendezvous"),
-    **dict.fromkeys(("network", "ports", "interface", "master"), "addresses"),
-    **dict.fromkeys(("elastic", "nodes", "workers"), "size"),
-    **dict.fromkeys(("logging", "logs", "log", "stdout", "stderr"), "output"),
-    **dict.fromkeys(("timeout", "wait", "waiting"), "timeouts"),
-    **dict.fromkeys(("signals", "signal", "preemption", "stop"), "shutdown"),
-    **dict.fromkeys(("failures", "retries"), "restarts"),
-    **dict.fromkeys(("gpu", "gpus", "numa"), "devices"),
-    "topology": "locality",
 }
 
 
