@@ -7,8 +7,9 @@ stands there is the script's own. `meshctl` has click's completion, which asks t
 
 from __future__ import annotations
 
+from launcher.config.help import GROUPS
 from launcher.config.options.readers import Option
-from launcher.config.options.table import GROUPS, TABLE
+from launcher.config.options.table import TABLE
 from launcher.model.errors import UsageError, sanitize
 
 SHELLS = ("bash", "zsh", "fish")

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, GROUPS, SETTINGS, TABLE
+from launcher.config.options.table import BY_NAME, SETTINGS, TABLE
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -45,6 +45,27 @@ _COMMON = {
     "max-restarts": ("N", "restarts of the job after failures of workers"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
     "preload": ("MODULE,...", "import once, to start and restart workers warm"),
+}
+# The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
+GROUPS = {
+    "size": "Number of nodes and workers, and the mesh",
+    "devices": "Devices of the workers",
+    "placement": "Placement of ranks on nodes",
+    "locality": "Network location of this node",
+    "script": "The program that the workers run",
+    "restarts": "Restarts after failures",
+    "health": "Health checks and heartbeats",
+    "hangs": "Hang detection",
+    "shutdown": "Shutdown, preemption and lost nodes",
+    "output": "Output of the workers",
+    "events": "Events and notifications",
+    "metrics": "Metrics and probes",
+    "rendezvous": "Rendezvous of the nodes",
+    "timeouts": "Waiting for nodes",
+    "static": "Static rendezvous (fixed node ranks)",
+    "addresses": "Addresses and ports",
+    "legacy": "Deprecated and compatibility options",
+    "help": "Help",
 }
 # Words that users of torchrun and others try after -h -> the group that they mean.
 GROUP_WORDS = {

@@ -29,7 +29,7 @@ def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
         assert not option.takes_value or not option.default or f"[default: {option.default}]" in text
 
 
-@pytest.mark.parametrize("group", table.GROUPS)
+@pytest.mark.parametrize("group", help.GROUPS)
 def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
     lines = help.render_group(group).splitlines()
     assert len(lines) <= 24
@@ -71,7 +71,7 @@ def test_the_first_screen_has_the_usage_common_options_and_all_groups() -> None:
     assert (outcome.code, outcome.err, lines[0]) == (0, "", "Usage: meshrun " + USAGE)
     assert len(lines) < 24  # the prompt follows
     assert max(map(len, lines)) <= 80
-    assert set(table.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
+    assert set(help.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
     shown = {line.split()[0] for line in lines if line.startswith("  --")}
     assert {"--nproc-per-node", "--nnodes", "--mesh", "--max-restarts"} <= shown
     for line in lines:
@@ -87,14 +87,14 @@ def test_one_group_can_be_asked_for() -> None:
 
 def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
     outcome = run("meshrun", "-h", "foo")
-    listed = ", ".join(table.GROUPS)
+    listed = ", ".join(help.GROUPS)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == f"meshrun: error: unknown group of options foo; the groups are {listed}\n"
     assert run("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
     for word, group in (("rdzv", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
         assert run("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
-    assert set(help.GROUP_WORDS.values()) <= table.GROUPS.keys()
-    assert not help.GROUP_WORDS.keys() & table.GROUPS.keys()
+    assert set(help.GROUP_WORDS.values()) <= help.GROUPS.keys()
+    assert not help.GROUP_WORDS.keys() & help.GROUPS.keys()
     assert help.render_group("elastic") == help.render_group("size")
     assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
 

@@ -55,7 +55,7 @@ class Option(Struct, frozen=True):
     """One row of the table (`table.TABLE`, or `table.SETTINGS` for a setting that has a variable but no flag)."""
 
     source: OptionSource
-    """The origin of the name: torchrun's come first when a prefix is completed, and have a PET_ variable, but for two."""
+    """The origin of the name: torchrun's come first when a prefix is completed, and have a PET_ variable, but two."""
     name: str
     group: str
     """The group of the help."""
@@ -64,7 +64,7 @@ class Option(Struct, frozen=True):
     read: Callable[[Value], Any] | None
     """The reader of a value; None for --help and --version."""
     default: str
-    """The value when it is not set, as a user would write it, or words, which only a reader of `make_optional` takes."""
+    """The value when it is not set, as a user would write it, or words, which only `make_optional` takes."""
     help: str
     field: str | None = None
     """The field of the Config, by default the name, with _s for seconds; "" for an option that only affects others."""
@@ -74,7 +74,7 @@ class Option(Struct, frozen=True):
     last_variable: str = ""
     """One more variable, outside both families, that is read last."""
     alias: str = ""
-    """Its name in earlier versions, which no help shows: of the two flags the last counts, of the variables `name`'s."""
+    """Its name in earlier versions, which no help shows: of the two flags the last counts, of variables `name`'s."""
     why_ignored: str = ""
     """Of an option that is checked and has no effect: what holds instead."""
 

@@ -55,29 +55,6 @@ from launcher.config.options.readers import (
     parse_worker_count,
 )
 
-# The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
-GROUPS = {
-    "size": "Number of nodes and workers, and the mesh",
-    "devices": "Devices of the workers",
-    "placement": "Placement of ranks on nodes",
-    "locality": "Network location of this node",
-    "script": "The program that the workers run",
-    "restarts": "Restarts after failures",
-    "health": "Health checks and heartbeats",
-    "hangs": "Hang detection",
-    "shutdown": "Shutdown, preemption and lost nodes",
-    "output": "Output of the workers",
-    "events": "Events and notifications",
-    "metrics": "Metrics and probes",
-    "rendezvous": "Rendezvous of the nodes",
-    "timeouts": "Waiting for nodes",
-    "static": "Static rendezvous (fixed node ranks)",
-    "addresses": "Addresses and ports",
-    "legacy": "Deprecated and compatibility options",
-    "help": "Help",
-}
-
-
 # fmt: off
 TABLE: tuple[Option, ...] = (
     # source, name, group, metavar, reader, default, help; what is not derived from these

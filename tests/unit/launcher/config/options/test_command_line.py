@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from launcher.config import help
 from launcher.config.help import render_help, render_reference
 from launcher.config.options import command_line, table
 from launcher.config.options.readers import Value
@@ -237,4 +238,4 @@ def test_no_help_names_an_alias() -> None:
 
 def test_names_are_unique_and_every_group_has_options() -> None:
     assert len({*table.BY_NAME, *table.BY_ALIAS}) == len(table.TABLE) + len(table.BY_ALIAS)
-    assert {option.group for option in table.TABLE} == set(table.GROUPS)
+    assert {option.group for option in table.TABLE} == set(help.GROUPS)
