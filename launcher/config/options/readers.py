@@ -73,8 +73,6 @@ class Option(Struct, frozen=True):
     short: str = ""
     last_variable: str = ""
     """One more variable, outside both families, that is read last."""
-    alias: str = ""
-    """Its name in earlier versions, which no help shows: of the two flags the last counts, of variables `name`'s."""
     why_ignored: str = ""
     """Of an option that is checked and has no effect: what holds instead."""
 
@@ -99,16 +97,11 @@ class Option(Struct, frozen=True):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables that set it and are shown, highest precedence first."""
+        """The variables that set it, highest precedence first."""
         if self.read is None:
             return ()
         pet = f"PET_{self._suffix}" if self.source == "torchrun" else ""
         return tuple(filter(None, (f"LAUNCHER_{self._suffix}", pet, self.last_variable)))
-
-    @property
-    def all_variables(self) -> tuple[str, ...]:
-        """The same, followed by that of the alias."""
-        return (*self.variables, *([f"LAUNCHER_{self.alias.replace('-', '_').upper()}"] if self.alias else []))
 
     @property
     def _suffix(self) -> str:

@@ -24,7 +24,7 @@ _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
         "PLACE", "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
     )
 }  # fmt: skip
-KNOWN = _OTHERS.union(*(option.all_variables for option in ROWS))
+KNOWN = _OTHERS.union(*(option.variables for option in ROWS))
 _UNMISTAKABLE = frozenset({
     "devices-per-worker", "hang-timeout", "heartbeat-timeout", "join-grace",
     "local-ranks-filter", "max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-conf", "rdzv-endpoint",

@@ -91,7 +91,7 @@ TABLE: tuple[Option, ...] = (
            "Relative traffic per axis: bytes that a rank sends per step, or any proportional number. A+B is one group "
            "over two axes. KIND is ring, line or all.", part="placement_options"),
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", parse_text, "host=1, then 2, 4, 8, ...",
-           "Cost of leaving a domain of a level.", part="placement_options", alias="tolls"),
+           "Cost of a hop that crosses a boundary of this level (rack, leaf, ...).", part="placement_options"),
     Option("ours", "rates", "placement", "LEVEL=RATE,...", parse_text, "",
            "Link rate per level and direction, such as leaf=400Gbit,leaf:l3=100Gbit. With rates, plans minimise "
            "predicted communication time.", part="placement_options"),
@@ -290,5 +290,4 @@ SETTINGS: tuple[Option, ...] = (
 ROWS = (*TABLE, *SETTINGS)
 BY_NAME = {option.name: option for option in TABLE}
 SETTING_BY_NAME = {setting.name: setting for setting in SETTINGS}
-BY_ALIAS = {option.alias: option for option in TABLE if option.alias}
 BY_SHORT = {option.short: option for option in TABLE if option.short}

@@ -190,7 +190,7 @@ def texts(draw: st.DrawFn) -> dict[str, str]:
 def test_what_was_asked_can_be_written_as_options_that_ask_the_same(texts: dict[str, str]) -> None:
     mesh = meshes.parse(MESH)
     asked = parse_limits_and_costs(texts, mesh, levels=LEVELS)
-    written = format_options(*asked).replace("--tolls", "--level-costs").split()
+    written = format_options(*asked).split()
     words = {flag[2:]: text for flag, text in zip(written[::2], written[1::2], strict=True)}
     assert words.pop("nnodes") == "1:"
     assert parse_limits_and_costs(words, mesh, levels=LEVELS) == asked
@@ -215,7 +215,7 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
     assert format_options(*one) == format_options(*other)
     assert format_options(*one) == (
         "--nnodes 1: --elastic 1:4 --within dp=leaf,tp=host "
-        "--traffic pp=3:line,dp=5:ring,tp=100:ring --tolls host=1,leaf=2"
+        "--traffic pp=3:line,dp=5:ring,tp=100:ring --level-costs host=1,leaf=2"
     )
     assert format_options(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
 
