@@ -33,7 +33,7 @@ def list_words(option: Option) -> tuple[str, ...]:
 
 
 def _summarize(option: Option) -> str:
-    return option.help.partition(", such as")[0].partition(". ")[0].rstrip(".")
+    return option.help.partition(". ")[0].rstrip(".")
 
 
 def _list_flags(option: Option) -> list[str]:

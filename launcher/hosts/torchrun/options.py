@@ -64,7 +64,7 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         )
     if run_id in ("", UNNAMED_RUN):
         raise UsageError(
-            "a run that meets in etcd needs a name, and no --rdzv-id is given",
+            "an etcd rendezvous needs --rdzv-id",
             "give every node the same --rdzv-id, one that no other run in this etcd has",
         )
     conf = dict(parameters.config)
