@@ -185,7 +185,7 @@ class ClusterMembership(NodeMembership):
             node_name=startup.name,
             presence_address=startup.presence_address,
         )
-        port_option = "--rdzv-endpoint" if config.node_rank is None else "--store-port"
+        port_option = "--rdzv-endpoint" if config.node_rank is None else "LAUNCHER_STORE_PORT"
         deadline = time.monotonic() + self._settings.start_timeout_s
         said = ""
         while True:
@@ -379,7 +379,7 @@ def format_agreed_options(config: Config, settings: Settings) -> str:
         f"--restart-window {settings.restart_window_s:g}": settings.restart_window_s != usual.restart_window_s,
         f"--grow {settings.grow}": settings.grow != usual.grow,
         "--store-outage stop": not settings.continues_without_store,
-        "--presence-proof off": not settings.presence_proof,
+        "LAUNCHER_PRESENCE_PROOF=off": not settings.presence_proof,
         f"--rdzv-backend static --master-port {config.master_port}": config.node_rank is not None,
     }
     return "".join(f" {word}" for word, is_given in words.items() if is_given)

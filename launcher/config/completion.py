@@ -7,8 +7,9 @@ stands there is the script's own. `meshctl` has click's completion, which asks t
 
 from __future__ import annotations
 
+from launcher.config.help import GROUPS
 from launcher.config.options.readers import Option
-from launcher.config.options.table import GROUPS, TABLE
+from launcher.config.options.table import TABLE
 from launcher.model.errors import UsageError, sanitize
 
 SHELLS = ("bash", "zsh", "fish")
@@ -27,12 +28,12 @@ def list_words(option: Option) -> tuple[str, ...]:
     """Return the fixed words that an option's value can be: those of its metavar in small letters, or groups."""
     if option.name == "help":
         return tuple(GROUPS)
-    words = option.metavar.partition(",")[0].split("|")
+    words = (word.partition("[")[0] for word in option.metavar.partition(",")[0].split("|"))
     return tuple(word for word in words if word.replace("-", "").isalnum() and word.islower())
 
 
 def _summarize(option: Option) -> str:
-    return option.help.partition(", e.g.")[0].partition(". ")[0].rstrip(".")
+    return option.help.partition(". ")[0].rstrip(".")
 
 
 def _list_flags(option: Option) -> list[str]:

@@ -95,8 +95,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
 @_add_option("nnodes", "N|MIN:MAX", "How many nodes may be active.")
 @_add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
-@_add_option("dp-min", "N", "The least size of the axis that is *.")
-@_add_option("dp-max", "N", "The largest size of the axis that is *.")
 @_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of axes, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
 @_add_option("level-costs", "LEVEL=COST,...", "Cost of leaving a domain of a level, e.g. pod=4,leaf=2,host=1.")
 @_add_option("rates", "LEVEL=RATE,...", "Rates of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")

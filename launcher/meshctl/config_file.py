@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import msgspec
 
 from launcher.config.options.readers import Value
-from launcher.config.options.table import BY_NAME
+from launcher.config.options.table import BY_NAME, SETTING_BY_NAME
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize, suggest
 
 OPTION_NAMES = ("rdzv-endpoint", "rdzv-backend", "rdzv-prefix", "rdzv-conf")
@@ -109,7 +109,7 @@ def check_setting(name: str, text: str) -> None:
         if not os.path.isabs(text):
             raise UsageError(f"{name} must be an absolute path, not {sanitize(text)}")
         return
-    Value(BY_NAME[name], text, f"meshctl config set {name}").read()
+    Value((BY_NAME | SETTING_BY_NAME)[name], text, f"meshctl config set {name}").read()
 
 
 def apply_config(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -132,8 +132,9 @@ def apply_config(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[
             variable = FILE_VARIABLES[name]
             is_set = any(environ.get(one) for one in (variable, variable.removesuffix("_FILE")))
         else:
-            variable = BY_NAME[name].variables[0]
-            is_set = name in flags or any(environ.get(one) for one in BY_NAME[name].variables)
+            row = (BY_NAME | SETTING_BY_NAME)[name]
+            variable = row.variables[0]
+            is_set = name in flags or any(environ.get(one) for one in row.variables)
         if not is_set:
             added[variable] = text
     return {**environ, **added}, path

@@ -24,7 +24,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 STORE_OPTIONS = {
     "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
     "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
-    "rdzv-prefix": ("PREFIX", f"Prefix of the runs' keys in the store. Default: {BY_NAME['rdzv-prefix'].default}."),
     "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
 }
 TIMEOUT_S = 30.0

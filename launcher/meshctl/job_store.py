@@ -66,7 +66,8 @@ class JobStore(NamedTuple):
         if not there:
             where = f"/{self.prefix}/"
             raise UsageError(
-                f"{name_run(run_id)} is not there; no run is under {where}", "--rdzv-prefix names another place"
+                f"{name_run(run_id)} is not there; no run is under {where}",
+                "set LAUNCHER_RDZV_PREFIX if the run has another prefix",
             )
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"

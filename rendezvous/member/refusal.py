@@ -33,7 +33,7 @@ def describe_other_run(
         theirs, ours, option = (
             f"{theirs} with prefix {owner.prefix}",
             f"{ours} with prefix {own.prefix}",
-            "--rdzv-prefix",
+            "LAUNCHER_RDZV_PREFIX",
         )
     apart = f"give this run another port with {port_option}"
     if has_begun:

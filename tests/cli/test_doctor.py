@@ -171,7 +171,7 @@ STATIC = ("--nnodes=2", "--nproc-per-node=1", "--node-rank=0")
     ("given", "seen"),
     [
         (("--lease-ttl=0.1", "--master-addr=127.0.0.1"), "--lease-ttl: a lease of 0.1 s is too short"),
-        (("--local-addr=198.51.100.7", "--master-addr=127.0.0.1"), "198.51.100.7 is no address of this node"),
+        (("--local-addr=198.51.100.7", "--master-addr=127.0.0.1"), "198.51.100.7 is not an address of this node"),
         (("--mesh=dp=*,tp=2", "--within=tp=leaf", "--master-addr=127.0.0.1"), "no node says which leaf it is on"),
     ],
 )
@@ -298,10 +298,7 @@ def test_the_environment_of_a_rank_is_what_its_worker_gets(tmp_path: Path) -> No
         "if os.environ['RANK'] == '3':\n"
         "    print(json.dumps(dict(os.environ)))\n"
     )  # fmt: skip
-    environ = {
-        **NO_GPU, "SLURM_PROCID": "5", "RANK": "7", "LAUNCHER_JOB_SECRET": "hunter2",
-        "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
-    }  # fmt: skip
+    environ = {**NO_GPU, "SLURM_PROCID": "5", "RANK": "7", "LAUNCHER_JOB_SECRET": "hunter2"}
     given = ("--nproc-per-node=4", "--mesh=dp=2,tp=2", "--max-restarts=2", "--role=trainer")
     real = json.loads(run("meshrun", *given, "show.py", cwd=tmp_path, environ=environ).out)
     outcome = run("meshctl", "doctor", "--env=3", "--json", "--", *given, cwd=tmp_path, environ=environ)
@@ -313,7 +310,7 @@ def test_the_environment_of_a_rank_is_what_its_worker_gets(tmp_path: Path) -> No
     assert not set(found["unset"]) & set(real)
     only_of_the_run = {name for name, value in foretold.items() if "<" in value}
     assert only_of_the_run == {
-        "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_TIMER_FILE", "LAUNCHER_BOARD",
+        "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "LAUNCHER_BOARD",
         "LAUNCHER_RECORDER_SOCKET",
     }  # fmt: skip
     inherited = {"LAUNCHER_LOG_TIMES": "off", **environ}

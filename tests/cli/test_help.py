@@ -29,7 +29,7 @@ def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
         assert not option.takes_value or not option.default or f"[default: {option.default}]" in text
 
 
-@pytest.mark.parametrize("group", table.GROUPS)
+@pytest.mark.parametrize("group", help.GROUPS)
 def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
     lines = help.render_group(group).splitlines()
     assert len(lines) <= 24
@@ -41,17 +41,18 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
 
 
 def test_a_group_reads_like_this() -> None:
-    assert help.render_group("static").startswith(
-        "Nodes that are numbered beforehand, with --rdzv-backend static (-h static):\n"
+    assert help.render_group("static") == (
+        "Static rendezvous (fixed node ranks) (-h static):\n"
         "  --node-rank N\n"
-        "      The number of this node, from 0. [default: 0]\n"
+        "      Number of this node, from 0. [default: 0]\n"
         "      LAUNCHER_NODE_RANK, PET_NODE_RANK\n"
         "  --master-addr ADDRESS\n"
-        "      MASTER_ADDR, on node rank 0. [default: --local-addr, else loopback]\n"
+        "      MASTER_ADDR: the address of node rank 0. [default: --local-addr, else\n"
+        "      loopback]\n"
         "      LAUNCHER_MASTER_ADDR, PET_MASTER_ADDR\n"
         "  --master-port PORT\n"
-        "      MASTER_PORT. [default: 29500; on one node a fresh one for every round]\n"
-        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT\n"
+        "      MASTER_PORT: the port of rank 0. [default: 29500; on one node, any free]\n"
+        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT"
     )
 
 
@@ -70,7 +71,7 @@ def test_the_first_screen_has_the_usage_common_options_and_all_groups() -> None:
     assert (outcome.code, outcome.err, lines[0]) == (0, "", "Usage: meshrun " + USAGE)
     assert len(lines) < 24  # the prompt follows
     assert max(map(len, lines)) <= 80
-    assert set(table.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
+    assert set(help.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
     shown = {line.split()[0] for line in lines if line.startswith("  --")}
     assert {"--nproc-per-node", "--nnodes", "--mesh", "--max-restarts"} <= shown
     for line in lines:
@@ -86,10 +87,15 @@ def test_one_group_can_be_asked_for() -> None:
 
 def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
     outcome = run("meshrun", "-h", "foo")
-    listed = ", ".join(table.GROUPS)
+    listed = ", ".join(help.GROUPS)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"meshrun: error: no group of options is called foo; there are {listed}\n"
+    assert outcome.err == f"meshrun: error: unknown group of options foo; the groups are {listed}\n"
     assert run("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
+    for word, group in (("rdzv", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
+        assert run("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
+    assert set(help.GROUP_WORDS.values()) <= help.GROUPS.keys()
+    assert not help.GROUP_WORDS.keys() & help.GROUPS.keys()
+    assert help.render_group("elastic") == help.render_group("size")
     assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
 
 

@@ -165,7 +165,7 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
         (("clean", "x", "--all"), "name a run, or give --all"),
         (("clean", "--all", "--insist"), "--insist is for one run"),
         (("status", "a/b"), "cannot hold a /"),
-        (("status", "x", "--rdzv-conf", "password=p"), "a password in the command line can be read by others"),
+        (("status", "x", "--rdzv-conf", "password=p"), "a password on the command line can be read by other users"),
         (("stop", "x", "--timeout", "-1"), "Invalid value for '--timeout'"),
     ],
 )

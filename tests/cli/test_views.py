@@ -37,7 +37,7 @@ def test_a_broken_configuration_file_is_told_where_it_is_not_needed(broken: str)
         " machine follow\n"
     )  # fmt: skip
     assert listed.out
-    for words in (["status", "no-such-run"], ["why", "no-such-run"], ["list", "--rdzv-prefix", "p"]):
+    for words in (["status", "no-such-run"], ["why", "no-such-run"], ["list", "--rdzv-conf", "a=b"]):
         refused = meshctl(*words, LAUNCHER_CONFIG=broken)
         assert (refused.code, refused.out) == (2, "")
         assert f"meshctl: error: configuration file {broken}, line 1" in refused.err

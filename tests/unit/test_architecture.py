@@ -43,7 +43,7 @@ PURE = (
     "launcher.locality.contract",
     "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
-    "launcher.locality.merge", "launcher.logs.reports.report", "launcher.logs.reports.short_report",
+    "launcher.locality.merge", "launcher.logs.reports.report",
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",
     "launcher.meshctl.live.ranks", "launcher.meshctl.live.tables", "launcher.meshctl.live.top_state",
     "launcher.meshctl.status.agents", "launcher.meshctl.status.state", "launcher.meshctl.table",

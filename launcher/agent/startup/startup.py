@@ -258,7 +258,7 @@ def wait_for_store(
     limit_s: float,
     *,
     server_note: str = "",
-    hint: str = "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
+    hint: str = "check that the store of --rdzv-endpoint runs, and that this node can reach it",
     claim: Callable[[], tuple[str, ...]] = tuple,
     is_sole: bool = False,
 ) -> tuple[str, ...]:
@@ -312,7 +312,8 @@ def listen(config: Config, address: str) -> socket.socket:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise UsageError(f"{address} is no address of this node", "--local-addr or --interface names one") from None
+            hint = "set --local-addr, or LAUNCHER_INTERFACE, to one of this node"
+            raise UsageError(f"{address} is not an address of this node", hint) from None
         if error.errno == errno.EADDRINUSE:
             raise TemporaryError(
                 f"every port from {first} to {last} of {address} is taken", "--port-range gives others"

@@ -60,11 +60,11 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
         raise UsageError(
-            "--rdzv-backend meshrun needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers"
+            "--rdzv-backend meshrun needs --rdzv-endpoint", "set --rdzv-endpoint HOST:PORT,... to the etcd servers"
         )
     if run_id in ("", UNNAMED_RUN):
         raise UsageError(
-            "a run that meets in etcd needs a name, and no --rdzv-id is given",
+            "an etcd rendezvous needs --rdzv-id",
             "give every node the same --rdzv-id, one that no other run in this etcd has",
         )
     conf = dict(parameters.config)

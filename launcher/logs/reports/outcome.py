@@ -17,8 +17,7 @@ from msgspec import Struct
 from launcher.config.scrub import END_FILE
 from launcher.hardware.linux.files import replacing
 from launcher.logs.error_file import copy_error_file
-from launcher.logs.reports import report, short_report
-from launcher.logs.reports.report import WorkerFailure, parse_failure
+from launcher.logs.reports.report import WorkerFailure, parse_failure, render
 from launcher.model.console import log, write_stderr
 from rendezvous import codec
 from rendezvous.errors import EXIT_TEMPORARY, RecordError
@@ -92,9 +91,7 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
     return is_left
 
 
-def report_failure(
-    verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str, style: str = "torchrun"
-) -> None:
+def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str) -> None:
     """Report why the job failed: the verdict's failure first, then the others it names and this node's own."""
     failures = _sort_failures(verdict, own)
     if not failures:
@@ -102,7 +99,6 @@ def report_failure(
         if verdict.exit_code == EXIT_TEMPORARY and verdict.round == 0:
             write_stderr(f"hint: {_MISSING_NODES_HINT}")
         return
-    render = short_report.render if style == "short" else report.render
     text = render(script, failures, outcome=verdict.reason, is_order_known=verdict.is_first_sure, here=host)
     write_stderr(text, patience_s=REPORT_LIMIT_S)
     _copy_error_file(failures[0], host)

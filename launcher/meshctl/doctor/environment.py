@@ -150,7 +150,7 @@ def make_spec_builder(
 ) -> WorkerSpecBuilder:
     """Create a run's spec builder, without streams and directories. Raises UsageError as in a run."""
     quiet = replace(
-        config, redirects=Streams(), tee=Streams(), local_ranks_filter=None, logs_specs=None,
+        config, redirects=Streams(), tee=Streams(), local_ranks_filter=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
     )  # fmt: skip
     layout: Any = _LogPaths(config)
@@ -159,9 +159,6 @@ def make_spec_builder(
         config=quiet, mesh=config.mesh or DEFAULT_MESH, slots=slots, host=host, layout=layout, parent=environ,
         shared_page=page,
     )  # fmt: skip
-    if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
-        file = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
-        builder.add_variables({"TORCHELASTIC_TIMER_FILE": file})
     if config.network is not None:
         builder.add_variables({LOCK_VARIABLE: "<mark of this run on this node>"})
         if config.settings.get("grow") == "checkpoint":

@@ -102,7 +102,7 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
         if config.nodes_max != 1:
             seen = f"this node's address is {address}, which nodes on other machines cannot reach"
             harm = "agents and workers of other machines would look for this node on their own"
-            remedy = "--local-addr or --interface names another; on one machine alone it is right"
+            remedy = "set --local-addr or LAUNCHER_INTERFACE to another; on a single machine it is right"
             problems = [Finding("address", "hurt", seen, harm, remedy)]
     try:
         require_master_port(config)

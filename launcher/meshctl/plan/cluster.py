@@ -215,10 +215,10 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
         "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
         "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
-        "elastic": _format_bounds(file.elastic_min, file.elastic_max),
+        "elastic": _format_bounds(file.elastic_min, file.elastic_max) or _format_bounds(file.dp_min, file.dp_max),
         "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
     }
-    for key in ("unit", "dp_min", "dp_max", "move_cost"):
+    for key in ("unit", "move_cost"):
         value = getattr(file, key)
         texts[key.replace("_", "-")] = "" if value is None else str(value)
     return {flag: text for flag, text in texts.items() if text}

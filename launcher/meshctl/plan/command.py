@@ -150,7 +150,7 @@ def _load_cluster(request: PlanRequest) -> ClusterSpec:
 
 
 def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
-    texts = {**_drop_overridden(cluster.options, request.options), **request.options}
+    texts = {**cluster.options, **request.options}
     try:
         key = "mesh"
         mesh = meshes.parse(texts[key]) if key in texts else meshes.DEFAULT_MESH
@@ -166,12 +166,6 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
     )  # fmt: skip
     is_contiguous = cluster.is_contiguous if request.is_contiguous is None else request.is_contiguous
     return _Task(mesh, replace(limits, is_contiguous=is_contiguous), costs)
-
-
-def _drop_overridden(options: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
-    """Return the file's options without those that a flag of another name overrides."""
-    rivals = {"dp-min", "dp-max"} if "elastic" in flags else {"elastic"} if {"dp-min", "dp-max"} & set(flags) else set()
-    return {key: text for key, text in options.items() if key not in rivals}
 
 
 def _parse_node_bounds(text: str) -> tuple[int, int | None]:

@@ -284,8 +284,8 @@ def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
 def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
     alone = cli.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
     assert alone.notes == (
-        "--locality leaf=l has no effect: one machine stands alone",
-        "LAUNCHER_LOCALITY_SOURCES=aws has no effect: one machine stands alone",
+        "--locality leaf=l has no effect on one machine",
+        "LAUNCHER_LOCALITY_SOURCES=aws has no effect on one machine",
     )
     with pytest.raises(UsageError, match="LAUNCHER_LOCALITY=leaf: 'leaf' is not LEVEL=DOMAIN"):
         cli.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})

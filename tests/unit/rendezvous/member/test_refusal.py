@@ -99,7 +99,7 @@ def owner(run_id: str, prefix: str = "meshrun", node: str = "h1") -> StoreOwner:
 def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
     theirs: StoreOwner, ours: StoreOwner, has_begun: bool, sentence: str
 ) -> None:
-    found, hint = describe_other_run("h1:29400", theirs, ours, has_begun=has_begun, port_option="--store-port")
+    found, hint = describe_other_run("h1:29400", theirs, ours, has_begun=has_begun, port_option="LAUNCHER_STORE_PORT")
     assert found == sentence
     assert "none" not in hint
 
@@ -124,8 +124,8 @@ def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
             owner("777", prefix="mine"),
             False,
             "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent is of run 777 with "
-            "prefix meshrun, and all nodes of a run need the same --rdzv-prefix",
-            "give all nodes the same --rdzv-prefix; if these are two runs, give this run another port with "
+            "prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
+            "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
             "--rdzv-endpoint",
         ),
     ],

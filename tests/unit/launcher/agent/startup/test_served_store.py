@@ -76,10 +76,12 @@ def test_an_agent_of_another_run_is_refused_and_its_visit_is_noted(
     store: MemoryStore, has_begun: bool, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as refused:
-        refuse_other_run(store, Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="--store-port")
+        refuse_other_run(
+            store, Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="LAUNCHER_STORE_PORT"
+        )
     assert "run a" in str(refused.value)
     assert "h1:29501" in str(refused.value)
-    assert "--store-port" in str(getattr(refused.value, "hint", ""))
+    assert "LAUNCHER_STORE_PORT" in str(getattr(refused.value, "hint", ""))
     (visit,) = store.get(records.STORE_VISITS_PREFIX, prefix=True).items
     assert records.decode(StoreVisit, visit.value, visit.key) == StoreVisit(run_id="b", node_name="h2")
 
