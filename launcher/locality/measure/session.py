@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
@@ -46,9 +46,6 @@ PARTICIPANTS_MAX = 256  # every pair is measured: grouping 32,000 pairs takes 0.
 SECONDS_MAX = 20.0
 """From the first order of a measurement, also of one that another coordinator begins anew, to the end of its load: no
 step is ordered that would play longer. The steps of most networks take 4 to 7 s."""
-
-
-EventQueue = queue.SimpleQueue[KeyEvent | MeshrunError]
 
 
 class Participant(Record, frozen=True, kw_only=True):
@@ -78,25 +75,21 @@ class Answer(Record, frozen=True, kw_only=True):
 
     participants: tuple[Participant, ...]
     finding: TreeFinding
-    stated: Groups = ()
     seconds: float = 0.0
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """`root`: of its keys. It begins with `node_count` nodes, or after `wait_s` with `node_least` at least.
+    """`root`: of its keys. It waits up to `wait_s` for `node_count` nodes.
 
-    `depth`: the most levels to look for. `log` gets lines about how far it is. `events`: an error in it ends this
-    node's part, from a signal handler for example.
+    `depth`: the most levels to look for. `log` gets lines about how far it is.
     """
 
     root: str
     secret: bytes
     node_count: int
-    node_least: int
     wait_s: float
     depth: int
     log: Callable[[str], object]
-    events: EventQueue = field(default_factory=queue.SimpleQueue)
 
 
 def take_part(
@@ -146,7 +139,7 @@ class Session:
         self._own = own
         self._secret = terms.secret
         self._log = terms.log
-        self._events = terms.events
+        self._events: queue.SimpleQueue[KeyEvent | MeshrunError] = queue.SimpleQueue()
         self._lease = 0
         self._id = ""
         self._members: dict[str, tuple[int, Participant]] = {}  # id -> create revision of its key, what it says
@@ -274,8 +267,6 @@ class Session:
         terms = self._terms
         while self._id not in self._members or not self._has_begun():
             if not self._wait_for_event(until):
-                if len(self._members) >= terms.node_least:
-                    break
                 there = {member.name for _, member in self._members.values()}
                 left = [name for name in self._names if name not in there]  # as one does whose limit ended earlier
                 raise TemporaryError(
@@ -394,7 +385,7 @@ class Session:
             finding = TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
         except StopIteration as end:
             finding = end.value
-        answer = Answer(participants=participants, finding=finding, stated=stated, seconds=time.monotonic() - began)
+        answer = Answer(participants=participants, finding=finding, seconds=time.monotonic() - began)
         self._put(f"{self._root}/answers/{self._id}", answer)
         until = time.monotonic() + FAREWELL_LIMIT_S
         with contextlib.suppress(MeshrunError):  # this node has the finding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import random
 import threading
 import time
@@ -89,7 +88,7 @@ class Sessions:
         return self.store.get("/meshrun/run/measure/session/members/", prefix=True).items
 
     def _make(self, name: str, players: ModelPlayers, settings: dict[str, Any]) -> Session:
-        settings = {"node_least": settings["node_count"], "wait_s": LIMIT_S, **settings}
+        settings = {"wait_s": LIMIT_S, **settings}
         own = Participant(name=name, address=name, echo_port=1, bulk_port=2)
         terms = Terms(root="/meshrun/run/measure", secret=b"secret", depth=2, log=lambda line: None, **settings)
         return Session(self.store, terms, ModelPlayer(players, name), own)
@@ -244,12 +243,6 @@ def test_too_few_nodes_are_named_at_the_limit(monkeypatch: pytest.MonkeyPatch) -
     assert said[1].removeprefix(common) in ("", "; left again: h0", "; left again: h1")
 
 
-def test_enough_nodes_begin_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    end_limit_when_all_are_known(monkeypatch, 6)
-    results = Sessions(NAMES[:6], node_count=8, node_least=4).results
-    assert list_groups(results["h0"]) == [{"h0", "h1", "h2", "h3"}, {"h4", "h5"}]
-
-
 def test_two_nodes_of_one_name_are_refused() -> None:
     results = Sessions(["h1", "h2", "h2"]).results
     assert {type(result) for result in results.values()} == {UsageError}
@@ -350,7 +343,7 @@ def test_a_follower_knows_who_came_late_and_plays_no_late_load(monkeypatch: pyte
 def test_an_answer_without_this_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answer(participants=(), finding=TreeFinding(kind="flat"))
     monkeypatch.setattr(Session, "run", lambda self: answer)
-    terms = Terms(root=ROOT, secret=b"", node_count=2, node_least=2, wait_s=1, depth=2, log=lambda line: None)
+    terms = Terms(root=ROOT, secret=b"", node_count=2, wait_s=1, depth=2, log=lambda line: None)
     with pytest.raises(TemporaryError, match="the others measured without this node"):
         session.take_part(MemoryStore(), terms, name="h0", address="127.0.0.1", path=(), devices=1)
 
@@ -378,10 +371,3 @@ def test_a_record_that_cannot_be_read_harms_no_one() -> None:
 
     players.interfere = write_garbage
     assert list_groups(Sessions(NAMES, players).results["h7"]) == [set(NAMES[:4]), set(NAMES[4:])]
-
-
-def test_an_error_put_into_its_queue_ends_a_session_that_waits() -> None:
-    events: session.EventQueue = queue.SimpleQueue()
-    events.put(TemporaryError("this node has to leave"))
-    found = Sessions(["h0"], node_count=2, events=events).results["h0"]
-    assert str(found) == "this node has to leave"
