@@ -37,7 +37,7 @@ BORDERS = {
     "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
     "launcher.hosts.ray": 1, "launcher.hosts.ray.main": 2,
     # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
-    "launcher.agent.build": 6, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
+    "launcher.agent.build": 6, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
     "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
     "launcher.agent.diagnosis.progress": 1, "launcher.agent.inspection.observer": 2,
     "launcher.agent.loop": 4, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,

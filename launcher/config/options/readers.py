@@ -587,8 +587,6 @@ def parse_locality(value: Value) -> tuple[tuple[str, str], ...] | str:
     """LEVEL=DOMAIN pairs, the outermost level first, or the name of a file, of @FILE; () if not set."""
     if value.is_default:
         return ()
-    if not value.text.strip():  # as of a command that has failed
-        raise UsageError(f"{value.origin} is empty", "write LEVEL=DOMAIN,... or @FILE, or leave it out")
     if value.text[0] == "@":
         if value.text == "@":
             raise UsageError(f"{value}: @ names no file", "write it like @places")
