@@ -54,7 +54,7 @@ def measure(network: KnownNetwork, endpoint: str, *words: str, **how: object) ->
     return ended
 
 
-def test_all_nodes_find_the_tree_and_its_rates_and_a_job_is_planned_by_them(
+def test_all_nodes_find_the_tree_and_a_job_is_planned_by_it(
     network: KnownNetwork, endpoint: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "places"

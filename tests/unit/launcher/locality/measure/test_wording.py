@@ -72,7 +72,7 @@ def test_the_cluster_file_can_be_planned_with() -> None:
     ]
 
 
-def test_the_places_are_lines_that_say_the_rates_and_where_each_host_stands() -> None:
+def test_the_places_are_a_line_for_each_host_below_the_rates() -> None:
     finding = replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it has not answered in time"),))
     assert make_places(make_answer(finding), LEVELS) == (
         "# measured: --rates leaf=40Mbit,leaf:l0=20Mbit,host=40Mbit,host:h4=10Mbit\n"
