@@ -117,7 +117,7 @@ def apply_config(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[
 
     `flags`: options of the command line that name the store, by name. Raises ConfigFileError.
     """
-    if ENDPOINT in flags or any(environ.get(name) for name in BY_NAME[ENDPOINT].all_variables):
+    if ENDPOINT in flags or any(environ.get(name) for name in BY_NAME[ENDPOINT].variables):
         return dict(environ), ""
     try:
         path = find_path(environ)
@@ -133,7 +133,7 @@ def apply_config(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[
             is_set = any(environ.get(one) for one in (variable, variable.removesuffix("_FILE")))
         else:
             variable = BY_NAME[name].variables[0]
-            is_set = name in flags or any(environ.get(one) for one in BY_NAME[name].all_variables)
+            is_set = name in flags or any(environ.get(one) for one in BY_NAME[name].variables)
         if not is_set:
             added[variable] = text
     return {**environ, **added}, path

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
-from launcher.model.version import __version__
+from rendezvous import __version__
 
 NAME = "torchrun"
 _MARK = "written by meshctl install-shim"
