@@ -3,7 +3,7 @@
     /                 the page
     /api/run          a RunView                 /api/events?after=N          an EventLines
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
-    /api/what-if?lose=NODE   a WhatIf           /save                        the page with its data, as a file
+    /save             the page with its data, as a file
 
 A connection carries one request, may send 16 KiB of it, and is cut after 45 s, whatever it does. One whose reader is
 not admitted yet is cut after 10 s, and beyond half of `CONNECTIONS_MAX` the oldest such connection makes room, of the
@@ -317,7 +317,6 @@ class _PageHandler(BaseHTTPRequestHandler):
             "/api/events": lambda: shared.read_events(_read_integer(query, "after", -1)),
             "/api/logs": lambda: shared.read_logs(_read_name(query), _read_log_request(query)),
             "/api/why": shared.ask_why,
-            "/api/what-if": lambda: shared.ask_what_if(tuple(query.get("lose", "").split(",")[:8])),
         }
         try:
             if path == "/":
