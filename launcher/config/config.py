@@ -114,11 +114,8 @@ class Config(Struct, frozen=True, kw_only=True):
     attempt: int | None
     in_place_restart: str
     node_name: str | None
-    locality: tuple[tuple[str, str], ...]
-    locality_file: str | None
-    locality_command: str | None
+    locality: tuple[tuple[str, str], ...] | str
     locality_sources: tuple[str, ...] | None
-    measure: bool
     node_rank: int | None
     master_addr: str | None
     master_port: int | None

@@ -78,11 +78,11 @@ def resolve_locality(
     """Resolve this node's locality.
 
     `names`: the node's name, its host's, and its address. `is_thorough`: query informational sources, too. Raises
-    UsageError and TemporaryError where the user's settings are wrong.
+    UsageError where the user's settings are wrong.
     """
     own = SliceSource(devices)
     asking = SourceQuery(_choose_sources(config, environ, devices, own, is_thorough), environ, limit_s)
-    said = read_explicit(config, environ, names)
+    said = read_explicit(config, names)
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
     merged = merge((*said, *found))
     remarks = merged.remarks

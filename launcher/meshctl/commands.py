@@ -214,7 +214,7 @@ def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> No
     help="Names of the levels to look for, outermost first.",
 )
 @click.option(
-    "--output", metavar="FILE", help="Where the node that coordinates writes a cluster file for meshctl plan."
+    "--output", metavar="FILE", help="Where the node that coordinates writes all places, for meshrun --locality @FILE."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.option("--insist", is_flag=True, help="Also beside a job that runs, which it slows down.")
@@ -230,7 +230,7 @@ def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> No
 @_add_option("node-name", "NAME", "What this node is called.")
 @_add_option("local-addr", "ADDRESS", "This node's address, as others reach it.")
 @_add_option("interface", "NAME", "The network interface that has this node's address.")
-@_add_option("locality", "LEVEL=DOMAIN,...", "This node's place in the network, to be checked.")
+@_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "This node's place in the network, to be checked.")
 @_add_option("locality-sources", "auto|none|NAME,...", "Sources to query for its place, as for meshrun.")
 def measure(
     store: Mapping[str, str],

@@ -189,11 +189,8 @@ def test_a_port_of_rank_0_that_is_taken_would_stop_a_job() -> None:
     ]
 
 
-def test_doctor_runs_neither_the_health_check_nor_an_unused_command(
-    tmp_path: Path,
-) -> None:
-    given = [f"--locality-command=touch {tmp_path}/asked", f"--health-check=touch {tmp_path}/asked"]
-    found = examine(given, NO_GPU)["findings"]
+def test_doctor_does_not_run_the_health_check(tmp_path: Path) -> None:
+    found = examine([f"--health-check=touch {tmp_path}/asked"], NO_GPU)["findings"]
     assert "--health-check is not run by this command" in [finding["seen"] for finding in found]
     assert list(tmp_path.iterdir()) == []
 
@@ -379,7 +376,7 @@ def test_where_a_node_stands_is_shown_with_origins_and_conflicts() -> None:
 
 def test_a_place_that_cannot_be_read_would_stop_a_job_of_several_nodes() -> None:
     def level(*more: str) -> list[str]:
-        found = examine(["--locality-file=/no/such", "--nproc-per-node=1", *more], NO_GPU)["findings"]
+        found = examine(["--locality=@/no/such", "--nproc-per-node=1", *more], NO_GPU)["findings"]
         return [finding["level"] for finding in found if finding["check"] == "locality"]
 
     assert level() == ["note"]

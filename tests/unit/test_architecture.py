@@ -41,7 +41,7 @@ PURE = (
     "launcher.hosts.ray.agent_pool",
     "launcher.hosts.ray.bundles", "launcher.hosts.ray.environment", "launcher.hosts.ray.options",
     "launcher.locality.contract",
-    "launcher.locality.keys", "launcher.locality.measure.grouping", "launcher.locality.measure.placing",
+    "launcher.locality.keys", "launcher.locality.measure.grouping",
     "launcher.locality.measure.procedure", "launcher.locality.measure.rates", "launcher.locality.measure.schedule",
     "launcher.locality.merge", "launcher.logs.reports.report",
     "launcher.logs.reports.symptoms", "launcher.meshctl.doctor.checks", "launcher.meshctl.live.log_lines",

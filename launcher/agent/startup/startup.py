@@ -122,8 +122,8 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
-    if config.locality_file is not None:  # whether this node is in it is checked later, with its address
-        read_file(config.locality_file)
+    if isinstance(config.locality, str):  # whether this node is in the file is checked later, with its address
+        read_file(config.locality, config.origins["locality"])
     limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
     run = config.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs

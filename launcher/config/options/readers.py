@@ -613,10 +613,14 @@ def parse_signal(value: Value) -> str:
     return name
 
 
-def parse_locality(value: Value) -> tuple[tuple[str, str], ...]:
-    """LEVEL=DOMAIN pairs, the outermost level first; () if not set."""
+def parse_locality(value: Value) -> tuple[tuple[str, str], ...] | str:
+    """LEVEL=DOMAIN pairs, the outermost level first, or the name of a file, of @FILE; () if not set."""
     if value.is_default:
         return ()
+    if value.text.startswith("@"):
+        if value.text == "@":
+            raise UsageError(f"{value}: @ names no file", "write it like @places")
+        return parse_printable(value)[1:]
     from launcher.model.locality_path import parse_path
 
     return parse_path(value.text, str(value))

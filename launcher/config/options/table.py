@@ -103,17 +103,11 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
            "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
 
-    Option("ours", "locality", "locality", "LEVEL=DOMAIN,...", parse_locality, "",
-           "This node's place, outermost level first: zone=a,spine=s1,leaf=l3."),
-    Option("ours", "locality-file", "locality", "FILE", make_optional(parse_printable), "",
-           "Places of all nodes: lines of a host and LEVEL=DOMAIN,...; * is any other host."),
-    Option("ours", "locality-command", "locality", "COMMAND",
-           make_optional(partial(parse_command, hint="it prints one line like zone=a,spine=s1,leaf=l3")), "",
-           "A command of the shell that prints this node's place within 10 s."),
+    Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", parse_locality, "",
+           "This node's place, outermost level first, as in zone=a,spine=s1,leaf=l3; or a file of lines with a host "
+           "and its place, where * is any other host."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
            "Sources to query: auto-detected, none, or these, the most trusted first."),
-    Option("ours", "measure", "locality", "", parse_flag, "0",
-           "Before the first round, load the network for seconds to find every node's place."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
            "Run SCRIPT as a module, like python -m.", field="", short="-m"),

@@ -224,9 +224,8 @@ def _examine_locality(
     run: Config, devices: Sequence[Device], environ: Mapping[str, str], names: Sequence[str], findings: list[Finding]
 ) -> tuple[Locality | None, dict[str, Any]]:
     """Return this node's locality, and the same with the sources, to be shown."""
-    asked = run if run.network is not None else replace(run, locality_command=None)  # as in a run: see notes
     try:
-        found = gather.resolve_locality(asked, environ, names=names, devices=devices, is_thorough=True)
+        found = gather.resolve_locality(run, environ, names=names, devices=devices, is_thorough=True)
     except LauncherError as error:
         level: Severity = "stop" if run.network is not None else "note"  # one machine queries no source
         findings.append(make_stop("locality", error)._replace(level=level))

@@ -102,7 +102,7 @@ SENSIBLE = {
     "event-log-handler": "console", "log-times": "on",
     "events": "events", "notify": "true", "request-nodes": "true", "progress": "kubeflow", "in-place-restart": "jobset",
     "start-method": "fork", "numa-binding": "node", "locality": "zone=a,leaf=l3",
-    "locality-file": "places", "locality-command": "place", "locality-sources": "none", "framework": "jax",
+    "locality-sources": "none", "framework": "jax",
     "device-binding": "visible", "health-check": "true", "hang-timeout": "7",
     "serve": "8080", "metrics-port": "9400", "metrics-file": "meshrun.prom",
     "on-hang": "restart", "expect": "loss=", "preload": "torch",

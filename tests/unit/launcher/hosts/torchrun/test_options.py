@@ -140,6 +140,7 @@ def test_the_locality_comes_from_settings_of_the_backend_or_a_variable() -> None
     west = (("zone", "a"), ("leaf", "west"))
     assert told(conf={"locality": "zone=a/leaf=west"}).config.locality == west
     assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality == west
+    assert told(conf={"locality": "@/shared/places"}).config.locality == "/shared/places"
     assert told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality == west
     assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality_sources == ()
     with pytest.raises(UsageError, match="names the level leaf twice"):
