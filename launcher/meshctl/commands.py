@@ -30,12 +30,11 @@ DEFAULT_LEVELS = "spine,leaf"
 
 
 @meshctl.command(short_help="Check what would stop or hurt a job on this node.")
-@click.option("--env", "rank", metavar="RANK", type=int, help="Show what the worker of this rank would get.")
 @click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one.")
 @click.option("--all", "is_whole", is_flag=True, help="Show everything that was examined, the verdict last.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
-def doctor(rank: int | None, nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
+def doctor(nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
     """Check this node: what meshrun finds here, and what would stop or hurt a job.
 
     A verdict, warnings, each with a remedy, and what was given and found. With --all also every option's value and
@@ -47,8 +46,8 @@ def doctor(rank: int | None, nodes: int | None, is_whole: bool, as_json: bool, w
     from launcher.meshctl.doctor.examine import examine
     from launcher.meshctl.doctor.render import render_brief, render_text
 
-    found = examine(words, os.environ, rank=rank, node_count=nodes)
-    render = render_text if is_whole or rank is not None else render_brief
+    found = examine(words, os.environ, node_count=nodes)
+    render = render_text if is_whole else render_brief
     write_stdout(json.dumps(found, indent=2) if as_json else render(found))
     return 0 if found["verdict"]["would_start"] else 1
 
