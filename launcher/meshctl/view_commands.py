@@ -1,4 +1,4 @@
-"""The commands of `meshctl` that show a run and change nothing: list, status, ps, logs, events, top; and config.
+"""The commands of `meshctl` that show a run and change nothing: list, status, ps, logs, events, top.
 
 Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; through it
 all nodes of the run answer. `status` and `list` read the store too, where one is known.
@@ -16,7 +16,6 @@ import click
 
 from launcher.config.options.readers import Value, parse_listen_address
 from launcher.config.options.table import BY_NAME
-from launcher.meshctl.config_file import NAMES, ConfigFileError
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
@@ -96,7 +95,7 @@ def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
     except NoAgentError as missing:
         raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
     # If the store has no such run, it has another store or none; anything else keeps us from knowing.
-    if problem is not None and (isinstance(problem, ConfigFileError) or not isinstance(problem, UsageError)):
+    if problem is not None and not isinstance(problem, UsageError):
         _warn(f"{problem}; an agent of this machine says:")
     _run_to_reader(lambda: show_agents_status(local, _write_lines, **how))
 
@@ -218,58 +217,6 @@ def top(run_id: str | None) -> None:
     from launcher.meshctl.live.top_screen import run_screen
 
     run_screen(source)
-
-
-@meshctl.group(short_help="Save the address of the store for all commands.")
-def config() -> None:
-    """Save the address of the store, so that no command has to name it.
-
-    The file is $LAUNCHER_CONFIG, else meshrun/config.toml in $XDG_CONFIG_HOME or ~/.config. Flags and variables win;
-    if they name another endpoint, nothing of the file is used. It holds no secrets, only the names of files with them.
-    """
-
-
-@config.command("path")
-def config_path() -> None:
-    """Print where the file is, or would be."""
-    from launcher.meshctl.config_file import find_path
-
-    write_stdout(find_path(os.environ))
-
-
-@config.command("get")
-@click.argument("name", type=click.Choice(NAMES), required=False, metavar="[NAME]")
-def config_get(name: str | None) -> int:
-    """Print a setting, or all. The exit code is 1 if it is not set."""
-    from launcher.meshctl.config_file import find_path, read_config
-
-    values = read_config(find_path(os.environ))
-    if name is None:
-        write_stdout("\n".join(f"{one} = {values[one]}" for one in NAMES if one in values) or "nothing is set")
-        return 0
-    if name in values:
-        write_stdout(values[name])
-    return 0 if name in values else 1
-
-
-@config.command("set")
-@click.argument("name", metavar="NAME")
-@click.argument("value", metavar="VALUE")
-def config_set(name: str, value: str) -> None:
-    """Set rdzv-endpoint, rdzv-backend, rdzv-prefix, rdzv-conf, etcd-password-file, store-token-file, job-secret-file.
-
-    The values are those of meshrun's options, and the names of files that hold secrets. An empty VALUE removes it.
-    """
-    from launcher.meshctl.config_file import check_setting, find_path, read_config, write_config
-
-    path = find_path(os.environ)
-    if value:
-        check_setting(name, value)
-    elif name not in NAMES:
-        raise UsageError(f"meshctl config has no setting {name}", f"there are {', '.join(NAMES)}")
-    values = read_config(path)
-    changed = {**values, name: value} if value else {one: text for one, text in values.items() if one != name}
-    write_config(path, changed)
 
 
 def _find(run_id: str | None) -> LocalSource:

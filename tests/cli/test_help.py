@@ -142,11 +142,3 @@ def test_the_reference_page_names_every_spelling() -> None:
     for option in table.TABLE:
         assert all(f"`{spelling}`" in page for spelling in option.spellings)
         assert all(f"`{variable}`" in page for variable in option.variables)
-
-
-def test_a_group_of_commands_without_a_command_shows_its_help_and_no_error() -> None:
-    outcome = run("meshctl", "config")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("Usage: meshctl config ")
-    assert "error" not in outcome.err
-    assert "hint" not in outcome.err

@@ -89,6 +89,22 @@ def test_status_watch_in_a_log_tells_each_change_and_ends_with_the_job(server: E
         assert process.wait(20) == 0
 
 
+def test_the_variables_of_meshrun_name_the_store_and_its_options(server: EtcdServer, store: Store) -> None:
+    other = StoredJob(store, prefix="team")
+    other.join(0)
+    other.seal(1, 0)
+    assert "round 1 runs 4 ranks" in meshctl(server, "status", "exp-41", LAUNCHER_RDZV_PREFIX="team").out
+    assert "kept: run exp-41" in meshctl(server, "clean", "--all", LAUNCHER_RDZV_PREFIX="team").out
+    assert "no run is under /meshrun/" in meshctl(server, "stop", "exp-41").err
+    for variable, value, sentence in (
+        ("LAUNCHER_RDZV_CONF", "cert=/no/such", "/no/such"),
+        ("LAUNCHER_RDZV_BACKEND", "static", "static: jobs that meet there have no store"),
+    ):
+        outcome = meshctl(server, "drain", "exp-41", "h1", **{variable: value})
+        assert outcome.code == 2
+        assert sentence in outcome.err
+
+
 def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store: Store) -> None:
     for run_id in ("exp-40", "exp-42"):
         StoredJob(store, run_id)

@@ -181,25 +181,3 @@ def test_without_an_agent_here_the_answer_is_a_sentence_with_a_hint(command: str
     error, hint = said.splitlines()  # other jobs of this machine may be frozen at this moment
     assert error.startswith("meshctl: error: no agent of run no-such-run is on this machine")
     assert hint == "hint: run it on a node of the run; meshctl list shows runs"
-
-
-def test_the_configuration_file_names_the_store_for_every_command(tmp_path: Path, etcd: EtcdServer) -> None:
-    environ = {"LAUNCHER_CONFIG": str(tmp_path / "config.toml"), "PATH": os.environ["PATH"]}
-    program = [sys.executable, "-m", "launcher.meshctl.main"]
-
-    def call(*words: str, exit_code: int = 0) -> str:
-        done = subprocess.run([*program, *words], cwd=REPOSITORY, env=environ, capture_output=True, text=True)
-        assert done.returncode == exit_code, done.stderr
-        return done.stdout + done.stderr
-
-    assert call("config", "path") == f"{tmp_path}/config.toml\n"
-    assert "no agent of run x is on this machine" in call("status", "x", exit_code=2)
-    assert call("config", "set", "rdzv-endpoint", etcd.endpoint) == ""
-    assert call("config", "get", "rdzv-endpoint") == f"{etcd.endpoint}\n"
-    assert "run x is not there" in call("status", "x", exit_code=2)
-    assert "run x is not there" in call("stop", "x", exit_code=2)
-    assert call("config", "set", "rdzv-endpoint", "127.0.0.1:1") == ""
-    said = call("status", "x", exit_code=75)
-    assert f"the store is the one that {tmp_path}/config.toml names" in said
-    assert call("config", "set", "rdzv-endpoint", "") == ""
-    assert call("config", "get", "rdzv-endpoint", exit_code=1) == ""
