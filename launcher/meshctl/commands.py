@@ -67,24 +67,6 @@ def completion(shell: str) -> None:
     write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
 
 
-@meshctl.command("install-shim", short_help="Write a torchrun that starts meshrun.")
-@click.argument("directory", metavar="DIR")
-@click.option("--remove", "is_removed", is_flag=True, help="Remove the torchrun that was written.")
-def install_shim(directory: str, is_removed: bool) -> None:
-    """Write a torchrun that starts meshrun into a directory that comes before torch's own on PATH.
-
-    It is for programs that call torchrun by its name. A torchrun that meshctl has not written is never replaced.
-    Programs that import torch.distributed.run, such as accelerate launch, do not use it: start their scripts with
-    meshrun.
-    """
-    from launcher.meshctl import shim
-
-    if is_removed:
-        shim.remove_shim(directory)
-    else:
-        shim.install_shim(directory, os.environ)
-
-
 def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
     return click.option(f"--{name}", metavar=metavar, help=help)
 
