@@ -25,7 +25,7 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
-_RUN_HINT = "meshctl list shows the runs here; --rdzv-endpoint names a store"
+_RUN_HINT = "use meshctl status to list the runs, or set --rdzv-endpoint to the store"
 DEFAULT_LEVELS = "spine,leaf"
 
 
@@ -167,25 +167,37 @@ def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
 
 
 @job_command("Show which rank a job waits for, and why.", run="optional")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--stacks", is_flag=True, help="Show the Python stacks of all ranks instead, the rarest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @timeout_option
-def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
-    """Show which rank a job waits for, and why. Nothing of the job is stopped.
+def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, timeout_s: float) -> None:
+    """Show which rank a job waits for, and why. It does not stop the job.
 
     On a machine of the job no option is needed, and no RUN_ID if only one job of yours runs there. RUN_ID may also be
     the pid of the agent there.
+
+    --stacks shows equal stacks together. It needs py-spy on the nodes: pip install py-spy.
     """
-    _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
+    if stacks and as_json:
+        raise UsageError("--stacks cannot be combined with --json", "omit one of them")
+    from launcher.diagnose.answer import encode_answer
+    from launcher.meshctl import why
+    from launcher.meshctl.job_store import knows_store
+    from launcher.meshctl.live.source import mention_silent
+    from launcher.observe.local_socket import choose_agent, find_local_agents
 
-
-@job_command("Show the Python stacks of all ranks, the rarest first.", run="optional")
-@timeout_option
-def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
-    """Show the Python stacks of all ranks: equal ones together, the rarest first.
-
-    The run is found as by meshctl why. Needs py-spy on the nodes: pip install py-spy.
-    """
-    _show_answer(store, run_id, timeout_s, stacks=True)
+    agents, silent = ([], []) if store else find_local_agents()
+    agent = choose_agent(agents, run_id)
+    if agent is not None:
+        conclusion = why.ask_agent(agent, timeout_s)
+    elif run_id is None or not knows_store(store, os.environ):
+        what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
+        raise UsageError(f"no {what} is on this machine{mention_silent(silent)}", _RUN_HINT)
+    else:
+        with open_jobs(store, run_id) as jobs:
+            conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
+    text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
+    write_stdout(text.rstrip())
 
 
 @job_command("Find the tree of the network, and the rates of its links.")
@@ -268,30 +280,6 @@ def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bo
 
     with open_jobs(store, run_id) as jobs:
         write_stdout(requests.clean(jobs, run_id, dry_run=dry_run, insist=insist))
-
-
-def _show_answer(
-    store: Mapping[str, str], run_id: str | None, timeout_s: float, *, stacks: bool, as_json: bool = False
-) -> None:
-    from launcher.diagnose.answer import encode_answer
-    from launcher.meshctl import why
-    from launcher.meshctl.job_store import knows_store
-    from launcher.meshctl.live.source import mention_silent
-    from launcher.observe.local_socket import choose_agent, find_local_agents
-
-    agents, silent = ([], []) if store else find_local_agents()
-    agent = choose_agent(agents, run_id)
-    if agent is not None:
-        conclusion = why.ask_agent(agent, timeout_s)
-    elif run_id is None or not knows_store(store, os.environ):
-        what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
-        unless = mention_silent(silent)
-        raise UsageError(f"no {what} is on this machine{unless}", _RUN_HINT)
-    else:
-        with open_jobs(store, run_id) as jobs:
-            conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
-    text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
-    write_stdout(text.rstrip())
 
 
 def _submit_request(

@@ -1,14 +1,15 @@
-"""The commands of `meshctl` that show a run and change nothing: list, status, ps, logs, events, top.
+"""The commands of `meshctl` that show a run and change nothing: status, ps, logs, events, top, serve.
 
 Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; through it
-all nodes of the run answer. `status` and `list` read the store too, where one is known.
+all nodes of the run answer. `status` reads the store too, where one is known.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,8 @@ from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
+    from launcher.meshctl.status.state import Overview
+    from launcher.observe.local_socket import LocalAgent
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
@@ -31,18 +34,72 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON ob
 _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue until the run ends.")
 
 
-@job_command("List the runs of this machine, and those in the store.", name="list", run="")
-@_json_option
-def list_runs(store: Mapping[str, str], as_json: bool) -> None:
-    """List the runs of this machine, and those in the store if one is known.
+@job_command("Show a run, or list the runs if there are several.", run="optional")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--nodes", "all_nodes", is_flag=True, help="Show a line for every node, however many there are.")
+def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool) -> None:
+    """Show a run: its round, its nodes and its past rounds. Or list the runs.
 
-    A run of this machine is one that has an agent here: of this user, or for root of any.
+    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
+    otherwise from an agent on this machine.
+
+    Without RUN_ID, the only run that has an agent on this machine is shown. If there are several or none, or if an
+    option names a store, the runs of this machine and those in the store are listed. Runs of this machine are your
+    own; for root, those of all users.
+
+    The command only reads. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
     """
+    from launcher.meshctl.live.source import LocalSource
+    from launcher.meshctl.status.agents import derive_overview
+    from launcher.meshctl.status.render import describe, encode_overview
+    from launcher.observe.local_socket import choose_agent, find_local_agents
+
+    if run_id is not None:
+        overview = _read_overview(store, run_id)
+    else:
+        agents, silent = find_local_agents()
+        agent = None
+        if not store:
+            with suppress(UsageError):  # there are several runs
+                agent = choose_agent(agents, None)
+        if agent is None:
+            _list_runs(store, agents, silent, as_json=as_json)
+            return
+        overview = derive_overview(LocalSource(agent).read_run())
+    text = describe(overview, all_nodes=all_nodes)
+    write_stdout(json.dumps(encode_overview(overview), indent=2) if as_json else text)
+
+
+def _read_overview(store: Mapping[str, str], run_id: str) -> Overview:
+    """Read the run from the store if one is known and has it, else from an agent of this machine."""
+    from launcher.meshctl.job_store import NAME_STORE, knows_store
+    from launcher.meshctl.live.source import NoAgentError
+    from launcher.meshctl.status.agents import derive_overview
+    from launcher.meshctl.status.state import read_overview
+
+    problem: MeshrunError | None = None
+    try:
+        if knows_store(store, os.environ):
+            with open_jobs(store, run_id) as jobs:
+                return read_overview(jobs, run_id)
+    except MeshrunError as error:
+        if store:
+            raise
+        problem = error
+    try:
+        local = _find(run_id)
+    except NoAgentError as missing:
+        raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
+    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
+    if problem is not None and not isinstance(problem, UsageError):
+        _warn(f"{problem}; an agent of this machine reports:")
+    return derive_overview(local.read_run())
+
+
+def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: Sequence[str], *, as_json: bool) -> None:
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live import listing
-    from launcher.observe.local_socket import find_local_agents
 
-    agents, silent = find_local_agents()
     found = None
     try:
         if knows_store(store, os.environ):
@@ -58,46 +115,6 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
     write_stdout(listing.encode_runs(runs) if as_json else text)
     if silent:
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
-
-
-@job_command("Show a run: its round, its nodes and its past rounds.", run="optional")
-@click.option(
-    "--watch", is_flag=True, help="Continue until the job ends: redrawn in a terminal, else a line per change."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
-@click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
-def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
-    """Show a run: its round, its nodes and its past rounds. The command only reads.
-
-    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
-    otherwise from an agent on this machine, and RUN_ID may be left out if only one run of yours is there.
-    """
-    from launcher.meshctl.job_store import NAME_STORE, knows_store
-    from launcher.meshctl.live.source import NoAgentError
-    from launcher.meshctl.status.follow import show_agents_status, show_status
-
-    if run_id is None:
-        source = _find(None)
-        _run_to_reader(lambda: show_agents_status(source, _write_lines, **how))
-        return
-    problem: MeshrunError | None = None
-    try:
-        if knows_store(store, os.environ):
-            with open_jobs(store, run_id) as jobs:
-                _run_to_reader(lambda: show_status(jobs, run_id, _write_lines, **how))
-            return
-    except MeshrunError as error:
-        if store:
-            raise
-        problem = error
-    try:
-        local = _find(run_id)
-    except NoAgentError as missing:
-        raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
-    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
-    if problem is not None and not isinstance(problem, UsageError):
-        _warn(f"{problem}; an agent of this machine says:")
-    _run_to_reader(lambda: show_agents_status(local, _write_lines, **how))
 
 
 @meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")
@@ -209,11 +226,11 @@ def top(run_id: str | None) -> None:
     """
     source = _find(run_id)
     if not (os.isatty(0) and os.isatty(1)):
-        raise UsageError("meshctl top needs a terminal", "meshctl status --watch prints a line per change")
+        raise UsageError("meshctl top needs a terminal", "use meshctl events -f, which prints a line for each event")
     try:
         import textual  # noqa: F401
     except ImportError:
-        raise UsageError("meshctl top needs the package textual", "pip install 'meshrun[tui]'") from None
+        raise UsageError("meshctl top needs the package textual", "install it: pip install 'meshrun[tui]'") from None
     from launcher.meshctl.live.top_screen import run_screen
 
     run_screen(source)

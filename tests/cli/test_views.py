@@ -19,13 +19,13 @@ def meshctl(*words: str, **environ: str) -> Outcome:
     return run("meshctl", *words, environ=environ)
 
 
-@pytest.mark.parametrize("command", ["why", "stacks", "ps", "logs", "events", "serve"])
+@pytest.mark.parametrize("command", ["why", "ps", "logs", "events", "serve"])
 def test_the_hint_for_an_unknown_run_names_the_list_of_runs(command: str) -> None:
     outcome = meshctl(command, "no-such\nrun")
     sentence, hint = outcome.err.splitlines()
     assert outcome.code == 2
     assert "'no-such\\nrun'" in sentence
-    assert "meshctl list" in hint
+    assert "meshctl status" in hint
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def agent(number: int, answer: bytes) -> Iterator[None]:
 
 def test_an_agent_that_does_not_answer_is_told_by_the_list() -> None:
     with agent(9000, b""):
-        outcome = meshctl("list")
+        outcome = meshctl("status", "--rdzv-prefix", "p")  # with an option of the store all runs are listed
     assert outcome.code == 0
     assert "agents of this machine that do not answer: pid " in outcome.err
     assert f"9000{os.getpid()}" in outcome.err
@@ -83,6 +83,18 @@ def test_an_agent_that_does_not_answer_is_not_denied(command: str) -> None:
         outcome = meshctl(command, "exp")
     assert outcome.code == 2
     assert ", unless it is one that does not answer (pid " in outcome.err
+
+
+def test_status_without_a_run_lists_several() -> None:
+    with agent(9000, b'{"run_id":"one","node":"h"}'), agent(9001, b'{"run_id":"two","node":"h"}'):
+        outcome = meshctl("status")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith(("one", "two"))] == ["one", "two"]
+
+
+def test_stacks_and_json_are_not_shown_together() -> None:
+    outcome = meshctl("why", "--stacks", "--json")
+    assert outcome == (2, "", "meshctl: error: --stacks cannot be combined with --json\nhint: omit one of them\n")
 
 
 def test_status_of_two_jobs_of_one_name_asks_for_a_pid() -> None:
