@@ -7,8 +7,7 @@ finds becomes a sentence with the place in the file. The page on the format is d
 
 A user or a script writes such a file, so a text that cannot be parsed is reported with line and column. The size is
 limited: parsed values need up to thirty times the memory of their text, and a file that was named by mistake may have
-any size. A duplicate key is refused, where both formats would silently keep the last of the two. YAML is read from its
-parser's events, not through a tree of its nodes, which would need a kilobyte per word.
+any size. A duplicate key is refused, where both formats would silently keep the last of the two.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ DEVICES_MAX = 1024  # of one node: the largest on the market has 16, but CPUs co
 DEVICES_MAX_ALL = 1 << 20  # a plan's arrays have an entry per rank
 # 65,536 nodes, four times the largest cluster that plans are measured on, at 256 bytes each with a previous plan.
 JSON_BYTES_MAX = 16 << 20
-# YAML takes sixty times as long to read, up to two seconds per MiB; this is 16,384 nodes at 256 bytes.
-YAML_BYTES_MAX = 4 << 20
+# YAML takes sixty times as long to read, two to five seconds per MiB; this is 16,384 nodes at 64 bytes.
+YAML_BYTES_MAX = 1 << 20
 DEPTH_MAX = 100
 """Levels of a YAML file; a cluster file has seven at most."""
 
