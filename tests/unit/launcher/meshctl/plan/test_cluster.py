@@ -177,7 +177,7 @@ def test_a_misspelt_key_gets_a_question() -> None:
         ("a:\n\t- b", "c.yml", " is no YAML that can be used: line 2, column "),
         ("a: 1\na: 2", "c.yaml", " is no YAML that can be used: line 2, column 1: the key 'a' stands twice"),
         ("a: 1\n---\nb: 2", "c.yaml", " is no YAML that can be used: line 2, column 1: but found another document"),
-        ("nodes: &n\n  - {path: *n}", "c.yaml", " is no YAML that can be used: line 1, column 8: found unconstructable recursive"),
+        ("nodes: &n\n  - {path: *n}", "c.yaml", " is no YAML that can be used: line 1, column 8: found unconstr"),
         ("a: *b", "c.yaml", " is no YAML that can be used: line 1, column 4: found undefined alias"),
         ("1: a", "c.yaml", " is no YAML that can be used: line 1, column 1: a key must be text"),
         ("a: !!python/name:os.system ''", "c.yaml", " is no YAML that can be used: line 1, column 4: could not"),
