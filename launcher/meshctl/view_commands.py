@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
-_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue until the run ends.")
 
 
-@job_command("Show a run, or list the runs if there are several.", run="optional")
+@job_command("Show a run, or list the runs if there are several.", needs_run=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--nodes", "all_nodes", is_flag=True, help="Show a line for every node, however many there are.")
 def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool) -> None:
@@ -117,15 +117,15 @@ def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: S
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
 
 
-@meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")
+@meshctl.command(short_help="Show the workers of a run: state, progress, CPU and memory.")
 @click.argument("run_id", required=False)
-@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
+@click.option("--wide", is_flag=True, help="Show all columns, even if they do not fit the terminal.")
 @_json_option
 def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     """Show the workers of a run, on all nodes.
 
-    cpu is in cores; memory and the rest are those of a worker and all processes that it has started. progress is the
-    time since its last step, heartbeat or output. The exit code is 75 if a node has not answered in time.
+    cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
+    heartbeat or output. The exit code is 75 if a node has not answered in time.
     """
     from launcher.meshctl.live.listing import encode_report
     from launcher.meshctl.live.ranks import describe_ranks
@@ -136,14 +136,18 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     return EXIT_TEMPORARY if report.missing else 0
 
 
-@meshctl.command(short_help="Show the output of a run's workers, of all nodes in one.")
+@meshctl.command(short_help="Show the output of all workers of a run in one stream.")
 @click.argument("run_id", required=False)
 @_follow_option
-@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Only this rank.")
-@click.option("--node", default="", metavar="NAME", help="Only this node.")
+@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Show only this rank.")
+@click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("--tail", default="10", show_default=True, metavar="N|all", help="Show the last N lines of each file.")
 @click.option(
-    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True, help="Which output."
+    "--stream",
+    type=click.Choice(["stdout", "stderr", "both"]),
+    default="both",
+    show_default=True,
+    help="Show only this stream.",
 )
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
 def logs(
@@ -155,9 +159,9 @@ def logs(
     stream: Literal["stdout", "stderr", "both"],
     round: int | None,
 ) -> None:
-    """Show the output of a run's workers, of all nodes in one, each line after the ranks that wrote it: [0-3,6].
+    """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
-    The workers' output must be kept in files: meshrun --log-dir DIRECTORY with --redirects 3 or --tee 3. Control
+    The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
     characters are escaped; a progress bar is shown in its last state. --follow continues into later rounds.
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
@@ -176,21 +180,21 @@ def logs(
     _run_to_reader(view.run)
 
 
-@meshctl.command(short_help="Show a run as a page for a browser.")
+@meshctl.command(short_help="Serve a run as a page for a browser.")
 @click.argument("run_id", required=False)
 @click.option(
     "--listen",
     default="0",
     metavar="[HOST:]PORT",
-    help="Default: loopback, any free port. Elsewhere readers need the token in the address that is printed.",
+    help="Default: loopback, any free port. On other addresses, readers need the token in the printed URL.",
 )
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
-@click.option("--no-stacks", is_flag=True, help="With --save: leave the stacks of the ranks out.")
+@click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
 def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
-    """Show a run as a page for a browser: its picture, rounds, ranks, output and stacks.
+    """Serve a run as a page for a browser: its picture, rounds, ranks, output and stacks.
 
-    The page only reads, and is served until Ctrl-C, also when the run has ended. The command prints the ssh -L command
-    for reading it from another machine.
+    The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
+    command that makes the page available on another machine.
     """
     from launcher.meshctl.serve import save_page, serve_page
 
@@ -202,14 +206,14 @@ def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) ->
     return serve_page(source, host, port)
 
 
-@meshctl.command(short_help="Show what has happened on all nodes of a run, by time.")
+@meshctl.command(short_help="Show what happened on all nodes of a run, by time.")
 @click.argument("run_id", required=False)
 @_follow_option
-@click.option("--json", "as_json", is_flag=True, help="A JSON object per event, as --events of meshrun writes them.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object, as meshrun --events does.")
 def events(run_id: str | None, follow: bool, as_json: bool) -> None:
-    """Show what has happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
+    """Show what happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
 
-    Each agent keeps its last events; meshrun --events writes all of them to a file.
+    Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
     """
     from launcher.meshctl.live.events import EventView
 
@@ -217,12 +221,12 @@ def events(run_id: str | None, follow: bool, as_json: bool) -> None:
     _run_to_reader(view.run)
 
 
-@meshctl.command(short_help="Watch a run in a full screen: rounds, nodes, ranks, goodput, events.")
+@meshctl.command(short_help="Watch a run in a full screen that updates itself.")
 @click.argument("run_id", required=False)
 def top(run_id: str | None) -> None:
-    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q leaves it, ? shows the keys.
+    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q quits, ? shows the keys.
 
-    It needs textual: pip install 'meshrun[tui]'.
+    It needs the package textual: pip install 'meshrun[tui]'.
     """
     source = _find(run_id)
     if not (os.isatty(0) and os.isatty(1)):

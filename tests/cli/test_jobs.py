@@ -163,12 +163,12 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("clean",), "name a run, or give --all"),
-        (("clean", "x", "--all"), "name a run, or give --all"),
-        (("clean", "--all", "--insist"), "--insist is for one run"),
+        (("clean",), "clean needs either RUN_ID or --all"),
+        (("clean", "x", "--all"), "clean needs either RUN_ID or --all"),
+        (("clean", "--all", "--insist"), "--insist cannot be combined with --all"),
         (("status", "a/b"), "cannot hold a /"),
         (("status", "x", "--rdzv-conf", "password=p"), "a password in the command line can be read by others"),
-        (("stop", "x", "--timeout", "-1"), "Invalid value for '--timeout'"),
+        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is not in the range"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple[str, ...], sentence: str) -> None:

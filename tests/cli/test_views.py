@@ -32,8 +32,8 @@ def test_the_hint_for_an_unknown_run_names_the_list_of_runs(command: str) -> Non
     ("words", "sentence"),
     [
         (("--tail", "9" * 5000), "--tail must be a number of lines or all, not 999"),
-        (("--round", str(2**63)), "Invalid value for '--round'"),
-        (("--rank", str(2**63)), "Invalid value for '--rank'"),
+        (("--round", str(2**63)), "--round: "),
+        (("--rank", str(2**63)), "--rank: "),
     ],
 )
 def test_a_number_that_no_agent_can_read_is_refused(words: tuple[str, ...], sentence: str) -> None:
