@@ -15,6 +15,7 @@ import click
 
 from launcher.config.options.table import BY_NAME
 from launcher.model.console import write_stderr
+from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ SECTIONS = {
 """The commands, as the help groups them; a test compares them with those that there are."""
 
 
+_MEANINGS = {
+    "abort": "stop", "cancel": "stop", "delete": "stop", "kill": "stop", "describe": "status", "list": "status",
+    "ls": "status", "show": "status", "nodes": "ps", "stacks": "why --stacks", "watch": "events -f",
+}  # fmt: skip
+"""What others call a command."""
+
+
 class CommandGroup(click.Group):
     """Shows the commands by section, and explains unknown ones."""
 
@@ -54,10 +62,11 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from launcher.meshctl.usage_errors import explain_unknown_command
-
-            raise explain_unknown_command(args[0])
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            likely = f"did you mean meshctl {_MEANINGS[name]}?" if name in _MEANINGS else ""
+            likely = likely or suggest(name, {one: f"meshctl {one}" for one in self.commands})
+            raise UsageError(f"unknown command {sanitize(name)}", likely or "use meshctl -h to list the commands")
         return super().resolve_command(ctx, args)
 
 

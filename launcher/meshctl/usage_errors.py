@@ -7,14 +7,8 @@ from contextlib import suppress
 import click
 
 from launcher.config.options.command_line import find_option
-from launcher.meshctl.group import STORE_OPTIONS, meshctl
+from launcher.meshctl.group import STORE_OPTIONS
 from launcher.model.errors import UsageError, sanitize, suggest
-
-_MEANINGS = {
-    "abort": "stop", "cancel": "stop", "delete": "stop", "kill": "stop", "describe": "status", "list": "status",
-    "ls": "status", "show": "status", "nodes": "ps", "stacks": "why --stacks", "watch": "events -f",
-}  # fmt: skip
-"""What others call a command."""
 
 
 def explain(error: click.ClickException) -> UsageError:
@@ -34,13 +28,6 @@ def explain(error: click.ClickException) -> UsageError:
         name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
         return UsageError(f"{name}: {_soften(error.message)}", hint)
     return UsageError(_soften(error.message), hint)
-
-
-def explain_unknown_command(name: str) -> UsageError:
-    """Return the error for a command that does not exist."""
-    known = {one: f"meshctl {one}" for one in meshctl.commands}
-    likely = f"did you mean meshctl {_MEANINGS[name]}?" if name in _MEANINGS else suggest(name, known)
-    return UsageError(f"unknown command {sanitize(name)}", likely or "use meshctl -h to list the commands")
 
 
 def _find_option_hint(error: click.NoSuchOption, path: str) -> str:
