@@ -63,9 +63,9 @@ BORDERS = {
     "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
     "launcher.hosts.torchrun": 1,
     # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 7,
+    "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 6,
     # Each command imports what it shows a run with, when it runs.
-    "launcher.meshctl.group": 1, "launcher.meshctl.view_commands": 11,
+    "launcher.meshctl.group": 1, "launcher.meshctl.view_commands": 9,
 }  # fmt: skip
 # Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
 CONTRACT_CLASSES = {"Detector", "Source"}
