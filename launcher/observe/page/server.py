@@ -5,9 +5,9 @@
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
     /api/what-if?lose=NODE   a WhatIf           /save                        the page with its data, as a file
 
-A connection carries one request, may send 16 KiB of it, and is cut after 45 s, whatever it does. One whose reader is
-not admitted yet is cut after 10 s, and beyond half of `CONNECTIONS_MAX` the oldest such connection makes room, of the
-user or address that has the most: so strangers, however many they open, keep no reader out, and leave the agent
+A connection carries one request of 16 KiB at most, which has 10 s to come as a whole; its answer has 15 s to be taken.
+Beyond half of `CONNECTIONS_MAX` the oldest connection whose reader is not admitted yet makes room, of the user or
+address that has the most: so strangers, however many they open, keep no reader out, and leave the agent
 descriptors. Only GET is answered, only these paths exist, and no request is logged, as its address may hold the token.
 Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
 """
@@ -15,7 +15,6 @@ Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import secrets
 import socket
@@ -45,9 +44,10 @@ from rendezvous.stores.listeners import find_foreign_listener, limit_connections
 
 CONNECTIONS_MAX = 256
 """Of readers that are admitted (`limit_connections`); others have half as many places."""
-CONNECTION_LIMIT_S = 45.0
-ADMISSION_LIMIT_S = 10.0
-"""Until a request has come that is admitted. The kernel tells at once who is at the other end of loopback."""
+HEAD_LIMIT_S = 10.0
+"""Until a request has come as a whole."""
+SEND_LIMIT_S = 15.0
+"""Until its reader has taken the answer, which takes up to 20 s to be made."""
 REFUSED_MAX = 8
 """Requests that are refused, until no connection is accepted for a moment: then a flood of them costs little CPU time,
 and a reader waits as long."""
@@ -101,7 +101,7 @@ class PageServer:
         """Stop listening, and cut all connections."""
         self._server.shutdown()
         self._server.server_close()
-        self._server.cut_connections(math.inf, math.inf)
+        self._server.cut_connections()
         self._thread.join()
 
 
@@ -123,8 +123,6 @@ def _choose_name(host: str) -> str:
 class _Place(Struct, kw_only=True):
     """What is known of a connection."""
 
-    since: float
-    """On the monotonic clock."""
     origin: str
     """The user of its other end where the kernel tells, else the address."""
     is_admitted: bool
@@ -172,7 +170,7 @@ class _Server(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         user = find_peer_user(request) if self.is_local else None
         origin = str(client_address[0]) if user is None else f"user {user}"
-        place = _Place(since=time.monotonic(), origin=origin, is_admitted=user in (os.geteuid(), 0))
+        place = _Place(origin=origin, is_admitted=user in (os.geteuid(), 0))
         with self._connections_lock:
             if place.is_admitted and self._count_admitted() >= self._admitted_max:
                 self.refused_count += 1
@@ -213,16 +211,11 @@ class _Server(ThreadingHTTPServer):
             self._connections.pop(request, None)
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:
-        now = time.monotonic()
-        self.cut_connections(now - CONNECTION_LIMIT_S, now - ADMISSION_LIMIT_S)
-
-    def cut_connections(self, until: float, strangers_until: float) -> None:
-        """Cut the connections that were made before these times, by the monotonic clock."""
+    def cut_connections(self) -> None:
+        """Cut all connections."""
         with self._connections_lock:
-            for end, place in list(self._connections.items()):
-                if place.since < (until if place.is_admitted else strangers_until):
-                    self._cut(end)
+            for end in list(self._connections):
+                self._cut(end)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that was killed, or has sent what is no HTTP, is none of the job's concern."""
@@ -231,7 +224,7 @@ class _Server(ThreadingHTTPServer):
 class _PageHandler(OneRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
-    head_max, head_limit_s, send_limit_s = REQUEST_BYTES_MAX, ADMISSION_LIMIT_S, CONNECTION_LIMIT_S
+    head_max, head_limit_s, send_limit_s = REQUEST_BYTES_MAX, HEAD_LIMIT_S, SEND_LIMIT_S
 
     def answer(self, status: int, body: bytes, content_type: str = TEXT, **headers: str) -> None:
         self.server.refused_count += status >= 400
