@@ -11,6 +11,7 @@ import sys
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields
 
+from docs.fields import read_fields
 from launcher.observe import run_events
 from launcher.observe.run_events import SCHEMA, AnyRunEvent, RunEvent
 
@@ -43,8 +44,9 @@ def describe(kind: type[RunEvent]) -> str:
     """The section of an event: what it means, and its own fields."""
     own = [field for field in fields(kind) if field.name not in {one.name for one in fields(RunEvent)}]
     text = " ".join((kind.__doc__ or "").split())
-    rows = "".join(f"| `{field.name}` | {write_type(field)} |\n" for field in own)
-    table = f"\n| field | type |\n|---|---|\n{rows}" if rows else ""
+    why = read_fields(kind)
+    rows = "".join(f"| `{field.name}` | {write_type(field)} | {why.get(field.name, '')} |\n" for field in own)
+    table = f"\n| field | type | |\n|---|---|---|\n{rows}".replace(" |  |", " | |") if rows else ""
     return f"\n## `{kind.__struct_config__.tag}`\n\n{text}\n{table}"
 
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
 import sys
 
 from msgspec.structs import fields
 
+from docs.fields import read_fields
 from rendezvous import settings
 
 HEAD = """\
@@ -27,20 +26,6 @@ need to change are [options](options.md). With one node nothing waits for others
 """
 
 
-def reasons() -> dict[str, str]:
-    """The text below each field, on one line; a field without one shares that of the field before it."""
-    body = ast.parse(inspect.getsource(settings.Settings)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    name = ""
-    for statement in body.body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            name = statement.target.id
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and name:
-            found[name] = " ".join(str(statement.value.value).split())
-    return found
-
-
 def written(default: object) -> str:
     """A default as a reader writes it."""
     if isinstance(default, bool):
@@ -52,7 +37,7 @@ def written(default: object) -> str:
 
 def page() -> str:
     """The whole page."""
-    why = reasons()
+    why = read_fields(settings.Settings)
     rows = [
         f"| `{item.name}` | {written(item.default)} | {why.get(item.name, '')} |" for item in fields(settings.Settings)
     ]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from launcher.calls.failure import WorkerFailed
     from launcher.calls.launch import launch
     from launcher.model.errors import LauncherError, TemporaryError, UsageError
-    from launcher.model.version import __version__
+    from rendezvous import __version__
 
 __all__ = ["LauncherError", "TemporaryError", "UsageError", "WorkerFailed", "__version__", "launch"]
 
@@ -22,7 +22,7 @@ _HOMES = {
     "LauncherError": "launcher.model.errors",
     "TemporaryError": "launcher.model.errors",
     "UsageError": "launcher.model.errors",
-    "__version__": "launcher.model.version",
+    "__version__": "rendezvous",
 }
 
 

@@ -91,7 +91,7 @@ def _print_info(args: ParsedArgs) -> int:
     from launcher.model.console import write_stdout
 
     if args.action == "--version":
-        from launcher.model.version import __version__
+        from rendezvous import __version__
 
         write_stdout(f"{PROGRAM} {__version__}")
     elif args.action == "--completion":
@@ -139,7 +139,7 @@ def report(error: Exception, program: str) -> int:
 
     import traceback
 
-    from launcher.model.version import __version__  # not above: descriptors may be exhausted
+    from rendezvous import __version__  # not above: descriptors may be exhausted
 
     python = ".".join(map(str, sys.version_info[:3]))
     write_stderr(f"{program}: error: {type(error).__name__} where none should be: a bug in meshrun, not in your job")

@@ -1,9 +1,9 @@
 """JSON that crosses a process or the store, as typed values.
 
-Another version or another program may have written it. So a value is decoded against the types of its fields, their
-ranges included, and refused in a sentence; what has passed is trusted afterwards. msgspec does both in one step. What
-agent, supervisor and workers say to each other is theirs alone, and carries environments with any bytes: it stays with
-Python's `json`.
+Another program may have written it. So a value is decoded against the types of its fields, their ranges included, and
+refused in a sentence; what has passed is trusted afterwards. Fields that the type does not have are ignored. msgspec
+does all of it in one step. What agent, supervisor and workers say to each other is theirs alone, and carries
+environments with any bytes: it stays with Python's `json`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ writer), a setting (the user).
 
 from __future__ import annotations
 
+from rendezvous import __version__
+
 EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2  # also for another command or another version of meshrun than the job has
@@ -46,7 +48,18 @@ class SettingsError(MeshrunError):
 
 
 class RecordError(MeshrunError):
-    """A value in the store that this version cannot read: not JSON, an invalid field, another record version."""
+    """A value from another process that cannot be read: not JSON, or an invalid field."""
+
+
+class VersionError(RecordError):
+    """A record that another version of meshrun has written. `what`: it, in words; `version`: that version."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, what: str, version: str) -> None:
+        self.version = version if version.isprintable() else repr(version)
+        hint = f"install meshrun {self.version} on every node, or use another --rdzv-id"
+        super().__init__(f"{what} was written by meshrun {self.version}, this is meshrun {__version__}", hint)
 
 
 class StoreError(MeshrunError):

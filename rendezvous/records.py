@@ -1,23 +1,21 @@
-"""The records in the store: small JSON objects, each with a version, never pickled.
+"""The records in the store: small JSON objects, each of which names the version of meshrun first, never pickled.
 
-A record read from the store is validated field by field, because another version or another program may have written
-it. Fields that this version does not know survive a rewrite; another record version is refused with a sentence, because
-an upgrade is a new job. Clocks of two machines are not compared: a time that one leader hands to the next is stored as
-an age. The few clock times in histories and verdicts are for people, and nothing is decided by them.
+A record read from the store is validated field by field, because another program may have written it. One of another
+version is refused before anything else of it is read, since an upgrade is a new job; so no field has to mean what it
+meant elsewhere. Clocks of two machines are not compared: a time that one leader hands to the next is stored as an age.
+The few clock times in histories and verdicts are for people, and nothing is decided by them.
 
 `/<prefix>/<run id>/current` names the job key, a random word; everything else lies below it, so that a job started
 again under the same run id finds nothing that the last one left.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
-from rendezvous import codec
-from rendezvous.errors import RecordError
+from rendezvous import __version__, codec
+from rendezvous.errors import RecordError, VersionError
 
-RECORD_VERSION = 1
 UNNAMED_RUN = "none"
 """torchrun's id of a run that was given none."""
 
@@ -39,9 +37,7 @@ FirstFailures = Annotated[tuple[tuple[str, Rank, Seconds], ...], Meta(max_length
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What all records have: the fields that only a later version knows, by name."""
-
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What all records are."""
 
 
 class Spec(Record, frozen=True, kw_only=True):
@@ -284,8 +280,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 def encode(record: Record, key: str = "", secret: bytes = b"") -> bytes:
     """Encode the record as it is stored under `key`. With a secret it ends with an HMAC."""
-    known = {name: getattr(record, name) for name in record.__struct_fields__ if name != "unknown"}
-    body = codec.encode({**record.unknown, **known, "version": RECORD_VERSION})
+    body = _HEAD + codec.encode(record)[1:]
     return _sign(body, key, secret) if secret else body
 
 
@@ -297,31 +292,39 @@ def _sign(body: bytes, key: str, secret: bytes) -> bytes:
     return body[:-1] + f',"{_CODE}":"{code}"}}'.encode()
 
 
+_HEAD = f'{{"version":"{__version__}",'.encode()
 _CODE = "hmac"
 _CODE_LENGTH = len(f',"{_CODE}":""}}') + 64
 RECORD_BYTES_MAX = 1 << 20
 
 
+class _Version(Struct, frozen=True):
+    version: Annotated[str, Meta(min_length=1, max_length=40)]
+
+
 def decode(kind: type[AnyRecord], value: bytes, key: str, secret: bytes = b"") -> AnyRecord:
     """Decode a record of `kind` that was stored under `key`. Raises RecordError with the key and the problem."""
+    what = f"the value of {key}"
     if len(value) > RECORD_BYTES_MAX:
-        raise RecordError(f"the value of {key} has {len(value)} bytes, more than any record of meshrun")
+        raise RecordError(f"{what} has {len(value)} bytes, more than any record of meshrun")
+    require_version(value, what)
     if secret:
         import hmac
 
         body = value[:-_CODE_LENGTH] + b"}"
         if not hmac.compare_digest(value, _sign(body, key, secret)):
-            raise RecordError(f"the value of {key} was not written by an agent that knows the job's secret")
-    content = codec.decode(dict[str, Any], value, f"the value of {key}")
-    content.pop(_CODE, None)
-    version = content.pop("version", None)
-    if version != RECORD_VERSION:
-        raise RecordError(
-            f"{key} has record version {version!r:.40}, this agent reads version {RECORD_VERSION}",
-            "run the same meshrun version on every node, or start the job under another run id",
-        )
-    known = {name: content.pop(name) for name in kind.__struct_fields__ if name != "unknown" and name in content}
-    return codec.convert(kind, {**known, "unknown": content}, f"the value of {key}")
+            raise RecordError(f"{what} was not written by an agent that knows the job's secret")
+    return codec.decode(kind, value, what)
+
+
+def require_version(value: bytes, what: str) -> None:
+    """Raise VersionError for a record of another version of meshrun, and RecordError for one of none.
+
+    Nothing else of it is read, nor its signature verified: another version may sign otherwise.
+    """
+    version = codec.decode(_Version, value, what).version
+    if version != __version__:
+        raise VersionError(what, version)
 
 
 # --- keys ---

@@ -32,6 +32,7 @@ from launcher.placement.adapter.one_machine import LIMITS, OneMachinePlanner
 from launcher.ranks.ports import MasterPort
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 from launcher.supervisor.handle import Supervisor
+from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 from rendezvous.machine import MemberMachine
 from rendezvous.records import Spec
@@ -199,7 +200,8 @@ def _make_inquiries(
         )
 
     def identify() -> dict[str, str]:
-        return {"run_id": layout.run_id, "node": host, "job": driver.machine.state.membership.joined_root}
+        job = driver.machine.state.membership.joined_root
+        return {"run_id": layout.run_id, "node": host, "version": __version__, "job": job}
 
     return Inquiries(poll, make_examination, driver.submit, identify, observer.answer, observer.bridge, listener)
 

@@ -26,15 +26,16 @@ from launcher.agent.startup.startup import PAUSE_S, Startup, end_on_signal, sett
 from launcher.config.config import Config
 from launcher.locality.gather import Locality, resolve_locality
 from launcher.model.console import log
-from launcher.model.errors import TemporaryError, sanitize
+from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.locality_path import LEVELS
 from launcher.model.mesh import Mesh
 from launcher.model.node import Device
 from launcher.placement.adapter.description import Description, encode_description
 from launcher.placement.adapter.options import format_options
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
+from rendezvous import __version__
 from rendezvous.driver.driver import Driver
-from rendezvous.errors import MeshrunError, StoreError
+from rendezvous.errors import MeshrunError, StoreError, VersionError
 from rendezvous.machine import MemberMachine
 from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import WORD_CODE_LENGTH, Spec, StoreOwner, name_own_run, name_run
@@ -186,6 +187,7 @@ class ClusterMembership(NodeMembership):
             node_name=startup.name,
             presence_address=startup.presence_address,
         )
+        port_option = "--rdzv-endpoint" if config.node_rank is None else "--store-port"
         deadline = time.monotonic() + self._settings.start_timeout_s
         said = ""
         while True:
@@ -196,6 +198,13 @@ class ClusterMembership(NodeMembership):
                 occupant = self._find_occupant(store, own)
             except StoreError as error:  # it is gone again: this agent may have to serve it now
                 sentence = str(error)
+            except VersionError as error:
+                store.close()
+                here, hint = f"node {own.node_name} has meshrun {__version__}", f"install meshrun {error.version}"
+                raise UsageError(
+                    f"the store at {endpoint} is one of meshrun {error.version}, {here}",
+                    f"{hint} on every node, or give this run another port with {port_option}",
+                ) from None
             else:
                 # A store whose run has ended is about to go, and this agent may have to serve the next.
                 is_ours = occupant is None or occupant.is_of(own)
@@ -215,16 +224,15 @@ class ClusterMembership(NodeMembership):
                 network, serves_at = settle_store(config, self._startup.network, deadline - time.monotonic())
             self._startup = replace(self._startup, network=network, serves_at=serves_at)
         if occupant is not None and not is_ours:
-            option = "--rdzv-endpoint" if config.node_rank is None else "--store-port"
             try:
-                refuse_other_run(store, occupant, own, endpoint=endpoint, port_option=option)
+                refuse_other_run(store, occupant, own, endpoint=endpoint, port_option=port_option)
             finally:
                 store.close()
         self._log_meeting(run_id, config.node_rank, store, version)
         return store, None if occupant is None else occupant.owner
 
     def _find_occupant(self, store: EtcdStore, own: StoreOwner) -> Occupant | None:
-        """Return whose the store is that an agent serves; None for another. Raises StoreError."""
+        """Return whose the store is that an agent serves; None for another. Raises StoreError and VersionError."""
         if self._startup.network.backend == "etcd":
             return None
         return Occupant(own) if self._server is not None else find_occupant(store)

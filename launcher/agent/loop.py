@@ -79,14 +79,11 @@ class PendingStart(Struct, frozen=True, kw_only=True):
 
 
 class Agent(Struct, kw_only=True, eq=False):
-    """Its parts come from `build`. `reason`: explains the number of workers, for the first line.
-
-    `make_progress`: makes `progress`, the watch over a round that runs here; None with --hang-timeout 0.
-    `on_hang`: "report" or "restart".
-    """
+    """The loop of one node's agent. Its parts come from `build`."""
 
     script: str
     reason: str
+    """Explains the number of workers, for the first line."""
     settings: Settings
     supervisor: Supervisor
     fork_server: ForkServerClient | None
@@ -103,8 +100,10 @@ class Agent(Struct, kw_only=True, eq=False):
     failures: Failures
     make_inquiries: Callable[[select.poll, int | None], Inquiries]
     make_progress: Callable[[NodeAssignment, float], NodeProgress] | None = None
+    """Makes `progress`, the watch over a round that runs here; None with --hang-timeout 0."""
     progress: NodeProgress | None = None
     on_hang: str = "report"
+    """"report" or "restart"."""
     progress_file: str | None = None
 
     _round: lifecycle.Round | None = None

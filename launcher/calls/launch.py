@@ -24,7 +24,7 @@ from launcher.calls import payload, process
 from launcher.calls.failure import WorkerFailed, add_hint
 from launcher.config import files
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_ALIAS, BY_NAME
+from launcher.config.options.table import BY_NAME
 from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.logs.reports import outcome
 from launcher.model.errors import LauncherError, TemporaryError, UsageError, find_shortage_hint, suggest
@@ -180,7 +180,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
     """
     around: Collection[str] = ()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.all_variables)}
+        around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.variables)}
     # An error file of the caller's is for the caller's own failure; this job's failure need not cause that.
     unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}
@@ -231,14 +231,14 @@ def format_arguments(options: Mapping[str, OptionValue]) -> list[str]:
 def list_suppressed_variables(options: Mapping[str, OptionValue]) -> set[str]:
     """Return the variables to ignore: those of flags that are False, and of the script's form."""
     flags = [name.replace("_", "-") for name, value in options.items() if value is False]
-    return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].all_variables}
+    return {variable for name in (*flags, *_SCRIPT_MODES) for variable in BY_NAME[name].variables}
 
 
 def _find_option(keyword: str) -> Option:
     name = keyword.replace("_", "-")
     if name in _SCRIPT_MODES:
         raise UsageError(f"{keyword} is about scripts, and launch runs a function or a program")
-    option = BY_NAME.get(name) or BY_ALIAS.get(name)
+    option = BY_NAME.get(name)
     if option is None or option.read is None or "-" in keyword:
         keywords = {one.name: one.name.replace("-", "_") for one in BY_NAME.values() if one.read is not None}
         raise UsageError(

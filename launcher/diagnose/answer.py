@@ -43,23 +43,26 @@ _REMEDIES = {
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """Evidence that is missing on some ranks, for one reason. `remedy`: "" where none is known."""
+    """Evidence that is missing on some ranks, for one reason."""
 
     ranks: tuple[int, ...]
     reason: str
     remedy: str = ""
+    """What an operator can do about it, "" if nothing is known."""
 
 
 class CulpritStack(Struct, frozen=True, kw_only=True):
-    """`name`: the rank in terms of the mesh. As JSON a frame is a list of function, file and line."""
+    """The Python stack of a rank that the others wait for."""
 
     rank: int
     name: str
+    """The rank by its place in the mesh, such as "pp=1 tp=0"."""
     frames: tuple[Frame, ...]
+    """The innermost first; in JSON a frame is a list of function, file and line."""
 
 
 class HangAnswer(Struct, frozen=True, kw_only=True):
-    """All that is said. `hint`: what to do now. `folders`: where the whole evidence is, as "node:path"."""
+    """The whole answer to "why does this job make no progress"."""
 
     kind: Kind
     culprits: tuple[int, ...]
@@ -69,7 +72,9 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     silent_nodes: tuple[str, ...]
     stragglers: tuple[str, ...]
     folders: tuple[str, ...]
+    """Where the complete evidence is, as "node:path"."""
     hint: str
+    """What to do now."""
 
 
 def make_answer(

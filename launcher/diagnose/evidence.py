@@ -30,31 +30,34 @@ class Frame(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Call(Struct, frozen=True, kw_only=True, array_like=True):
-    """A collective that a rank has entered. `number`: of its group's, from 1. `shape`: sizes and types of its input.
-
-    `is_open`: it has not come out. `age_s`: since it was entered.
-    """
+    """A collective that a rank has entered."""
 
     number: int
+    """Its number among the calls of its group, from 1."""
     operation: str
     shape: str = ""
+    """Sizes and types of its input."""
     is_open: bool = False
+    """The rank has not returned from it."""
     age_s: float = 0.0
+    """Time since the rank entered it."""
 
 
 class GroupCalls(Record, frozen=True, kw_only=True):
-    """A rank's calls in a process group, by number: the oldest that is open, and the last.
-
-    `name`: the same on all ranks. `description`: as the script gave it, or torch: "mesh_tp", "default_pg". Of its last
-    calls, the last one included: `entered_ms`, when they were entered, by its node's clock, each but the first as the
-    time since the one before; `lengths_ms`, how long they took, -1 where that is not known, and empty under gloo.
-    """
+    """A rank's calls in one process group."""
 
     name: str
+    """The same on all ranks."""
     description: str
+    """As the script gave it, or torch: "mesh_tp", "default_pg"."""
     calls: tuple[Call, ...]
+    """By number: the oldest open call and the last one."""
     entered_ms: tuple[int, ...] = ()
+    """When the last calls were entered, the very last included, by the clock of the node: each but the first as the
+    time since the one before.
+    """
     lengths_ms: tuple[int, ...] = ()
+    """How long these calls took, -1 if unknown; empty under gloo."""
 
     @property
     def last(self) -> int:
@@ -66,12 +69,7 @@ class GroupCalls(Record, frozen=True, kw_only=True):
 
 
 class RankEvidence(Record, frozen=True, kw_only=True):
-    """`wait`: the kernel's function in which it waits, if any. `cpu`: cores that it used while it was looked at.
-
-    `stack`: of the main thread, the innermost frame first; None if it could not be read. `groups`: None without a
-    recorder. `is_truncated`: the recorder has forgotten groups that it had. `tracer`: the process that traces it, a
-    debugger: "gdb". `silent_s`: since its last output; in the incident folder alone, since that output's disk may hang.
-    """
+    """What an examination found about one rank."""
 
     rank: int
     state: State
@@ -79,10 +77,17 @@ class RankEvidence(Record, frozen=True, kw_only=True):
     has_given_up: bool = False
     """It has ended as one that may have waited for another: it is not the one for which the others wait."""
     wait: str = ""
+    """The kernel function in which it waits, "" if it runs."""
     tracer: str = ""
+    """The process that traces it, for example "gdb"."""
     cpu: float = 0.0
+    """Cores that it used during the examination."""
     silent_s: float | None = None
+    """Time since its last output. Filled in the incident folder only, since the disk of that output may hang."""
     stack: tuple[Frame, ...] | None = None
+    """Of the main thread, the innermost frame first; None if it could not be read."""
     groups: tuple[GroupCalls, ...] | None = None
+    """None without a flight recorder."""
     is_truncated: bool = False
+    """The recorder no longer has groups that it once had."""
     missing: tuple[str, ...] = ()

@@ -28,24 +28,26 @@ FailureClass = Literal[
 
 
 class FailureEvidence(Struct, frozen=True, kw_only=True):
-    """What is known of a worker's end. `exit_code` is negative for a signal; `exception`: "ValueError: bad", or "".
-
-    `spawn_error`: the errno with which its program could not be started, 0 if it ran. `is_out_of_memory`: the kernel
-    killed it for memory, by the count of its control group or by the kernel's log; `xid`: the number of NVIDIA's
-    message there about this process, 0 for none. `is_peer_loss`: it looks like the loss of a connection to another
-    worker; `is_port_taken`: another process listens on the worker port; `is_leaving`: this node was told to leave
-    before. `is_unresponsive`: the agent ended it, because it sent no heartbeats.
-    """
+    """What is known about how a worker ended."""
 
     exit_code: int
+    """Negative for a signal."""
     exception: str = ""
+    """"ValueError: bad", or ""."""
     spawn_error: int = 0
+    """The errno with which its program could not be started, 0 if it ran."""
     is_out_of_memory: bool = False
+    """The OOM killer ended it, by the counter of its control group or by the kernel log."""
     xid: int = 0
+    """The number of NVIDIA's message about this process in the kernel log, 0 for none."""
     is_peer_loss: bool = False
+    """It looks like a lost connection to another worker."""
     is_port_taken: bool = False
+    """Another process listens on the worker port."""
     is_leaving: bool = False
+    """This node had been told to leave before."""
     is_unresponsive: bool = False
+    """The agent ended it because it sent no heartbeats."""
 
     @property
     def exception_type(self) -> str:

@@ -44,14 +44,13 @@ _RECORDERS = ("fr_trace_json", "dump_nccl_trace_json")
 
 
 class Examined(Struct, frozen=True, kw_only=True):
-    """What is known of a worker, and what it was read from: the recorder's dump and py-spy's text, b"" without.
-
-    `dump`: JSON; a list of two where both of torch's recorders have entries.
-    """
+    """What is known about a worker, with the raw data it was read from."""
 
     evidence: RankEvidence
     dump: bytes = b""
+    """The recorder's dump, JSON, b"" without one; a list of two if both of torch's recorders have entries."""
     stack_text: bytes = b""
+    """The output of py-spy, b"" without it."""
 
 
 def gather(targets: Sequence[Target], limit_s: float = LIMIT_S, levels: Levels = "all") -> list[Examined]:
@@ -94,12 +93,13 @@ def _take_stacks(alive: Sequence[_Subject], spies: Sequence[_Spy], until: float)
 
 
 class _Look(Struct, frozen=True):
-    """`switches`: how often its main thread has begun to wait, and was interrupted."""
+    """One reading of a worker's process."""
 
     state: State = "ended"
     wait: str = ""
     tracer_pid: int = 0
     switches: tuple[str, ...] = ()
+    """How often its main thread has begun to wait, and how often it was interrupted."""
     cpu_s: float = 0.0
     at: float = 0.0
 

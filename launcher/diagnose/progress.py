@@ -52,25 +52,27 @@ class RankPhase(Struct, frozen=True, kw_only=True):
 
 
 class ProgressSigns(Struct, frozen=True, kw_only=True):
-    """What a look has found. `signs`: kind -> value, 0 when the round began. `is_paused`: time does not count.
-
-    `halted`: the ranks that are stopped or traced.
-    """
+    """What a look at the workers found."""
 
     signs: Mapping[str, int]
+    """Kind of sign to its value, 0 when the round began."""
     phases: tuple[RankPhase, ...] = ()
     is_paused: bool = False
+    """Time does not count at present."""
     halted: tuple[int, ...] = ()
+    """Ranks that are stopped or traced."""
 
 
 class Silence(Struct, frozen=True, kw_only=True):
-    """A limit was reached. `signs`: the kinds that were watched; the first limit among `phases` is the one reached."""
+    """A limit without progress was reached."""
 
     silence_s: float
     limit_s: float
     stage: str
     signs: tuple[str, ...]
+    """The kinds of signs that were watched."""
     phases: tuple[RankPhase, ...] = ()
+    """The phases at that time; the first limit among them is the one that was reached."""
 
     def __str__(self) -> str:
         kinds = f"{', '.join(self.signs[:-1])} or {self.signs[-1]}" if len(self.signs) > 1 else self.signs[0]

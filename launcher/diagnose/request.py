@@ -30,29 +30,34 @@ _SENTENCE_MAX = 160
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A worker to look at. `socket_path`: where it serves its recorder; it need not be there. `outputs`: log files."""
+    """A worker to examine."""
 
     rank: int
     pid: int
     socket_path: str = ""
+    """Where its recorder would listen; there need not be one."""
     outputs: tuple[str, ...] = ()
+    """Its log files."""
 
 
 class ExamineRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`folder`: the incident folder to create, "" for none."""
+    """Examine these workers."""
 
     targets: tuple[Target, ...]
     folder: str = ""
+    """The incident folder to create, "" for none."""
     limit_s: Annotated[float, Meta(gt=0, le=600)] = LIMIT_S
     levels: Levels = "all"
 
 
 class ExamineReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`folder`: the incident folder, "" if there is none. `remarks`: sentences on the node, and on what failed."""
+    """The result of an examination."""
 
     ranks: tuple[RankEvidence, ...]
     folder: str = ""
+    """The incident folder, "" if there is none."""
     remarks: tuple[str, ...] = ()
+    """Sentences about the node, and about what failed."""
 
 
 def shorten_evidence(evidence: RankEvidence) -> RankEvidence:

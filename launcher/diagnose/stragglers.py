@@ -31,15 +31,19 @@ _BUSY = 0.5  # cores
 
 
 class Straggler(Struct, frozen=True, kw_only=True):
-    """`last_count`: of `count` calls of the group, those to which it came last. `wait_ms`: of the others, a call."""
+    """A rank for which the others of a group usually wait."""
 
     rank: int
     group: str
     ranks: tuple[int, ...]
+    """The ranks of the group."""
     last_count: int
+    """To how many of the group's `count` calls it came last."""
     count: int
     wait_ms: float
+    """How long the others waited for it, per call."""
     period_ms: float
+    """The time from one call to the next."""
 
 
 def find_stragglers(ranks: Sequence[RankEvidence], nodes: Mapping[int, str]) -> list[Straggler]:

@@ -55,25 +55,27 @@ the culprits do, and the others wait. `odd`: told by stacks alone. `healthy`: no
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """`culprits`: ranks, ascending; none if nobody can be named. `sentences`: the verdict, then what supports it."""
+    """Which ranks hold up the job, and how that is known."""
 
     kind: Kind
     culprits: tuple[int, ...]
+    """Ranks, ascending; none if no rank can be named."""
     sentences: tuple[str, ...]
+    """The verdict, then what supports it."""
 
 
 class _Wait(Struct, frozen=True, kw_only=True):
-    """The call of a group that some members have entered and not left.
-
-    `late`: those that have not entered it. `is_seen`: their recorders say so; else only that they may be late is known.
-    """
+    """The call of a group that some members have entered and not left."""
 
     label: str
     call: Call
     members: tuple[int, ...]
     inside: tuple[int, ...]
+    """Members that wait in the call."""
     late: tuple[int, ...]
+    """Members that have not entered it."""
     is_seen: bool = True
+    """Recorders confirm that they have not; otherwise they only may be late."""
 
 
 def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
@@ -126,15 +128,14 @@ def _find_place(rank: int, mesh: WorkerMesh) -> tuple[int, ...]:
 
 
 class _Group(Struct, frozen=True, kw_only=True):
-    """`calls`: rank -> what it has called, without members that have called nothing.
-
-    `unseen`: members of whose calls nothing is known.
-    """
+    """A process group as its members' recorders show it."""
 
     description: str
     members: tuple[int, ...]
     calls: Mapping[int, GroupCalls]
+    """Rank to its calls, without members that have called nothing."""
     unseen: tuple[int, ...]
+    """Members whose calls are unknown."""
 
     @property
     def label(self) -> str:

@@ -81,7 +81,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("dp-max", "N", "The largest size of the axis that is *.")
 @_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of axes, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
 @_add_option("level-costs", "LEVEL=COST,...", "Cost of leaving a domain of a level, e.g. pod=4,leaf=2,host=1.")
-@click.option("--tolls", "level_costs", hidden=True)  # its name in earlier versions; the last of both counts
 @_add_option("rates", "LEVEL=RATE,...", "Rates of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
 @_add_option("unit", "N", "Consecutive ranks that stay on one node.")
 @_add_option("within", "AXIS=LEVEL,...", "Keep the groups of an axis inside a domain, e.g. tp=host.")

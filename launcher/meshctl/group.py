@@ -16,7 +16,7 @@ import click
 from launcher.config.options.table import BY_NAME
 from launcher.model.console import write_stderr
 from launcher.model.errors import UsageError, sanitize, suggest
-from launcher.model.version import __version__
+from rendezvous import __version__
 
 if TYPE_CHECKING:
     from launcher.meshctl.job_store import JobStore

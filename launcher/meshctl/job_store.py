@@ -19,8 +19,8 @@ from launcher.config.options import command_line, network, rendezvous
 from launcher.config.options.table import BY_NAME
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
-from rendezvous import records
-from rendezvous.errors import LeaseNotFound, RecordError, StoreError
+from rendezvous import __version__, records
+from rendezvous.errors import LeaseNotFound, RecordError, StoreError, VersionError
 from rendezvous.records import Keys, Seal, decode, name_run
 from rendezvous.stores.contract import Get, KeyValue, Store
 
@@ -53,9 +53,13 @@ class JobStore(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def find_run(self, run_id: str) -> KeyValue:
-        """Return the key that names the run's job. Raises UsageError, with the existing runs, for an unknown name."""
+        """Return the key that names the run's job.
+
+        Raises UsageError for an unknown name, with the existing runs, and for a job of another version of meshrun.
+        """
         item = self.store.get(records.make_current_key(self.prefix, run_id)).first
         if item is not None:
+            self._require_version(run_id, self.make_keys(run_id, item).spec)
             return item
         there = self.list_runs()
         if not there:
@@ -66,6 +70,16 @@ class JobStore(NamedTuple):
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
         raise UsageError(f"{name_run(run_id)} is not there; {word} {format_list(shown, _SUGGESTED_MAX)}")
+
+    def _require_version(self, run_id: str, spec_key: str) -> None:
+        spec = self.store.get(spec_key).first
+        try:
+            records.require_version(spec.value if spec is not None else b"", spec_key)
+        except VersionError as error:
+            sentence = f"{name_run(run_id)} is one of meshrun {error.version}, this is meshrun {__version__}"
+            raise UsageError(sentence, f"ask with meshctl of meshrun {error.version}") from None
+        except RecordError:
+            pass  # who reads it says so
 
     def list_runs(self) -> list[str]:
         """List the names of the runs that are there. Raises StoreError."""
@@ -119,7 +133,7 @@ class JobStore(NamedTuple):
 def knows_store(values: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Whether a flag or a variable names a store."""
     endpoint = BY_NAME["rdzv-endpoint"]
-    return bool(values.get(endpoint.name)) or any(environ.get(name) for name in endpoint.all_variables)
+    return bool(values.get(endpoint.name)) or any(environ.get(name) for name in endpoint.variables)
 
 
 def open_job_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:

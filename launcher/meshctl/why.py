@@ -62,5 +62,5 @@ def _read_answer(text: bytes, run_id: str) -> Conclusion:
         raise TemporaryError(f"the leader of {name_run(run_id)} has not answered in time", "ask again")
     try:
         return msgspec.json.decode(text, type=Conclusion)
-    except msgspec.MsgspecError:  # a sentence: an agent of an earlier version, or no leader that knows the request
+    except msgspec.MsgspecError:  # a sentence: why the leader does not answer it
         raise UsageError(f"{name_run(run_id)}: {text.decode(errors='replace')[:200]}") from None

@@ -61,14 +61,13 @@ class Rates(Struct, frozen=True):
 
 
 class LevelRates(Struct, frozen=True, kw_only=True):
-    """The rates of one level's domains, in bits per second, None where nothing limits.
-
-    `domains[domain]`: of the domain's uplink. `per_host`: of each host, for what leaves its domain.
-    """
+    """The link rates of one level's domains, in bits per second, None where nothing limits."""
 
     name: str
     domains: tuple[int, ...] | None = None
+    """Of each domain's uplink, by the number of the domain."""
     per_host: int | None = None
+    """Of each host, for traffic that leaves its domain."""
 
 
 class TreeRates(Struct, frozen=True, kw_only=True):

@@ -53,17 +53,17 @@ def _make_path_key(path: tuple[str | None, ...]) -> PathKey:
 
 
 class Tree(Struct, frozen=True):
-    """The nodes in order, and their domains.
-
-    `levels`: names, outermost first, without the host. `domains[level][position]` is the number of the domain in
-    which the node at that position of `nodes` lies; domains are numbered from 0 in the order of the nodes, and
-    those of a level lie inside those of the level before. `names[level][domain]` is what to call it: "p0/l3".
-    """
+    """The nodes in order, and their domains."""
 
     nodes: tuple[Node, ...]
     levels: tuple[str, ...]
+    """Names, outermost first, without the host."""
     domains: tuple[tuple[int, ...], ...]
+    """`domains[level][position]` is the number of the domain of the node at that position of `nodes`. Domains are
+    numbered from 0 in the order of the nodes, and those of a level lie inside those of the level before.
+    """
     names: tuple[tuple[str, ...], ...]
+    """`names[level][domain]` is the domain's display name, such as "p0/l3"."""
 
 
 def build_tree(nodes: Iterable[Node], levels: Sequence[str] = ()) -> Tree:

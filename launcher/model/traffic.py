@@ -34,14 +34,12 @@ _MEGABYTES = {"": 1e-6, "k": 1e-3, "M": 1, "G": 10**3, "T": 10**6}
 
 
 class Communicator(Struct, frozen=True, kw_only=True):
-    """Groups of ranks that talk to each other: those that differ only along `axes`, in the mesh's order.
-
-    `weight`: a proportion, or with `is_bytes` the megabytes (10^6 bytes) that a rank sends in a step.
-    """
+    """Groups of ranks that communicate: ranks that differ only along `axes`, in the mesh's order."""
 
     axes: tuple[str, ...]
     kind: Kind
     weight: int | float
+    """A proportion, or with `is_bytes` the megabytes (10^6 bytes) that a rank sends in a step."""
     is_bytes: bool = False
 
     @property

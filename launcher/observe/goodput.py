@@ -51,16 +51,15 @@ class Goodput(Struct, frozen=True, kw_only=True):
 
 
 class TimeSpent(Struct, kw_only=True):
-    """What became of the time up to `until`. `cause`: of what ended the last round, to which a pause is lost.
-
-    `has_saved`: whether a checkpoint was ever reported. All times: seconds since 1970.
-    """
+    """How the time up to `until` was spent. All times are seconds since 1970."""
 
     until: float
     cause: str = START
+    """What ended the last round: a pause is lost to it."""
     trained_s: float = 0.0
     lost_s: dict[str, float] = field(default_factory=dict)
     has_saved: bool = False
+    """Whether a checkpoint was ever reported."""
 
     def add(self, one: TimedRound, now: float) -> None:
         """Add a round, and the pause before it; one that still runs is counted up to `now`."""

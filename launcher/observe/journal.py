@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 
 from launcher.hardware.notices.notice import NoticeUpdate
 from launcher.logs.reports.report import parse_failure
-from launcher.model.version import __version__
 from launcher.observe.event_buffer import EventBuffer
 from launcher.observe.run_events import (
     AgentEnded,
@@ -37,7 +36,7 @@ from launcher.observe.run_events import (
 from launcher.observe.timeline import RoundSummary, RunTimeline, WorkerRecord
 from launcher.placement.adapter.description import NodeAssignment, decode_assignment
 from launcher.supervisor.messages import Exited, Spawned, SpawnFailed
-from rendezvous import events
+from rendezvous import __version__, events
 from rendezvous.errors import RecordError
 from rendezvous.records import Cause
 
@@ -46,12 +45,13 @@ NOT_STARTED = 127
 
 
 class JournalHeader(Struct, frozen=True, kw_only=True):
-    """What is known before anything happens. `started_at`: of the agent, seconds since 1970."""
+    """What is known before anything happens."""
 
     run_id: str
     node: str
     pid: int
     started_at: float
+    """When the agent started, in seconds since 1970."""
     worker_count: int
     reason: str
     max_restarts: int

@@ -36,6 +36,7 @@ from msgspec import Struct
 from launcher.model.errors import TemporaryError, UsageError, sanitize
 from launcher.model.text import format_list
 from launcher.observe.node_report import REPLY_KINDS, NodeReply, NodeRequest, RunReport
+from rendezvous import __version__
 from rendezvous.records import name_run
 from rendezvous.stores.listeners import limit_connections
 
@@ -66,15 +67,16 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class LocalAgent(Struct, frozen=True, kw_only=True):
-    """An agent of this machine. `name`: its socket's, in the abstract namespace.
-
-    `job`: the same for all agents of a job, another for each job of one run id; "" before the agent has joined one.
-    """
+    """An agent of this machine."""
 
     name: str
+    """The name of its socket in the abstract namespace."""
     run_id: str
     node: str
+    version: str
+    """Of meshrun; one of another is asked nothing further."""
     job: str = ""
+    """The same for all agents of a job, different for each job of one run id; "" before the agent has joined one."""
 
     @property
     def uid(self) -> int:
@@ -157,10 +159,8 @@ class QuestionSource:
         try:
             return msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
-            raise TemporaryError(
-                f"the agent of {name_run(self._run_id)} answers in words of another version: {sanitize(str(error))}",
-                "ask it with the version that it was started with",
-            ) from None
+            agent = f"the agent of {name_run(self._run_id)}"
+            raise TemporaryError(f"{agent} gives an answer that cannot be read: {sanitize(str(error))}") from None
 
     def _ask_line(self, question: Question, limit_s: float) -> bytes:
         """Return the answer as it came. Raises TemporaryError with the agent's own sentence, or what is wrong."""
@@ -183,23 +183,34 @@ class QuestionSource:
 
 
 class SocketSource(QuestionSource):
-    """The RunSource of another process than the agent's."""
+    """The RunSource of another process than the agent's. Raises UsageError for an agent of another version."""
 
     def __init__(self, agent: LocalAgent) -> None:
+        _require_version(agent)
         super().__init__(partial(exchange, agent.name), agent.run_id)
 
 
 def ask_runs(agents: Sequence[LocalAgent], limit_s: float) -> list[QuestionSource]:
     """Ask these agents for their runs, all at once; return for each a source that has its answer, or waited in vain."""
-    names = [agent.name for agent in agents]
+    names = [agent.name for agent in agents if agent.version == __version__]
     answers, late = _ask_all(names, Question(kind="inspect"), limit_s, ANSWER_MAX // max(1, len(names)))
 
-    def give(name: str, _question: Question, _limit_s: float) -> bytes:
-        if name in late:
+    def give(agent: LocalAgent, _question: Question, _limit_s: float) -> bytes:
+        _require_version(agent)
+        if agent.name in late:
             raise TimeoutError
-        return answers.get(name, b"")
+        return answers.get(agent.name, b"")
 
-    return [QuestionSource(partial(give, agent.name), agent.run_id) for agent in agents]
+    return [QuestionSource(partial(give, agent), agent.run_id) for agent in agents]
+
+
+def _require_version(agent: LocalAgent) -> None:
+    if agent.version != __version__:
+        raise UsageError(
+            f"the agent of {name_run(agent.run_id)} has meshrun {agent.version} on node {agent.node}, this is meshrun "
+            f"{__version__}",
+            f"ask it with meshctl of meshrun {agent.version}",
+        )
 
 
 def exchange(name: str, question: Question, limit_s: float) -> bytes:

@@ -20,44 +20,37 @@ PAGE_BYTES_MAX = 40_000
 
 
 class RankReport(Struct, frozen=True, kw_only=True):
-    """A worker now. `state`: as in `WorkerRecord`, or "stopped" (SIGSTOP) and "blocked" (in the kernel).
-
-    `place`: its coordinates, "pp=1,tp=0". `cores`: CPUs that it used since the last report, -1 if unknown; `cpu_s`: in
-    all. `rss_bytes`: of the worker and what it has started, as all that follows. `progress_age_s`: since its last sign
-    of progress, -1 if none is watched. `device_memory_bytes`: in use by the worker on its devices, -1 if unknown.
-    """
+    """A worker now. Numbers of use are of the worker and of all that it has started; -1 is unknown."""
 
     rank: int
     local_rank: int
     pid: int
     state: str
+    """As in `WorkerRecord`, or "stopped" (SIGSTOP) or "blocked" (in the kernel)."""
     place: str = ""
+    """Its coordinates, "pp=1,tp=0"."""
     started_at: float = 0.0
     exit_code: int | None = None
     sentence: str = ""
     cores: float = -1.0
+    """CPUs that it used since the last report."""
     cpu_s: float = 0.0
+    """CPU time since its start."""
     rss_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
     progress_age_s: float = -1.0
+    """Since its last sign of progress, -1 if none is watched."""
     step: int = -1
     phase: str = ""
     device: str = ""
     device_memory_bytes: int = -1
+    """In use by the worker on its devices."""
     device_memory_total_bytes: int = -1
 
 
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """A node now. `state`: "waiting", "running", "stopping", "leaving" or "spare"; `waiting`: for what, a sentence.
-
-    `round`: that runs here, 0 for none. `locality`: (level, domain) pairs, outermost first. `store_latency_s`: of the
-    last request to the store, -1 if it is in this process. `log_dir`: "" if no files are kept.
-    `mesh_axes` and `mesh_shape`: of the round. `rounds`: as this node saw them, the newest last. `member_count`: all
-    nodes of the run, and `spare_count`: those without ranks, as the leader knows; -1 by any other. `slot_count`:
-    workers that fit here. `mesh`, `placement`: of the leader alone, as options: "pp=4,dp=*,tp=8" and those of
-    `launcher.placement.adapter.options.format_options`; "" if they are not told.
-    """
+    """A node now."""
 
     node: str
     member_id: str
@@ -67,49 +60,62 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     started_at: float
     agent_pid: int
     state: str
+    """"waiting", "running", "stopping", "leaving" or "spare"."""
     is_leader: bool = False
     waiting: str = ""
+    """What it waits for, a sentence."""
     round: int = 0
+    """The round that runs here, 0 for none."""
     restart_count: int = 0
     max_restarts: int = 0
     world_size: int = 0
     node_count: int = 0
     member_count: int = -1
+    """All nodes of the run, as the leader knows; -1 from any other node."""
     spare_count: int = -1
+    """Nodes without ranks, as the leader knows; -1 from any other node."""
     group_rank: int = -1
     mesh_axes: tuple[str, ...] = ()
+    """Of the round, as `mesh_shape`."""
     mesh_shape: tuple[int, ...] = ()
     step: int = -1
     locality: tuple[tuple[str, str], ...] = ()
+    """Pairs of level and domain, outermost first."""
     store_latency_s: float = -1.0
+    """Of the last request to the store, -1 if the store is in this process."""
     agent_rss_bytes: int = 0
     agent_cpu_s: float = 0.0
     log_dir: str = ""
+    """"" if no files are kept."""
     ranks: tuple[RankReport, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
+    """As this node saw them, the newest last."""
     end_counts: dict[str, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
     checkpoint_count: int = 0
     hang_count: int = 0
     goodput: Goodput | None = None
     slot_count: int = 0
+    """Workers that fit here."""
     mesh: str = ""
+    """From the leader only, as an option: "pp=4,dp=*,tp=8"; "" otherwise."""
     placement: str = ""
+    """From the leader only, as options: see `launcher.placement.adapter.options.format_options`; "" otherwise."""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):
-    """A run now, by the leader. `missing`: the names of members that have not answered in time.
-
-    `lost`: nodes that had ranks in an earlier round and are not members now. `rounds`: the leader's.
-    """
+    """A run now, as its leader reports it."""
 
     run_id: str
     at: float
     leader: str
     nodes: tuple[NodeReport, ...]
     missing: tuple[str, ...] = ()
+    """Names of members that have not answered in time."""
     lost: tuple[str, ...] = ()
+    """Nodes that had ranks in an earlier round and are not members now."""
     rounds: tuple[RoundSummary, ...] = ()
+    """As the leader saw them."""
     goodput: Goodput | None = None
     schema: int = REPORT_SCHEMA
 
@@ -137,35 +143,38 @@ class LogCursor(Struct, frozen=True, array_like=True):
 
 
 class ReadLogs(Struct, frozen=True, kw_only=True, tag="logs"):
-    """Answered by a LogPage. `cursors`: where to go on, of files read before; other files begin `tail_lines` before
-    their end, or at their beginning with -1. `rank`: of one worker only, -1 for all. `round`: 0 for the newest.
-    """
+    """A request that is answered by a LogPage."""
 
     cursors: tuple[LogCursor, ...] = ()
+    """Where to continue in files that were read before."""
     tail_lines: int = 10
+    """Where other files begin: this many lines before their end, -1 for their beginning."""
     rank: int = -1
+    """Of one worker only, -1 for all."""
     stream: Literal["stdout", "stderr", "both"] = "both"
     round: int = 0
+    """0 for the newest."""
 
 
 NodeRequest = ReadState | ReadEvents | ReadLogs
 
 
 class EventPage(Struct, frozen=True, kw_only=True):
-    """Events as lines of JSON, oldest first, numbered from `first`; `dropped`: how many before that are kept no more.
-
-    `next_after`: for the next request. `is_last`: whether there was nothing more.
-    """
+    """Events as lines of JSON, oldest first."""
 
     lines: tuple[str, ...]
     first: int
+    """The number of the first line."""
     next_after: int
+    """For the next request."""
     dropped: int = 0
+    """How many before `first` are no longer kept."""
     is_last: bool = True
+    """Whether there was nothing more."""
 
 
 class LogChunk(Struct, frozen=True, kw_only=True):
-    """A part of a file, of whole lines but for a very long one. `data`: bytes that are no UTF-8 are replaced."""
+    """A part of a file, of whole lines except for a very long one."""
 
     file: str
     rank: int
@@ -174,18 +183,19 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     offset: int
     next_offset: int
     data: str
+    """Bytes that are not UTF-8 are replaced."""
 
 
 class LogPage(Struct, frozen=True, kw_only=True):
-    """`cursors`: of all files of the request, for the next one. `is_last`: whether there was nothing more.
-
-    `remark`: why there is no output to read, as where the workers write to the agent's own terminal.
-    """
+    """A part of the output of a node's workers."""
 
     chunks: tuple[LogChunk, ...]
     cursors: tuple[LogCursor, ...]
+    """Of all files of the request, for the next one."""
     is_last: bool = True
+    """Whether there was nothing more."""
     remark: str = ""
+    """Why there is no output to read, for example because workers write to the agent's own terminal."""
 
 
 NodeReply = NodeReport | EventPage | LogPage

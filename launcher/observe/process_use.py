@@ -14,19 +14,20 @@ from msgspec import Struct
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
-    """Of a tree of processes. `cpu_s`: user and system time, also of children that have ended.
-
-    `rss_bytes`: memory in use, shared pages counted in each. `read_bytes` and `written_bytes`: what went to and from
-    storage; `output_bytes`: all that was written, also to pipes and terminals; 0 where the kernel does not say.
-    `state`: of the first process, "stopped" or "blocked", else "".
-    """
+    """What a tree of processes uses; 0 where the kernel does not say."""
 
     cpu_s: float
+    """User and system time, also of children that have ended."""
     rss_bytes: int
+    """Memory in use; shared pages are counted in each process."""
     read_bytes: int = 0
+    """From storage."""
     written_bytes: int = 0
+    """To storage."""
     output_bytes: int = 0
+    """All that was written, also to pipes and terminals."""
     state: str = ""
+    """Of the first process: "stopped", "blocked" or ""."""
 
 
 _STATES = {psutil.STATUS_STOPPED: "stopped", psutil.STATUS_TRACING_STOP: "stopped", psutil.STATUS_DISK_SLEEP: "blocked"}

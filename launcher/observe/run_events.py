@@ -45,7 +45,7 @@ class WaitChanged(RunEvent, frozen=True, kw_only=True, tag="waiting"):
 
 
 class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
-    """This node's workers are about to start. `waited_s`: since the agent's start, or the end of its last round."""
+    """This node's workers are about to start."""
 
     world_size: int
     node_count: int
@@ -54,6 +54,7 @@ class RoundStarted(RunEvent, frozen=True, kw_only=True, tag="round_started"):
     restart_count: int
     max_restarts: int
     waited_s: float
+    """Since the agent's start, or the end of its last round."""
     summary: str = ""
 
 
@@ -66,27 +67,29 @@ class WorkerStarted(RunEvent, frozen=True, kw_only=True, tag="worker_started"):
 
 
 class WorkerEnded(RunEvent, frozen=True, kw_only=True, tag="worker_ended"):
-    """A worker has ended; `terminated`: because its round was. `exit_code`: negative for a signal."""
+    """A worker has ended."""
 
     rank: int
     local_rank: int
     pid: int
     outcome: Literal["succeeded", "failed", "terminated"]
+    """"terminated" if it was ended because its round was."""
     exit_code: int
+    """Negative for a signal."""
     sentence: str = ""
 
 
 class FailureFound(RunEvent, frozen=True, kw_only=True, tag="failure_found"):
-    """The failure that ended the round on this node. `failure_class`: as in the report, such as "user code: KeyError".
-
-    `error`: the exception's type and message, if it is known; `log_file`: where the worker's stderr is kept.
-    """
+    """The failure that ended the round on this node."""
 
     rank: int
     exit_code: int
     failure_class: str = ""
+    """As in the report, such as "user code: KeyError"."""
     error: str = ""
+    """The exception's type and message, if known."""
     log_file: str = ""
+    """Where the worker's stderr is kept."""
 
 
 class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
@@ -94,10 +97,11 @@ class CheckpointReported(RunEvent, frozen=True, kw_only=True, tag="checkpoint_sa
 
 
 class HangReported(RunEvent, frozen=True, kw_only=True, tag="hang_reported"):
-    """No worker of the run makes progress, as the leader concludes. `ranks`: those that the others wait for."""
+    """No worker of the run makes progress, as the leader concludes."""
 
     kind: str
     ranks: tuple[int, ...]
+    """Those that the others wait for."""
     sentence: str
     folders: tuple[str, ...] = ()
 
@@ -110,57 +114,58 @@ class RemarkMade(RunEvent, frozen=True, kw_only=True, tag="remark"):
 
 
 class NoticeRead(RunEvent, frozen=True, kw_only=True, tag="notice"):
-    """The cloud announces what will happen to this machine, or that it will not. `source`: the cloud.
-
-    `leaves`: whether this node leaves because of it, now or later. `left_s`: until the machine goes, -1 for unknown.
-    """
+    """The cloud has announced what will happen to this machine, or has withdrawn it."""
 
     source: str
+    """The cloud."""
     what: str
     state: Literal["announced", "withdrawn"]
     leaves: bool
+    """Whether this node leaves because of it, now or later."""
     left_s: float
+    """Until the machine goes away, -1 for unknown."""
     sentence: str
 
 
 class NodesRequested(RunEvent, frozen=True, kw_only=True, tag="nodes_requested"):
-    """The command of --request-nodes is told how many nodes are wanted and present; `wanted` 0: the run has ended.
-
-    `since`: the time since when nodes have been missing.
-    """
+    """The command of --request-nodes was run with these numbers."""
 
     wanted: int
+    """0 if the run has ended."""
     present: int
     reason: str
     since: str = ""
+    """When nodes began to be missing."""
 
 
 class RoundStopping(RunEvent, frozen=True, kw_only=True, tag="round_stopping"):
-    """The round is being ended on all nodes. `mode`: "kill", "grace", or "fence" after a lost membership.
-
-    `nodes`: the names of those that were lost, failed or left.
-    """
+    """The round is being ended on all nodes."""
 
     cause: Cause
     reason: str
     mode: str
+    """"kill", "grace", or "fence" after a lost membership."""
     nodes: tuple[str, ...] = ()
+    """Names of the nodes that were lost, failed or left."""
 
 
 class RoundEnded(RunEvent, frozen=True, kw_only=True, tag="round_ended"):
-    """Nothing of the round is left on this node. `ran_s`: since its start; `step`: the highest, -1 for none."""
+    """Nothing of the round is left on this node."""
 
     cause: Cause
     reason: str
     ran_s: float
+    """Since its start."""
     step: int = -1
+    """The highest, -1 for none."""
 
 
 class AgentEnded(RunEvent, frozen=True, kw_only=True, tag="agent_ended"):
-    """The agent ends. `verdict`: the job's, "success", "failure" or "stopped"; "" if only this node leaves."""
+    """The agent ends."""
 
     exit_code: int
     verdict: str
+    """The job's: "success", "failure" or "stopped"; "" if only this node leaves."""
     reason: str
 
 

@@ -18,12 +18,7 @@ ROUNDS_MAX = 100
 
 
 class RoundSummary(Struct, kw_only=True):
-    """A round as this node saw it. Times are seconds since 1970; `ended_at` and `saved_at`: 0 for not yet.
-
-    `cause` and `reason`: what ended it. `failed_rank`, `failure_class`, `error`: of the failure on this node, if the
-    round ended by one; -1 and "" otherwise. `saved_at`: the last checkpoint that was reported. `step`: the highest.
-    `nodes`: those that were lost, failed or left, if that ended it.
-    """
+    """A round as this node saw it. Times are seconds since 1970."""
 
     round: int
     began_at: float
@@ -34,27 +29,33 @@ class RoundSummary(Struct, kw_only=True):
     waited_s: float
     mesh: str = ""
     ended_at: float = 0.0
+    """0 for not yet."""
     cause: Cause = ""
+    """What ended it, as `reason`."""
     reason: str = ""
     nodes: tuple[str, ...] = ()
+    """Those that were lost, failed or left, if that ended it."""
     failed_rank: int = -1
+    """Of the failure on this node, if the round ended by one; otherwise -1."""
     failure_class: str = ""
     error: str = ""
     saved_at: float = 0.0
+    """The last checkpoint that was reported, 0 for none yet."""
     step: int = -1
+    """The highest."""
 
 
 class WorkerRecord(Struct, kw_only=True):
-    """A worker of the current or last round. `state`: "running", "succeeded", "failed" or "terminated".
-
-    One that could not be started has no `pid`, and `started_at` is when that was known.
-    """
+    """A worker of the current or last round."""
 
     rank: int
     local_rank: int
     pid: int
+    """0 if it could not be started."""
     started_at: float
+    """When it was started, or when it was known that it could not be."""
     state: str = "running"
+    """"running", "succeeded", "failed" or "terminated"."""
     ended_at: float = 0.0
     exit_code: int | None = None
     sentence: str = ""

@@ -39,18 +39,20 @@ from launcher.placement.units import (
 
 
 class LargestWorld(Struct, frozen=True):
-    """The largest world: `size` ranks in units of `block_size`; size 0 if there is none.
-
-    `items`: what can hold units, in the order of the nodes given. `filling`: a valid layout, as items and how many
-    units each takes, class by class. `unused`: nodes that cannot hold any. `reason` is a sentence for either outcome.
-    """
+    """The largest world that can be formed, and a layout that proves it."""
 
     size: int
+    """Ranks, 0 if no world can be formed."""
     block_size: int
+    """Ranks of a unit."""
     items: tuple[Item, ...]
+    """What can hold units, in the order of the nodes given."""
     filling: tuple[tuple[int, int], ...]
+    """A valid layout: items and how many units each takes, class by class."""
     unused: tuple[UnusedNodes, ...]
+    """Nodes that cannot hold any."""
     reason: str
+    """A sentence for either outcome."""
     hint: str | None = None
 
     @property
@@ -151,15 +153,16 @@ _Filling = list[tuple[int, int]]
 
 
 class _Granularity(Struct, frozen=True):
-    """A way to count: ranks of a unit, units that each item has room for, and how many of these it takes at once.
-
-    `layers`: the result of `build_layers` for classes of these sizes; often the same for all sizes of the axis.
-    """
+    """A way to count."""
 
     block_size: int
+    """Ranks of a unit."""
     rooms: Sequence[int]
+    """Units for which each item has room."""
     at_once: int
+    """Units that an item takes at once."""
     layers: dict[tuple[int, ...], list[CapacityLayer]]
+    """The result of `build_layers` for classes of these sizes; often the same for all sizes of the axis."""
 
 
 def _list_granularities(supply: Supply) -> list[_Granularity]:

@@ -84,15 +84,16 @@ def choose_layout(
 
 
 class LayoutCandidate(NamedTuple):
-    """`layout`: unit -> item. `cost`: J, scaled. `moved`: ranks whose coordinates another node held before.
-
-    `seconds`: of a step's communication, 0 without rates.
-    """
+    """A layout and what it costs."""
 
     layout: Layout
+    """Unit to item."""
     cost: int
+    """J, scaled."""
     moved: int
+    """Ranks whose coordinates another node held before."""
     seconds: float
+    """Of a step's communication, 0 without rates."""
 
 
 def _choose_fastest(

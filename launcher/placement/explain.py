@@ -45,19 +45,18 @@ class BusiestDomain(NamedTuple):
 
 
 class LevelTraffic(Struct, frozen=True, kw_only=True):
-    """The traffic that leaves the domains of one level; "host" is the last.
-
-    `leaving`, `spreads`: one entry per communicator. A hop counts once, though it leaves one domain and enters
-    another. `spreads`: how many domains the widest group touches. `domain_count`: domains that hold ranks.
-    `busiest` is None where nothing leaves.
-    """
+    """The traffic that leaves the domains of one level; "host" is the last."""
 
     name: str
     level_cost: Fraction
     leaving: tuple[Fraction, ...]
+    """Per communicator. A hop counts once, though it leaves one domain and enters another."""
     spreads: tuple[int, ...]
+    """Per communicator: how many domains the widest group touches."""
     domain_count: int
+    """Domains that hold ranks."""
     busiest: BusiestDomain | None
+    """None if nothing leaves."""
 
     @property
     def cost(self) -> Fraction:
@@ -88,15 +87,15 @@ class ComparedOrder(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """`levels` from the outermost to the host; `baselines` without those for which the nodes lack data.
-
-    `step_time`: None where no rates are known.
-    """
+    """Where a plan's traffic goes, and what other orders of ranks would cost."""
 
     communicators: tuple[Communicator, ...]
     levels: tuple[LevelTraffic, ...]
+    """From the outermost to the host."""
     baselines: tuple[Baseline, ...]
+    """Without those for which the nodes lack data."""
     step_time: StepTime | None = None
+    """None where no rates are known."""
 
     @property
     def cost(self) -> Fraction:

@@ -31,64 +31,61 @@ class AllOrNothing(Struct, frozen=True, kw_only=True):
 
 # docs/internals/decisions/0006-constraints-separate-from-costs.md
 class Limits(Struct, frozen=True, kw_only=True):
-    """The conditions of a valid plan.
-
-    `nodes_min`, `nodes_max`: how many nodes may be active; `elastic_min`, `elastic_max`: sizes of the elastic axis.
-    None is unbounded. `levels`: names of the levels of the nodes' paths, outermost first. `block_size`: aligned
-    consecutive ranks that must sit on one node; None: the innermost axes that divide a node. `within`: axis -> level,
-    every group of the axis stays inside one domain of the level ("host" is one, too). `is_contiguous`: all of a
-    node's ranks are consecutive; else it may hold several runs of `block_size`.
-    """
+    """The conditions of a valid plan. None is unbounded."""
 
     nodes_min: int = 1
+    """How many nodes must be active."""
     nodes_max: int | None = None
+    """How many nodes may be active."""
     elastic_min: int = 1
+    """The smallest size of the elastic axis."""
     elastic_max: int | None = None
+    """The largest size of the elastic axis."""
     levels: tuple[str, ...] = ()
+    """Names of the levels of the nodes' paths, outermost first."""
     block_size: int | None = None
+    """Aligned consecutive ranks that must be on one node; None: the innermost axes that divide a node."""
     within: Mapping[str, str] = field(default_factory=dict)
+    """Axis to level: every group of the axis stays inside one domain of the level ("host" is one, too)."""
     all_or_nothing: AllOrNothing | None = None
     is_contiguous: bool = True
+    """All of a node's ranks are consecutive; otherwise it may hold several runs of `block_size`."""
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """The cost of a valid plan: its traffic times the level costs, and the ranks that move.
-
-    `traffic` None: the usual one for the axes' names. `level_costs`: level or "host" -> cost of a hop that leaves
-    a domain of it; a level that is not named has its usual cost. `move_cost`: of a rank whose coordinates move to
-    another node; None: moving all ranks is worth 5 % of the plan's cost. `rates`: of the network's links; where they
-    are known, the time of a step chooses between the plans that the search finds by cost.
-    """
+    """The cost of a valid plan: its traffic times the level costs, and the ranks that move."""
 
     traffic: tuple[Communicator, ...] | None = None
+    """None: the usual one for the axes' names."""
     level_costs: Mapping[str, int | float] = field(default_factory=dict)
+    """Level or "host" to the cost of a hop that leaves a domain of it; a level without an entry has its usual cost."""
     move_cost: int | float | None = None
+    """Of a rank whose coordinates move to another node; None: moving all ranks is worth 5 % of the plan's cost."""
     rates: Rates | None = None
+    """Of the network's links; if known, the time of a step chooses between the plans that the search finds by cost."""
 
 
 class PartTime(Struct, frozen=True, kw_only=True):
-    """The time of one communicator, and the link it waits for: "leaf l1's uplink"; "" if nothing limits it.
-
-    `amount`: the weight that the link carries one way. `rate`: in bits per second, 0 without a link.
-    """
+    """The time of one communicator, and the link that limits it."""
 
     communicator: Communicator
     seconds: float
     link: str = ""
+    """Such as "leaf l1's uplink", "" if nothing limits it."""
     amount: float = 0.0
+    """The weight that the link carries one way."""
     rate: int = 0
+    """In bits per second, 0 without a link."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
-    """The time of a step's communication, whose parts follow each other and overlap a little.
-
-    `seconds`: at most the sum of the parts. `is_absolute`: in seconds; else only in proportion, because the weights are
-    no bytes.
-    """
+    """The time of a step's communication, whose parts follow each other and overlap a little."""
 
     parts: tuple[PartTime, ...]
     seconds: float
+    """At most the sum of the parts."""
     is_absolute: bool
+    """In seconds; otherwise only in proportion, because the weights are not bytes."""
 
     @property
     def overlap(self) -> float:
@@ -100,35 +97,34 @@ class StepTime(Struct, frozen=True, kw_only=True):
 
 
 class Feasibility(Struct, frozen=True, kw_only=True):
-    """The largest world the nodes could form; 0 ranks on 0 nodes if none.
-
-    `is_full`: further nodes could not enlarge it.
-    """
+    """The largest world the nodes could form; 0 ranks on 0 nodes if none."""
 
     world_size: int
     node_count: int
     is_full: bool
+    """Further nodes could not enlarge it."""
     reason: str
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Slot <-> rank for a round.
-
-    `ranks`: node id -> its ranks, one per used slot in slot order; `spares`: nodes left out, in the order of
-    use; `moved`: the number of ranks whose coordinates were on another node before. `cost`: level costs
-    times traffic, called J; `lower_bound`: of any plan of this world. `unusable`: of the spares those
-    whose domain cannot be used as a whole, with the reason. `step_time`: None where no rates are known.
-    """
+    """Slot <-> rank for a round."""
 
     shape: tuple[int, ...]
     ranks: Mapping[str, tuple[int, ...]]
+    """Node id to its ranks, one per used slot in slot order."""
     spares: tuple[str, ...]
+    """Nodes left out, in the order of use."""
     moved: int
+    """Ranks whose coordinates were on another node before."""
     reasons: tuple[str, ...]
     cost: int | float = 0
+    """Level costs times traffic, called J."""
     lower_bound: int | float = 0
+    """Of any plan of this world."""
     unusable: Mapping[str, str] = field(default_factory=dict)
+    """The spares whose domain cannot be used as a whole, with the reason."""
     step_time: StepTime | None = None
+    """None where no rates are known."""
 
     @property
     def world_size(self) -> int:

@@ -22,16 +22,18 @@ from launcher.placement.units import choose_block_size, find_usual_slot_count
 
 
 class SplitGroups(Struct, frozen=True, kw_only=True):
-    """`axes`: of the groups, "tp=7" or "cp=3,tp=2"; `group_size`: their ranks. `slot_count`: devices of a node.
-
-    `split_count` of `group_count` groups are on several nodes in this plan.
-    """
+    """Groups of a plan that are on several nodes although they would fit on one."""
 
     axes: str
+    """Of the groups, "tp=7" or "cp=3,tp=2"."""
     group_size: int
+    """Ranks of a group."""
     slot_count: int
+    """Devices of a node."""
     split_count: int
+    """Groups on several nodes in this plan."""
     group_count: int
+    """All groups of these axes."""
 
 
 def find_split_groups(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits) -> SplitGroups | None:

@@ -138,14 +138,13 @@ def _require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host
 
 
 class Item(Struct, frozen=True):
-    """A node, or the nodes of a whole domain in the order of their ranks.
-
-    `room`: units it can hold. `position`: of its first node in the tree.
-    """
+    """A node, or the nodes of a whole domain in the order of their ranks."""
 
     nodes: tuple[Node, ...]
     room: int
+    """Units that it can hold."""
     position: int
+    """Of its first node in the tree."""
 
 
 class UnusedNodes(Struct, frozen=True):
@@ -156,18 +155,17 @@ class UnusedNodes(Struct, frozen=True):
 
 
 class Supply(Struct, frozen=True):
-    """What a world can be made of: nodes as items, and the constraints on them, whatever the world's size.
-
-    `unused`: nodes that can hold no unit. `tree`: of the nodes, if anything depends on their domains.
-    """
+    """What a world can be made of: nodes as items, and the constraints on them, whatever the world's size."""
 
     nodes: Sequence[Node]
     mesh: Mesh
     limits: Limits
     tree: Tree | None
+    """Of the nodes, if anything depends on their domains."""
     block_size: int
     items: list[Item]
     unused: list[UnusedNodes]
+    """Nodes that can hold no unit."""
     constraints: tuple[Constraint, ...]
 
     @property

@@ -47,18 +47,17 @@ class WorkerSpec(PlainValue):
 
 
 class ForkServerSpec(PlainValue):
-    """The fork server to start: a process that imports `modules` once and forks workers that have them.
-
-    `argv`, `env`, `unset` and `affinity` are as for a worker; `env` is what all workers of every round have in common,
-    since libraries read it when they are loaded. `standby`: the number of standby workers besides those of a round.
-    """
+    """The fork server to start: a process that imports `modules` once and forks workers that have them."""
 
     argv: Sequence[str]
+    """As for a worker."""
     env: Mapping[str, str]
+    """What all workers of every round have in common, since libraries read it when they are loaded."""
     unset: Collection[str]
     affinity: Collection[int] | None
     modules: Sequence[str]
     standby: int = 0
+    """Standby workers besides those of a round."""
 
 
 class Spawned(PlainValue):

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class WorkerMesh(NamedTuple):
-    """The mesh of this round and this worker's rank in it.
-
-    `axes` and `shape` run from the outermost axis to the innermost. `group_names`: the names that `group` accepts.
-    """
+    """The mesh of this round and this worker's rank in it."""
 
     axes: tuple[str, ...]
+    """From the outermost to the innermost."""
     shape: tuple[int, ...]
+    """Sizes of `axes`, in the same order."""
     rank: int
     group_names: tuple[str, ...]
+    """The names that `group` accepts."""
 
     @property
     def world_size(self) -> int:

@@ -183,7 +183,6 @@ def _list_sealing_writes(
         coordinator=_find_coordinator(view, plan),
         reason=decision.reason[:REASONS_LENGTH_MAX],
         successors=choose_successors(view, plan, decision.roster),
-        unknown=view.seal.unknown if view.seal else {},
     )
     history = RoundHistory(
         round=number,

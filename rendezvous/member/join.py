@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
-from rendezvous import records
-from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError
+from rendezvous import __version__, records
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, RecordError, VersionError
 from rendezvous.events import SetIdentity, Txn
 from rendezvous.member import lease
 from rendezvous.records import Command, Drain, Spec, Verdict
@@ -90,7 +90,6 @@ def _take_current(state: MemberState, current: KeyValue | None) -> bool:
 def _may_join(state: MemberState, now: float) -> bool:
     """Return whether this agent may join: the job has not ended, and is the one that this agent was started for."""
     setup, cache = state.setup, state.cache
-    verdict = cache.read(Verdict, state.job.verdict)
     was_member = state.job.root == state.membership.joined_root
     their_attempt = _parse_attempt(state.job)
     if setup.attempt and their_attempt > setup.attempt:
@@ -98,17 +97,23 @@ def _may_join(state: MemberState, now: float) -> bool:
         state.ask(Finish(EXIT_USAGE, reason))
         return False
     is_earlier = their_attempt < setup.attempt and not was_member
+    item = cache.keys.get(state.job.spec) if not is_earlier else None
+    try:  # before anything else of the job: what that means is known to its version alone
+        spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
+    except VersionError as error:
+        here = f"node {setup.node.node_name} has meshrun {__version__}"
+        sentence = f"{setup.run_name} is one of meshrun {error.version}, {here}"
+        state.ask(Finish(EXIT_USAGE, sentence, hint=error.hint or ""))
+        return False
+    except RecordError as error:  # with a secret that this agent does not know
+        state.ask(Finish(EXIT_USAGE, str(error)))
+        return False
+    verdict = cache.read(Verdict, state.job.verdict)
     reopened = {"next": ("failure", "stopped"), "rerun": ("success", "failure", "stopped")}
     begins_anew = verdict is not None and verdict.kind in reopened.get(state.settings.on_finished, ())
     if is_earlier or (begins_anew and not was_member):
         reason = f"attempt {their_attempt}" if is_earlier or verdict is None else verdict.reason
         _follow_finished_job(state, reason, now)
-        return False
-    try:
-        item = cache.keys.get(state.job.spec)
-        spec = records.decode(Spec, item.value, item.key, cache.secret) if item is not None else None
-    except RecordError as error:  # a job of another version, or with a secret that this agent does not know
-        state.ask(Finish(EXIT_USAGE, str(error), hint=error.hint or ""))
         return False
     difference = others = ""
     if spec is not None and spec != setup.spec:

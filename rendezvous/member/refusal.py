@@ -6,8 +6,7 @@ is most likely another job under the same name. Arguments of the script may diff
 a remark says that they do.
 
 Options are named with both values. Of the command only which of its words differ: the record has the first letters of
-a hash of each word, and not the words, since a script may have been given a secret. A record of an earlier version has
-no such codes. Then nothing tells arguments from the program, and any difference is refused.
+a hash of each word, and not the words, since a script may have been given a secret.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ SERVED_HINT = "give all nodes of a run the same program and options, and another
 ENDED_HINT = "another --rdzv-id makes another run, --on-finished rerun begins this one anew"
 LABELS_MAX = 3
 PROGRAM_WORDS = 2  # of a command, before the arguments: the form of the script, and the script
-RENAMED = {"tolls": "level-costs"}
-"""Options that agents tell each other by their former names: the texts of all versions are compared."""
 
 
 def describe_other_run(
@@ -65,16 +62,17 @@ def describe_difference(run_name: str, theirs: Spec, ours: Spec, labels: Sequenc
     differences += _compare_options({name: run_options[name] for name in both}, own_options, both)
     if differences:
         return f"{run_name} was started {'; '.join(differences)}"
-    if theirs.limits != ours.limits:  # as no text that this version writes can
+    if theirs.limits != ours.limits:  # as no text that meshrun writes can
         return f"{run_name} was started with limits {theirs.limits!r}, this agent has {ours.limits!r}"
     if theirs.digest == ours.digest:
         return ""
-    run_codes, own_codes = _split_codes(theirs.word_codes), _split_codes(ours.word_codes)
-    is_known = min(len(run_codes), len(own_codes)) >= PROGRAM_WORDS
-    if is_known and run_codes[:PROGRAM_WORDS] == own_codes[:PROGRAM_WORDS]:
+    run_codes, own_codes = (
+        _split_codes(theirs.word_codes)[:PROGRAM_WORDS],
+        _split_codes(ours.word_codes)[:PROGRAM_WORDS],
+    )
+    if run_codes == own_codes:
         return ""
-    words = _compare_words(run_codes[:PROGRAM_WORDS], own_codes[:PROGRAM_WORDS], labels) if is_known else ""
-    return f"{run_name} was started with another command{words}"
+    return f"{run_name} was started with another command{_compare_words(run_codes, own_codes, labels)}"
 
 
 def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) -> str:
@@ -91,7 +89,7 @@ def describe_other_arguments(theirs: Spec, ours: Spec, labels: Sequence[str]) ->
 def _split_options(text: str) -> dict[str, str]:
     """Return the options of a text like `--nnodes 1:2 --max-restarts 3`, name -> value."""
     options = (part.partition(" ") for part in f" {text}".split(" --")[1:])
-    return {f"--{RENAMED.get(name, name)}": value for name, _, value in options}
+    return {f"--{name}": value for name, _, value in options}
 
 
 def _compare_options(
@@ -108,7 +106,7 @@ def _compare_options(
 def _compare_words(run_codes: list[str], own_codes: list[str], labels: Sequence[str]) -> str:
     """Return the words that differ, as the end of a sentence; empty if they are not known."""
     labels = labels[: len(own_codes)]
-    if len(own_codes) != len(labels) or run_codes == own_codes:
+    if not labels or len(own_codes) != len(labels) or run_codes == own_codes:
         return ""
     if len(run_codes) == len(own_codes):  # the usual case: some values are others
         differ = [label for label, run, own in zip(labels, run_codes, own_codes, strict=True) if run != own]

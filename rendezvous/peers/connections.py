@@ -315,7 +315,7 @@ class PeerConnections:
                 self._submit(PeerMessage(connection.peer.member_id, text))
             case ["bye"]:
                 self._end(connection, ConnectionEnd(True, "it has said goodbye", is_farewell=True))
-            case _:  # a heartbeat, or a message of a later version
+            case _:  # a heartbeat
                 pass
 
     def _continue_handshake(self, connection: PeerConnection, handshake: Handshake, message: list[object]) -> None:

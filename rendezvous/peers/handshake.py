@@ -20,7 +20,6 @@ import json
 from msgspec import Struct
 from msgspec.structs import astuple
 
-WIRE_VERSION = 2
 TEXT_CHARACTERS_MAX = 2048
 NONCE_BYTES = 16
 
@@ -77,11 +76,11 @@ class Handshake:
     def _make_hello(self, code: str) -> list[object]:
         side = "dialler" if self._is_dialler else "dialled"
         wanted = self._expected if self._peer is None else self._peer.member_id
-        return ["hello", WIRE_VERSION, side, self._own.member_id, self._own.address, wanted, self._nonce, code]
+        return ["hello", side, self._own.member_id, self._own.address, wanted, self._nonce, code]
 
     def _take_hello(self, message: list[object]) -> None:
         texts = [item for item in message if isinstance(item, str) and len(item) <= TEXT_CHARACTERS_MAX]
-        if len(message) != 8 or len(texts) != 7 or type(message[1]) is not int or message[1] != WIRE_VERSION:
+        if not len(message) == len(texts) == 7:
             raise HandshakeError("no hello")
         kind, side, member_id, address, wanted, nonce, code = texts
         if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
@@ -107,5 +106,5 @@ class Handshake:
         second = (astuple(self.peer), self._peer_nonce)
         if not self._is_dialler:
             first, second = second, first
-        signed = json.dumps(["meshrun presence", WIRE_VERSION, side, *first, *second]).encode()
+        signed = json.dumps(["meshrun presence", side, *first, *second]).encode()
         return hmac.new(self._key, signed, "sha256").hexdigest()

@@ -64,7 +64,7 @@ Message = OutageProbe | OutageAck | OutageConfirmed | KnownRevision | Note
 
 
 def encode_message(message: Message) -> str:
-    """Encode the message as text: a list of its tag, where agents of other versions read what it is, and its fields."""
+    """Encode the message as text: a list of its tag and its fields."""
     return codec.encode(message).decode()
 
 

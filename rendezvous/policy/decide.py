@@ -135,7 +135,7 @@ def choose_request(view: View) -> EndJob | ApplyCommand | None:
                 if view.answers.get(token):
                     return ApplyCommand(token, answer=view.answers[token])
             case kind:
-                return ApplyCommand(token, answer=f"{kind!r} is no request that this version of meshrun knows")
+                return ApplyCommand(token, answer=f"{kind!r} is no request that meshrun knows")
     return None
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from rendezvous import __version__
 from tests.cli.running import Outcome, run
 from tests.support.stores.etcd import EtcdServer
 
@@ -197,11 +198,12 @@ def test_too_few_nodes_are_waited_for_with_a_limit_and_named(place: Path, etcd: 
 
 def test_records_of_another_version_are_refused(place: Path, etcd: EtcdServer) -> None:
     etcd.ctl("put", "/meshrun/job/current", "abc")
-    etcd.ctl("put", "/meshrun/job/abc/spec", '{"version":999}')
+    etcd.ctl("put", "/meshrun/job/abc/spec", '{"version":"99.1"}')
     outcome = job(place, "--start-timeout=2", endpoint=etcd.endpoint)
     etcd.ctl("del", "--prefix", "/meshrun/job/")
     assert outcome.code == 2
-    assert "/meshrun/job/abc/spec has record version 999, this agent reads version 1" in outcome.err
+    assert "run job is one of meshrun 99.1, node " in outcome.err
+    assert f" has meshrun {__version__}\nhint: install meshrun 99.1 on every node" in outcome.err
 
 
 # --- numbered nodes, and those of an endpoint of their own ---

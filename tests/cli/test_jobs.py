@@ -104,11 +104,11 @@ def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store
 
 def test_hostile_records_are_shown_as_such(server: EtcdServer, job: StoredJob) -> None:
     job.store.put(job.keys.stop, b"\x1b[2J" + bytes(range(256)))
-    job.store.put(job.keys.make_member_key("x"), b'{"version": 7}')
+    job.store.put(job.keys.make_member_key("x"), b'{"version": "9.1"}')
     outcome = meshctl(server, "status", "exp-41")
     assert (outcome.code, outcome.err) == (0, "")
     assert "round 1 runs 8 ranks" in outcome.out
-    assert "has record version 7" in outcome.out
+    assert "members/x was written by meshrun 9.1, this is meshrun" in " ".join(outcome.out.split())
     assert "\x1b" not in outcome.out
 
 

@@ -130,10 +130,6 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     assert answer_of(cluster, "--elastic", "1:2")["dims"] == [4, 2, 8]
     assert answer_of(cluster, "--nnodes", "1:9")["dims"] == [4, 2, 8]
     assert answer_of(cluster, "--level-costs", "leaf=0,host=0")["J"] == 0
-    # The option's name in earlier versions; of both the last counts.
-    assert answer_of(cluster, "--tolls", "leaf=0,host=0")["J"] == 0
-    assert answer_of(cluster, "--tolls", "leaf=2", "--level-costs", "leaf=0,host=0")["J"] == 0
-    assert answer_of(cluster, "--level-costs", "leaf=0,host=0", "--tolls", "leaf=2")["J"] > 0
 
 
 def test_yaml_json_and_stdin_give_the_same_answer(tmp_path: Path) -> None:

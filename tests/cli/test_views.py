@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from rendezvous import __version__
 from tests.cli.running import Outcome, run
 
 
@@ -69,6 +71,10 @@ def agent(number: int, answer: bytes) -> Iterator[None]:
             thread.join()
 
 
+def identity(run_id: str, job: str) -> bytes:
+    return json.dumps({"run_id": run_id, "node": "h", "job": job, "version": __version__}).encode()
+
+
 def test_an_agent_that_does_not_answer_is_told_by_the_list() -> None:
     with agent(9000, b""):
         outcome = meshctl("status", "--rdzv-prefix", "p")  # with an option of the store all runs are listed
@@ -86,7 +92,7 @@ def test_an_agent_that_does_not_answer_is_not_denied(command: str) -> None:
 
 
 def test_status_without_a_run_lists_several() -> None:
-    with agent(9000, b'{"run_id":"one","node":"h"}'), agent(9001, b'{"run_id":"two","node":"h"}'):
+    with agent(9000, identity("one", "a")), agent(9001, identity("two", "b")):
         outcome = meshctl("status")
     assert (outcome.code, outcome.err) == (0, "")
     assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith(("one", "two"))] == ["one", "two"]
@@ -98,7 +104,7 @@ def test_stacks_and_json_are_not_shown_together() -> None:
 
 
 def test_status_of_two_jobs_of_one_name_asks_for_a_pid() -> None:
-    with agent(9000, b'{"run_id":"twin","node":"h","job":"a"}'), agent(9001, b'{"run_id":"twin","node":"h","job":"b"}'):
+    with agent(9000, identity("twin", "a")), agent(9001, identity("twin", "b")):
         outcome = meshctl("status", "twin")
     assert outcome.code == 2
     assert "2 jobs of that id run on this machine: name a pid" in outcome.err

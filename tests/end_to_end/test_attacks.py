@@ -24,7 +24,6 @@ import pytest
 from launcher.config.scrub import PRIVATE
 from launcher.placement.adapter.description import NodeAssignment, encode_assignment
 from rendezvous import records
-from rendezvous.peers.handshake import WIRE_VERSION
 from rendezvous.records import Assignment, Command, Drain, LeaderRecord, Seal, Stop, Verdict, encode
 from rendezvous.stores.addresses import split_address
 from rendezvous.stores.contract import Delete, KeyValue, Put
@@ -211,7 +210,7 @@ def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-HELLO = ["hello", WIRE_VERSION, "dialler", "stranger", "127.0.0.1:9", "x", "0" * 32, ""]
+HELLO = ["hello", "dialler", "stranger", "127.0.0.1:9", "x", "0" * 32, ""]
 SAID = {
     "silent": b"",
     "slow": b"[",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rendezvous import __version__
 from tests.support.jobs.attacks import ATTACK_S
 from tests.support.jobs.multi_node import Cluster
 from tests.support.jobs.single_node import Ended
@@ -115,13 +116,11 @@ def test_an_agent_without_the_jobs_secret_is_refused(
 def test_a_joiner_that_cannot_read_the_records_is_refused(tmp_path: Path, etcd: EtcdServer) -> None:
     run = "newer"
     etcd.ctl("put", f"/meshrun/{run}/current", "abc")
-    etcd.ctl("put", f"/meshrun/{run}/abc/spec", json.dumps({"version": 2, "mesh": "", "limits": "", "digest": ""}))
+    etcd.ctl("put", f"/meshrun/{run}/abc/spec", json.dumps({"version": "9.1", "mesh": "", "limits": "", "digest": ""}))
     with cluster(tmp_path, etcd, run_id=run) as job:
         job.start(N1)
         (ended,) = job.wait(exit_code=2)
-    assert (
-        error_of(ended) == f"meshrun: error: /meshrun/{run}/abc/spec has record version 2, this agent reads version 1"
-    )
+    assert error_of(ended) == f"meshrun: error: run {run} is one of meshrun 9.1, node n1 has meshrun {__version__}"
 
 
 def test_a_name_that_holds_something_else_is_left_alone(tmp_path: Path, etcd: EtcdServer) -> None:

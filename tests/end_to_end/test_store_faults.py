@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rendezvous import __version__
 from tests.support.jobs.multi_node import Cluster, NodeJob
 from tests.support.network.namespaces import loopback_hosts
 from tests.support.network.proxy import Proxy
@@ -191,12 +192,12 @@ def test_a_watch_that_has_missed_what_was_compacted_reads_anew(tmp_path: Path, o
         wire.cut()
         root = root_of(job)
         for number in range(3):
-            own_etcd.ctl("put", f"{root}/ctl/drained/n{7 + number}", '{"node_name":"n7","version":1}')
+            own_etcd.ctl("put", f"{root}/ctl/drained/n{7 + number}", f'{{"node_name":"n7","version":"{__version__}"}}')
         answer = json.loads(own_etcd.ctl("get", "/x", "--write-out=json"))
         own_etcd.compact(answer["header"]["revision"])
         wire.join()
         job.live_on(0.8 * LEASE_TTL_S)
-        own_etcd.ctl("put", f"{root}/ctl/drained/n3", '{"node_name":"n3","version":1}')
+        own_etcd.ctl("put", f"{root}/ctl/drained/n3", f'{{"node_name":"n3","version":"{__version__}"}}')
         job.wait(N3, exit_code=143)
         assert "n3 was drained" in job["n3"].stderr
 
@@ -215,11 +216,11 @@ def test_a_job_whose_keys_are_deleted_ends_everywhere_with_a_sentence(tmp_path: 
 HOSTILE = (
     "not JSON",
     "[" * 5000,
-    '{"version":1}',
-    '{"version":2}',
-    '{"version":1,"member_id":7}',
+    f'{{"version":"{__version__}"}}',
+    '{"version":"99.1"}',
+    f'{{"version":"{__version__}","member_id":7}}',
     "\udcff",
-    json.dumps({"version": 1, "round": 10**30, "reason": "\u001b[2J" * 100, "mode": "kill"}),
+    json.dumps({"version": __version__, "round": 10**30, "reason": "\u001b[2J" * 100, "mode": "kill"}),
 )
 
 

@@ -25,11 +25,12 @@ from launcher.observe.local_socket import (
     find_local_agents,
     list_socket_names,
 )
+from rendezvous import __version__
 from tests.support.jobs.attacks import NOBODY, Stranger
 from tests.support.processes.questions import open_question_socket
 from tests.support.run_reports import REPORT
 
-IDENTITY = b'{"run_id": "exp-41", "node": "h0"}\n'
+IDENTITY = f'{{"run_id": "exp-41", "node": "h0", "version": "{__version__}"}}\n'.encode()
 BASE = 10_000_000 + 1000 * os.getpid()
 """Of pids that no process has, other ones in each process that runs this."""
 
@@ -112,7 +113,8 @@ def test_who_is_silent_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 REPORT_LINE = msgspec.json.encode(REPORT) + b"\n"
 AGENTS = [
-    LocalAgent(name=SOCKET_NAME.format(uid=os.geteuid(), pid=BASE + n), run_id=f"r{n}", node="h") for n in range(5)
+    LocalAgent(name=SOCKET_NAME.format(uid=os.geteuid(), pid=BASE + n), run_id=f"r{n}", node="h", version=__version__)
+    for n in range(5)
 ]
 
 

@@ -18,7 +18,7 @@ from rendezvous.peers import dialer as dialling_module
 from rendezvous.peers.connection import HANDSHAKE_BYTES_MAX, ConnectionEnd, PeerConnection
 from rendezvous.peers.dial_attempt import Target
 from rendezvous.peers.dialer import LOOK_UPS_MAX, Dialer
-from rendezvous.peers.handshake import NONCE_BYTES, WIRE_VERSION, Handshake, PeerIdentity
+from rendezvous.peers.handshake import NONCE_BYTES, Handshake, PeerIdentity
 from tests.support.protocol.presence import JOB, LIMIT_S, Member, boottime
 from tests.support.waiting import wait_until
 
@@ -127,7 +127,7 @@ def test_a_listener_outside_the_job_learns_nothing_that_lets_it_enter(secret: by
             for answer in greeting.take(json.loads(heard)):
                 end.sendall(line(answer))
             assert rest(lines) == b""
-        assert json.loads(heard)[:-2] == ["hello", WIRE_VERSION, "dialler", "friend", friend.address, "leader"]
+        assert json.loads(heard)[:-2] == ["hello", "dialler", "friend", friend.address, "leader"]
         assert json.loads(heard)[-1] == ""
         assert friend.events == []
 
@@ -200,7 +200,7 @@ def test_a_proof_that_was_overheard_is_of_no_use_again() -> None:
 def test_who_is_no_member_believes_nobody() -> None:
     """Between two memberships there is no job, and a code made with its empty key would prove nothing."""
     own = PeerIdentity("", "stranger", "127.0.0.1:9")
-    hello = ["hello", WIRE_VERSION, "dialler", own.member_id, own.address, "", "0" * 2 * NONCE_BYTES, ""]
+    hello = ["hello", "dialler", own.member_id, own.address, "", "0" * 2 * NONCE_BYTES, ""]
     with Member("leader") as leader:
         leader.presence.set_identity("", "")
         with connect(leader) as end, end.makefile("rb") as lines:
@@ -232,14 +232,13 @@ RUBBISH = {
     "not UTF-8": b'["hello", "\xff\xfe"]\n',
     "proof first": line(["proof", ""]),
     "tell first": line(["tell", "x"]),
-    "wrong types": line(["hello", True, "dialler", 1, None, "leader", "0" * 32, ""]),
-    "short number": line(["hello", WIRE_VERSION, "dialler", "stranger", "h:1", "leader", "0", ""]),
-    "another version": line(["hello", WIRE_VERSION + 1, "dialler", "stranger", "h:1", "leader", "0" * 32, ""]),
-    "another member": line(["hello", WIRE_VERSION, "dialler", "stranger", "h:1", "somebody", "0" * 32, ""]),
-    "itself": line(["hello", WIRE_VERSION, "dialler", "leader", "h:1", "leader", "0" * 32, ""]),
-    "the dialled side's words": line(["hello", WIRE_VERSION, "dialled", "stranger", "h:1", "leader", "0" * 32, ""]),
-    "long text": line(["hello", WIRE_VERSION, "dialler", "s" * 3000, "h:1", "leader", "0" * 32, ""]),
-    "surrogate": b'["hello",2,"dialler"'
+    "wrong types": line(["hello", "dialler", 1, None, "leader", "0" * 32, ""]),
+    "short number": line(["hello", "dialler", "stranger", "h:1", "leader", "0", ""]),
+    "another member": line(["hello", "dialler", "stranger", "h:1", "somebody", "0" * 32, ""]),
+    "itself": line(["hello", "dialler", "leader", "h:1", "leader", "0" * 32, ""]),
+    "the dialled side's words": line(["hello", "dialled", "stranger", "h:1", "leader", "0" * 32, ""]),
+    "long text": line(["hello", "dialler", "s" * 3000, "h:1", "leader", "0" * 32, ""]),
+    "surrogate": b'["hello","dialler"'
     + b',"\\ud800","h:1","leader","\\ud800'
     + b"0" * 31
     + b'",""]\n["proof","\\ud800"]\n',

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rendezvous import records
+from rendezvous import __version__, records
 from rendezvous.events import PlanReady
 from rendezvous.leader import commit, leader
 from rendezvous.policy.view import View
@@ -271,7 +271,9 @@ def test_what_others_put_among_the_keys_is_named_and_ignored(name: str) -> None:
     job = Job("ab", Shape(nodes_min=2, nodes_max=2))
     stored = job.cluster.storage.store.get(job.keys.make_member_key(job.id("a"))).first
     assert stored is not None
-    value = stored.value if name.endswith("other") else json.dumps({"version": 1, "round": "rubbish"}).encode()
+    value = (
+        stored.value if name.endswith("other") else json.dumps({"version": __version__, "round": "rubbish"}).encode()
+    )
     job.put(f"{job.keys.root}/{name}", value)
     assert any(f"{job.keys.root}/{name}" in line and "ignored" in line for line in job.said)
     job.fail("b")

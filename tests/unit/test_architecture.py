@@ -31,45 +31,6 @@ ENTRIES_MAX = 15  # of a package, without __init__, __main__ and py.typed
 TOP_ENTRIES_MAX = 19  # with those three
 INIT_LINES_MAX = 30  # of functions and classes in all __init__.py: they name what is public, no more
 
-# Functions that may import modules of launcher or rendezvous, per module. Everything else imports at its top.
-BORDERS = {
-    # Before user files are taken off the path of imports, only os and sys may be imported; then each thing in its turn.
-    "launcher.cli": 4, "launcher.meshctl.main": 1, "launcher.calls.agent": 1, "launcher.calls.bootstrap": 2,
-    "launcher.hosts.ray": 1, "launcher.hosts.ray.main": 2,
-    # What only some runs need, before the first worker or beside it: a module costs 0.1 to 1 ms.
-    "launcher.agent.build": 6, "launcher.agent.cluster": 1, "launcher.agent.command": 2, "launcher.agent.node_main": 2,
-    "launcher.agent.inspection.composition": 5, "launcher.agent.inspection.live_page": 1,
-    "launcher.agent.diagnosis.progress": 1, "launcher.agent.inspection.observer": 2,
-    "launcher.agent.loop": 4, "launcher.agent.signals": 1, "launcher.agent.worker_channel": 1,
-    "launcher.config.config": 1, "launcher.config.files": 1, "launcher.config.options.readers": 1,
-    "launcher.config.options.rendezvous": 1,
-    "launcher.config.scrub": 1, "launcher.hardware.accelerators.slots": 3,
-    "launcher.hardware.linux.shared_page": 1, "launcher.logs.reports.round_log": 1,
-    "launcher.observe.page.shared_run": 1,
-    "launcher.placement.adapter.description": 1, "launcher.placement.adapter.options": 1,
-    "launcher.placement.adapter.planner_adapter": 5, "launcher.placement.capacity": 1,
-    "launcher.ranks.ports": 1, "launcher.ranks.spec_builder": 7, "rendezvous.driver.driver": 1,
-    "rendezvous.leader.election": 1, "rendezvous.machine": 3, "rendezvous.member.join": 1,
-    "rendezvous.policy.decide": 1,
-    # What a failure needs, and only then.
-    "launcher.logs.reports.failures": 5,
-    # json, of which a script that reports no metrics has no use.
-    "launcher.worker.client": 1,
-    # prometheus_client and http.server, 40 ms, in a thread that begins after the workers.
-    "launcher.observe.metrics.exporter": 1,
-    # What only some runs need of the supervisor.
-    "launcher.supervisor.loop": 3,
-    # They run in the workers' Python, or in any that imports torchrun's library.
-    "launcher.supervisor.fork_server.fork_server": 1, "launcher.supervisor.fork_server.hook.sitecustomize": 1,
-    "launcher.hosts.torchrun": 1,
-    # numpy (60 ms), grpc and h2 (their threads must not exist at a fork), the commands of `meshctl` that use them.
-    "launcher.placement.planner": 2, "launcher.agent.stores": 2, "launcher.meshctl.commands": 6,
-    # Each command imports what it shows a run with, when it runs.
-    "launcher.meshctl.group": 1, "launcher.meshctl.view_commands": 9,
-}  # fmt: skip
-# Every detector of a kind of device has this name, every source of locality the other: the plug-in contracts.
-CONTRACT_CLASSES = {"Detector", "Source"}
-
 # Decisions: they touch no clock, file, thread or socket.
 PURE = (
     "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*", "launcher.config.schedulers",
@@ -221,15 +182,6 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
     assert find_circles(list_package_edges(MODULES)) == []
 
 
-def test_a_class_name_is_defined_once() -> None:
-    homes: defaultdict[str, list[str]] = defaultdict(list)
-    for name, tree in MODULES.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(name)
-    assert {name: at for name, at in homes.items() if len(at) > 1 and name not in CONTRACT_CLASSES} == {}
-
-
 def test_an_exit_code_is_defined_once() -> None:
     homes: defaultdict[str, list[str]] = defaultdict(list)
     for name, tree in MODULES.items():
@@ -260,22 +212,6 @@ def test_an_init_file_names_what_is_public_and_no_more() -> None:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         lines += sum((node.end_lineno or 0) - node.lineno + 1 for node in tree.body if isinstance(node, kinds))
     assert lines <= INIT_LINES_MAX
-
-
-def count_inner_imports(modules: Mapping[str, ast.Module]) -> dict[str, int]:
-    """Module -> functions in it that import modules of ours."""
-    counts: dict[str, int] = {}
-    for name, tree in modules.items():
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                inner = list_imports(name, ast.Module(body=node.body, type_ignores=[]), {})
-                if any(one.startswith(("launcher.", "rendezvous.")) for one in inner):
-                    counts[name] = counts.get(name, 0) + 1
-    return counts
-
-
-def test_functions_import_modules_of_ours_only_at_named_borders() -> None:
-    assert count_inner_imports(MODULES) == BORDERS
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from tests.support.documents.pages import ROOT, anchors, blocks, links, pages
 
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "launcher", "rendezvous", "tests")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".svg", ".typed", ".sh", ".sbatch", ".service", ""}
-# A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered.
-LINES_MAX = 67_896
+# A ratchet: neither grows unless the commit that raises the number says why. Both may be lowered. Lines of code are
+# those that are not blank, comment, docstring or the text below a field, so that explaining costs nothing.
+CODE_MAX = 47_103
 FUNCTION_LINES_MAX = 99
-TEST_NAME_MAX = 70  # letters: a sentence that a terminal shows on a line beside its file
 DECISIONS = ROOT / "docs/internals/decisions"
 # A record: the level of its heading, its number and title; its status and date are the line below.
 RECORD = r"^(#|###) (\d{4}) (.+)\n\nStatus: accepted\. Date: \d{4}-\d\d-\d\d\.$"
@@ -62,20 +62,20 @@ def test_every_module_opens_with_a_paragraph_for_newcomers() -> None:
     assert not [name(path) for path in MODULES if (text := path.read_text()) and not ast.get_docstring(ast.parse(text))]
 
 
+def count_code(source: str) -> int:
+    lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
 def test_the_product_does_not_grow_unnoticed() -> None:
     sources = [path.read_text() for path in SOURCES]
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
-    assert sum(len(source.splitlines()) for source in sources) <= LINES_MAX
+    assert sum(map(count_code, sources)) <= CODE_MAX
     assert max((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= FUNCTION_LINES_MAX
-
-
-def test_no_name_of_a_test_is_too_long() -> None:
-    tests = [path for path in MODULES if path.relative_to(ROOT).parts[0] == "tests"]
-    names = {
-        word for path in tests for word in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
-    }
-    assert not [word for word in sorted(names) if len(word) > TEST_NAME_MAX]
 
 
 def test_a_unit_test_lies_where_its_module_lies() -> None:
@@ -104,11 +104,6 @@ def test_every_link_leads_somewhere() -> None:
             if not file.exists() or (anchor and anchor not in anchors(file)):
                 broken.append(f"{name(page)}: {link}")
     assert not broken
-
-
-def test_every_page_that_a_module_names_exists() -> None:
-    named = {(name(path), page) for path in MODULES for page in re.findall(r"\bdocs/[\w/.-]+\.md", path.read_text())}
-    assert not [(module, page) for module, page in sorted(named) if not (ROOT / page).exists()]
 
 
 def test_every_module_has_its_place_in_the_table_of_rooms() -> None:

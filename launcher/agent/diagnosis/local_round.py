@@ -10,9 +10,12 @@ from launcher.worker.grid import WorkerMesh
 
 
 class LocalRound(NamedTuple):
-    """The round on this node. `targets`: those that run. `mesh`: of the whole world. `exit_codes`: by rank."""
+    """The round on this node."""
 
     number: int
     mesh: WorkerMesh
+    """Of the whole world."""
     targets: Sequence[Target]
+    """The workers that run."""
     exit_codes: dict[int, int]
+    """By rank, of the workers that have ended."""

@@ -34,12 +34,14 @@ class Ask(_Message, frozen=True, kw_only=True, tag="ask"):
 
 
 class NodeSilence(_Message, frozen=True, kw_only=True, tag="silence"):
-    """No worker of the sender makes progress; `sentence` says since when. `ranks`: none once there is progress."""
+    """No worker of the sender makes progress."""
 
     round: int
     ranks: tuple[int, ...]
+    """The sender's ranks, none once there is progress again."""
     world_size: int
     sentence: str = ""
+    """Since when, for people."""
 
 
 class Examine(_Message, frozen=True, kw_only=True, tag="examine"):
@@ -50,31 +52,32 @@ class Examine(_Message, frozen=True, kw_only=True, tag="examine"):
 
 
 class Evidence(_Message, frozen=True, kw_only=True, tag="evidence"):
-    """`mesh`: of any of its ranks. `folder`: where the node keeps the whole of it; "" if it does not.
-
-    `round`: 0 if no round runs on the node, so that nobody waits for it.
-    """
+    """What one node has found out about its ranks."""
 
     node: str
     round: int
+    """0 if no round runs on the node, so that the leader does not wait for it."""
     mesh: WorkerMesh
+    """Of any of its ranks."""
     ranks: tuple[RankEvidence, ...]
     folder: str = ""
+    """Where the node keeps the complete evidence, "" if it does not."""
     remarks: tuple[str, ...] = ()
 
 
 class Conclusion(_Message, frozen=True, kw_only=True, tag="conclusion"):
-    """What the leader concludes. `stacks`: of all ranks, for people. `round`: 0 if no agent has answered.
-
-    `is_news`: whether it names more than a worker that has failed. `to_end`: the ranks to end for a restart of all.
-    """
+    """What the leader concludes."""
 
     round: int
+    """0 if no agent has answered."""
     purpose: Purpose
     answer: HangAnswer
     stacks: str = ""
+    """Of all ranks, for people."""
     is_news: bool = True
+    """It names more than a worker that has failed."""
     to_end: tuple[int, ...] = ()
+    """The ranks to end so that all restart."""
 
 
 Message = Ask | NodeSilence | Examine | Evidence | Conclusion
@@ -86,7 +89,7 @@ def encode_message(message: Message) -> str:
 
 
 def decode_message(text: str) -> Message | None:
-    """Decode a note; None for what this version cannot read."""
+    """Decode a note; None for any other."""
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, RecordError, RecursionError):

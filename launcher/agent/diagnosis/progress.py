@@ -131,11 +131,14 @@ class NodeProgress:
 
 
 class _ProcessLook(Struct):
-    """`is_halted`: stopped or traced. `is_hidden`: its output cannot be seen. `written`: bytes."""
+    """What a look at one worker found."""
 
     is_halted: bool
+    """Stopped or traced."""
     is_hidden: bool
+    """Its output cannot be seen."""
     written: int
+    """Bytes of output."""
 
 
 def _look_at(pid: int, *, reads_output: bool) -> Iterator[_ProcessLook]:

@@ -57,16 +57,16 @@ class LedMembers(Protocol):
 
 
 class Inspected(Struct, kw_only=True):
-    """What has come of a question. `members`: the names of those that were asked; None before the leader has said.
-
-    `takes`: who waits for it; several, if they have asked the same. `line`: for the first of them to keep its answer.
-    """
+    """A question to all nodes, and the answers so far."""
 
     until: float
     takes: list[Callable[[Inspected], object]]
+    """Called with the result; several if the same question was asked more than once."""
     is_of_all: bool = False
     line: bytes = b""
+    """Space for the first of them to keep its answer."""
     members: dict[str, str] | None = None
+    """Names of the members that were asked; None before the leader has said."""
     leader: str = ""
     replies: dict[str, Reply] = field(default_factory=dict)
     error: str = ""

@@ -17,27 +17,31 @@ from launcher.observe.timeline import RoundSummary, WorkerRecord
 
 
 class RankSigns(Struct, frozen=True, kw_only=True):
-    """What shows that a worker makes progress. `counts`: numbers that grow; `output_at`: its last output, 0 for none.
-
-    Times are on the agent's clock.
-    """
+    """What shows that a worker makes progress. Times are on the agent's clock."""
 
     counts: tuple[int, ...] = ()
+    """Numbers that grow."""
     output_at: float = 0.0
+    """When it last wrote output, 0 for never."""
     phase: str = ""
 
 
 class NodeSnapshot(Struct, frozen=True, kw_only=True):
-    """What the agent knows of its node. `signs`: by local rank; `places`: coordinates by rank. `now`: on its clock."""
+    """What the agent knows about its node."""
 
     base: NodeReport
     workers: tuple[WorkerRecord, ...]
     signs: Mapping[int, RankSigns]
+    """By local rank."""
     places: Mapping[int, str]
+    """Coordinates by rank."""
     devices: Mapping[int, tuple[str, ...]]
+    """By local rank."""
     rounds: tuple[RoundSummary, ...]
     before: TimeSpent
+    """How the time before this round was spent."""
     now: float
+    """On the agent's clock."""
 
 
 class LocalState:

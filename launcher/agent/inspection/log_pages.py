@@ -27,9 +27,10 @@ _NO_FILES = "the workers' output is not kept here: --log-dir DIRECTORY with --re
 
 
 class LogSource(Struct, frozen=True, kw_only=True):
-    """A file that a worker writes. `name`: within the job's log directory."""
+    """A file that a worker writes."""
 
     name: str
+    """Within the job's log directory."""
     path: str
     rank: int
     stream: str

@@ -47,7 +47,7 @@ class PassedRequest(_InspectionMessage, frozen=True, kw_only=True, tag="request"
 
 
 class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
-    """`error`: why there is no answer."""
+    """A node's answer to a question."""
 
     asker: str
     member_id: str
@@ -55,6 +55,7 @@ class Reply(_InspectionMessage, frozen=True, kw_only=True, tag="reply"):
     events: EventPage | None = None
     logs: LogPage | None = None
     error: str = ""
+    """Why there is no answer, "" if there is one."""
 
 
 InspectionMessage = Inspect | Expect | PassedRequest | Reply
@@ -66,7 +67,7 @@ def encode_inspection(message: InspectionMessage) -> str:
 
 
 def decode_inspection(text: str) -> InspectionMessage | None:
-    """Decode a note; None for what this version cannot read."""
+    """Decode a note; None for any other."""
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, RecordError, RecursionError):

@@ -13,18 +13,15 @@ from launcher.agent.inspection.local_state import NodeSnapshot, RankSigns
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.pump import OutputPump
 from launcher.model.node import Slot
-from launcher.model.version import __version__
 from launcher.observe.journal import Journal
 from launcher.observe.node_report import NodeReport
 from launcher.placement.adapter.description import NodeAssignment
+from rendezvous import __version__
 from rendezvous.driver.driver import Driver
 
 
 class SnapshotSource(Struct, kw_only=True, eq=False):
-    """The parts that know something. `describe_rank`: (assignment, rank) -> its coordinates.
-
-    `locality`: (level, domain) pairs. `log_dir`: "" if no files are kept.
-    """
+    """The parts of the agent from which a snapshot is made."""
 
     run_id: str
     node: str
@@ -36,8 +33,11 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
     shared_page: SharedPage | None
     pump: OutputPump | None
     describe_rank: Callable[[NodeAssignment, int], str]
+    """Takes an assignment and a rank, returns its coordinates."""
     locality: tuple[tuple[str, str], ...] = ()
+    """Pairs of level and domain."""
     log_dir: str = ""
+    """"" if no files are kept."""
 
     def take(self, journal: Journal, now: float) -> NodeSnapshot:
         """Take a snapshot. `now`: on the agent's clock."""

@@ -7,9 +7,9 @@ comes again must find its own name, also if others are running, and never one th
 by the devices that its variables make visible, such as CUDA_VISIBLE_DEVICES, and among agents for which these are the
 same by its --node-rank; others are interchangeable.
 
-One file for each run of a store, name of a host and boot of it, beside the locks, lists the agents, also those that
-have ended. It is read and written under its own lock. It only remembers: an agent is running if its process is, what is
-left of one is known by its node lock, and a file that cannot be read counts as empty.
+One file for each run of a store, name of a host, boot of it and version of meshrun, beside the locks, lists the agents,
+also those that have ended. It is read and written under its own lock. It only remembers: an agent is running if its
+process is, what is left of one is known by its node lock, and a file that cannot be read counts as empty.
 
 Two agents with one device would both work, slowly, or run out of its memory, so the second is refused. Agents that were
 given names (--node-name) are not in the list: they are nodes of their own and may share devices.
@@ -44,7 +44,7 @@ from launcher.hardware.accelerators.contract import CpuDetector, find_visible_va
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, find_shortage_hint
 from launcher.model.text import format_list
-from rendezvous import codec
+from rendezvous import __version__, codec
 from rendezvous.errors import RecordError
 from rendezvous.records import name_own_run
 
@@ -58,20 +58,21 @@ _Result = TypeVar("_Result")
 
 
 class HostAgent(Struct, frozen=True, kw_only=True):
-    """One agent. `visible`: a hash of what its variables make visible. `node_rank`: None if it was given none.
-
-    `pid` 0: it has ended and left nothing; -1: it has ended, and something may be left of it. `started`: when its
-    process did, in the kernel's ticks. `devices`: the accelerators that it has taken, by id. `cpus`: those to which it
-    has bound its workers, if these are to share them with no other worker.
-    """
+    """One agent of this host."""
 
     name: str
     visible: str
+    """A hash of what its variables make visible."""
     pid: int
+    """0 if it has ended and left nothing, -1 if it has ended and something may be left."""
     started: str
+    """When its process started, in the kernel's ticks."""
     node_rank: int | None = None
+    """None if it was given none."""
     devices: tuple[str, ...] = ()
+    """Ids of the accelerators that it has taken."""
     cpus: tuple[int, ...] = ()
+    """Those to which it has bound its workers, if no other worker is to use them."""
 
     @property
     def is_running(self) -> bool:
@@ -266,7 +267,7 @@ def take_host_place(
 ) -> tuple[HostAgents, NodeLock]:
     """Find a name for this agent of the run, and take the node lock of that name; see `take_node_lock` for the rest."""
     folders = [folder] if folder else list_lock_dirs()
-    name = hash_text("\0".join((run_id, scope, host, boot_id)))
+    name = hash_text("\0".join((run_id, scope, host, boot_id, __version__)))
     agents = HostAgents(run_id, host, find_lock_path(f"{name}.agents", folders, is_told=False))
     agents.join(environ, uses_accelerators=uses_accelerators, node_rank=node_rank)
     try:

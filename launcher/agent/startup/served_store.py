@@ -17,7 +17,7 @@ from msgspec import Struct
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError
 from rendezvous import records
-from rendezvous.errors import RecordError, StoreError
+from rendezvous.errors import RecordError, StoreError, VersionError
 from rendezvous.member.refusal import describe_other_run
 from rendezvous.records import StoreOwner, StoreVisit
 from rendezvous.stores.contract import Get, Store
@@ -39,7 +39,7 @@ class Occupant(Struct, frozen=True):
 
 
 def find_occupant(store: Store) -> Occupant | None:
-    """Return whose store this is; None if no agent of a run serves it. Raises StoreError."""
+    """Return whose store this is; None if no agent of a run serves it. Raises StoreError and VersionError."""
     try:
         found = store.get(records.STORE_OWNER_KEY).first
         if found is None:
@@ -50,6 +50,8 @@ def find_occupant(store: Store) -> Occupant | None:
             return Occupant(owner)
         job = records.make_job_keys(owner.prefix, owner.run_id, current.value.decode(errors="replace"))
         seal, verdict = store.txn((), (Get(job.round), Get(job.verdict))).found
+    except VersionError:
+        raise
     except RecordError:  # written by others
         return None
     return Occupant(owner, has_begun=seal.first is not None, is_over=verdict.first is not None)

@@ -10,7 +10,8 @@ neither are found in the control group, if the agent could create one.
 
 A keeper is given time, since the children that it has adopted cannot be found if it is killed. All other processes of a
 dead agent are killed, and no foreign process under a reused pid can be hit. An agent that lives is not: two agents
-under one name are a mistake that only the user can correct, and the second one reports it and ends. Where the user has
+under one name are a mistake that only the user can correct, and the second one reports it and ends, at once if the
+first one is of another version of meshrun. Where the user has
 not named them, they get different names (`host_agents`).
 Containers see neither each other's processes nor, as a rule, each other's files.
 
@@ -36,6 +37,7 @@ from launcher.hardware.linux.kernel import kill_exactly, list_ancestors, read_st
 from launcher.model.console import log
 from launcher.model.errors import TemporaryError, UsageError, find_shortage_hint
 from launcher.supervisor.messages import KEEPER_NAME
+from rendezvous import __version__
 from rendezvous.errors import MeshrunError
 from rendezvous.records import name_own_run
 
@@ -56,15 +58,15 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE
 
 
 class NodeLock(Struct, frozen=True):
-    """`lock`: kept open by the agent and inherited by keeper, supervisor and workers; `environment`: for the workers.
-
-    `group`: the control group for the keeper and all below it, "" if there is none.
-    """
+    """The lock that one agent of a node holds while any process of it is left."""
 
     path: str
     descriptor: int
+    """Kept open by the agent and inherited by keeper, supervisor and workers."""
     environment: Mapping[str, str]
+    """For the workers."""
     group: str = ""
+    """The control group for the keeper and all below it, "" if there is none."""
 
     def release(self) -> bool:
         """Release the lock, and remove the file if no process that cannot be ended still holds it: return whether."""
@@ -108,7 +110,13 @@ def take_node_lock(
     try:
         while True:
             lock = _lock(path) if lock is None else lock
-            agent = _read_agent_pid(path) if lock is None else ""
+            agent, version = _read_agent(path) if lock is None else ("", "")
+            if agent and version != __version__:
+                raise UsageError(
+                    f"an agent of {name_own_run(run_id)} is on this node with meshrun {version}, as {node_name}: "
+                    f"pid {agent}; this is meshrun {__version__}",
+                    "end it first, or install one version of meshrun on every node",
+                )
             holders = _list_leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
                 holders = control_group.clear(os.fsdecode(_read(path)[_OWNER_SIZE:]), spared)
@@ -154,7 +162,7 @@ def list_running_agents(folder: str = "") -> list[int]:
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
                 path = os.path.join(directory, name)
-                if name.endswith(".lock") and (pid := _read_agent_pid(path)) and _is_in_this_network(pid):
+                if name.endswith(".lock") and (pid := _read_agent(path)[0]) and _is_in_this_network(pid):
                     found.append(int(pid))
     return found
 
@@ -315,7 +323,8 @@ def _lock(path: str) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_at(path, lock):
-                os.pwrite(lock, f"{os.getpid()} {read_start_time(os.getpid())}\n".encode().ljust(_OWNER_SIZE), 0)
+                owner = f"{os.getpid()} {read_start_time(os.getpid())} {__version__}\n"
+                os.pwrite(lock, owner.encode().ljust(_OWNER_SIZE)[:_OWNER_SIZE], 0)
                 return lock
         except BlockingIOError:
             pass
@@ -337,13 +346,12 @@ def is_at(path: str, lock: int) -> bool:
         return False
 
 
-def _read_agent_pid(path: str) -> str:
-    """Return the pid of the agent that has locked the file, if it is still the same process; else ""."""
-    words = _read(path)[:_OWNER_SIZE].split()
-    if len(words) != 2 or not words[0].isdigit():
-        return ""  # it is about to write it, or was killed before that: it has started nothing
-    is_same = read_start_time(int(words[0])) == words[1].decode(errors="replace")
-    return words[0].decode() if is_same else ""
+def _read_agent(path: str) -> tuple[str, str]:
+    """Return the pid of the agent that has locked the file, if it is still the same process, and its version."""
+    words = _read(path)[:_OWNER_SIZE].decode(errors="replace").split()
+    if len(words) != 3 or not words[0].isdecimal():
+        return "", ""  # it is about to write it, or was killed before that: it has started nothing
+    return (words[0], words[2]) if read_start_time(int(words[0])) == words[1] else ("", "")
 
 
 def read_start_time(pid: int) -> str:

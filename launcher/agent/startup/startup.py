@@ -56,23 +56,23 @@ END_SIGNALS = (
 
 
 class Startup(Struct, frozen=True):
-    """`address`: where others reach this node, and its workers each other. `serves_at`: the addresses of this node at
-    which it is to serve the store, none if another node does.
-
-    `listener` is for the presence of this node, `node_lock` keeps a second agent of its name off; `boot_id` is the
-    kernel's id of this boot of the machine. `host_agents`: the run's agents on this host; None where the user has named
-    this one.
-    """
+    """What an agent has found out and reserved before it joins."""
 
     network: StoreConfig
     credentials: Credentials
     name: str
     boot_id: str
+    """The kernel's id of this boot of the machine."""
     address: str
+    """Where others reach this node, and its workers each other."""
     node_lock: NodeLock
+    """Keeps a second agent of this name away."""
     listener: socket.socket
+    """For the presence of this node."""
     serves_at: tuple[str, ...]
+    """Addresses of this node at which it is to serve the store, none if another node does."""
     host_agents: HostAgents | None = None
+    """The run's agents on this host; None if the user has named this one."""
 
     @property
     def presence_address(self) -> str:

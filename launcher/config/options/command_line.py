@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from launcher.config.options.readers import Option, Value
-from launcher.config.options.table import BY_ALIAS, BY_NAME, BY_SHORT, TABLE
+from launcher.config.options.table import BY_NAME, BY_SHORT, TABLE
 from launcher.model.errors import UsageError, sanitize, suggest
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
@@ -111,10 +111,10 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
     name = spelling[2:].replace("_", "-")
     if own := next((option for option in extra if option.name == name), None):
         return own
-    if option := BY_NAME.get(name) or BY_ALIAS.get(name):
+    if option := BY_NAME.get(name):
         return option
     if name:
-        begun = [option for option in (*TABLE, *extra) if option.name.startswith(name) or option.alias.startswith(name)]
+        begun = [option for option in (*TABLE, *extra) if option.name.startswith(name)]
         for found in ([option for option in begun if option.source != "ours"], begun):
             if len(found) == 1:
                 return found[0]
@@ -146,7 +146,7 @@ def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict
 
 
 def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[str, str]) -> Value:
-    candidates = [(option.flag, flags.get(option.name)), *((name, environ.get(name)) for name in option.all_variables)]
+    candidates = [(option.flag, flags.get(option.name)), *((name, environ.get(name)) for name in option.variables)]
     for origin, text in candidates:
         if text is None or (text == "" and (option.is_text or origin != option.flag)):
             continue

@@ -60,8 +60,7 @@ class Option(Struct, frozen=True):
 
     `field`: the field of the Config, by default the name, with _s for seconds; "" for options that are none, but have
     a part in others. `part`: the mapping of the Config that holds the value instead. `last_variable`: one more, outside
-    both families, that is read last. `alias`: its name in earlier versions, which no help shows: of the two flags the
-    last one counts, as for any flag that is repeated; of the two variables the one of `name`.
+    both families, that is read last.
     """
 
     source: OptionSource
@@ -75,7 +74,6 @@ class Option(Struct, frozen=True):
     part: Literal["", "settings", "placement_options"] = ""
     short: str = ""
     last_variable: str = ""
-    alias: str = ""
 
     @property
     def takes_value(self) -> bool:
@@ -97,17 +95,12 @@ class Option(Struct, frozen=True):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables that set it and are shown, highest precedence first."""
+        """The variables that set it, highest precedence first."""
         if self.read is None:
             return ()
         suffix = self.name.replace("-", "_").upper()
         pet = f"PET_{suffix}" if self.source == "torchrun" else ""
         return tuple(filter(None, (f"LAUNCHER_{suffix}", pet, self.last_variable)))
-
-    @property
-    def all_variables(self) -> tuple[str, ...]:
-        """The same, followed by that of the alias."""
-        return (*self.variables, *([f"LAUNCHER_{self.alias.replace('-', '_').upper()}"] if self.alias else []))
 
     @property
     def field_name(self) -> str:

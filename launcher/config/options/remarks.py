@@ -23,7 +23,7 @@ _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
         "PLACE", "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
     )
 }  # fmt: skip
-KNOWN = _OTHERS.union(*(option.all_variables for option in TABLE))
+KNOWN = _OTHERS.union(*(option.variables for option in TABLE))
 _UNMISTAKABLE = frozenset({
     "devices-per-worker", "failure-report", "grow-delay", "hang-timeout", "heartbeat-timeout", "join-grace",
     "local-ranks-filter", "max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-conf", "rdzv-endpoint",

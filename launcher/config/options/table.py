@@ -114,7 +114,7 @@ TABLE: tuple[Option, ...] = (
            "Bytes a rank sends along an axis, in proportion; A+B is one group over both. KIND is ring, line or "
            "all.", part="placement_options"),
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", parse_text, "host=1, then 2, 4, 8, ...",
-           "Cost of leaving a domain of a level.", part="placement_options", alias="tolls"),
+           "Cost of leaving a domain of a level.", part="placement_options"),
     Option("ours", "rates", "placement", "LEVEL=RATE,...", parse_text, "",
            "Of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit: plan by time.",
            part="placement_options"),
@@ -303,5 +303,4 @@ TABLE: tuple[Option, ...] = (
 # fmt: on
 
 BY_NAME = {option.name: option for option in TABLE}
-BY_ALIAS = {option.alias: option for option in TABLE if option.alias}
 BY_SHORT = {option.short: option for option in TABLE if option.short}

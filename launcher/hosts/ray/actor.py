@@ -29,26 +29,29 @@ WAIT_LIMIT_S = 60.0  # an answer that the driver has given up must not keep a th
 
 
 class AgentOrder(Struct, frozen=True, kw_only=True):
-    """What an actor is to start. `words`: of the agent, without what only its node knows. `variables`: for the agent.
-
-    `function`: the name of the function to call, "" for a program; `call`: it and its arguments, pickled. `bundle`:
-    what the actor was granted. `number` is 1 for the first agent on a node.
-    """
+    """What an actor is to start."""
 
     words: tuple[str, ...]
+    """The agent's command line, without what only its node knows."""
     variables: dict[str, str]
+    """For the agent."""
     bundle: dict[str, float]
+    """What the actor was granted."""
     number: int = 1
+    """1 for the first agent on a node."""
     function: str = ""
+    """The name of the function to call, "" for a program."""
     call: bytes = b""
+    """The function and its arguments, pickled."""
 
 
 class AgentEnd(Struct, frozen=True, kw_only=True):
-    """How an agent ended. `files`: the results of a function's workers, name -> content."""
+    """How an agent ended."""
 
     exit_code: int
     outcome: RunOutcome | None
     files: dict[str, bytes]
+    """The results of a function's workers, name to content."""
 
 
 class AgentActor:

@@ -47,11 +47,13 @@ class StartReported(Struct, frozen=True):
 
 
 class EndReported(Struct, frozen=True):
-    """`exit_code`: negative for a signal. `outcome`: None if the agent left none, as after SIGKILL."""
+    """An agent has ended."""
 
     slot: int
     exit_code: int
+    """Negative for a signal."""
     outcome: RunOutcome | None
+    """None if the agent left none, as after SIGKILL."""
 
 
 class ActorUnreachable(Struct, frozen=True):
@@ -71,11 +73,13 @@ PoolEvent = StartReported | EndReported | ActorUnreachable | ActorDied | StopReq
 
 
 class ClusterView(Struct, frozen=True):
-    """`placed`: slot -> node of its bundle, where Ray has given it one. `draining`: nodes that Ray is about to take."""
+    """What Ray shows of its cluster."""
 
     nodes: Sequence[ClusterNode]
     placed: Mapping[int, str]
+    """Slot to the node of its bundle, where Ray has given it one."""
     draining: frozenset[str] = frozenset()
+    """Nodes that Ray is about to take away."""
 
 
 # --- what to do ---
@@ -126,34 +130,38 @@ PoolAction = RequestGroup | RemoveGroup | StartAgent | AskAgain | StopAgent | Di
 
 
 class _AgentSlot(Struct):
-    """`next_at`: when to start an agent, or to ask an actor again. `excluded`: of the request for its bundle, None if
-    there is none. `outcome`: of its last agent. `is_leaving`: its agent was told to leave a node that is drained.
-    """
+    """A place for one agent, and what has happened there."""
 
     index: int
     phase: Phase = "unplaced"
     node: str = ""
     excluded: tuple[str, ...] | None = None
+    """Nodes that the request for its bundle excludes, None without a request."""
     requested_at: float = -math.inf
     started_at: float = 0.0
     next_at: float = 0.0
+    """When to start an agent, or to ask an actor again."""
     pause_s: float = PAUSE_MIN_S
     crashes: int = 0
     failed_starts: int = 0
     is_leaving: bool = False
+    """Its agent was told to leave a node that is drained."""
     outcome: RunOutcome | None = None
+    """Of its last agent."""
 
 
 class _Progress(Struct):
-    """`began_at`: of the first step. `has_run`: whether any agent has run. `nodes`: how many were wanted and present,
-    and what was said of that. `empty_since`: since when no agent has run, None while one does.
-    """
+    """How far the whole job has come."""
 
     began_at: float = math.nan
+    """When the first step was taken."""
     main_was_placed: bool = False
     has_run: bool = False
+    """Whether any agent has run."""
     nodes: DemandHistory = DemandHistory()
+    """How many were wanted and present, and what was logged about it."""
     empty_since: float | None = None
+    """Since when no agent has run, None while one does."""
     stop: StopRequested | None = None
     ends_by: float = math.inf
     verdict: RunOutcome | None = None

@@ -25,13 +25,14 @@ _WORDS = {"gpu": "GPU", "xpu": "GPU", "cpu": "CPU", "hpu": "HPU", "npu": "NPU"} 
 
 
 class ClusterNode(Struct, frozen=True):
-    """A node of Ray that is alive. `free`: resources that nothing uses; None if unknown."""
+    """A node of Ray that is alive."""
 
     id: str
     address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str]
     free: Mapping[str, float] | None = None
+    """Resources that are not in use, None if unknown."""
 
 
 class Demand(Struct, frozen=True):

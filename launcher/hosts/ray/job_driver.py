@@ -68,10 +68,11 @@ class FunctionToCall(Struct, frozen=True):
 
 
 class JobEnd(Struct, frozen=True):
-    """`files`: the results of a function's workers on all nodes, by the names of their files."""
+    """How a job ended."""
 
     outcome: RunOutcome
     files: Mapping[str, bytes]
+    """The results of a function's workers on all nodes, file name to content."""
     config: Config
 
 
@@ -89,7 +90,7 @@ def run_job(
     `close_limit_s`: for leaving the cluster, seconds; Ray's own end of that may go on in a thread.
     """
     variables, remarks = select_variables(environ, options.export)
-    is_named = "rdzv-id" in args.values or any(variables.get(name) for name in BY_NAME["rdzv-id"].all_variables)
+    is_named = "rdzv-id" in args.values or any(variables.get(name) for name in BY_NAME["rdzv-id"].variables)
     named = {} if is_named else {"rdzv-id": find_run_id(environ) or f"ray-{os.urandom(4).hex()}"}
     given = args if function is None else ParsedArgs(args.values, script=function.name)
     # Before Ray is imported and reached, which takes seconds: a mistake in an option shows at once.

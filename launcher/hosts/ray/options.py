@@ -47,15 +47,15 @@ _NEVER_SENT = (END_FILE, "LAUNCHER_STORE_TOKEN", LABELS)
 
 
 class RayOptions(Struct, frozen=True, kw_only=True):
-    """`bundle`: resource -> amount, None where --nproc-per-node says it. `label_selector`: label -> condition.
-
-    `export`: names of variables.
-    """
+    """The options that only a job on Ray has."""
 
     bundle: Mapping[str, float] | None
+    """Resource to amount, None if --nproc-per-node decides."""
     label_selector: Mapping[str, str]
+    """Label to condition."""
     spares: int
     export: tuple[str, ...]
+    """Names of variables."""
     address: str
 
 
@@ -186,7 +186,7 @@ def select_variables(environ: Mapping[str, str], export: Sequence[str]) -> tuple
 
     Variables of what the driver determines are left out.
     """
-    drivers = {variable for name in _DRIVERS for variable in BY_NAME[name].all_variables}
+    drivers = {variable for name in _DRIVERS for variable in BY_NAME[name].variables}
     found = {name: text for name, text in environ.items() if name.startswith(("LAUNCHER_", "PET_"))}
     found = {name: text for name, text in found.items() if name not in drivers and not name.startswith(_NEVER_SENT)}
     missing = [name for name in export if name not in environ]

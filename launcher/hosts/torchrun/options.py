@@ -44,13 +44,15 @@ class Parameters(Protocol):
 
 
 class TorchrunOptions(NamedTuple):
-    """`slot_count`: the workers of this node, 1 if not set; then a node counts as one slot."""
+    """What torchrun's command line says to this plug-in."""
 
     config: Config
     network: StoreConfig
     mesh: Mesh
     slot_count: int
+    """Workers of this node, 1 if not set; then a node counts as one slot."""
     knows_workers: bool
+    """Whether the number of workers was set."""
 
 
 def read_options(parameters: Parameters, environ: Mapping[str, str]) -> TorchrunOptions:

@@ -16,18 +16,23 @@ from launcher.locality.measure.wording import find_paths, name_domains
 from launcher.locality.merge import SourceResult, merge, merge_rates
 from launcher.model.rates import format_rate
 from rendezvous import records
-from rendezvous.stores.contract import Store
+from rendezvous.stores.contract import Get, Store
 
 _SOURCE = "measuring"
 
 
 def is_begun(store: Store, prefix: str, run_id: str) -> bool:
-    """Whether the run has a job with members and without an end. Raises StoreError."""
+    """Whether the run has a job with members and without an end. Raises StoreError; VersionError for another's job."""
     current = store.get(records.make_current_key(prefix, run_id)).first
     if current is None:
         return False
     keys = records.make_job_keys(prefix, run_id, current.value.decode(errors="replace"))
-    return bool(store.get(keys.members, prefix=True).items) and store.get(keys.verdict).first is None
+    spec, members, verdict = store.txn((), (Get(keys.spec), Get(keys.members, prefix=True), Get(keys.verdict))).found
+    if not members.items or verdict.first is not None:
+        return False
+    if spec.first is not None:
+        records.require_version(spec.first.value, f"the value of {keys.spec}")
+    return True
 
 
 def add_measured(found: Locality, answer: Answer, number: int, level_names: Sequence[str]) -> Locality:

@@ -282,7 +282,7 @@ class Failures:
 
 
 def _describe_claim(claim: tuple[int, str] | None) -> str:
-    """Describe what a worker said of its own failure; "" if it said nothing that this version knows."""
+    """Describe what a worker said of its own failure; "" if it said nothing."""
     kind, reason = claim or (0, "")
     verb = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}.get(kind)
     return f"{verb}: {sanitize(reason)}" if verb else ""

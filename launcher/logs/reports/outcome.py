@@ -60,7 +60,7 @@ def write(outcome: RunOutcome) -> bool:
 
 
 def read(path: str) -> RunOutcome | None:
-    """Read the outcome; None for nothing, and for what this version cannot read."""
+    """Read the outcome; None for nothing, and for what cannot be read."""
     try:
         with open(path, "rb") as file:
             return codec.decode(RunOutcome, file.read(), "the outcome")
@@ -109,7 +109,7 @@ def report_failure(
 
 
 def _sort_failures(verdict: Verdict, own: Sequence[WorkerFailure]) -> list[WorkerFailure]:
-    """Return the verdict's failure, then the others; none if it has none that this version can read."""
+    """Return the verdict's failure, then the others; none if it has none that can be read."""
     root = parse_failure(verdict.failure)
     if root is None:
         return []

@@ -86,7 +86,7 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
 
 
 def parse_failure(text: str) -> WorkerFailure | None:
-    """Parse the failure that an agent wrote; None for none, and for what this version cannot read."""
+    """Parse the failure that an agent wrote; None for none, and for what cannot be read."""
     with suppress(RecordError):
         return codec.decode(WorkerFailure, text, "a worker's failure")
     return None

@@ -46,8 +46,8 @@ from launcher.meshctl.doctor.machine import MachineInfo, read_machine
 from launcher.meshctl.doctor.network import check_store, find_advertised_address
 from launcher.model.errors import LauncherError, UsageError, sanitize
 from launcher.model.node import Device, Slot
-from launcher.model.version import __version__
 from launcher.placement.adapter.description import NodeAssignment
+from rendezvous import __version__
 
 VERSION = 1
 NO_SCRIPT = "SCRIPT"

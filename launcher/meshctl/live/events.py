@@ -160,14 +160,14 @@ def _format_group(group: list[SeenEvent], now: float) -> str:
 
 
 def describe_event(fields: dict[str, Any]) -> str:
-    """Describe an event in a sentence; one that this version does not know by its name and fields."""
+    """Describe an event in a sentence; one that is none of ours by its name and fields."""
     kind = str(fields.get("event", ""))
     describe = _SENTENCES.get(kind)
     try:
         if describe is not None:
             return describe(fields)
     except (KeyError, TypeError, ValueError, AttributeError):
-        pass  # of another version
+        pass  # for root, agents of other users may answer anything
     rest = {name: value for name, value in fields.items() if name not in ("schema", "event", "time", "run_id", "node")}
     return f"{kind}: {msgspec.json.encode(rest).decode()[:200]}"
 

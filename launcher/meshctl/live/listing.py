@@ -17,7 +17,7 @@ from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
 from launcher.model.console import format_time
-from launcher.model.errors import TemporaryError
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
 from launcher.observe.local_socket import INSPECT_LIMIT_S, LocalAgent, ask_runs, group_by_job
 from launcher.observe.node_report import RunReport
@@ -147,6 +147,6 @@ def _ask(jobs: Sequence[Sequence[LocalAgent]]) -> list[tuple[str, str]]:
 def _read(source: RunSource, run_id: str) -> tuple[str, str]:
     try:
         overview = derive_overview(source.read_run())
-    except TemporaryError as problem:
+    except (TemporaryError, UsageError) as problem:  # or it is of another version
         return "", str(problem).removeprefix(f"the agent of {name_run(run_id)} ")
     return overview.phase, format_headline(overview)

@@ -46,8 +46,6 @@ _SILENCE_MAX_S = 3.0  # without a keep-alive: with the usual lease two have been
 def encode_overview(overview: Overview) -> dict[str, Any]:
     """Return the overview as values for JSON, by `STATUS_SCHEMA`; a time is a text in RFC 3339, null if unknown."""
     content = to_builtins(overview)
-    for record in (*content["history"], *filter(None, [content["verdict"]])):
-        del record["unknown"]
     for record in (content, *content["history"], *filter(None, [content["verdict"]])):
         for name in _TIMES.intersection(record):
             record[name] = format_time(record[name]) if 0 < record[name] < _TIME_MAX else None

@@ -27,16 +27,16 @@ LOSSES = (START, *(cause for cause in CAUSES if cause != "end"))
 
 
 class Metric(NamedTuple):
-    """A row of the table. `labels`: beside run and node. `read`: the values of those labels, and the sample, of each.
-
-    `name`: without meshrun_ before and _total behind it.
-    """
+    """A row of the table."""
 
     name: str
+    """Without the prefix meshrun_ and the suffix _total."""
     kind: Literal["gauge", "counter"]
     labels: Labels
+    """In addition to run and node."""
     help: str
     read: Callable[[NodeReport], Iterator[tuple[Labels, float]]]
+    """Yields the values of those labels, and the sample, of each."""
 
     @property
     def full_name(self) -> str:

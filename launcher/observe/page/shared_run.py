@@ -46,11 +46,13 @@ class Body(Struct, frozen=True, kw_only=True):
 
 
 class EventLines(Struct, frozen=True, kw_only=True):
-    """Event lines of the agent that is asked, numbered from `first`. `dropped`: how many before it are not kept."""
+    """Event lines of the agent that was asked."""
 
     first: int
+    """The number of the first line."""
     lines: tuple[str, ...]
     dropped: int = 0
+    """How many before it are no longer kept."""
 
 
 class _KeptAnswer:

@@ -22,12 +22,13 @@ LOST_MAX = 200
 
 
 class RankRow(Struct, frozen=True, kw_only=True, array_like=True):
-    """A worker, as in `RankReport`; -1 is unknown. `age_s`: since its last sign of progress."""
+    """A worker, as in `RankReport`; -1 is unknown."""
 
     rank: int
     state: str
     step: int
     age_s: float
+    """Since its last sign of progress."""
     cores: float
     rss_bytes: int
     phase: str
@@ -44,15 +45,15 @@ class RankRow(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """A node. `state`: as in `NodeReport`, "silent" for one that has not answered in time, or "lost".
-
-    `path`: its domain at each of the run's levels, "" for unknown. `seen_s`: since it has answered; -1 if it never has.
-    """
+    """A node."""
 
     name: str
     state: str
+    """As in `NodeReport`, "silent" for one that has not answered in time, or "lost"."""
     path: tuple[str, ...] = ()
+    """Its domain at each of the run's levels, "" for unknown."""
     seen_s: float = 0.0
+    """Time since its last answer, -1 if it never answered."""
     is_leader: bool = False
     waiting: str = ""
     round: int = 0
@@ -66,29 +67,33 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """A run. `now`: seconds since 1970 by the clock that the rounds' times are of. `state`: "running" or "waiting".
-
-    `problem`: why there is nothing newer, "" if there is; `age_s`: of this view. `levels`: of the network, outermost
-    first. `mesh`: axes and their sizes. `goodput`, `rounds`: by the leader.
-    """
+    """A run."""
 
     run_id: str
     now: float
+    """Seconds since 1970 by the clock of the rounds' times."""
     leader: str
     state: str
+    """"running" or "waiting"."""
     waiting: str
     problem: str
+    """Why there is nothing newer, "" if there is."""
     age_s: float
+    """Age of this view."""
     round: int
     world_size: int
     node_count: int
     restart_count: int
     max_restarts: int
     mesh: tuple[tuple[str, int], ...]
+    """Axes and their sizes."""
     levels: tuple[str, ...]
+    """Of the network, outermost first."""
     nodes: tuple[NodeView, ...]
     rounds: tuple[RoundSummary, ...]
+    """As the leader saw them."""
     goodput: Goodput | None
+    """As the leader computed it."""
     checkpoint_count: int
     hang_count: int
     lost_count: int

@@ -24,7 +24,6 @@ from launcher.placement.limits import Plan
 from launcher.placement.planner import plan
 
 _USABLE = ("running", "spare", "waiting", "stopping")
-_NAMES = {"tolls": "level-costs"}
 
 
 class WhatIf(Struct, frozen=True, kw_only=True):
@@ -91,7 +90,7 @@ def _plan(nodes: Mapping[str, NodeReport], mesh: Mesh, placement: str, before: P
         for name, one in nodes.items()
     }
     words = placement.split()
-    texts = {_NAMES.get(flag[2:], flag[2:]): text for flag, text in zip(words[::2], words[1::2], strict=False)}
+    texts = {flag[2:]: text for flag, text in zip(words[::2], words[1::2], strict=False)}
     least, _, most = texts.pop("nnodes", "1:").partition(":")
     topology = build_topology(known)
     limits, costs = parse_limits_and_costs(

@@ -31,27 +31,31 @@ REPEAT_MAX_S = 3600.0
 
 
 class DemandHistory(Struct, frozen=True, kw_only=True):
-    """What was observed and said. `figures`: wanted and present, as of the last decision, since `changed_at`.
-
-    `below_since`: since when nodes have been missing, None if none are. `is_owed`: something may have been asked for
-    that has to be withdrawn when all nodes are there; also of a new leader, which cannot know.
-    """
+    """What was observed and requested so far."""
 
     figures: tuple[int, int] | None = None
+    """Wanted and present, as of the last decision."""
     changed_at: float = -math.inf
+    """When `figures` last changed."""
     below_since: float | None = None
+    """Since when nodes have been missing, None if none are."""
     said: tuple[int, int] | None = None
     said_at: float = -math.inf
     repeat_count: int = 0
     is_owed: bool = False
+    """A request may be open that has to be withdrawn once all nodes have joined; also true for a new leader, which
+    cannot know.
+    """
 
 
 class DemandDecision(Struct, frozen=True, kw_only=True):
-    """`reason`: why the figures should be said now, "" if they should not. `next_at`: when to decide again."""
+    """Whether to run the command now."""
 
     history: DemandHistory
     reason: str
+    """Why the numbers should be sent now, "" if they should not."""
     next_at: float
+    """When to decide again."""
 
 
 # docs/internals/decisions/0058-requests-for-nodes-by-a-command.md

@@ -66,11 +66,14 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class TrainerStatus(Struct, frozen=True, kw_only=True):
-    """`percentage`: 0 to 100; None for unknown, as `remaining_s`. `metrics`: names and values, within the limits."""
+    """The status of a Kubeflow TrainJob."""
 
     percentage: int | None
+    """0 to 100, None for unknown."""
     remaining_s: int | None
+    """None for unknown."""
     metrics: tuple[tuple[str, str], ...]
+    """Names and values, within the limits."""
 
     def encode(self, at: float) -> bytes:
         """Encode it as the body of a POST. `at`: seconds since 1970, of which Kubernetes takes whole ones."""

@@ -1,7 +1,7 @@
 """The description of a node that joins, and the assignment that it gets: the two texts that the agreement carries.
 
-The agreement reads neither. Both come back from the store, so they are validated like any input: another version or
-program may have written them. An invalid text is refused in a sentence, and never stops a job.
+The agreement reads neither. Both come back from the store, so they are validated like any input: another program may
+have written them. An invalid text is refused in a sentence, and never stops a job.
 """
 
 import math
@@ -25,40 +25,39 @@ LinkRate = Annotated[int, Meta(gt=0, lt=2**53)]
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """The description of a node. `master_port` 0: rank 0 listens on the port offered per round.
-
-    `node_rank`: its number, if the user has set it; `master_addr` is then its workers' MASTER_ADDR. `name`: the node's
-    display name, `machine`: the kernel's id of this boot, "" in a job of one machine. `locality`: the levels of the
-    network at which its domain is known, outermost first, each with the domain's name; the leader merges those of all
-    nodes into one path of levels. `rates`: level or "host" -> bits per second of its uplink there, if known. `index`:
-    its place in its slice, see `Node`; `slice_hosts`: the number of hosts of a complete slice, 0 without one;
-    `host_pattern`: their names, see `Node`.
-    """
+    """The description of a node."""
 
     slot_count: SlotCount
     address: Text
     role: Text
     name: Text = ""
+    """The node's display name."""
     machine: Text = ""
+    """The kernel's id of this boot, "" in a job of one machine."""
     locality: tuple[tuple[str, str], ...] = ()
+    """The levels of the network at which its domain is known, outermost first, each with the domain's name; the leader
+    merges those of all nodes into one path of levels.
+    """
     rates: tuple[tuple[str, LinkRate], ...] = ()
+    """Level or "host" to bits per second of its uplink there, if known."""
     index: NodeIndex | None = None
+    """Its place in its slice, see `Node`."""
     slice_hosts: NodeCount = 0
+    """The number of hosts of a complete slice, 0 without one."""
     host_pattern: Text = ""
+    """The host names of its slice, see `Node`."""
     master_port: Port = 0
+    """0 if rank 0 listens on the port offered per round."""
     node_rank: NodeIndex | None = None
+    """Its number, if the user has set it; `master_addr` is then its workers' MASTER_ADDR."""
     master_addr: Text = ""
 
 
 class NodeAssignment(Struct, frozen=True, kw_only=True):
-    """One node's part of a round: one rank per slot, in slot order, and the values common to all nodes.
-
-    `master_port` 0: the one that the round's seal names. `summary` describes the round in a few words; empty in a job
-    of one machine. `slice_index`: the number of the
-    node's TPU slice in this round, of `slice_count`; 0 where there are none.
-    """
+    """One node's part of a round, and the values common to all nodes."""
 
     ranks: Ranks
+    """One per slot, in slot order."""
     world_size: RankCount
     shape: Shape
     group_rank: int
@@ -67,9 +66,13 @@ class NodeAssignment(Struct, frozen=True, kw_only=True):
     role_world_size: int
     master_addr: Text
     master_port: Port = 0
+    """0 for the port that the round's seal names."""
     summary: str = ""
+    """The round in a few words; empty in a job of one machine."""
     slice_index: int = 0
+    """The number of the node's TPU slice in this round."""
     slice_count: NodeCount = 0
+    """0 without slices."""
 
 
 def encode_description(description: Description) -> str:
@@ -82,8 +85,6 @@ def encode_assignment(assignment: NodeAssignment) -> str:
 
 def decode_description(text: str) -> Description:
     """Raises RecordError, which says what is wrong, for anything that `encode_description` did not write."""
-    if "path" in codec.decode(dict[str, object], text, "its description"):  # the format before levels had names
-        raise RecordError("it is of another version of meshrun: run the same version on every node")
     found = codec.decode(Description, text, "its description")
     if found.locality:
         _require_locality(found.locality)
@@ -133,4 +134,4 @@ def _are_valid_ranks(ranks: tuple[int, ...], count: int) -> bool:
 
 def _require(is_right: bool, what: str) -> None:
     if not is_right:
-        raise RecordError(f"it has {what}, which this version does not write")
+        raise RecordError(f"it has {what}, which meshrun does not write")

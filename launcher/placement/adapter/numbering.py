@@ -24,15 +24,16 @@ SLICE_LEVEL = "slice"
 
 
 class Numbering(Struct, frozen=True):
-    """`nodes`: member ids in the order of their numbers; `others`: member id -> why it is a spare; `missing` numbers.
-
-    `error`: why the numbers cannot be kept, "" if they can.
-    """
+    """Members in the order of the numbers that the user gave their nodes."""
 
     nodes: tuple[str, ...]
+    """Member ids in the order of their numbers."""
     others: Mapping[str, str]
+    """Member id to the reason why it is a spare."""
     missing: tuple[int, ...]
+    """Numbers that no member has."""
     error: str = ""
+    """Why the numbers cannot be kept, "" if they can."""
 
 
 def resolve_numbering(members: Mapping[str, tuple[Description, int]], node_count: int) -> Numbering:

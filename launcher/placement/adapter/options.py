@@ -95,8 +95,8 @@ def format_options(limits: Limits, costs: Costs) -> str:
     if costs.traffic is not None:
         words.append("--traffic " + ",".join(map(str, costs.traffic)))
     if costs.level_costs:
-        # Agents compare this text, also those of a version that knows no other name.
-        words.append("--tolls " + ",".join(f"{level}={cost}" for level, cost in sorted(costs.level_costs.items())))
+        level_costs = sorted(costs.level_costs.items())
+        words.append("--level-costs " + ",".join(f"{level}={cost}" for level, cost in level_costs))
     if costs.move_cost is not None:
         words.append(f"--move-cost {costs.move_cost}")
     if costs.rates is not None:

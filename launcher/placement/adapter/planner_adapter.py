@@ -40,21 +40,23 @@ _CACHED_MAX = 20_000  # decoded texts that are kept, far more than members
 
 
 class _NodeSet(Struct, frozen=True):
-    """Members as nodes, by their names; `members`: by that name. `refused`: member id -> why.
-
-    `missing`: the numbers that none of them has, in words, if nodes are numbered. `limits`: the job's, with their
-    levels; `costs`: the job's, with the rates that nodes tell; `error`: why the limits cannot be kept, or empty.
-    """
+    """Members as nodes of the planner."""
 
     nodes: list[Node]
     members: dict[str, str]
+    """Member id by the name of its node."""
     descriptions: dict[str, Description]
     refused: dict[str, str]
+    """Member id to the reason."""
     missing: str
+    """The numbers that no node has, in words, if nodes are numbered."""
     limits: Limits
+    """The job's, with the levels of these nodes."""
     costs: Costs
+    """The job's, with the rates that nodes report."""
     remarks: tuple[str, ...]
     error: str
+    """Why the limits cannot be kept, "" if they can."""
 
 
 class PlannerAdapter:

@@ -35,11 +35,14 @@ NodePath = tuple[str | None, ...]
 
 
 class Topology(Struct, frozen=True):
-    """`levels`: outermost first; `paths`: node -> its domain at each of them. `remarks` are sentences for the user."""
+    """The levels of the network as the leader has merged them."""
 
     levels: tuple[str, ...]
+    """Outermost first."""
     paths: Mapping[str, NodePath]
+    """Node to its domain at each level."""
     remarks: tuple[str, ...] = ()
+    """Sentences for the user."""
 
 
 # docs/internals/decisions/0029-named-locality-levels.md

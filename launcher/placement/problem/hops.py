@@ -65,19 +65,19 @@ class Exchange(NamedTuple):
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
-    """The traffic of all units. `grid`: units along each axis of the mesh, whose product is `block_count`.
-
-    `level_costs`: scaled, of each level from the outermost, the host's last. A cost in scaled numbers divided by
-    `scale` is J in the user's numbers, a weight divided by `weight_scale` is the user's.
-    """
+    """The traffic of all units."""
 
     grid: tuple[int, ...]
+    """Units along each axis of the mesh, whose product is the number of units."""
     block_size: int
     hops: tuple[Hops, ...]
     exchanges: tuple[Exchange, ...]
     level_costs: tuple[int, ...]
+    """Scaled, of each level from the outermost, the host's last."""
     scale: int
+    """A cost in scaled numbers divided by it is J in the user's numbers."""
     weight_scale: int
+    """A weight divided by it is the user's."""
 
     @property
     def block_count(self) -> int:

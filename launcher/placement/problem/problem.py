@@ -53,21 +53,22 @@ class ClassRule(NamedTuple):
 
 
 class Problem(Struct, frozen=True, kw_only=True, eq=False):
-    """The valid layouts, and their costs.
-
-    `capacity[item]`: most units it holds. `labels[level][item]`: the item's domain, numbered from 0 within its
-    level in the order of the items; levels as in `traffic.level_costs`, outermost first, the host's last; a domain lies
-    inside one of the level before. `is_contiguous`: the units of an item are consecutive. `active_min` and
-    `active_max` bound how many items hold units. An item need not be filled.
-    """
+    """The valid layouts, and their costs."""
 
     traffic: Traffic
     capacity: NDArray[np.int32]
+    """Item to the most units that it holds. An item need not be filled."""
     labels: tuple[NDArray[np.int32], ...]
+    """`labels[level][item]` is the item's domain, numbered from 0 within its level in the order of the items. Levels as
+    in `traffic.level_costs`, outermost first, the host's last; a domain lies inside one of the level before.
+    """
     rules: tuple[ClassRule, ...] = ()
     is_contiguous: bool = True
+    """The units of an item are consecutive."""
     active_min: int = 1
+    """How many items must hold units."""
     active_max: int | None = None
+    """How many items may hold units."""
 
     def compute_cost(self, layout: Layout) -> int:
         """Return J, in the traffic's scaled numbers."""

@@ -59,15 +59,14 @@ class _Link(NamedTuple):
 
 
 class HostMap(NamedTuple):
-    """How the items of layouts spread over hosts, where an item is a domain that is used as a whole.
-
-    `hosts`: of an item. `group_size`: units of a layout that together fill an item. `repeats`: units of a host in the
-    problem whose items are hosts.
-    """
+    """How the items of layouts spread over hosts, where an item is a domain that is used as a whole."""
 
     hosts: int = 1
+    """Of an item."""
     group_size: int = 1
+    """Units of a layout that together fill an item."""
     repeats: int = 1
+    """Units of a host in the problem whose items are hosts."""
 
     def find_hosts(self, layouts: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the hosts of every group, in order, a row per layout."""

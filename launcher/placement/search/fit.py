@@ -45,15 +45,14 @@ Partitioner = Callable[[Sequence[RoomKind], Sequence[int], int], Partition]
 
 
 class DomainNode(Struct, kw_only=True, eq=False):
-    """Items `start` to `end` of `DomainTree.items`, with `room` units in all.
-
-    `depth`: how far its children are from the root, an index into `DomainTree.level_costs` and `DomainTree.steps`.
-    """
+    """Items `start` to `end` of `DomainTree.items`."""
 
     start: int
     end: int
     room: int
+    """Units for which these items have room."""
     depth: int = 0
+    """How far its children are from the root, an index into `DomainTree.level_costs` and `DomainTree.steps`."""
     children: list[DomainNode] = field(default_factory=list)
 
 
@@ -267,9 +266,10 @@ def _sum_between_pieces(graph: Graph, line: Ints, region_at: Ints, region_count:
 
 
 class Outline(NamedTuple):
-    """The units on a line, and the outermost domains' regions; `cost`: traffic that leaves them, times its cost."""
+    """The units on a line, and the outermost domains' regions."""
 
     cost: int
+    """Traffic that leaves the regions, times its cost."""
     line: Ints
     regions: list[Region]
 

@@ -216,14 +216,16 @@ def partition_greedily(kinds: Sequence[RoomKind], cut: Sequence[int], step: int)
 
 
 class _BeamState(NamedTuple):
-    """A partition so far. `used`: a number with a digit for each kind; `last`: kind, amount, the state before."""
+    """A partition so far."""
 
     key: int
     used: int
+    """A number with a digit for each kind."""
     position: int
     cost: int
     slack: int
     last: Any
+    """Kind, amount, and the state before."""
 
 
 def partition_by_beam(kinds: Sequence[RoomKind], cut: Sequence[int], step: int) -> Partition:

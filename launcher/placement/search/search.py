@@ -33,25 +33,28 @@ from launcher.placement.search.runs import lay_rows, perturb, reorder
 
 
 class Effort(NamedTuple):
-    """The effort for a problem of at most `capacity_max` places for units.
-
-    `careful`: outlines of the outermost domains that are laid out with more effort; `fits`: outlines that are filled,
-    and `careful_fits` of those again with more effort; `tries`: orders that each region then tries; `improved`:
-    candidates that swaps improve; `sequences`: how often runs get the lengths of the items found for them;
-    `perturbations`: exchanges of unequal runs tried on the best layout though they cost; `beam_width` and `steps`: of
-    `explore`.
-    """
+    """The effort for a problem."""
 
     capacity_max: int
+    """The most places for units that a problem of this effort has."""
     careful: int
+    """Outlines of the outermost domains that are laid out with more effort."""
     fits: int
+    """Outlines that are filled."""
     careful_fits: int
+    """Of the filled outlines, those that are filled again with more effort."""
     tries: int
+    """Orders that each region then tries."""
     improved: int
+    """Candidates that swaps improve."""
     sequences: int
+    """How often runs get the lengths of the items found for them."""
     perturbations: int = 0
+    """Exchanges of unequal runs tried on the best layout though they cost."""
     beam_width: int = 0
+    """Of `explore`."""
     steps: int = 0
+    """Of `explore`."""
 
 
 EFFORTS = (

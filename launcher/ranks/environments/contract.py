@@ -26,12 +26,7 @@ from launcher.model.node import Slot
 
 
 class WorkerAssignment(Struct, frozen=True, kw_only=True):
-    """One worker's ranks in one round. Ranks and sizes as torchrun names them; `group` is the node.
-
-    `mesh_*` run from the outermost axis to the innermost; `mesh_groups` are the groups over several axes that were
-    declared, as "dp+cp". `master_addr` and `master_port` are where rank 0
-    listens in this round. `slice_index`: the TPU slice this node is in, of `slice_count`; 0 where there are none.
-    """
+    """One worker's ranks in one round. Ranks and sizes as torchrun names them; `group` is the node."""
 
     run_id: str
     round: int
@@ -47,15 +42,20 @@ class WorkerAssignment(Struct, frozen=True, kw_only=True):
     role_rank: int
     role_world_size: int
     master_addr: str
+    """Where rank 0 listens in this round."""
     master_port: int
     mesh_axes: tuple[str, ...]
+    """From the outermost to the innermost, as the shape and the coordinates."""
     mesh_shape: tuple[int, ...]
     mesh_coordinates: tuple[int, ...]
     slot: Slot
     error_file: str
     mesh_groups: tuple[str, ...] = ()
+    """Groups over several axes that were declared, such as "dp+cp"."""
     slice_index: int = 0
+    """The TPU slice this node is in."""
     slice_count: int = 0
+    """0 without slices."""
 
 
 class Environment(Protocol):

@@ -29,8 +29,11 @@ class JaxEnvironment(Struct, frozen=True, kw_only=True):
     """`mpi_reason`: why MPI is in use, see `detect_mpi`; the other two are the flags of the same names."""
 
     mpi_reason: str = ""
+    """Why MPI is in use, see `detect_mpi`; "" if it is not."""
     device_binding: str = "local-rank"
+    """The option of this name."""
     virtual_local_rank: bool = False
+    """The option of this name."""
 
     def variables(self, assignment: WorkerAssignment, parent: Mapping[str, str]) -> dict[str, str]:
         """Return what to add to, or overwrite in, the parent's environment for this worker."""

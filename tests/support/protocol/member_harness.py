@@ -71,7 +71,9 @@ class Bench:
             run_id="r",
             rng=lambda: next(chance) / 1000,
             **{
-                "spec": Spec(mesh="dp=*", limits="1:1", digest=digest),
+                "spec": Spec(
+                    mesh="dp=*", limits="1:1", digest=digest, word_codes="" if digest == "train.py" else digest
+                ),
                 "description": "{}",
                 "sizer": _everybody,
                 **(options or {}),

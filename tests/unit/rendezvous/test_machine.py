@@ -5,7 +5,6 @@ The bench is in tests/support/protocol/member_harness.py.
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -33,7 +32,7 @@ from rendezvous.events import (
     WatchLost,
 )
 from rendezvous.member import local_round
-from rendezvous.records import Command, Seal, Status, Verdict
+from rendezvous.records import Command, Status, Verdict
 from rendezvous.state.state import LeaseState
 from rendezvous.stores.contract import GetResult, Put, Renewal, TxnResult
 from tests.support.protocol.member_harness import Bench, none, only, running
@@ -313,19 +312,6 @@ def test_the_time_of_a_failure_survives_a_lost_answer_and_later_reports(is_seen:
     status, revision = stored()
     assert (status.is_stopped, status.failed_revision) == (True, first_told)
     assert revision > first_told
-
-
-def test_a_seal_keeps_what_a_later_version_wrote_into_the_one_before() -> None:
-    bench = running(max_restarts=1)
-    sealed = bench.store.get(bench.job.round).first
-    assert sealed is not None
-    bench.store.put(bench.job.round, json.dumps({**json.loads(sealed.value), "benches": ["x"]}).encode())
-    bench.settle()
-    bench.tell(RoundFailed(1, 1, False, "first"))
-    assert only(bench.tell(RoundStopped(1, 4001)), StartRound).round == 2
-    sealed = bench.store.get(bench.job.round).first
-    assert sealed is not None
-    assert records.decode(Seal, sealed.value, sealed.key).unknown == {"benches": ["x"]}
 
 
 # --- what the store brings

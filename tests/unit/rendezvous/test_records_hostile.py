@@ -30,7 +30,7 @@ from launcher.placement.adapter.description import (
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.placement.limits import Costs, Limits
 from launcher.ranks.spec_builder import WorkerSpecBuilder
-from rendezvous import records
+from rendezvous import __version__, records
 from rendezvous.errors import RecordError
 from rendezvous.events import Action, Event, MakePlan, RoundFailed, RoundStopped, Start, StartRound, StopRound
 from rendezvous.records import Command, Drain, Member, Seal, Status, Stop
@@ -127,7 +127,7 @@ HOSTILE = st.one_of(
 )  # fmt: skip
 RAW = {
     "nothing": b"", "NUL": b"\0", "not UTF-8": b"\xff\xfe", "null": b"null", "deep": b"[" * 100_000, "1e999": b"1e999",
-    "empty": b'{"version": 1}', "version 2": b'{"version": 2}', "too long": b" " * 1_100_000,
+    "empty": f'{{"version":"{__version__}"}}'.encode(), "version 9": b'{"version": "9"}', "too long": b" " * 1_100_000,
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def _load_server() -> "Any":
     looked_up = set(sys.path_importer_cache)
     theirs = dict(sys.modules)
     for name in theirs:
-        if name.partition(".")[0] == "launcher":  # a user's, or another version
+        if name.partition(".")[0] == "launcher":  # a user's, or of another installation
             del sys.modules[name]
     sys.path.insert(0, root)
     try:

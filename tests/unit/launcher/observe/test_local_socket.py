@@ -14,16 +14,19 @@ from launcher.observe.local_socket import (
     LocalAgent,
     Question,
     QuestionSource,
+    SocketSource,
+    ask_runs,
     choose_agent,
     exchange,
     find_local_agents,
     group_by_job,
     list_socket_names,
 )
+from rendezvous import __version__
 
 
 def make_agent(run_id: str, pid: int, job: str = "") -> LocalAgent:
-    return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", job=job)
+    return LocalAgent(name=f"meshrun.0.{pid}", run_id=run_id, node="h0", version=__version__, job=job)
 
 
 def test_a_run_is_found_by_its_name_before_any_agent_is_by_its_pid() -> None:
@@ -52,13 +55,13 @@ def test_two_jobs_of_one_name_are_told_apart_by_a_pid() -> None:
 
 def test_for_root_its_own_runs_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    agents = [make_agent("exp", 41), LocalAgent(name="meshrun.1000.42", run_id="exp", node="h0", job="j2")]
+    agents = [make_agent("exp", 41), LocalAgent(name="meshrun.1000.42", run_id="exp", node="h0", version="9", job="j2")]
     assert choose_agent(agents, None) == choose_agent(agents, "exp") == agents[0]
     assert choose_agent(agents[1:], None) == choose_agent(agents, "42") == agents[1]
 
 
 def test_an_agent_is_asked_at_the_name_that_it_has_when_its_own_was_taken() -> None:
-    agent = LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0")
+    agent = LocalAgent(name="meshrun.1000.42.7", run_id="exp", node="h0", version="9")
     assert (agent.uid, agent.pid) == (1000, "42")
 
 
@@ -91,9 +94,24 @@ def test_what_says_nothing_of_a_run_is_no_agent(line: bytes) -> None:
 
 
 def test_what_another_user_s_agent_calls_itself_is_shown_without_controls() -> None:
-    agent = local_socket._read_identity("meshrun.1.2", b'{"run_id": "a\\nb", "node": "\\u001b[2J"}\n')
+    agent = local_socket._read_identity(
+        "meshrun.1.2", b'{"run_id": "a\\nb", "node": "\\u001b[2J", "version": "9\\n"}\n'
+    )
     assert agent is not None
-    assert (agent.run_id, agent.node) == (r"'a\nb'", r"'\x1b[2J'")
+    assert (agent.run_id, agent.node, agent.version) == (r"'a\nb'", r"'\x1b[2J'", r"'9\n'")
+
+
+def test_an_agent_of_another_version_is_asked_nothing_and_both_versions_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = LocalAgent(name="meshrun.0.1", run_id="exp", node="n1", version="9.1")
+    monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: (dict.fromkeys(names, b""), set()))
+    monkeypatch.setattr(local_socket, "exchange", None)
+    for ask in (lambda: SocketSource(other), ask_runs([other], 1.0)[0].read_run):
+        with pytest.raises(UsageError) as refused:
+            ask()
+        sentence = f"the agent of run exp has meshrun 9.1 on node n1, this is meshrun {__version__}"
+        assert (str(refused.value), refused.value.hint) == (sentence, "ask it with meshctl of meshrun 9.1")
 
 
 def test_an_agent_that_has_joined_no_job_yet_is_of_its_runs_first() -> None:
@@ -121,9 +139,13 @@ def test_a_name_that_is_no_agents_is_left_out() -> None:
 
 def test_an_agent_that_begins_or_ends_meanwhile_is_not_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter([["meshrun.0.1", "meshrun.0.2", "meshrun.0.3"], ["meshrun.0.1", "meshrun.0.3", "meshrun.0.4"]])
-    answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h")
+    answering = LocalAgent(name="meshrun.0.1", run_id="exp", node="h", version="9")
     monkeypatch.setattr(local_socket, "list_socket_names", lambda: next(names))
-    answers = {"meshrun.0.1": b'{"run_id": "exp", "node": "h"}\n', "meshrun.0.2": b"", "meshrun.0.3": b""}
+    answers = {
+        "meshrun.0.1": b'{"run_id": "exp", "node": "h", "version": "9"}\n',
+        "meshrun.0.2": b"",
+        "meshrun.0.3": b"",
+    }
     monkeypatch.setattr(local_socket, "_ask_all", lambda names, *_: ({name: answers[name] for name in names}, set()))
     assert find_local_agents() == ([answering], ["3"])
 

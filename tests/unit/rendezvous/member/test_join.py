@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from rendezvous import records
+from rendezvous import __version__, records
 from rendezvous.errors import SettingsError
 from rendezvous.events import (
     Exit,
@@ -93,14 +97,46 @@ def test_what_cannot_be_the_name_of_a_job_is_not_used_as_one(value: bytes) -> No
     )
 
 
-@pytest.mark.parametrize("version", [2, None])
-def test_a_job_of_another_record_version_is_refused(version: int | None) -> None:
+def decode_versions(decode: Callable[..., Any]) -> Callable[..., Any]:
+    """`decode`, for the version of a record alone."""
+
+    def decode_version(kind: type, data: bytes, what: str) -> Any:
+        assert kind is records._Version
+        return decode(kind, data, what)
+
+    return decode_version
+
+
+@pytest.mark.parametrize("secret", [b"", b"quiet"])
+@pytest.mark.parametrize("version", ["0.0.9", "99.1"])
+def test_a_job_of_another_version_is_refused_with_both_and_nothing_of_it_is_decoded(
+    version: str, secret: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(options={"secret": secret})
+    bench.store.put(records.make_current_key("p", "r"), b"job")
+    for name in ("spec", "ctl/verdict", "ctl/drained/node", "ctl/leader"):
+        bench.store.put(f"/p/r/job/{name}", f'{{"version":"{version}","mesh":[7]}}'.encode())
+    monkeypatch.setattr(records.codec, "decode", decode_versions(records.codec.decode))
+    end = only(bench.tell(Start()), Exit)
+    assert (end.exit_code, end.reason) == (2, f"run r is one of meshrun {version}, node node has meshrun {__version__}")
+    assert end.hint == f"install meshrun {version} on every node, or use another --rdzv-id"
+    assert bench.store.get("/p/r/job/members/", prefix=True).items == ()
+
+
+def test_an_agent_of_a_later_attempt_begins_anew_whatever_version_the_last_one_had() -> None:
+    bench = attempt("2")
+    bench.store.put(records.make_current_key("p", "r"), b"1-job")
+    bench.store.put("/p/r/1-job/spec", b'{"version":"99.1"}')
+    assert only(bench.tell(Start()), StartRound).round == 1
+
+
+def test_a_spec_of_no_version_is_not_meshrun_s() -> None:
     bench = Bench()
     bench.store.put(records.make_current_key("p", "r"), b"job")
-    bench.store.put("/p/r/job/spec", f'{{"version":{version or "null"}}}'.encode())
+    bench.store.put("/p/r/job/spec", b'{"version":null}')
     end = only(bench.tell(Start()), Exit)
-    assert end.exit_code == 2
-    assert end.reason == f"/p/r/job/spec has record version {version}, this agent reads version 1"
+    sentence = "the value of /p/r/job/spec cannot be read: expected str, got null in version"
+    assert (end.exit_code, end.reason) == (2, sentence)
 
 
 def test_who_does_not_know_the_job_s_secret_is_refused_with_a_sentence() -> None:
@@ -193,7 +229,9 @@ def test_of_two_that_find_no_job_one_opens_it_and_the_other_meets_it_there() -> 
 
 
 def test_an_equal_spec_in_another_encoding_is_joined_once_it_is_read() -> None:
-    store = with_job(spec=Spec(mesh="dp=*", limits="1:1", digest="train.py", unknown={"later": 1}))
+    store = with_job()
+    spec = {**json.loads(records.encode(SPEC)), "added": 1}
+    store.put(records.make_job_keys("p", "r", "job").spec, json.dumps(spec).encode())
     assert asked_to_join(Bench(store))[2:] == ["register", "register"]
     assert asked_to_join(Bench(with_job()))[2:] == ["register", "register"], "the spec is missing, and is written"
 
@@ -218,7 +256,7 @@ def test_a_job_that_ends_before_an_agent_has_registered_is_not_joined() -> None:
 def test_a_job_whose_spec_appears_and_differs_while_joining_is_refused() -> None:
     bench = Bench(with_job())
     bench.answer(until_asked(bench, "register"))  # there is no spec
-    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="other.py")))
+    bench.store.put(bench.job.spec, records.encode(Spec(mesh="dp=*", limits="1:1", digest="o", word_codes="othe")))
     end = only(bench.settle(), Exit)
     assert (end.exit_code, end.reason) == (2, "run r was started with another command")
 

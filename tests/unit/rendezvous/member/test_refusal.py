@@ -10,9 +10,9 @@ from rendezvous.records import Spec, StoreOwner
 LIMITS = "--nnodes 1:2 --max-restarts 3"
 
 
-def spec(*words: str, mesh: str = "dp=*", limits: str = LIMITS, has_codes: bool = True) -> Spec:
+def spec(*words: str, mesh: str = "dp=*", limits: str = LIMITS) -> Spec:
     """A spec whose words have the codes 0001, 0002, ... by their texts."""
-    codes = "".join(f"{sum(map(ord, word)) % 10_000:04}" for word in words) if has_codes else ""
+    codes = "".join(f"{sum(map(ord, word)) % 10_000:04}" for word in words)
     return Spec(mesh=mesh, limits=limits, digest=" ".join(words), word_codes=codes)
 
 
@@ -22,7 +22,6 @@ def describe(theirs: Spec, ours: Spec, *labels: str) -> str:
 
 def test_equal_jobs_differ_in_nothing() -> None:
     assert describe(spec("a", "b"), spec("a", "b"), "A", "B") == ""
-    assert describe(spec("a", "b", has_codes=False), spec("a", "b"), "A", "B") == "", "of an earlier version"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_equal_jobs_differ_in_nothing() -> None:
         ({"limits": "--nnodes 1:3 --max-restarts 3"}, "with --nnodes 1:3, this agent with --nnodes 1:2"),
         ({"limits": "--nnodes 1:2"}, "without --max-restarts, this agent with --max-restarts 3"),
         ({"limits": f"{LIMITS} --grow never"}, "with --grow never, this agent without it"),
-        ({"limits": f"{LIMITS} --tolls leaf=2"}, "with --level-costs leaf=2, this agent without it"),
+        ({"limits": f"{LIMITS} --level-costs leaf=2"}, "with --level-costs leaf=2, this agent without it"),
         ({"limits": f"x {LIMITS}"}, f"with limits 'x {LIMITS}', this agent has '{LIMITS}'"),
         (
             {"mesh": "dp=2", "limits": "--nnodes 1:2"},
@@ -78,11 +77,6 @@ def test_other_arguments_are_let_in_and_named(theirs: str, ours: str, sentence: 
     assert describe_difference("run y", run, own, labels) == ""
     assert describe_other_arguments(run, own, labels) == f"with another command line{sentence}"
     assert describe_other_arguments(own, own, labels) == ""
-
-
-def test_without_codes_arguments_are_refused_like_the_program() -> None:
-    for theirs in (spec("a", "b", has_codes=False), Spec(mesh="dp=*", limits=LIMITS, digest="x", word_codes="123")):
-        assert describe(theirs, spec("a", "b", "c"), "A", "B", "C") == "run y was started with another command"
 
 
 def test_words_beyond_those_that_have_codes_may_differ() -> None:

@@ -236,7 +236,7 @@ def test_a_loop_that_does_not_answer_costs_a_sentence() -> None:
     [
         (b"", "has ended while it was asked"),
         (b'{"error":"no node is called x"}\n', "run r: no node is called x"),
-        (b'{"run_id":3}\n', "words of another version"),
+        (b'{"run_id":3}\n', "an answer that cannot be read"),
     ],
 )
 def test_an_answer_that_is_none_becomes_a_sentence(line: bytes, sentence: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 from launcher.agent.startup import served_store
 from launcher.agent.startup.served_store import Occupant, find_occupant, make_reporter, refuse_other_run
 from launcher.model.errors import TemporaryError, UsageError
-from rendezvous import records
+from rendezvous import __version__, records
+from rendezvous.errors import VersionError
 from rendezvous.records import Seal, StoreOwner, StoreVisit, Verdict
 from rendezvous.stores.memory.store import MemoryStore
 
@@ -36,10 +37,19 @@ def test_a_store_that_no_agent_serves_has_no_occupant() -> None:
     assert find_occupant(MemoryStore(clock=lambda: 0.0, threaded=False)) is None
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b'{"version":1}', b'{"version":99,"run_id":"a"}'])
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b'{"version":1}', f'{{"version":"{__version__}","run_id":"a"}}'.encode()]
+)
 def test_a_record_of_others_names_no_occupant(store: MemoryStore, value: bytes) -> None:
     store.put(records.STORE_OWNER_KEY, value)
     assert find_occupant(store) is None
+
+
+def test_a_store_of_another_version_is_named_as_such(store: MemoryStore) -> None:
+    store.put(records.STORE_OWNER_KEY, b'{"version":"9.1","run_id":7}')
+    with pytest.raises(VersionError) as refused:
+        find_occupant(store)
+    assert refused.value.version == "9.1"
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from launcher.config.help import render_help, render_reference
 from launcher.config.options import command_line, table
 from launcher.config.options.readers import Value
 from launcher.model.errors import UsageError
-from tests.support.documents.pages import ROOT
 
 
 def given(*words: str) -> dict[str, str]:
@@ -63,8 +59,7 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
         ("--st", None),
         ("--sta", None),
         ("--stan", "standalone"),
-        ("--t", "tee"),  # ours are --target-nodes, --level-costs and --traffic, but torchrun has only --tee
-        ("--to", "level-costs"),
+        ("--t", "tee"),  # ours are --target-nodes and --traffic, but torchrun has only --tee
         ("--dp", None),  # --dp-min and --dp-max
         ("--no", None),
         ("--no-", "no-python"),
@@ -213,29 +208,6 @@ def test_torchruns_two_options_without_a_variable_ignore_one() -> None:
     assert given["numa-binding"].is_default
 
 
-@pytest.mark.parametrize("alias", ["--tolls", "--tolls=", "--toll", "--to"])
-def test_an_option_keeps_its_earlier_name_as_a_hidden_flag(alias: str) -> None:
-    words = [f"{alias}host=2"] if alias.endswith("=") else [alias, "host=2"]
-    assert given(*words) == {"level-costs": "host=2"}
-    assert given(*words, "--level-costs=host=3") == {"level-costs": "host=3"}
-    assert given("--level-costs=host=3", *words) == {"level-costs": "host=2"}
-
-
-def test_an_option_keeps_its_earlier_variable_and_the_new_one_wins() -> None:
-    environ = {"LAUNCHER_TOLLS": "host=2"}
-    found = command_line.resolve_values({}, environ)["level-costs"]
-    assert (found.text, found.origin, str(found)) == ("host=2", "LAUNCHER_TOLLS", "LAUNCHER_TOLLS=host=2")
-    assert command_line.resolve_values({"level-costs": "host=1"}, environ)["level-costs"].text == "host=1"
-    environ["LAUNCHER_LEVEL_COSTS"] = "host=3"
-    assert command_line.resolve_values({}, environ)["level-costs"].text == "host=3"
-
-
-def test_no_help_names_an_alias() -> None:
-    assert set(table.BY_ALIAS) == {"tolls"}
-    shown = (render_help(), render_reference(), (ROOT / "docs/reference/meshctl.md").read_text())
-    assert not [text for text in shown if re.search("tolls", text, re.IGNORECASE)]
-
-
 def test_names_are_unique_and_every_group_has_options() -> None:
-    assert len({*table.BY_NAME, *table.BY_ALIAS}) == len(table.TABLE) + len(table.BY_ALIAS)
+    assert len(table.BY_NAME) == len(table.TABLE)
     assert {option.group for option in table.TABLE} == set(table.GROUPS)

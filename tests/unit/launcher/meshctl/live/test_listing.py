@@ -12,11 +12,12 @@ from launcher.meshctl.live.listing import ListedRun, describe_runs, list_runs
 from launcher.model.errors import TemporaryError
 from launcher.observe.local_socket import LocalAgent
 from launcher.observe.node_report import RunReport
+from rendezvous import __version__
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.run_reports import REPORT
 from tests.support.stores.stored_job import StoredJob
 
-AGENT = LocalAgent(name="meshrun.0.41", run_id="exp-41", node="h0")
+AGENT = LocalAgent(name="meshrun.0.41", run_id="exp-41", node="h0", version=__version__)
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from launcher.meshctl.live.source import LocalSource, RunGoneError, find_source
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.observe.local_socket import LocalAgent
 from launcher.observe.node_report import EventPage, NodeReply, NodeRequest, ReadEvents, RunReport
+from rendezvous import __version__
 from tests.support.run_reports import REPORT
 
 A, B, OTHER = (
-    LocalAgent(name=f"meshrun.0.{pid}", run_id="exp", node=f"h{pid}", job=f"/meshrun/exp/{job}")
+    LocalAgent(name=f"meshrun.0.{pid}", run_id="exp", node=f"h{pid}", version=__version__, job=f"/meshrun/exp/{job}")
     for pid, job in ((1, "x"), (2, "x"), (3, "y"))
 )
 

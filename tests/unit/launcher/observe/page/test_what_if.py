@@ -27,7 +27,7 @@ def test_nothing_moves_where_the_smaller_world_leaves_all_in_place() -> None:
 
 def test_limits_of_the_leader_count() -> None:
     report = make_report(4, 8, 0.0, calm=True)
-    leader = replace(report.nodes[0], placement="--nnodes 4:8 --move-cost 3 --tolls leaf=4,host=1 --lease-ttl 5")
+    leader = replace(report.nodes[0], placement="--nnodes 4:8 --move-cost 3 --level-costs leaf=4,host=1 --lease-ttl 5")
     found = plan_without(replace(report, nodes=(leader, *report.nodes[1:])), ["h3"])
     assert not found.is_possible
     assert found.sentence.startswith("without h3 no world can be formed: ")

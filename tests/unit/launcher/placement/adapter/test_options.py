@@ -225,7 +225,7 @@ def test_the_same_wishes_in_other_words_are_written_alike() -> None:
     assert format_options(*one) == format_options(*other)
     assert format_options(*one) == (
         "--nnodes 1: --elastic 1:4 --within dp=leaf,tp=host "
-        "--traffic pp=3:line,dp=5:ring,tp=100:ring --tolls host=1,leaf=2"
+        "--traffic pp=3:line,dp=5:ring,tp=100:ring --level-costs host=1,leaf=2"
     )
     assert format_options(Limits(nodes_min=2, nodes_max=4), Costs()) == "--nnodes 2:4"
 

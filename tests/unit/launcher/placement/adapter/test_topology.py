@@ -278,14 +278,6 @@ def test_a_member_with_a_place_that_cannot_be_is_left_out_and_harms_nobody(local
     assert remark.isprintable()
 
 
-def test_a_node_of_an_earlier_version_is_told_to_be_of_the_same() -> None:
-    old = {**json.loads(encode_description(node("h2"))), "path": []}
-    del old["locality"]
-    assert plan(node("h1", "leaf=l"), json.dumps(old)).remarks == (
-        f"{2:016x} cannot take part: it is of another version of meshrun: run the same version on every node",
-    )
-
-
 def test_unequal_nodes_for_a_mesh_that_needs_equal_ones_are_named() -> None:
     found = size(node("h1", slot_count=8), node("h2", slot_count=8), node("h3", slot_count=4), mesh="pp=3,tp=8")
     assert found.reason == (

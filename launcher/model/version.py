@@ -1,3 +1,0 @@
-"""The version of meshrun, the same as in pyproject.toml."""
-
-__version__ = "0.1.0"
