@@ -73,7 +73,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 
 @meshctl.command(short_help="Show which nodes would get which ranks, and the cost.", epilog=_PLAN_EXAMPLES)
 @click.argument("cluster", required=False)
-@click.option("--cluster", "named", metavar="CLUSTER", help="The same, as an option.")
 @_add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
 @_add_option("nnodes", "N|MIN:MAX", "How many nodes may be active.")
 @_add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
@@ -98,11 +97,11 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @click.option(
     "--ranks/--no-ranks", "with_ranks", default=None, help="A line for every node. Default: in columns below 64 nodes."
 )
-@click.option("--compare", is_flag=True, help="Other orders of the nodes beside the plan, also in pictures.")
+@click.option("--compare", is_flag=True, help="Compare the plan with other orders of the nodes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--svg", metavar="FILE", help="Draw the plan into a file.")
-@click.option("--html", metavar="FILE", help="The plan as a page for a browser.")
-def plan(cluster: str | None, named: str | None, **given: Any) -> int:
+@click.option("--svg", metavar="FILE", help="Write a picture of the plan.")
+@click.option("--html", metavar="FILE", help="Write the picture and the tables as a page for a browser.")
+def plan(cluster: str | None, **given: Any) -> int:
     """Show which nodes would get which ranks, and the cost.
 
     CLUSTER is a file in JSON or YAML (- for stdin), or a generator:
@@ -114,12 +113,11 @@ def plan(cluster: str | None, named: str | None, **given: Any) -> int:
     """
     from launcher.meshctl.plan import command
 
-    if (cluster is None) == (named is None):
-        amiss = "no cluster is given" if cluster is None else f"two clusters are given, {cluster} and {named}"
-        raise UsageError(amiss, "meshctl plan dgx:4x8x8, or the name of a file")
+    if cluster is None:
+        raise UsageError("no cluster is given", "name a generator or a file: meshctl plan dgx:4x8x8")
     own = {key: given.pop(key) for key in command.PlanRequest.__struct_fields__ if key in given}
     options = {key.replace("_", "-"): text for key, text in given.items() if text}
-    return command.run(command.PlanRequest(cluster=cluster or named or "", options=options, **own))
+    return command.run(command.PlanRequest(cluster=cluster, options=options, **own))
 
 
 @job_command("Stop a run on all nodes.")

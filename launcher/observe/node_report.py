@@ -97,10 +97,6 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     goodput: Goodput | None = None
     slot_count: int = 0
     """Workers that fit here."""
-    mesh: str = ""
-    """From the leader only, as an option: "pp=4,dp=*,tp=8"; "" otherwise."""
-    placement: str = ""
-    """From the leader only, as options: see `launcher.placement.adapter.options.format_options`; "" otherwise."""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):

@@ -261,8 +261,8 @@ FILES = {
 @pytest.mark.parametrize(
     ("words", "sentence", "hint"),
     [
-        ([], "no cluster is given", "meshctl plan dgx:4x8x8, or the name of a file"),
-        (["good.json", "--cluster", "dgx:4x8"], "two clusters are given, good.json and dgx:4x8", "meshctl plan dgx:"),
+        ([], "no cluster is given", "name a generator or a file: meshctl plan dgx:4x8x8"),
+        (["--cluster", "dgx:4x8"], "No such option '--cluster'", "meshctl plan --help lists its options"),
         ([""], "the name of a file is empty", "is a variable of the shell empty?"),
         (["nowhere.json"], "file nowhere.json does not exist", "meshctl plan -h shows what can be"),
         (["."], "file '.' cannot be read: Is a directory", None),

@@ -202,7 +202,6 @@ def test_a_browser_gets_it_compressed(page: PageServer) -> None:
         ("/api/logs?node=h0&lines=" + "9" * 30, "lines must be a whole number"),
         ("/api/logs?node=h0&cursors=[[1,2]]", "cursors must be a list of [file, offset]"),
         ("/api/events?after=%D9%A1", "after must be a whole number"),
-        ("/api/what-if?lose=nobody", "node nobody does not take part now"),
     ],
 )
 def test_a_wrong_question_is_told_what_is_wrong(page: PageServer, path: str, error: str) -> None:

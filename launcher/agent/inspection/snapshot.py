@@ -77,8 +77,6 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
             checkpoint_count=timeline.checkpoint_count,
             hang_count=timeline.hang_count,
             slot_count=len(self.slots),
-            mesh=machine.state.setup.spec.mesh if machine.is_leader else "",
-            placement=machine.state.setup.spec.limits if machine.is_leader else "",
         )
         places = {rank: self.describe_rank(assignment, rank) for rank in assignment.ranks} if assignment else {}
         return NodeSnapshot(

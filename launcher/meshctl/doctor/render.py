@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.meshctl.doctor.checks import LEVEL_LABELS
+from launcher.meshctl.table import pad
 from launcher.model.text import WIDTH, format_bytes, format_number
 
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits
@@ -65,9 +66,9 @@ def format_row(name: str, value: str, origin: str = "") -> Iterator[str]:
         start = ""
     fits = _VALUE_COLUMN + len(value) < _ORIGIN_COLUMN and _ORIGIN_COLUMN + len(origin) <= WIDTH
     if origin and fits:
-        yield f"{start:<{_VALUE_COLUMN}}{value:<{_ORIGIN_COLUMN - _VALUE_COLUMN}}{origin}"
+        yield pad(start, _VALUE_COLUMN) + pad(value, _ORIGIN_COLUMN - _VALUE_COLUMN) + origin
         return
-    yield from _wrap(value, f"{start:<{len(others)}}", others)
+    yield from _wrap(value, pad(start, len(others)), others)
     if origin:
         yield from _wrap(origin, " " * min(_ORIGIN_COLUMN, max(_VALUE_COLUMN + 2, WIDTH - len(origin))))
 

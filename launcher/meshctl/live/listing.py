@@ -12,10 +12,11 @@ from msgspec import Struct, to_builtins
 
 from launcher.meshctl.job_store import JobStore
 from launcher.meshctl.live.log_lines import escape_controls
-from launcher.meshctl.live.tables import GAP, Column, format_table
+from launcher.meshctl.live.tables import Column, format_table
 from launcher.meshctl.status.agents import derive_overview
 from launcher.meshctl.status.render import format_headline
 from launcher.meshctl.status.state import build_overview
+from launcher.meshctl.table import GAP
 from launcher.model.console import format_time
 from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list

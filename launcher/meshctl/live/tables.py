@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.meshctl.live.log_lines import escape_controls
-
-GAP = "  "
+from launcher.meshctl.table import GAP, align, measure_width
 
 
 class Column(Struct, frozen=True):
@@ -23,7 +22,7 @@ class Column(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        return max(map(len, (self.header, *self.cells)))
+        return max(map(measure_width, (self.header, *self.cells)))
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
@@ -37,14 +36,8 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
 def format_table(columns: Sequence[Column], width: int = 0) -> str:
     """Format columns with equally many cells as lines, without a newline at the end."""
     kept = fit_columns([_clean(column) for column in columns], width)
-    rows = zip(*((column.header, *column.cells) for column in kept), strict=True)
-    return "\n".join(
-        GAP.join(
-            f"{cell:>{column.width}}" if column.is_right else f"{cell:<{column.width}}"
-            for cell, column in zip(row, kept, strict=True)
-        ).rstrip()
-        for row in rows
-    )
+    rows = [*zip(*((column.header, *column.cells) for column in kept), strict=True)]
+    return "\n".join(align(rows, right=[index for index, column in enumerate(kept) if column.is_right]))
 
 
 def format_size(count: int) -> str:

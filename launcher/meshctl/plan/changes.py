@@ -18,14 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from launcher.meshctl.plan.cluster import ClusterSpec, require_size
 from launcher.meshctl.plan.generate import make_address
-from launcher.meshctl.plan.node_map import NodeMark
-from launcher.meshctl.plan.svg import format_ranges
 from launcher.model.errors import UsageError, suggest
 from launcher.model.locality_path import is_text
 from launcher.model.mesh import Mesh
@@ -136,22 +134,20 @@ LOST = "lost"
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What a change of the cluster does to a plan. `nodes`: all of before and after.
+    """What a change of the cluster does to a plan."""
 
-    `marks_before`, `marks_after`: what to mark in a picture of either plan. `remarks`: node id -> LOST, "(new)" or
-    where its ranks come from. `sentence`: "h3 is lost; 8 of 224 ranks move: 8 from h3 to h7".
-    """
-
-    before: Plan
     nodes: tuple[Node, ...]
-    marks_before: Mapping[str, NodeMark]
-    marks_after: Mapping[str, NodeMark]
-    remarks: Mapping[str, str]
-    sentence: str
+    """All of before and after."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """Node id -> LOST, "(new)", or where its ranks come from: "from h3"."""
+    sentence: str = ""
+    """ "h3 is lost; 8 of 224 ranks move: 8 from h3 to h7" """
 
 
-def describe_change(cluster: ClusterSpec, after: ClusterSpec, before: Plan, plan: Plan, mesh: Mesh) -> Change | None:
-    """Describe what differs between the plan before, of `cluster`, and the plan after; None if nothing does."""
+def describe_change(cluster: ClusterSpec, after: ClusterSpec, before: Plan | None, plan: Plan, mesh: Mesh) -> Change:
+    """Describe what differs between the plan before, of `cluster`, and the plan after."""
+    if before is None:
+        return Change(nodes=after.nodes)
     stays = {node.id for node in after.nodes}
     known = {node.id for node in cluster.nodes}
     lost = [node for node in cluster.nodes if node.id not in stays]
@@ -164,36 +160,17 @@ def describe_change(cluster: ClusterSpec, after: ClusterSpec, before: Plan, plan
     ]
     joined = [node.id for node in after.nodes if node.id not in known]
     if not lost and not joined and before.ranks == plan.ranks:
-        return None
+        return Change(nodes=after.nodes)
     moves = list_moves(before, plan, mesh)
-    marks: dict[str, NodeMark] = {
-        id: NodeMark("", f"had ranks {format_ranges(ranks)}")
-        for id, ranks in before.ranks.items()
-        if id in stays and id not in plan.ranks
-    }
-    for node in lost:
-        ranks = format_ranges(before.ranks.get(node.id, ()))
-        marks[node.id] = NodeMark("lost", f"had ranks {ranks}" if ranks else "had no ranks", ranks and f"had {ranks}")
-    remarks = dict.fromkeys((node.id for node in lost), LOST)
-    sources: dict[str, list[Move]] = {}
+    remarks = dict.fromkeys((node.id for node in lost), LOST) | dict.fromkeys(joined, "(new)")
+    sources: dict[str, list[str]] = {}
     for move in moves:
-        sources.setdefault(move.target, []).append(move)
-    for id in (*joined, *(id for id in sources if id in known)):
-        own = sources.get(id, [])
-        said = ", ".join(f"{format_count(move.rank_count, 'rank')} from {move.source}" for move in own)
-        line = "" if id in plan.ranks else "spare"
-        if len(own) == 1:  # all of its ranks, or some
-            whole = own[0].rank_count == len(plan.ranks[id])
-            line = f"{format_ranges(plan.ranks[id]) if whole else own[0].rank_count} from {own[0].source}"
-        marks[id] = NodeMark("moved" if id in known else "new", said, line)
-        remarks[id] = f"from {own[0].source if len(own) == 1 else f'{len(own)} nodes'}" if id in known else "(new)"
-    gone = {node.id: NodeMark("lost") for node in lost}
-    coming = {id: NodeMark("new", "not there yet", "not there yet") for id in joined}
-    nodes = (*after.nodes, *lost)
-    return Change(
-        before=before, nodes=nodes, marks_before={**gone, **coming}, marks_after=marks,
-        remarks=remarks, sentence=_describe_change([node.id for node in lost], joined, plan, moves),
-    )  # fmt: skip
+        sources.setdefault(move.target, []).append(move.source)
+    for id, own in sources.items():
+        if id in known:
+            remarks[id] = f"from {own[0] if len(own) == 1 else f'{len(own)} nodes'}"
+    sentence = _describe_change([node.id for node in lost], joined, plan, moves)
+    return Change(nodes=(*after.nodes, *lost), remarks=remarks, sentence=sentence)
 
 
 def _describe_change(lost: Sequence[str], joined: Sequence[str], plan: Plan, moves: Sequence[Move]) -> str:

@@ -30,8 +30,7 @@ from launcher.meshctl.plan.cluster import (
     require_same_mesh,
 )
 from launcher.meshctl.plan.generate import generate, is_form
-from launcher.meshctl.plan.page import render_html
-from launcher.meshctl.plan.picture import render_svg
+from launcher.meshctl.plan.picture import render_html, render_svg
 from launcher.model import mesh as meshes
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, UsageError, find_shortage_hint
@@ -101,7 +100,7 @@ def run(request: PlanRequest) -> int:
     answer = PlanAnswer(
         plan=plan,
         before=before,
-        change=describe_change(cluster, after, before, plan, task.mesh) if before is not None else None,
+        change=describe_change(cluster, after, before, plan, task.mesh),
         warnings=_list_warnings(after, task, plan),
         orders=tuple(compare_orders(plan, after.nodes, *task)) if request.compare else (),
     )
@@ -115,11 +114,11 @@ def run(request: PlanRequest) -> int:
 
 
 class PlanAnswer(Struct, frozen=True, kw_only=True):
-    """All that is printed and drawn. `change`: None without a plan before, or if nothing differs from it."""
+    """All that is printed and drawn."""
 
     plan: Plan
     before: Plan | None
-    change: Change | None
+    change: Change
     warnings: tuple[str, ...]
     orders: tuple[ComparedOrder, ...]
 
@@ -205,7 +204,7 @@ def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Pl
 
 def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer: PlanAnswer) -> str:
     """`cluster`: after the change."""
-    plan, change = answer.plan, answer.change
+    plan = answer.plan
     parts = [render.format_world(plan, cluster.nodes, task.mesh, cluster.levels)]
     if answer.before is not None:
         parts.append(render.format_moves(plan, list_moves(answer.before, plan, task.mesh)))
@@ -215,10 +214,10 @@ def _format_text(request: PlanRequest, cluster: ClusterSpec, task: _Task, answer
     if explanation.step_time is not None:
         parts += ["\n", render.format_time(explanation)]
     if answer.orders:
-        parts += ["\n", render.format_orders(plan, explanation, answer.orders)]
+        parts += ["\n", render.format_orders(explanation, answer.orders)]
     if request.with_ranks or (request.with_ranks is None and len(cluster.nodes) < RANKS_NODES):
-        nodes, remarks = (change.nodes, change.remarks) if change else (cluster.nodes, {})
-        parts += ["\n", render.format_table(plan, nodes, cluster.levels, remarks, in_columns=not request.with_ranks)]
+        rows = render.list_node_rows(plan, answer.change.nodes, cluster.levels, answer.change.remarks)
+        parts += ["\n", render.format_table(rows, in_columns=not request.with_ranks)]
     return "".join(parts).removesuffix("\n")
 
 
@@ -226,11 +225,16 @@ def _write_pictures(request: PlanRequest, cluster: ClusterSpec, task: _Task, ans
     """Write the requested files, and say so; a failure is reported, and does not stop the other."""
     code = 0
     plan = replace(answer.plan, reasons=(*answer.plan.reasons, *answer.warnings))
-    for what, draw, path in (("picture", render_svg, request.svg), ("page", render_html, request.html)):
+    drawn = (plan, task.mesh, cluster.levels, answer.change)
+    for what, path in (("picture", request.svg), ("page", request.html)):
         if path is None:
             continue
+        if what == "page":
+            text = render_html(*drawn, explain(plan, cluster.nodes, *task), answer.orders)
+        else:
+            text = render_svg(*drawn)
         try:
-            write_file(path, draw(plan, cluster.nodes, *task, answer.change, answer.orders))
+            write_file(path, text)
         except LauncherError as error:
             _report(error)
             code = EXIT_USAGE

@@ -1,249 +1,340 @@
-"""A plan as a picture: the world in the network, and the groups that cross domains.
+"""A plan as a picture, and as a page of that picture and tables.
 
-From top to bottom: the world and its cost in a line, the legend, the map with a frame for each domain and a tile for
-each node, then one row of arcs for every communicator whose groups leave their domain. After a change of the cluster
-there are two maps, with the same nodes at the same places: before and after. The same plan gives the same bytes,
-whatever the order of the nodes.
+Each node is a box in the frames of its domains, filled with the colours of the replicas that its ranks belong to. The
+more nodes there are, the smaller are the boxes; those of thousands carry no words, which the tooltip has in any case.
+Words are in a font of one width, so that it can be computed, without the font, how many of them fit.
+
+The same plan gives the same bytes, whatever the order of the nodes. Names are data: `_escape` makes them harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
-from itertools import groupby, pairwise
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import groupby
+from typing import NamedTuple
 
-from msgspec.structs import replace
+import numpy as np
 
-from launcher.meshctl.plan.changes import Change
-from launcher.meshctl.plan.flows import Flow, TrafficSummary, summarize_traffic
-from launcher.meshctl.plan.node_map import Map, build_map, draw_legend, draw_map
-from launcher.meshctl.plan.render import compare_costs, describe_world, format_number
-from launcher.meshctl.plan.svg import (
-    SvgBlock,
-    draw_lines,
-    format_length,
-    measure_width,
-    render_element,
-    render_group,
-    render_rect,
-    render_sheet,
-    render_text,
-    shorten,
-    stack_blocks,
-)
+from launcher.meshctl.plan import render
+from launcher.meshctl.plan.changes import LOST, Change
+from launcher.meshctl.table import measure_width
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
+from launcher.model.ranges import format_ranges
 from launcher.model.text import format_count
-from launcher.placement.explain import ComparedOrder, describe_cost
-from launcher.placement.limits import Costs, Limits, Plan
+from launcher.model.topology import sort_nodes
+from launcher.model.traffic import DEFAULTS
+from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
+from launcher.placement.limits import Plan
 
-WIDTH, MARGIN, MAP_HEIGHT, FLOWS_MAX, HALVES_GAP = 1120, 20, 940, 4, 24
-ARCS_MAX, ARCS_LABELLED, STROKE_MAX, PITCH_MAX, BOX_HEIGHT, OUTER_GAP = 96, 12, 12, 120, 24, 10
+WIDTH, MARGIN, PAD, GAP, HEADER, FRAME_MIN = 1120, 16, 6, 4, 20, 60
+LETTER_WIDTH = 0.61
+"""Of a letter, as a part of the font's size: the widest of the usual fonts of one width."""
+LEVELS_MAX = 6
+"""Levels with frames, the outermost ones."""
+REPLICA_AXES = frozenset(name for name, usual in DEFAULTS.items() if usual == DEFAULTS["dp"])
+MARKS = {"spare": "spare", LOST: "lost", "changed": "new, or has ranks of another node"}
+"""Kind of a node's box -> its meaning."""
+BANDS_MAX = 16
+"""Colours on one node; of more, as many are taken at equal distances."""
+
+# After Okabe and Ito, made lighter so that dark words are readable on each; six of them are distinguishable with any
+# colour blindness. Later replicas repeat them.
+HUES = ("#62b1e6", "#eba23c", "#35ab84", "#f2e26b", "#d48fbb", "#e5734d", "#b7d989", "#c2c8ce")
+INK = "#1c2733"
+"""Of words on a colour, on a dark page, too."""
 
 
-def render_svg(
-    plan: Plan,
-    nodes: Sequence[Node],
-    mesh: Mesh,
-    limits: Limits,
-    costs: Costs,
-    change: Change | None = None,
-    orders: Sequence[ComparedOrder] = (),
-) -> str:
-    """Return the picture as the text of a self-contained SVG file. `orders`: to be drawn beside the plan."""
+class Palette(NamedTuple):
+    """The colours that differ between a light and a dark page."""
+
+    text: str
+    paper: str
+    card: str
+    line: str
+    lost: str
+
+
+LIGHT = Palette(INK, "#ffffff", "#f4f6f8", "#8b97a3", "#b3261e")
+DARK = Palette("#e6edf3", "#11161c", "#1b232c", "#7d8b99", "#ff8a80")
+
+
+def _make_rules(palette: Palette) -> str:
+    """Make the rules that differ. Colours stand in them as they are: some viewers of SVG do not know variables."""
+    return """
+body {{ background: {paper}; color: {text}; }}
+text {{ fill: {text}; }}
+.sheet, rect.spare, rect.lost {{ fill: {paper}; }}
+.frame {{ fill: {card}; stroke: {line}; }}
+rect.spare {{ stroke: {line}; }}
+rect.lost, .cross {{ stroke: {lost}; }}
+text.lost {{ fill: {lost}; }}
+.changed {{ stroke: {text}; }}
+""".format(**palette._asdict())
+
+
+STYLE = f"""
+text {{ stroke: none; font-family: ui-monospace, Menlo, DejaVu Sans Mono, monospace; }}
+.bold {{ font-weight: 600; }}
+.node {{ fill: none; stroke: {INK}; stroke-width: 0.6; }}
+.spare, .unknown {{ stroke-width: 1; stroke-dasharray: 4 3; }}
+.lost, .changed {{ stroke-width: 2; }}
+.cross {{ fill: none; stroke-opacity: 0.5; }}
+{_make_rules(LIGHT)}
+@media (prefers-color-scheme: dark) {{{_make_rules(DARK)}}}
+text.on {{ fill: {INK}; }}
+"""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 16px; max-width: {width}px; }}
+h2 {{ font-size: 17px; margin: 24px 0 4px; }}
+div {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 3px 16px 3px 0; text-align: left; white-space: pre; border-bottom: 1px solid #8b97a366; }}
+.numbers td + td, .numbers th + th {{ text-align: right; }}
+</style></head><body>
+<div>{picture}</div>
+{parts}
+</body></html>
+"""
+
+
+class BoxSize(NamedTuple):
+    """Of a node's box."""
+
+    nodes_max: float
+    """Of the pictures with such boxes."""
+    width: int
+    height: int
+    fonts: tuple[float, ...]
+    """Of its lines."""
+
+
+SIZES = (BoxSize(64, 124, 56, (12, 11, 11)), BoxSize(640, 58, 22, (10,)), BoxSize(math.inf, 12, 12, ()))
+
+
+class Block(NamedTuple):
+    """Markup from 0, 0 to the right and downwards, and its size."""
+
+    markup: str
+    width: float
+    height: float
+
+
+def render_svg(plan: Plan, mesh: Mesh, levels: Sequence[str], change: Change) -> str:
+    """Return the picture as the text of an SVG file."""
+    painter = _Painter(plan, mesh, change)
     room = WIDTH - 2 * MARGIN
-    traffic = summarize_traffic(plan, nodes, mesh, limits, costs)
-    title = format_title(plan, mesh, len(nodes))
-    said = [format_facts(plan, change), describe_cost(traffic.explanation), change.sentence if change else ""]
-    lines = [(title, 18, 24, "bold"), *((line, 13, 19, "muted") for line in said if line)]
-    blocks = [SvgBlock(*draw_lines(lines, room))]
-    maps = build_maps(plan, nodes, mesh, limits, change)
-    blocks.append(draw_legend(maps[-1][1], room))
-    for name, shown in maps:
-        if change:
-            blocks.append(_draw_map_heading(name, change.before if name == "before" else plan, mesh, room))
-        blocks.append(draw_map(shown, room, MAP_HEIGHT // len(maps)))
-    blocks += [_draw_section_heading(traffic, room)]
-    blocks += [draw_arcs(flow, traffic, room, plan.cost) for flow in traffic.crossing_flows[:FLOWS_MAX]]
+    tree = _draw_domains(sort_nodes(change.nodes), levels[:LEVELS_MAX], painter.draw_node, room)
+    bound = f", lower bound {render.format_number(plan.lower_bound)}" if plan.lower_bound else ""
+    cost = f"J {render.format_number(plan.cost)}{bound}; {format_count(len(plan.spares), 'spare')}"
+    title = _format_title(plan, mesh)
+    texts = [_draw_text(title, 16, "bold", room), *(_draw_text(text, 12, "", room) for text in (cost, change.sentence))]
+    whole = _flow([_flow(texts), painter.draw_legend(room), tree], gap=3 * GAP)
+    width, height = max(WIDTH, whole.width + 2 * MARGIN), whole.height + 2 * MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img"><title>{_escape(title)}</title><style>{STYLE}</style>'
+        f"{_draw_rect('sheet', width, height)}\n{_move(whole.markup, MARGIN, MARGIN)}</svg>\n"
+    )
+
+
+def render_html(
+    plan: Plan,
+    mesh: Mesh,
+    levels: Sequence[str],
+    change: Change,
+    explanation: Explanation,
+    orders: Sequence[ComparedOrder],
+) -> str:
+    """Return the page as the text of an HTML file. `orders`: in full, if the plan is to be compared with them."""
+    reasons = "".join(f"<li>{_escape(reason)}" for reason in (*plan.reasons, describe_cost(explanation)) if reason)
+    parts = [f"<h2>Why this plan</h2><ul>{reasons}</ul>"]
+
+    def add_table(heading: str, rows: Sequence[Sequence[str]], kind: str = "") -> None:
+        lines = ["".join(f"<td>{_escape(cell)}" for cell in row) for row in rows]
+        lines[0] = lines[0].replace("<td>", "<th>")
+        parts.append(f'<h2>{_escape(heading)}</h2><div><table class="{kind}"><tr>')
+        parts.append("\n<tr>".join(lines) + "</table></div>")
+
+    add_table("Traffic and cost", render.list_traffic_rows(explanation), "numbers")
     if orders:
-        blocks.append(SvgBlock(*draw_lines([("Other orders of the nodes", 15, 24, "bold")], room)))
-        half = (room - HALVES_GAP) // 2
-        drawn = [
-            stack_blocks([draw_order_heading(plan, order, half), draw_map(shown, half, MAP_HEIGHT // 2)])
-            for order, shown in zip(orders, build_order_maps(plan, nodes, mesh, limits, orders), strict=True)
-        ]
-        blocks += [_put_beside(drawn[index : index + 2], half + HALVES_GAP) for index in range(0, len(drawn), 2)]
-    return render_sheet(blocks, WIDTH, title, MARGIN) + "\n"
-
-
-def build_maps(
-    plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, change: Change | None
-) -> list[tuple[str, Map]]:
-    """Build the map of the plan, and before it that of the plan before; each with its name."""
-    if change is None:
-        return [("the plan", build_map(plan, nodes, mesh, limits.levels))]
-    before = change.before
-    return [
-        ("before", build_map(before, change.nodes, mesh, limits.levels, change.marks_before, like=plan)),
-        ("after", build_map(plan, change.nodes, mesh, limits.levels, change.marks_after, like=before)),
-    ]
-
-
-def _draw_map_heading(name: str, plan: Plan, mesh: Mesh, room: int) -> SvgBlock:
-    said = f"{describe_world(plan, mesh)}{f', J {format_number(plan.cost)}' if plan.cost else ''}"
-    return SvgBlock(*draw_lines([(f"{name.capitalize()}: {said}", 15, 20, "bold")], room))
-
-
-def build_order_maps(
-    plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, orders: Sequence[ComparedOrder]
-) -> list[Map]:
-    """Build a map for every other order, in the colours of the plan's."""
-    plans = (replace(plan, ranks=order.ranks) for order in orders)
-    return [build_map(other, nodes, mesh, limits.levels, like=plan) for other in plans]
-
-
-def draw_order_heading(plan: Plan, order: ComparedOrder, room: int) -> SvgBlock:
-    """Draw the name of another order, and its cost beside the plan's."""
-    said = [f"J {format_number(order.cost)}", compare_costs(order.cost, Fraction(plan.cost))]
-    said += [f"not valid: {', '.join(order.faults)}"] if order.faults else []
-    return SvgBlock(*draw_lines([(order.name, 13, 18, "bold"), (" · ".join(said), 12, 16, "muted")], room))
-
-
-def _put_beside(blocks: Sequence[SvgBlock], step: int) -> SvgBlock:
-    parts = [
-        render_element("g", *block.markup, transform=f"translate({index * step} 0)")
-        for index, block in enumerate(blocks)
-    ]
-    return SvgBlock(parts, max(block.height for block in blocks))
-
-
-def format_title(plan: Plan, mesh: Mesh, node_count: int) -> str:
-    """Format the world in one line."""
-    sizes = ", ".join(f"{axis.name}={size}" for axis, size in zip(mesh.axes, plan.shape, strict=True))
-    ranks = format_count(plan.world_size, "rank")
-    return f"mesh {sizes}: {ranks} on {len(plan.ranks):,} of {format_count(node_count, 'node')}"
-
-
-def format_facts(plan: Plan, change: Change | None = None) -> str:
-    """Format the cost of the world, that of the world before, and the spares."""
-    said = [f"J {format_number(plan.cost)}"]
-    if change and change.before.cost:
-        said.append(f"{format_number(change.before.cost)} before")
-    if plan.lower_bound:
-        best = ": no plan of this world is cheaper" if plan.cost <= plan.lower_bound else ""
-        said.append(f"lower bound {format_number(plan.lower_bound)}{best}")
-    said.append(format_count(len(plan.spares), "spare") if plan.spares else "no spares")
-    if plan.moved and not change:  # which says so itself
-        said.append(f"{format_count(plan.moved, 'rank')} moved")
-    return " · ".join(said)
-
-
-def _draw_section_heading(traffic: TrafficSummary, room: int) -> SvgBlock:
-    """Draw the heading of the arcs: what crosses which domains, and what does not."""
-    if traffic.level is None:
-        said, rest = "No groups to draw", "all ranks are in one domain, or there are more domains than could be drawn"
+        add_table("Other orders of the nodes", render.list_order_rows(explanation, orders), "numbers")
     else:
-        level = traffic.levels[traffic.level]
-        said = f"Groups that leave their {level}"
-        names = (
-            (f"staying inside one {level}", [flow for flow in traffic.flows if not flow.arcs]),
-            ("not drawn, as they cost less", traffic.crossing_flows[FLOWS_MAX:]),
-        )
-        rest = "; ".join(
-            f"{what}: {', '.join(flow.communicator.name for flow in some)}" for what, some in names if some
-        )
-    return SvgBlock(*draw_lines([(said, 15, 24, "bold"), (rest, 13, 18, "muted")], room))
+        heads = ("order", "J", "beside the plan")
+        add_table("Other orders of the nodes", [heads, *render.list_baseline_rows(explanation)])
+    if time := explanation.step_time:
+        heads = ("axis", "time" if time.is_absolute else "share", "waits for")
+        add_table(f"Time: {render.describe_time(time)}", [heads, *render.list_time_rows(time)])
+    add_table("Ranks of every node", render.list_node_rows(plan, change.nodes, levels, change.remarks))
+    picture = render_svg(plan, mesh, levels, change)
+    title = _escape(_format_title(plan, mesh))
+    return _PAGE.format(title=title, width=WIDTH, picture=picture, parts="\n".join(parts))
 
 
-# The arcs between domains.
+def _format_title(plan: Plan, mesh: Mesh) -> str:
+    return f"mesh {render.describe_world(plan, mesh)}"
 
 
-def draw_arcs(flow: Flow, traffic: TrafficSummary, room: int, cost: int | float) -> SvgBlock:
-    """Draw one flow: a heading, its heaviest arcs, and the row of domains. All arcs of a picture share one scale."""
-    one, drawn = flow.communicator, flow.arcs[:ARCS_MAX]
-    title = f"{one.name}: {one.kind} of weight {format_number(one.weight)}"
-    found, y = draw_lines([(title, 13, 17, "bold"), (_describe_flow(flow, traffic, cost), 11, 15, "muted")], room)
-    middles, pitch = _place_domains(traffic, room)
-    heaviest = max(each.arcs[0].amount for each in traffic.crossing_flows)
-    farthest = max(middles[arc.high] - middles[arc.low] for arc in drawn)
-    high = min(120.0, 34 + farthest / 4)
-    base = y + 20 + high
-    arcs, amounts = [], []
-    taken: list[tuple[float, float, float]] = []
-    for arc in drawn:
-        left, right = middles[arc.low], middles[arc.high]
-        height = high * (0.3 + 0.7 * (right - left) / farthest)  # the farther apart its ends, the higher
-        peak = base - height * 4 / 3  # of the handles; the curve reaches three quarters
-        points = [format_length(each) for each in (left, base, left, peak, right, peak, right, base)]
-        width = max(1, round(min(STROKE_MAX, max(2, pitch * 0.4)) * float(arc.amount / heaviest), 1))
-        path = f"M{' '.join(points[:2])}C{' '.join(points[2:])}"
-        amount = format_number(arc.amount)
-        tip = f"{_format_domain(traffic, arc.low)} to {_format_domain(traffic, arc.high)}: {amount}"
-        arcs.append(render_group(tip, render_element("path", class_="arc", d=path, stroke_width=width)))
-        half = measure_width(amount, 11) / 2 + 2
-        x, line = min(max((left + right) / 2, half), room - half), max(base - height + 4, y + 20)
-        # The amount stands at the peak, unless a heavier one's is there.
-        if len(drawn) <= ARCS_LABELLED and all(
-            abs(x - other) >= half + other_half or abs(line - other_line) >= 14
-            for other, other_half, other_line in taken
-        ):
-            taken.append((x, half, line))
-            amounts.append(render_text("amount middle", x, line, amount, 11))
-    return SvgBlock([*found, *reversed(arcs), *amounts, *_draw_domains(traffic, middles, pitch, base)], base + 44)
+class _Painter:
+    """Draws nodes, and the legend of their colours.
+
+    Those are the coordinates of one axis: the elastic one, else that of data parallelism, else the first of several.
+    """
+
+    def __init__(self, plan: Plan, mesh: Mesh, change: Change) -> None:
+        self.plan, self.mesh, self.remarks = plan, mesh, change.remarks
+        self.size = next(size for size in SIZES if len(change.nodes) <= size.nodes_max)
+        self.kinds: set[str] = set()  # of the boxes that have been drawn
+        elastic = [index for index, axis in enumerate(mesh.axes) if axis.size is None]
+        data = [index for index, axis in enumerate(mesh.axes) if axis.name.lower() in REPLICA_AXES]
+        wide = [index for index, size in enumerate(plan.shape) if size > 1]
+        self.axis = (*elastic, *data, *wide, 0)[0]
+        self.places = np.unravel_index(np.arange(plan.world_size), plan.shape)
+        self.replica_of: list[int] = self.places[self.axis].tolist()
+
+    def draw_node(self, node: Node) -> Block:
+        """Draw a node's box with its colours and as many words as fit."""
+        width, height = self.size.width, self.size.height
+        ranks, remark = self.plan.ranks.get(node.id, ()), self.remarks.get(node.id, "")
+        kind = ("changed" if remark else "") if ranks else LOST if remark == LOST else "spare"
+        self.kinds.add(kind)
+        if ranks:
+            said = [self._format_coordinates(ranks), f"{format_ranges(ranks)} {remark}".strip()]
+        else:
+            said = [LOST if kind == LOST else f"spare {remark}".strip()]
+        runs = [(replica, len(list(run))) for replica, run in groupby(self.replica_of[rank] for rank in ranks)]
+        runs = runs[:: max(1, -(-len(runs) // BANDS_MAX))]
+        total, x, parts = sum(count for _, count in runs), 0.0, []
+        for replica, count in runs:
+            band = width * count / total
+            parts.append(_move(_draw_colour(replica, band, height), x, 0))
+            x += band
+        parts.append(_draw_box(kind, width, height))
+        lines = [line for line in (node.id, *said) if line][: len(self.size.fonts)]
+        y = (height - sum(self.size.fonts[: len(lines)]) * 1.3) / 2
+        ink = "on" if ranks else kind
+        for line, font, weight in zip(lines, self.size.fonts, ("bold ", "", ""), strict=False):
+            y += font * 1.3
+            shown = _shorten(line, width - 4, font)
+            parts.append(_draw_words(shown, font, weight + ink, width / 2, y - font * 0.35, ' text-anchor="middle"'))
+        tip = "; ".join(filter(None, (node.id, "/".join(each or "?" for each in node.path), *said)))
+        return Block(f"\n<g><title>{_escape(tip)}</title>{''.join(parts)}</g>", width, height)
+
+    def _format_coordinates(self, ranks: Sequence[int]) -> str:
+        """Format the coordinates on the axes of which the node has only a part."""
+        found = []
+        for axis, size, places in zip(self.mesh.axes, self.plan.shape, self.places, strict=True):
+            here = np.unique(places[list(ranks)]).tolist()
+            if len(here) < size:
+                found.append(f"{axis.name} {format_ranges(here)}")
+        return " · ".join(found)
+
+    def draw_legend(self, room: float) -> Block:
+        """Draw the meaning of the colours, and of the boxes that have been drawn."""
+        name, size = self.mesh.axes[self.axis].name, self.plan.shape[self.axis]
+        items = [
+            (_draw_colour(index, 14, 14) + _draw_box("", 14, 14), f"{index}" if index else f"{name} 0")
+            for index in range(min(size, len(HUES)))
+        ]
+        if size > len(HUES):
+            items.append(("", f"... {size - 1:,}, the colours repeat"))
+        items += [(_draw_box(kind, 14, 14), text) for kind, text in MARKS.items() if kind in self.kinds]
+        blocks = []
+        for swatch, text in items:
+            x = 20 if swatch else 0
+            width = x + measure_width(text) * 12 * LETTER_WIDTH
+            blocks.append(Block(swatch + _draw_words(text, 12, "", x, 11), width, 14))
+        return _flow(blocks, room, 3 * GAP)
 
 
-def _describe_flow(flow: Flow, traffic: TrafficSummary, cost: int | float) -> str:
-    """Describe how many groups cross, and the cost of that."""
-    assert traffic.level is not None
-    verb = "leaves its" if flow.crossing_count == 1 else "leave their"
-    said = f"{flow.crossing_count:,} of {format_count(flow.group_count, 'group')} {verb}"
-    said += f" {traffic.levels[traffic.level]}, traffic {format_number(flow.leaving[traffic.level])}"
-    if cost:
-        share = format_number(round(100 * flow.cost / Fraction(cost), 1))
-        said += f"; all levels together cost {format_number(flow.cost)}, {share}% of J"
-    if len(flow.arcs) > ARCS_MAX:
-        rest = sum(arc.amount for arc in flow.arcs[ARCS_MAX:]) / sum(arc.amount for arc in flow.arcs)
-        missing = format_number(round(100 * rest, 1))
-        said += f"; the {ARCS_MAX} heaviest of {len(flow.arcs)} pairs are drawn, {missing}% is not"
-    return said
+def _draw_domains(
+    nodes: Sequence[Node], levels: Sequence[str], draw: Callable[[Node], Block], room: float, depth: int = 0
+) -> Block:
+    """Draw nodes in the order of the tree, in frames of the levels from `depth` on."""
+    if depth == len(levels):
+        boxes = [draw(node) for node in nodes]
+        step = boxes[0].width + GAP
+        return _flow(boxes, min(room, step * _choose_columns(len(boxes))))
+    frames = []
+    for domain, run in groupby(nodes, lambda node: node.path[depth]):
+        members = list(run)
+        inner = _draw_domains(members, levels, draw, room - 2 * PAD, depth + 1)
+        width, height = max(inner.width, FRAME_MIN) + 2 * PAD, inner.height + HEADER + PAD
+        label = f"{levels[depth]} {domain or 'unknown'}"
+        frame = _draw_rect("frame" if domain else "frame unknown", width, height)
+        tip = f"<title>{_escape(f'{label}, ' + format_count(len(members), 'node'))}</title>"
+        words = _draw_words(_shorten(label, width - 2 * PAD, 11), 11, "", PAD, 14)
+        frames.append(Block(f"\n<g>{tip}{frame}{words}</g>{_move(inner.markup, PAD, HEADER)}", width, height))
+    step = max(frame.width for frame in frames) + 2 * GAP
+    row_count = -(-len(frames) // max(1, int((room + 2 * GAP) // step)))
+    return _flow(frames, step * -(-len(frames) // row_count), 2 * GAP)
 
 
-def _place_domains(traffic: TrafficSummary, room: int) -> tuple[list[float], float]:
-    """Return the middle of every domain, and its width with the gap."""
-    outer = traffic.outer_names
-    gap_count = sum(one != other for one, other in pairwise(outer))
-    gap = min(OUTER_GAP, room / 4 / max(gap_count, 1))
-    pitch = min(PITCH_MAX, (room - gap_count * gap) / len(outer))
-    middles = [pitch / 2]
-    for one, other in pairwise(outer):
-        middles.append(middles[-1] + pitch + (gap if one != other else 0))
-    return middles, pitch
+def _choose_columns(count: int) -> int:
+    """Choose how many boxes stand in a row: few holes in the last row, and about as many rows."""
+    root = math.isqrt(count)
+    return min(range(max(1, root // 2), 2 * root + 1), key=lambda columns: (-count % columns, abs(columns**2 - count)))
 
 
-def _format_domain(traffic: TrafficSummary, index: int) -> str:
-    return "/".join(filter(None, (traffic.outer_names[index], traffic.names[index])))
+def _flow(blocks: Sequence[Block], room: float = -1, gap: float = GAP) -> Block:
+    """Put the blocks beside each other, in as many rows as `room` demands; without it, below each other."""
+    parts, x, y, width, row_height = [], 0.0, 0.0, 0.0, 0.0
+    for block in blocks:
+        if row_height and x + block.width > room:
+            x, y, row_height = 0.0, y + row_height + gap, 0.0
+        parts.append(_move(block.markup, x, y))
+        x += block.width + gap
+        width, row_height = max(width, x - gap), max(row_height, block.height)
+    return Block("".join(parts), width, y + row_height)
 
 
-def _draw_domains(traffic: TrafficSummary, middles: Sequence[float], pitch: float, top: float) -> list[str]:
-    """Draw the row of domains, with the domain around them below; without room for all names, some of them below."""
-    side = max(pitch - min(4, pitch / 4), 1)
-    found = []
-    for index, middle in enumerate(middles):
-        box = render_rect("domain", middle - side / 2, top, side, BOX_HEIGHT, rx=min(3, side / 4))
-        found.append(render_group(_format_domain(traffic, index), box))
-    names = [shorten(name, side - 6, 11) for name in traffic.names]
-    below: list[tuple[float, str]] = []
-    if all(names):
-        found += [render_text("label middle", x, top + 16, name, 11) for x, name in zip(middles, names, strict=True)]
-    if len(set(traffic.outer_names)) > 1:
-        for outer, run in groupby(range(len(middles)), traffic.outer_names.__getitem__):
-            inner = [middles[index] for index in run]
-            first, last = inner[0], inner[-1]
-            below.append(((first + last) / 2, shorten(outer, last - first + side, 11)))
-    elif not all(names):
-        shown = [shorten(name, 12 * 11, 11) for name in traffic.names]
-        step = int(max(measure_width(name, 11) for name in shown) / pitch) + 2
-        for x, name in list(zip(middles, shown, strict=True))[::step]:
-            if measure_width(name, 11) / 2 <= min(x, middles[-1] + pitch / 2 - x):
-                below.append((x, name))
-    return found + [render_text("key muted middle", x, top + BOX_HEIGHT + 15, name, 11) for x, name in below if name]
+def _draw_text(text: str, font: float, kind: str, room: float) -> Block:
+    lines = textwrap.wrap(text, int(room / font / LETTER_WIDTH), break_on_hyphens=False)
+    return _flow([Block(_draw_words(line, font, kind, 0, font), 0, font * 1.3) for line in lines], gap=0)
+
+
+def _draw_words(text: str, font: float, kind: str, x: float, y: float, more: str = "") -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" font-size="{font:g}"{more}>{_escape(text)}</text>'
+
+
+def _draw_box(kind: str, width: float, height: float) -> str:
+    """Draw the border of a node. What is lost is crossed out."""
+    cross = f'<path class="cross" d="M0 0L{width} {height}M{width} 0L0 {height}"/>' if kind == LOST else ""
+    return _draw_rect(f"node {kind}".rstrip(), width, height) + cross
+
+
+def _draw_colour(replica: int, width: float, height: float) -> str:
+    return f'<rect fill="{HUES[replica % len(HUES)]}" width="{width:g}" height="{height:g}"/>'
+
+
+def _draw_rect(kind: str, width: float, height: float) -> str:
+    return f'<rect class="{kind}" width="{width:g}" height="{height:g}"/>'
+
+
+def _move(markup: str, x: float, y: float) -> str:
+    return f'<g transform="translate({x:g} {y:g})">{markup}</g>' if x or y else markup
+
+
+def _shorten(text: str, room: float, font: float) -> str:
+    """Return the text, or its end behind an ellipsis, such that it fits: names mostly differ at the end."""
+    most = int(room / font / LETTER_WIDTH)
+    if measure_width(text) <= most:
+        return text
+    kept = text[-most:]
+    while kept and measure_width(kept) >= most:
+        kept = kept[1:]
+    return f"…{kept}"
+
+
+def _escape(text: str) -> str:
+    """Escape text as markup; letters that cannot be seen are replaced: control characters, changes of direction."""
+    return escape("".join(letter if letter.isprintable() else "\ufffd" for letter in text))

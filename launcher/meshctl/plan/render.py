@@ -15,11 +15,12 @@ from types import MappingProxyType
 
 from launcher.meshctl.plan.changes import LOST, Move
 from launcher.meshctl.plan.cluster import ClusterSpec
+from launcher.meshctl.table import align, measure_width, pad
 from launcher.model.mesh import Mesh
 from launcher.model.node import Node
 from launcher.model.ranges import format_ranges
 from launcher.model.rates import format_rate
-from launcher.model.text import format_count, format_list, wrap_labelled
+from launcher.model.text import WIDTH, format_count, format_list, wrap_labelled
 from launcher.model.topology import build_tree, sort_nodes
 from launcher.placement.explain import ComparedOrder, Explanation, describe_cost
 from launcher.placement.limits import Plan, StepTime
@@ -27,7 +28,7 @@ from launcher.placement.sentences import format_seconds
 
 KINDS_MAX = 6
 _LABEL_WIDTH = 9  # width of the first column
-_TERMINAL_WIDTH, _GUTTER = 80, 4
+_GUTTER = "    "
 
 
 def format_json(plan: Plan, warnings: Sequence[str] = (), orders: Sequence[ComparedOrder] = ()) -> str:
@@ -102,13 +103,7 @@ def format_cost(plan: Plan, explanation: Explanation) -> str:
     found = _wrap("cost", f"J {format_number(explanation.cost)}{bound}")
     if meaning := describe_cost(explanation):
         found += _wrap("", meaning, 2)
-    names = [baseline.name for baseline in explanation.baselines]
-    costs = [format_number(baseline.cost) for baseline in explanation.baselines]
-    widths = max(map(len, names)), max(map(len, costs))
-    for name, other, baseline in zip(names, costs, explanation.baselines, strict=True):
-        compared = compare_costs(baseline.cost, explanation.cost)
-        remark = ", not valid" if baseline.faults else ""
-        found += _wrap("", f"{name:<{widths[0]}}  {other:>{widths[1]}}  {compared}{remark}")
+    found += _wrap_lines(align(list_baseline_rows(explanation), right=(1,)))
     faults = dict.fromkeys(fault for baseline in explanation.baselines for fault in baseline.faults)
     if faults:
         found += _wrap("", f"not valid: {', '.join(faults)}", 2)
@@ -116,7 +111,19 @@ def format_cost(plan: Plan, explanation: Explanation) -> str:
     if busiest:
         ends = (f"{level} {most.name} with {format_number(most.traffic)} in and out" for level, most in busiest)
         found += _wrap("busiest", "; ".join(ends))
-    return found + "\n" + _format_traffic(explanation)
+    return found + "\n" + _format_columns(list_traffic_rows(explanation))
+
+
+def list_baseline_rows(explanation: Explanation) -> list[tuple[str, str, str]]:
+    """List other orders of the nodes with their J, and how it compares with the plan's."""
+    return [
+        (
+            baseline.name,
+            format_number(baseline.cost),
+            compare_costs(baseline.cost, explanation.cost) + (", not valid" if baseline.faults else ""),
+        )
+        for baseline in explanation.baselines
+    ]
 
 
 def format_time(explanation: Explanation) -> str:
@@ -134,10 +141,7 @@ def format_time(explanation: Explanation) -> str:
         other = baseline.step_time.seconds if baseline.step_time else 0.0
         compared = f"{other / total:.2f} times as long" if total else ""
         rows.append((baseline.name, format_seconds(other) if time.is_absolute else "", compared))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for name, amount, text in rows:
-        found += _wrap("", f"{name:<{widths[0]}}  {amount:>{widths[1]}}  {text}")
-    return found
+    return found + _wrap_lines(align(rows, right=(1,)))
 
 
 def describe_time(time: StepTime) -> str:
@@ -160,34 +164,46 @@ def list_time_rows(time: StepTime) -> list[tuple[str, str, str]]:
     return rows
 
 
-def format_table(
-    plan: Plan,
-    nodes: Iterable[Node],
-    levels: Sequence[str],
-    remarks: Mapping[str, str] = MappingProxyType({}),
-    in_columns: bool = False,
-) -> str:
-    """Format every node with its locality and its ranks, and the remark on it, in the order of the tree.
+def format_table(rows: Sequence[Sequence[str]], in_columns: bool = False) -> str:
+    """Format the rows of `list_node_rows`.
 
     `in_columns`: as many below each other as beside each other fit a terminal; else a line for every node.
     """
-    rows = [["node", "/".join(levels), "ranks"]]
-    for node in sort_nodes(nodes):
-        ranks = plan.ranks.get(node.id)
-        place = "/".join(entry or "?" for entry in node.path)
-        held = format_ranges(ranks) if ranks else "" if remarks.get(node.id) == LOST else "spare"
-        rows.append([node.id, place, " ".join(filter(None, (held, remarks.get(node.id))))])
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    heading, *lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
-    count = max(1, (_TERMINAL_WIDTH - 2 + _GUTTER) // (len(heading) + _GUTTER)) if in_columns else 1
+    aligned = align(rows)
+    width = max(map(measure_width, aligned))
+    heading, *lines = (pad(line, width) for line in aligned)
+    count = max(1, (WIDTH - 2 + len(_GUTTER)) // (width + len(_GUTTER))) if in_columns else 1
     height = -(-len(lines) // count)
-    columns = [lines[start : start + height] for start in range(0, len(lines), height)]
-    found = [[heading] * len(columns), *zip_longest(*columns, fillvalue="")]
-    return "".join("  " + (" " * _GUTTER).join(line).rstrip() + "\n" for line in found)
+    columns = [[heading, *lines[start : start + height]] for start in range(0, len(lines), height)]
+    beside = align([*zip_longest(*columns, fillvalue="")], gap=_GUTTER)
+    return "".join(f"  {line}\n" for line in beside)
 
 
-def format_orders(plan: Plan, explanation: Explanation, orders: Sequence[ComparedOrder]) -> str:
-    """Format the plan and other orders of the nodes side by side: J, whose it is, and the time of a step."""
+def list_node_rows(
+    plan: Plan, nodes: Iterable[Node], levels: Sequence[str], remarks: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[str, str, str]]:
+    """List every node with its locality, its ranks and the remark on it, in the order of the tree, below a heading."""
+    rows = [("node", "/".join(levels), "ranks")]
+    for node in sort_nodes(nodes):
+        held = format_ranges(plan.ranks.get(node.id, ()))
+        remark = remarks.get(node.id, "")
+        if not held and remark != LOST:
+            held = "spare"
+        rows.append((node.id, "/".join(entry or "?" for entry in node.path), f"{held} {remark}".strip()))
+    return rows
+
+
+def format_orders(explanation: Explanation, orders: Sequence[ComparedOrder]) -> str:
+    """Format the rows of `list_order_rows`, and which orders are not valid."""
+    found = _format_columns(list_order_rows(explanation, orders))
+    for order in orders:
+        if order.faults:
+            found += f"  {order.name} is not valid: {', '.join(order.faults)}\n"
+    return found
+
+
+def list_order_rows(explanation: Explanation, orders: Sequence[ComparedOrder]) -> list[list[str]]:
+    """List the plan and other orders of the nodes side by side: J, its parts by level and axis, the time of a step."""
     heads = {"address order, as text": ("address", "as text"), "address order, as numbers": ("address", "as number")}
     names = [
         ("this", "plan"),
@@ -210,11 +226,7 @@ def format_orders(plan: Plan, explanation: Explanation, orders: Sequence[Compare
         seconds = [time.seconds if time else 0.0 for time in times]
         told = [format_seconds(each) if is_absolute else f"x {each / first:.2f}" if first else "" for each in seconds]
         rows.append(["time of a step", *told])
-    found = _format_columns(rows)
-    for order in orders:
-        if order.faults:
-            found += f"  {order.name} is not valid: {', '.join(order.faults)}\n"
-    return found
+    return rows
 
 
 def _compare_briefly(other: Fraction, cost: Fraction) -> str:
@@ -267,8 +279,8 @@ def compare_costs(other: Fraction, cost: Fraction) -> str:
     return f"{format_percent(abs(other / cost - 1))} {'more' if other > cost else 'less'}"
 
 
-def _format_traffic(explanation: Explanation) -> str:
-    """Format a row per communicator, a column per level: what leaves the level's domains, and the spread of groups.
+def list_traffic_rows(explanation: Explanation) -> list[list[str]]:
+    """List a row per communicator, a column per level: what leaves the level's domains, and the spread of groups.
 
     The last column and the row "share of J" add up to J, by communicator and by level.
     """
@@ -284,13 +296,15 @@ def _format_traffic(explanation: Explanation) -> str:
     rows.append(["widest group touches", *("" for _ in levels), ""])
     for index, one in enumerate(explanation.communicators):
         rows.append([f"  {one.name}", *(format_number(level.spreads[index]) for level in levels), ""])
-    return _format_columns(rows)
+    return rows
 
 
 def _format_columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])] for row in rows)
-    return "\n".join("  ".join(line).rstrip() for line in lines) + "\n"
+    return "".join(f"{line}\n" for line in align(rows, right=range(1, len(rows[0]))))
+
+
+def _wrap_lines(lines: Iterable[str]) -> str:
+    return "".join(_wrap("", line) for line in lines)
 
 
 def format_number(value: Fraction | int | float) -> str:

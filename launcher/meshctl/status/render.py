@@ -19,6 +19,7 @@ from msgspec import to_builtins
 from launcher.locality.merge import order_levels
 from launcher.logs.reports.report import WorkerFailure, parse_failure
 from launcher.meshctl.status.state import ENDED, FORMING, RUNNING, STOPPING, NodeState, Overview
+from launcher.meshctl.table import align, measure_width
 from launcher.model import ranges
 from launcher.model.console import format_time
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
@@ -201,15 +202,14 @@ def _format_table(nodes: Sequence[NodeState], locality: LocalityColumn) -> str:
     rows = [tuple(map(escape_unprintable, row)) for row in rows]  # states and levels are what nodes say
     if not has_ages:
         rows = [(*row[:-2], row[-1]) for row in rows]
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    lines = zip(rows, align(rows), align([row[:-1] for row in rows]), strict=True)
     text = ""
-    for *cells, why in rows:
-        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-        if len(line) + 2 + len(why) <= WIDTH:
-            text += f"{line}  {why}".rstrip() + "\n"
+    for (_, state, *_, why), whole, brief in lines:
+        if measure_width(whole) <= WIDTH:
+            text += f"{whole}\n"
         else:
-            text += line.rstrip() + "\n"
-            text += "" if cells[1] in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
+            text += f"{brief}\n"
+            text += "" if state in _EXPLAINED_ABOVE else _wrap("", _truncate(why, 2 * WIDTH))
     return text
 
 

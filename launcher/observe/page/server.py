@@ -3,7 +3,7 @@
     /                 the page
     /api/run          a RunView                 /api/events?after=N          an EventLines
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
-    /api/what-if?lose=NODE   a WhatIf           /save                        the page with its data, as a file
+    /save             the page with its data, as a file
 
 A connection carries one request of 16 KiB at most, which has 10 s to come as a whole; its answer has 15 s to be taken.
 Beyond half of `CONNECTIONS_MAX` the oldest connection whose reader is not admitted yet makes room, of the user or
@@ -277,7 +277,6 @@ class _PageHandler(OneRequestHandler):
             "/api/events": lambda: shared.read_events(_read_integer(query, "after", -1)),
             "/api/logs": lambda: shared.read_logs(_read_name(query), _read_log_request(query)),
             "/api/why": shared.ask_why,
-            "/api/what-if": lambda: shared.ask_what_if(tuple(query.get("lose", "").split(",")[:8])),
         }
         try:
             if path == "/":

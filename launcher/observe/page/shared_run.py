@@ -75,7 +75,6 @@ class SharedRun:
         self._source = source
         self._clock = clock
         self._questions = threading.BoundedSemaphore(QUESTIONS_MAX)
-        self._planning = threading.Lock()
         self._entries: OrderedDict[tuple[object, ...], _KeptAnswer] = OrderedDict()
         self._entries_lock = threading.Lock()
         self._report: tuple[RunReport, float] | None = None
@@ -130,19 +129,6 @@ class SharedRun:
         fields, at = self._keep(("why",), WHY_AGE_S, ask)
         self._why = msgspec.json.encode({**fields, "age_s": round(self._clock() - at, 1)})
         return self._why
-
-    def ask_what_if(self, lost: tuple[str, ...]) -> bytes:
-        """Return a WhatIf as JSON: the run without these nodes."""
-        from launcher.observe.page.what_if import plan_without  # numpy: 50 ms, and only for this
-
-        def ask() -> bytes:
-            self.read_run()
-            if self._report is None:
-                raise TemporaryError("the run has not answered yet")
-            with self._planning:
-                return msgspec.json.encode(plan_without(self._report[0], lost))
-
-        return self._keep(("what-if", lost), WHY_AGE_S, ask)
 
     @property
     def last_why(self) -> bytes:

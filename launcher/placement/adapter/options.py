@@ -89,19 +89,22 @@ def format_options(limits: Limits, costs: Costs) -> str:
     if limits.block_size is not None:
         words.append(f"--unit {limits.block_size}")
     if limits.within:
-        words.append("--within " + ",".join(f"{axis}={level}" for axis, level in sorted(limits.within.items())))
+        words.append(f"--within {_format_pairs(limits.within)}")
     if limits.all_or_nothing is not None:
         words.append(f"--whole {limits.all_or_nothing.level}:{limits.all_or_nothing.hosts}")
     if costs.traffic is not None:
         words.append("--traffic " + ",".join(map(str, costs.traffic)))
     if costs.level_costs:
-        level_costs = sorted(costs.level_costs.items())
-        words.append("--level-costs " + ",".join(f"{level}={cost}" for level, cost in level_costs))
+        words.append(f"--level-costs {_format_pairs(costs.level_costs)}")
     if costs.move_cost is not None:
         words.append(f"--move-cost {costs.move_cost}")
     if costs.rates is not None:
         words.append(f"--rates {costs.rates}")
     return " ".join(words)
+
+
+def _format_pairs(values: Mapping[str, object]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(values.items()))
 
 
 def _format_bounds(least: int, most: int | None) -> str:

@@ -158,14 +158,13 @@ def make_report(node_count: int, slots: int, since_s: float, *, calm: bool = Fal
                 world_size=node_count * slots, node_count=node_count, group_rank=index, mesh_axes=AXES,
                 mesh_shape=shape, step=step, locality=(("pod", f"p{index // 64}"), ("leaf", f"l{index // 8}")),
                 store_latency_s=0.0021, agent_rss_bytes=58 << 20, log_dir="/var/log/meshrun/llama-70b", ranks=ranks,
-                slot_count=slots, mesh=f"pp={shape[0]},dp=*,tp={slots}" if not index else "",
-                placement="--nnodes 1:" if not index else "", checkpoint_count=14,
+                slot_count=slots, checkpoint_count=14,
             )
         )  # fmt: skip
     lost: tuple[str, ...] = ()
     if not calm and node_count >= 4:
         spare = replace(nodes[0], node=f"spare{node_count}", is_leader=False, state="spare", round=0, ranks=(),
-                        group_rank=-1, mesh="", waiting="a place: 2 nodes make a replica")  # fmt: skip
+                        group_rank=-1, waiting="a place: 2 nodes make a replica")  # fmt: skip
         nodes[2] = replace(nodes[2], state="leaving")
         nodes.append(spare)
         lost = (f"h{node_count}",)

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change
 from launcher.meshctl.plan.generate import generate
-from launcher.meshctl.plan.page import render_html
-from launcher.meshctl.plan.picture import render_svg
+from launcher.meshctl.plan.picture import render_html, render_svg
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
 from launcher.placement import planner
-from launcher.placement.explain import ComparedOrder, compare_orders
+from launcher.placement.explain import ComparedOrder, compare_orders, explain
 from launcher.placement.limits import Costs, Limits, Plan
 
 
@@ -25,14 +24,16 @@ class Case(NamedTuple):
     mesh: Mesh
     limits: Limits
     costs: Costs = Costs()
-    change: Change | None = None
+    change: Change = Change(nodes=())
+    """With all nodes that are drawn."""
     orders: Sequence[ComparedOrder] = ()
 
     def svg(self) -> str:
-        return render_svg(*self)
+        return render_svg(self.plan, self.mesh, self.limits.levels, self.change)
 
     def html(self) -> str:
-        return render_html(*self)
+        explanation = explain(self.plan, self.nodes, self.mesh, self.limits, self.costs)
+        return render_html(self.plan, self.mesh, self.limits.levels, self.change, explanation, self.orders)
 
 
 def hosts(pods: int, leaves: int, count: int, *, slot_count: int = 8, lost: Sequence[str] = ()) -> list[Node]:
@@ -61,7 +62,7 @@ def filled(nodes: Sequence[Node], mesh: str, shape: Sequence[int], levels: Seque
     plan = Plan(
         shape=tuple(shape), ranks=ranks, spares=spares, moved=8, reasons=("it fits",), cost=1552, lower_bound=1008.5
     )
-    return Case(plan, nodes, grid, Limits(levels=tuple(levels)))
+    return Case(plan, nodes, grid, Limits(levels=tuple(levels)), change=Change(nodes=tuple(nodes)))
 
 
 def small() -> Case:

@@ -44,6 +44,7 @@ VERDICT = Verdict(kind="failure", exit_code=7, round=4, reason="a worker failed"
         ({"nnodes": (1, 4), "port_range": [7000, 7100]}, ["--nnodes=1:4", "--port-range=7000:7100"]),
         ({"signals_to_handle": ["SIGTERM", "SIGINT"]}, ["--signals-to-handle=SIGTERM,SIGINT"]),
         ({"local_ranks_filter": [0, 1]}, ["--local-ranks-filter=0,1"]),
+        ({"level_costs": {"leaf": 2, "host": 1}}, ["--level-costs=leaf=2,host=1"]),
     ],
 )
 def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValue], words: list[str]) -> None:

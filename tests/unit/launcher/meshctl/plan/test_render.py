@@ -22,13 +22,27 @@ PLAN = Plan(
 
 
 def test_the_table_lists_nodes_along_the_tree_with_their_runs_of_ranks() -> None:
-    assert render.format_table(PLAN, NODES, ["leaf"]) == (
+    assert render.format_table(render.list_node_rows(PLAN, NODES, ["leaf"])) == (
         "  node  leaf  ranks\n"
         "  h0    l0    0-1, 6-7\n"
         "  h1    l0    2-5\n"
         "  h9    ?     8\n"
         "  h10   ?     spare\n"
     )  # fmt: skip
+
+
+def test_nodes_stand_in_columns_of_one_width_that_fit_a_terminal() -> None:
+    nodes = [Node(id=f"h{at}", slot_count=4, path=("l0",)) for at in range(5)]
+    plan = Plan(shape=(4,), ranks={"h0": (0, 1, 2, 3)}, spares=(), moved=0, reasons=())
+    rows = render.list_node_rows(plan, nodes, ["leaf"], {"h0": "from 12 nodes", "h4": "lost"})
+    assert render.format_table(rows, in_columns=True) == (
+        "  node  leaf  ranks                node  leaf  ranks\n"
+        "  h0    l0    0-3 from 12 nodes    h3    l0    spare\n"
+        "  h1    l0    spare                h4    l0    lost\n"
+        "  h2    l0    spare\n"
+    )  # fmt: skip
+    rows = render.list_node_rows(plan, nodes, ["leaf"], {"h0": "x" * 80})
+    assert render.format_table(rows, in_columns=True).count("node") == 1
 
 
 def test_spares_are_told_with_what_they_leave_in_each_domain() -> None:

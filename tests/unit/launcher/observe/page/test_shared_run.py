@@ -106,13 +106,6 @@ def test_questions_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
         assert [one.result() for one in held] == [""] * 4
 
 
-def test_planning_for_many_readers_ends() -> None:
-    shared = SharedRun(FakeRun(64))
-    with ThreadPoolExecutor(8) as readers:
-        found = list(readers.map(lambda index: shared.ask_what_if((f"h{index + 10}",)), range(8)))
-    assert all(msgspec.json.decode(one)["is_possible"] for one in found)
-
-
 class EventRun(FakeRun):
     """Has `lines`, of which those before `first` are kept no more; answers three at a time."""
 
