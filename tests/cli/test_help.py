@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from launcher.config import help
 from launcher.config.options import command_line, table
+from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
+from launcher.meshctl.group import SECTIONS, meshctl
 from tests.cli.running import run
 
 MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
@@ -150,9 +153,37 @@ def test_the_reference_page_names_every_spelling() -> None:
         assert all(f"`{variable}`" in page for variable in option.variables)
 
 
-def test_a_group_of_commands_without_a_command_shows_its_help_and_no_error() -> None:
-    outcome = run("meshctl", "config")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("Usage: meshctl config ")
-    assert "error" not in outcome.err
-    assert "hint" not in outcome.err
+def test_meshctl_alone_shows_its_commands_by_section() -> None:
+    outcome = run("meshctl")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    listed = [name for names in SECTIONS.values() for name in names]
+    rows = re.findall(r"^  ([a-z]+) ", outcome.out, re.MULTILINE)
+    assert rows == listed
+    assert sorted(listed) == sorted(meshctl.commands)
+    assert len(listed) <= 16
+    assert not [name for name, command in meshctl.commands.items() if command.hidden]
+    assert run("meshctl", "--version").out.startswith("meshctl 0.")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence", "hint"),
+    [
+        ("lgos", "unknown command lgos", "did you mean meshctl logs?"),
+        ("kill exp-41", "unknown command kill", "did you mean meshctl stop?"),
+        ("no\x1bsuch", r"unknown command 'no\x1bsuch'", "use meshctl -h to list the commands"),
+        ("--foo", "unknown option --foo", "use meshctl -h to list the commands"),
+        ("status --jsno", "unknown option --jsno", "did you mean --json?"),
+        ("ps --rdzv-endpoint h", "unknown option --rdzv-endpoint", "run meshctl ps on a node of the run: it asks an "
+         "agent there, not the store"),
+        ("drain exp-41", "meshctl drain needs NODE", "use meshctl drain -h to list its options"),
+        ("completion", "meshctl completion needs bash|zsh|fish", "use meshctl completion -h to list its options"),
+        ("logs --tail", "--tail needs a value", "use meshctl COMMAND -h to list its options"),
+        ("status --json=3", "--json takes no value", "use meshctl COMMAND -h to list its options"),
+        ("logs --rank x", "--rank: 'x' is not a valid integer range", "use meshctl logs -h to list its options"),
+        ("logs a b", "got unexpected extra argument (b)", "use meshctl logs -h to list its options"),
+    ],
+)  # fmt: skip
+def test_an_error_of_click_is_one_sentence_and_a_hint(given: str, sentence: str, hint: str) -> None:
+    outcome = run("meshctl", *given.split(" "))
+    assert outcome == (2, "", f"meshctl: error: {sentence}\nhint: {hint}\n")

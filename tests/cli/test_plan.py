@@ -269,7 +269,7 @@ FILES = {
         (["within.json"], "within.json: within 'dp=rack': no level 'rack' is known", None),
         (["other.json"], "other.json: the previous plan is of a mesh of 1 x 4, not of dp=*,tp=2", "leave it out"),
         (["control.json"], "control.json is no JSON: line 1, column 12: invalid control character", None),
-        (["merge.yaml"], "merge.yaml is no YAML that can be used: line 2, column 6: << is not read", None),
+        (["merge.yaml"], "merge.yaml is no YAML that can be used: line 2, column 6: a key must be text, and <<", None),
         (["escape.json"], "escape.json: previous: plan has the node '\\x1b[31m', which is no name", None),
         (["a\x1b[31m"], "file a\\x1b[31m does not exist", "meshctl plan -h"),
         (["-"], "stdin is empty", 'the least is {"nodes"'),

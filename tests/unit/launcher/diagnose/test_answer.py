@@ -1,4 +1,4 @@
-"""What `meshctl why` and `meshctl stacks` print, to the letter."""
+"""What `meshctl why` prints, to the letter."""
 
 from __future__ import annotations
 
