@@ -55,42 +55,41 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """One run of the command on this node. Times are in seconds.
-
-    `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
-    one worker per accelerator if there are any, else 1; a word is auto, gpu, cpu, or a type of device that torch may
-    know. `devices_per_worker` None: one, or what is usual for the framework. `mesh` None: one elastic axis, dp.
-    `placement_options`: those of PLACEMENT_OPTIONS that were set, name -> text; the planner's adapter parses them when
-    the mesh is known. `settings`: those of the agreement that were set, field -> value. `network` None: one machine.
-    `log_dir` None: a temporary directory. `preload`: modules to import once, for workers that are forked with them;
-    `standby`: sets of standby workers. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name`
-    None: the host's. `master_addr` None: `local_addr` if set, else loopback; `master_port` None: a free one for every
-    round; if the rounds assign the ranks, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine
-    no watchdog, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print
-    once, before the first worker starts. `origins`: field, or option of the two mappings above -> "--flag",
-    the variable's name, or "default".
-    """
+    """One run of the command on this node. Times are in seconds; a field that is named after an option holds its value."""
 
     script: str
     script_args: tuple[str, ...]
     launch_mode: LaunchMode
     nodes_min: int
     nodes_max: int | None
+    """None: any number; 1 for 1:N where only this machine can join."""
     worker_count: int | str | None
+    """None was not given: one worker per accelerator if there are any, else 1. A word is auto, gpu, cpu, or a type of
+    device that torch may know.
+    """
     devices_per_worker: int | Literal["all"] | None
+    """None: one, or what is usual for the framework."""
     devices: DeviceRequest | None
     mesh: Mesh | None
+    """None: one elastic axis, dp."""
     placement_options: Mapping[str, str]
+    """Those of PLACEMENT_OPTIONS that were set, name to text; the planner's adapter parses them when the mesh is known.
+    """
     settings: Mapping[str, Setting]
+    """Those of the agreement that were set, field to value."""
     preload: tuple[str, ...]
+    """Modules to import once, for workers that are forked with them."""
     hang_evidence: bool
     standby: int
+    """Sets of standby workers."""
     max_restarts: int
     role: str
     log_dir: str | None
+    """None: a temporary directory."""
     redirects: Streams
     tee: Streams
     local_ranks_filter: frozenset[int] | None
+    """None: all."""
     duplicate_stdout_filters: tuple[str, ...]
     duplicate_stderr_filters: tuple[str, ...]
     log_times: str
@@ -106,19 +105,25 @@ class Config(Struct, frozen=True, kw_only=True):
     legacy_local_rank: bool
     numa_binding: NumaMode | None
     run_id: str | None
+    """None: the agent draws one."""
     standalone: bool
     rdzv_backend: str
     rdzv_endpoint: str | None
     rdzv_conf: Mapping[str, str]
     network: StoreConfig | None
+    """None: one machine."""
     attempt: int | None
     in_place_restart: str
     node_name: str | None
+    """None: the host's."""
     locality: tuple[tuple[str, str], ...] | str
     locality_sources: tuple[str, ...] | None
     node_rank: int | None
+    """None if the rounds assign the ranks; so are then `master_addr` and `master_port`."""
     master_addr: str | None
+    """None: `local_addr` if set, else loopback."""
     master_port: int | None
+    """None: a free one for every round."""
     local_addr: str | None
     interface: str | None
     port_range: tuple[int, int] | None
@@ -131,6 +136,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metrics_address: tuple[str, int] | None
     metrics_file: str | None
     lease_ttl_s: float | None
+    """None: on one machine no watchdog, else the agreement's default."""
     heartbeat_timeout_s: float | None
     hang_limits: HangLimits | None
     on_hang: str
@@ -138,8 +144,11 @@ class Config(Struct, frozen=True, kw_only=True):
     health_check: str | None
     health_timeout_s: float
     python: str
+    """The interpreter of the workers."""
     notes: tuple[str, ...]
+    """Lines to print once, before the first worker starts."""
     origins: Mapping[str, str]
+    """Field, or option of `placement_options` and `settings`, to "--flag", the variable's name, or "default"."""
 
 
 def resolve(

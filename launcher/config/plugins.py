@@ -24,10 +24,11 @@ _TEXT_MAX = 200  # of a plug-in's error message
 
 
 class Plugin(Struct, frozen=True):
-    """A loaded plug-in. `package`: the distribution it comes from, with its version."""
+    """A loaded plug-in."""
 
     name: str
     package: str
+    """The distribution it comes from, with its version."""
     value: Any
 
     def __str__(self) -> str:

@@ -31,17 +31,17 @@ NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOI
 
 
 class JobSnapshot(NamedTuple):
-    """The data of one job: its keys with their values, and for each lease of a member the seconds left.
-
-    `read_at`: seconds since 1970; 0 if unknown.
-    """
+    """The data of one job."""
 
     run_id: str
     keys: Keys
     items: tuple[KeyValue, ...]
+    """Its keys with their values."""
     revision: int
     lease_left_s: Mapping[int, float] = {}
+    """Lease of a member to the seconds that are left of it."""
     read_at: float = 0.0
+    """Seconds since 1970, 0 if unknown."""
 
 
 class JobStore(NamedTuple):

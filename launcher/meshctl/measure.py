@@ -42,7 +42,7 @@ _SERVER_FAREWELL_S = 3.0  # that the node that serves the store waits for the ot
 
 
 class MeasureRequest(Struct, frozen=True, kw_only=True):
-    """`options`: name of an option of meshrun -> its text."""
+    """What the user asked for."""
 
     run_id: str
     node_count: int
@@ -52,6 +52,7 @@ class MeasureRequest(Struct, frozen=True, kw_only=True):
     insist: bool
     wait_s: float
     options: Mapping[str, str]
+    """Name of an option of meshrun to its text."""
 
 
 def run(request: MeasureRequest) -> int:

@@ -19,17 +19,16 @@ TEXT_MAX = 4096  # characters of a value: the longest path, and more than any li
 
 
 class ParsedArgs(Struct, frozen=True):
-    """A parsed command line. `values`: option name -> its text, "1" for a flag.
-
-    `action`, when nothing is to be run: the option that asks, "-h" or "--help", perhaps with a group in `topic`,
-    "--completion" with a shell there, or "--version".
-    """
+    """A parsed command line."""
 
     values: Mapping[str, str]
+    """Option name to its text, "1" for a flag."""
     script: str | None = None
     script_args: tuple[str, ...] = ()
     action: Literal["", "-h", "--help", "--completion", "--version"] = ""
+    """When nothing is to be run, the option that asks."""
     topic: str = ""
+    """The group of the help, or the shell."""
 
 
 # docs/internals/decisions/0001-option-table-instead-of-click.md

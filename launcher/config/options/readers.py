@@ -52,27 +52,31 @@ PASSWORD_HINT = "write it to a file, and set password_file=PATH or LAUNCHER_ETCD
 
 
 class Option(Struct, frozen=True):
-    """One row of the table (`table.TABLE`, or `table.SETTINGS` for a setting that has a variable but no flag)."""
+    """One row of the table (`table.TABLE`)."""
 
     source: OptionSource
-    """The origin of the name: torchrun's come first when a prefix is completed, and have a PET_ variable, but two."""
+    """The origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except two
+    that torchrun reads from none.
+    """
     name: str
     group: str
-    """The group of the help."""
+    """Of the help."""
     metavar: str
     """How a value is written, "" for a flag."""
     read: Callable[[Value], Any] | None
-    """The reader of a value; None for --help and --version."""
+    """The reader of a value; None for -h and --version."""
     default: str
-    """The value when it is not set, as a user would write it, or words, which only `make_optional` takes."""
+    """The value of an option that is not set, as a user would write it, or what happens then in words, which only a
+    reader made by `make_optional` accepts.
+    """
     help: str
     field: str | None = None
-    """The field of the Config, by default the name, with _s for seconds; "" for an option that only affects others."""
+    """The field of the Config, by default the name, with _s for seconds; "" for options that have none of their own."""
     part: Literal["", "settings", "placement_options"] = ""
     """The mapping of the Config that holds the value instead."""
     short: str = ""
     last_variable: str = ""
-    """One more variable, outside both families, that is read last."""
+    """One more, outside both families, that is read last."""
     why_ignored: str = ""
     """Of an option that is checked and has no effect: what holds instead."""
 
@@ -116,15 +120,14 @@ class Option(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """An option's text and where it was found: its flag, a variable, or "default".
-
-    `is_detected`: not set by the user, but read from a scheduler's variable, `origin`.
-    """
+    """An option's text and where it was found."""
 
     option: Option
     text: str
     origin: str
+    """Its flag, a variable, or "default"."""
     is_detected: bool = False
+    """Not set by the user, but read from a scheduler's variable, `origin`."""
 
     @property
     def is_default(self) -> bool:
@@ -495,15 +498,15 @@ def parse_devices_per_worker(value: Value) -> int | Literal["all"]:
 
 
 class DeviceRequest(Struct, frozen=True):
-    """The request of --devices. `number` None: all present. `shape`: the type of a TPU, such as v5e-16.
-
-    `variable`: makes the devices visible, from --visible-env; nothing is detected then.
-    """
+    """The request of --devices."""
 
     kind: str
     number: int | None = None
+    """None: all that are present."""
     shape: str = ""
+    """The type of a TPU, such as v5e-16."""
     variable: str = ""
+    """Makes the devices visible, from --visible-env; nothing is detected then."""
 
     def __str__(self) -> str:
         rest = self.shape or self.number

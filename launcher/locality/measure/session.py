@@ -48,14 +48,16 @@ most networks take 4 to 7 s."""
 
 
 class Participant(Record, frozen=True, kw_only=True):
-    """`path`: where it says that it stands, outermost level first. `devices`: how many slots it has, for the file."""
+    """A node that takes part."""
 
     name: str
     address: str
     echo_port: int
     bulk_port: int
     path: tuple[tuple[str, str], ...] = ()
+    """Where it is according to its own sources, outermost level first."""
     devices: int = 1
+    """How many slots it has, for the file."""
 
 
 class Order(Record, frozen=True, kw_only=True):
@@ -70,25 +72,28 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """`participants`: in the order of the finding's numbers. `seconds`: from the first order to the finding."""
+    """The result of a measurement."""
 
     participants: tuple[Participant, ...]
+    """In the order of the finding's numbers."""
     finding: TreeFinding
     seconds: float = 0.0
+    """From the first order to the finding."""
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """`root`: of its keys. It waits up to `wait_s` for `node_count` nodes.
-
-    `depth`: the most levels to look for. `log` gets lines about how far it is.
-    """
+    """The conditions of a measurement."""
 
     root: str
+    """Of its keys."""
     secret: bytes
     node_count: int
+    """It begins with so many nodes ..."""
     wait_s: float
     depth: int
+    """The most levels to look for."""
     log: Callable[[str], object]
+    """Called with lines about its progress."""
 
 
 def take_part(

@@ -29,19 +29,21 @@ REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, 
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """`round` and `ranks`: the last round and this node's ranks in it, none if it had none. `failures`: the root cause
-    first; empty if no worker's failure was the reason. `reason`: a sentence. `has_verdict`: whether the job has ended,
-    and not this node's part in it alone.
-    """
+    """How a run ended on this node."""
 
     exit_code: int
     reason: str
+    """A sentence."""
     hint: str | None = None
     round: int = 0
+    """The last round."""
     ranks: tuple[int, ...] = ()
+    """This node's ranks in that round, none if it had none."""
     failures: tuple[WorkerFailure, ...] = ()
+    """The root cause first; empty if no worker's failure was the reason."""
     is_order_known: bool = True
     has_verdict: bool = False
+    """Whether the job has ended, and not only this node's part in it."""
     version: Literal[1] = 1
 
 

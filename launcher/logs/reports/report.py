@@ -42,34 +42,39 @@ _FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN of the C library, which uses the kernel'
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
-    """How one worker ended. `exit_code` is negative for a signal; `time` is local time as ISO text.
-
-    `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
-    `sentence` what the agent knows: that its program could not be started, for example. `failure_class` is its class
-    (launcher/diagnose/failure_class.py), `class_reason` why it is that one; `claim` what the worker itself said of it.
-    `exception` is one line, from either; `coordinates` its place in a mesh of several axes, "pp=1,tp=0"; `log_file`
-    keeps its stderr. `is_timeout`: a collective gave up waiting for another rank.
-    """
+    """How one worker ended."""
 
     rank: int
     local_rank: int
     pid: int
     exit_code: int
+    """Negative for a signal."""
     time: str
+    """Local time as ISO text."""
     host: str
     error_file: str | None = None
     message: str | None = None
+    """The traceback from its error file."""
     tail: tuple[str, ...] = ()
+    """The last lines of its stderr if they were captured."""
     is_out_of_memory: bool = False
     sentence: str | None = None
+    """What the agent knows, for example that its program could not be started."""
     failure_class: str = ""
+    """See launcher/diagnose/failure_class.py."""
     class_reason: str = ""
+    """Why it is of that class."""
     claim: str = ""
+    """What the worker itself reported about its failure."""
     exception: str = ""
+    """One line, from its error file or its stderr."""
     role: str = ""
     coordinates: str = ""
+    """Its place in a mesh of several axes, "pp=1,tp=0"."""
     log_file: str = ""
+    """Keeps its stderr."""
     is_timeout: bool = False
+    """A collective gave up waiting for another rank."""
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""

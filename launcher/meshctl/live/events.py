@@ -34,18 +34,18 @@ _COMMON = {
 
 
 class SeenEvent(Struct, frozen=True, kw_only=True):
-    """An event as a node has told it. `at`: seconds since 1970 by its clock; `line`: its JSON.
-
-    `common`: what many ranks do at once, "started", said once for all of them; "" for other events.
-    """
+    """An event as a node has reported it."""
 
     at: float
+    """Seconds since 1970 by the node's clock."""
     node: str
     sentence: str
     line: str
+    """Its JSON."""
     kind: str = ""
     rank: int = -1
     common: str = ""
+    """What many ranks do at once, "started", shown once for all of them; "" for other events."""
 
 
 class EventView:

@@ -33,16 +33,17 @@ _TIME_MAX = 1e11
 
 
 class ListedRun(Struct, frozen=True, kw_only=True):
-    """A run. `phase`: as in `meshctl status`, "" if it cannot be told; `now`: in a sentence.
-
-    `nodes`, `pids`: of its agents on this machine.
-    """
+    """A run."""
 
     run_id: str
     phase: str
+    """As in `meshctl status`, "" if unknown."""
     now: str
+    """What it does, in a sentence."""
     nodes: tuple[str, ...] = ()
+    """Of its agents on this machine."""
     pids: tuple[int, ...] = ()
+    """Of its agents on this machine."""
     is_in_store: bool = False
 
 

@@ -49,19 +49,18 @@ _Axis: TypeAlias = tuple[Annotated[str, Meta(pattern=r"^[^\W\d]\w*\Z")], _Scalar
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True):
-    """Nodes in the order in which they join, and options.
-
-    `options`: name of a flag -> its text, e.g. "mesh" -> "pp=4,dp=*,tp=8". `previous`: the job's previous plan, of
-    which only shape and ranks are known. `is_generated`: by a generator, which can generate further nodes as well.
-    """
+    """Nodes in the order in which they join, and options."""
 
     name: str
     levels: tuple[str, ...]
     nodes: tuple[Node, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+    """Name of a flag to its text, such as "mesh" to "pp=4,dp=*,tp=8"."""
     is_contiguous: bool = True
     previous: Plan | None = None
+    """The job's previous plan, of which only shape and ranks are known."""
     is_generated: bool = False
+    """By a generator, which can generate further nodes as well."""
 
 
 class _NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

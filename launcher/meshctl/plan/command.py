@@ -49,10 +49,11 @@ RANKS_NODES = 64
 
 
 class PlanRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of the command line. `options`: name of a flag -> its text, of those that were set."""
+    """The arguments of the command line."""
 
     cluster: str
     options: Mapping[str, str] = field(default_factory=dict)
+    """Name of a flag to its text, of those that were set."""
     levels: str | None = None
     is_contiguous: bool | None = None
     previous: str | None = None
@@ -119,6 +120,7 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     plan: Plan
     before: Plan | None
     change: Change
+    """None without a plan before, or if nothing differs from it."""
     warnings: tuple[str, ...]
     orders: tuple[ComparedOrder, ...]
 
@@ -254,11 +256,12 @@ def require_writable(path: str) -> None:
 
 
 class _Target(NamedTuple):
-    """`is_replaced`: a file, which gets its name only when it is whole; else a device or a pipe."""
+    """Where a picture or a page is written."""
 
     path: str
     temporary: str
     is_replaced: bool
+    """A file, which gets its name only when it is whole; otherwise a device or a pipe."""
 
 
 def _resolve_target(path: str) -> _Target:

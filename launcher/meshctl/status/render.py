@@ -225,11 +225,14 @@ def _format_row(node: NodeState, locality: LocalityColumn) -> tuple[str, ...]:
 
 
 class LocalityColumn(NamedTuple):
-    """`common`: "zone a, spine s1", or empty. `header`: of the column; `cells`: by member id, empty without one."""
+    """The network in a table of nodes."""
 
     common: str
+    """What all nodes share, "zone a, spine s1", or empty."""
     header: str
+    """Of the column."""
     cells: Mapping[str, str]
+    """By member id; empty without a column."""
 
 
 def _summarize_locality(nodes: Sequence[NodeState]) -> LocalityColumn:
