@@ -29,7 +29,18 @@ READERS = {
     "removesuffix", "replace", "count", "search", "match", "fullmatch", "findall", "sub", "compile",
 }  # fmt: skip
 # Texts of other programs that code has to read: module -> the phrases, or their beginnings.
-FOREIGN: dict[str, tuple[str, ...]] = {}
+FOREIGN: dict[str, tuple[str, ...]] = {
+    "launcher.calls.bootstrap": ("<frozen runpy>",),
+    "launcher.calls.failure": (r"\n\n(?:The above exception", "+ Exception Group"),
+    "launcher.cli": ("can't start new thread",),
+    "launcher.hardware.accelerators.slots": ("Intel ",),
+    "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
+    "launcher.hosts.ray.cluster": ("node has died", "node was terminated", "node is dead"),
+    "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
+    "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
+    "rendezvous.codec": (" in ",),
+    "rendezvous.stores.etcd.client": ("authentication is not enabled",),
+}
 
 
 def list_messages(tree: ast.AST) -> Iterator[str]:
