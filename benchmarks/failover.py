@@ -358,7 +358,7 @@ def _options(case: Case, first: Host, etcd: Etcd | None) -> list[str]:
         return [*shared, "--rdzv-backend", "c10d", "--rdzv-endpoint", where, "--rdzv-id", RUN_ID]
     shared += ["--rdzv-backend", "etcd", "--rdzv-endpoint", etcd.endpoint, "--rdzv-id", RUN_ID]
     shared += ["--preload", PRELOADED] if case.job == "warm" else []
-    return [*shared, "--grow-delay", "0", "--target-nodes", str(case.agents)]
+    return [*shared, "--grow", "delay=0", "--target-nodes", str(case.agents)]
 
 
 def _rendezvous_settings(index: int) -> str:

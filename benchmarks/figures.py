@@ -123,7 +123,7 @@ AIMS = (
     Aim("the leader's node cut off, 4 agents; lease 5 s", CUT_OFF_LEADER, value=6.0),
     Aim("how long its workers outlive the first of the next round", CUT_OFF + OVERLAP, value=0.0, every=True),
     Aim("the same, the leader's node", CUT_OFF_LEADER + OVERLAP, value=0.0, every=True),
-    Aim("a fourth agent started beside three, from its exec, `--grow-delay 0`", "join, 3 agents", value=1.0),
+    Aim("a fourth agent started beside three, from its exec, `--grow delay=0`", "join, 3 agents", value=1.0),
     Aim("first round of 128 members", FIRST_ROUND.format(n=128), 0.50),
     # A fiftieth of the 180 s after which torchrun's are stopped, which is too long to wait for in each report.
     Aim("first round of 256 members", FIRST_ROUND.format(n=256), value=3.6),

@@ -1,9 +1,9 @@
 """How good the planner's layouts are, how long they take, and what moves when a node is lost.
 
-Quality is a ratio: the cost J of the plan to the best that is known for the same instance (`long_search.py`), to the
-lower bound, and beside it what the orders that people use today would cost. Costs are counted rank by rank by
-`judge.py`, which also refuses a plan that breaks a rule. Times are CPU seconds in a fresh process each, from the text
-of a cluster file to the plan; memory is that process's peak.
+Quality is a ratio: the cost J of the plan to the best that is known for the same instance (`long_search.py`), and
+beside it what the orders that people use today would cost. Costs are counted rank by rank by `judge.py`, which also
+refuses a plan that breaks a rule. Times are CPU seconds in a fresh process each, from the text of a cluster file to the
+plan; memory is that process's peak.
 
     python -m benchmarks.placement --json placement.jsonl
 """

@@ -124,7 +124,7 @@ def _runs(history: History, key: str) -> list[Run]:
 
 
 def costs(history: History) -> str:
-    """By family: how far above the best known, above the bound, and what other orders cost."""
+    """By family: how far above the best known, and what other orders cost."""
     lines = instances(history)
     families = list(dict.fromkeys(line["instance"].partition("/")[0] for line in lines))
     rows = []
@@ -134,30 +134,28 @@ def costs(history: History) -> str:
         at = max(found, key=found.__getitem__, default="")
         worst = f"{found.get(at, math.nan):.4f}" + (f" ({at})" if family == "all" else "")
         orders = [f"{mean(ratios(same, order, 'best').values()):.2f}" for order in ORDERS]
-        bound = f"{mean(ratios(same, 'cost', 'lower_bound').values()):.2f}"
         shown = "**all**" if family == "all" else f"`{family}`: {FAMILIES[family]}"
-        cells = (shown, f"{len(found)}", f"{mean(found.values()):.4f}", worst, bound, *orders)
+        cells = (shown, f"{len(found)}", f"{mean(found.values()):.4f}", worst, *orders)
         rows.append(Row(_runs(history, "instance"), cells))
-    heads = ("family", "clusters", "meshrun", "its worst", "to bound", *ORDERS.values())
+    heads = ("family", "clusters", "meshrun", "its worst", *ORDERS.values())
     faults = [f"**{line['instance']}: {line[key]}**" for line in lines for key in ("fault", "wrong") if key in line]
     return "\n\n".join([date(heads, rows), *faults, near(lines)]) if rows else words.NOT_MEASURED
 
 
 def near(lines: Sequence[Line]) -> str:
-    """How many plans are the best known, within a hundredth, or proven; and the means by size."""
+    """How many plans are the best known, or within a hundredth; and the means by size."""
     found, nodes = ratios(lines, "cost", "best"), {line["instance"]: line["nodes"] for line in lines}
     if not found:
         return ""
     best, close = (sum(ratio <= limit for ratio in found.values()) for limit in (1.0, 1.01))
-    proven = sum(ratio == 1 for ratio in ratios(lines, "cost", "lower_bound").values())
     means = []
     for least, most in ((0, 100), (101, 300), (301, 1_100), (1_101, 10**9)):
         same = [ratio for at, ratio in found.items() if least <= nodes[at] <= most]
         size = "more" if most > 10**8 else f"{max(least, min(nodes[at] for at in found)):,} to {most:,}"
         means += [f"{size}: {mean(same):.4f}"] if same else []
     return (
-        f"{best} of {len(found)} plans are the best known, {close} are within 1 %; {proven} cost what the lower bound "
-        f"says, so nothing better exists. By number of nodes the means are {'; '.join(means)}."
+        f"{best} of {len(found)} plans are the best known, {close} are within 1 %. By number of nodes the means are "
+        f"{'; '.join(means)}."
     )
 
 

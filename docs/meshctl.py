@@ -10,15 +10,15 @@ import sys
 import click
 
 from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
-from launcher.meshctl.group import meshctl
+from launcher.meshctl.group import SECTIONS, meshctl
 
 HEAD = """\
 # meshctl
 
 <!-- Made from the help of meshctl by `python docs/meshctl.py`; a test keeps it in step. -->
 
-Exit codes: 0; 2 for what can be mended in the command line; 75 for what may work later; 1 for a world that cannot
-be, and for a node on which a job would not start. [Looking at a running job](../guides/running-jobs.md),
+Exit codes: 0; 2 for an error in the command line; 75 for an error that may pass, so that the command may work later; 1
+for a plan that is impossible, and for a node on which a job would not start. [Running jobs](../guides/running-jobs.md),
 [Placement](../concepts/placement.md) and [Before a job starts](../guides/doctor.md) show most of this at work.
 """
 WIDTH = 80
@@ -26,9 +26,8 @@ WIDTH = 80
 
 def page() -> str:
     """The whole page."""
-    sections = [
-        _section(meshctl.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in sorted(meshctl.commands)
-    ]
+    names = [name for section in SECTIONS.values() for name in section]
+    sections = [_section(meshctl.commands[name], f"meshctl {name}", f"## {name}\n\n") for name in names]
     return "\n".join((HEAD, _section(meshctl, "meshctl", ""), *sections))
 
 

@@ -45,6 +45,7 @@ def _flush(stream: TextIO | None) -> None:
         pass
 
 
+# docs/internals/decisions/0056-a-torchrun-on-the-path.md
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: the job's, or 2 for a usage error, 70 for a bug of ours.
 

@@ -23,7 +23,7 @@ from launcher.config.config import Config
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.failures import Failures
-from launcher.logs.reports.round_log import RoundLog, make_recorder
+from launcher.logs.reports.round_log import RoundLog
 from launcher.model import mesh as meshes
 from launcher.model.mesh import Mesh
 from launcher.model.node import Slot
@@ -84,11 +84,6 @@ def build_agent(
     spec_builder.add_variables(startup.node_lock.environment if startup else {})
     if startup is not None and startup.host_agents is not None and spec_builder.cpu_binding is not None:
         startup.host_agents.take_cpus(config, spec_builder.cpu_binding)
-    if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
-        from launcher.ranks import timers
-
-        spec_builder.add_variables(timers.start_listening(supervisor.pid, os.environ.get("TORCHELASTIC_TIMER_FILE")))
-    record = make_recorder(config, host, layout.run_id, spec_builder.find_error_file)
     settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
     may_grow_at_save = startup is not None and settings.grow == "checkpoint"
     worker_channel = _make_worker_channel(config, spec_builder, shared_page, supervisor, hears_saves=may_grow_at_save)
@@ -132,7 +127,6 @@ def build_agent(
         spec_builder=spec_builder,
         worker_channel=worker_channel,
         pump=pump,
-        record=record,
         observer=observer,
         round_log=round_log,
         failures=Failures(
@@ -140,7 +134,6 @@ def build_agent(
             pump,
             aborts_are_secondary=spec_builder.is_jax,
             role=config.role,
-            style=config.failure_report,
         ),
         make_inquiries=partial(inquiries, observer),
         make_progress=make_progress,

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from launcher.agent import stores
 from launcher.agent.membership import NodeMembership, draw_random, read_clock
 from launcher.agent.startup.addresses import describe_doubt, is_numeric
-from launcher.agent.startup.duplicate_rank import record_signals, require_unique_rank
+from launcher.agent.startup.duplicate_rank import require_unique_rank
 from launcher.agent.startup.feasibility import require_feasible, resolve_limits
 from launcher.agent.startup.probe import probe
 from launcher.agent.startup.served_store import Occupant, find_occupant, refuse_other_run
@@ -41,17 +40,14 @@ from rendezvous.peers.connections import PeerConnections
 from rendezvous.records import Spec, StoreOwner, name_own_run, name_run
 from rendezvous.settings import DEFAULTS, Settings
 from rendezvous.stores.addresses import is_local_only, join_address, split_address
-from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
 if TYPE_CHECKING:
-    from launcher.locality.measure.residents import Residence
     from rendezvous.stores.etcd.store import EtcdStore
     from rendezvous.stores.server.server import StoreServer
 
 PORT_TAKEN_LIMIT_S = 10.0  # to probe a port that is taken: the agent that took it may not answer yet
 _PAUSE_S = 0.1  # between two probes
-MEASURED_LEVELS = ("spine", "leaf")
 SILENCE_DIVISOR = 2  # a connection without data for this part of a lease's time is unresponsive
 
 
@@ -100,17 +96,13 @@ class ClusterMembership(NodeMembership):
         self.elastic_max = asked[0].elastic_max
         self._startup = startup
         self._settings = settings
-        self._residence: Residence | None = None
         self._server: StoreServer | None = None
         try:
             self._store, store_owner = self._meet(config, run_id)
         except MeshrunError:
             self._close_server()
             raise
-        if config.measure:
-            found, self._residence = measure_locality(self._store, config, settings, startup, found, slot_count, run_id)
-            description = replace(description, locality=found.path, rates=found.rates)
-        if config.node_rank is not None:  # last: a claim lasts for the time of a lease, and measuring may take longer
+        if config.node_rank is not None:  # last: a claim lasts for the time of a lease
             self._claim_rank(run_id, config.node_rank)
         protocol = MemberMachine(
             settings=settings,
@@ -157,8 +149,6 @@ class ClusterMembership(NodeMembership):
 
     def close(self) -> None:
         """Close everything, the store that others may need last."""
-        if self._residence is not None:
-            self._residence.close()
         super().close()
         self._close_server()
 
@@ -166,8 +156,6 @@ class ClusterMembership(NodeMembership):
         try:
             require_unique_rank(self._store, self._startup, run_id, node_rank, lease_ttl_s=self._settings.lease_ttl_s)
         except MeshrunError:
-            if self._residence is not None:
-                self._residence.close()
             self._store.close()
             self._close_server()
             raise
@@ -185,7 +173,7 @@ class ClusterMembership(NodeMembership):
             node_name=startup.name,
             presence_address=startup.presence_address,
         )
-        port_option = "--rdzv-endpoint" if config.node_rank is None else "--store-port"
+        port_option = "--rdzv-endpoint" if config.node_rank is None else "LAUNCHER_STORE_PORT"
         deadline = time.monotonic() + self._settings.start_timeout_s
         said = ""
         while True:
@@ -290,7 +278,7 @@ class ClusterMembership(NodeMembership):
 
 
 def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[Device]) -> Locality:
-    """Return this node's locality, and log it. Raises UsageError and TemporaryError for a source's errors."""
+    """Return this node's locality, and log it. Raises UsageError for what the user says."""
     found = resolve_locality(
         config, os.environ, names=(startup.name, os.uname().nodename, startup.address), devices=devices
     )
@@ -301,70 +289,6 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
         place = ",".join(f"{level}={domain}" for level, domain in found.path)
         log(f"this node stands at {place}, by {' and '.join(sources)}")
     return found
-
-
-def measure_locality(
-    store: Store,
-    config: Config,
-    settings: Settings,
-    startup: Startup,
-    found: Locality,
-    slot_count: int,
-    run_id: str,
-) -> tuple[Locality, Residence | None]:
-    """Return this node's locality as the nodes measure it before they join, as it was if they cannot; and what helps
-    later nodes to find theirs, to be closed at the end.
-
-    A node that comes to a run that has begun finds its place with the help of those that measured before.
-    """
-    from launcher.locality.measure.before_run import add_measured, add_placement, is_begun, make_known
-    from launcher.locality.measure.newcomer import find_place
-    from launcher.locality.measure.placing import KnownNode
-    from launcher.locality.measure.residents import Residence, Resident, make_root
-    from launcher.locality.measure.session import Terms, take_part
-    from launcher.locality.measure.wording import describe
-
-    prefix, secret = startup.network.prefix, startup.credentials.secret
-    root = make_root(prefix, run_id)
-    signals: queue.SimpleQueue[Any] = queue.SimpleQueue()  # both ways of measuring wait for it
-    try:
-        with record_signals(lambda: signals.put(TemporaryError("this node has to leave"))):
-            if is_begun(store, prefix, run_id):
-                placement = find_place(
-                    store, prefix, run_id, startup.name, startup.address, found.path,
-                    secret=secret, log=log, events=signals,
-                )  # fmt: skip
-                measured = add_placement(found, placement)
-                known = KnownNode(path=placement.path, rates=placement.rates)
-                log(f"this node {placement.reason}{'' if known.path else ': it has no measured place'}")
-            else:
-                terms = Terms(
-                    root=root,
-                    secret=secret,
-                    node_count=max(config.nodes_min, settings.target_nodes or config.nodes_max or 0),
-                    node_least=config.nodes_min,
-                    wait_s=settings.join_grace_s,
-                    depth=len(MEASURED_LEVELS),
-                    log=log,
-                    events=signals,
-                )
-                answer, number = take_part(
-                    store, terms, name=startup.name, address=startup.address, path=found.path, devices=slot_count
-                )
-                for sentence in describe(answer, MEASURED_LEVELS) if number == 0 else ():
-                    log(sentence)
-                measured = add_measured(found, answer, number, MEASURED_LEVELS)
-                known = make_known(measured, answer, number, MEASURED_LEVELS)
-    except MeshrunError as error:
-        log(f"the network was not measured: {error}")
-        return found, None
-    for remark in measured.remarks:
-        log(remark)
-    if not known.path:
-        return measured, None
-    log(f"this node stands at {','.join(f'{level}={domain}' for level, domain in measured.path)}, as measured")
-    resident = Resident(name=startup.name, node=known)
-    return measured, Residence(store, root, resident, startup.address, secret=secret, log=log)
 
 
 def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
@@ -385,7 +309,7 @@ def list_agreed_options(config: Config, settings: Settings) -> dict[str, str]:
     if not settings.continues_without_store:
         options["--store-outage"] = "stop"
     if not settings.presence_proof:
-        options["--presence-proof"] = "off"
+        options["LAUNCHER_PRESENCE_PROOF"] = "off"
     if config.node_rank is not None:
         options |= {"--rdzv-backend": "static", "--master-port": str(config.master_port)}
     return options

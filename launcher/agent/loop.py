@@ -95,7 +95,6 @@ class Agent(Struct, kw_only=True, eq=False):
     spec_builder: WorkerSpecBuilder
     worker_channel: WorkerChannel
     pump: OutputPump | None
-    record: Callable[[object], None]
     observer: Observer
     round_log: RoundLog
     failures: Failures
@@ -232,7 +231,6 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- actions of the agreement ---
 
     def _carry_out(self, action: events.Action) -> None:
-        self.record(action)
         self.observer.history.take(action)
         match action:
             case events.StartRound():
@@ -385,7 +383,6 @@ class Agent(Struct, kw_only=True, eq=False):
     # --- reports of the supervisor ---
 
     def _take_report(self, report: Report) -> None:
-        self.record(report)
         self.observer.history.take(report)
         if self.fork_server is not None and (refusal := self.fork_server.take(report, read_clock())):
             self._take_fork_server_error(refusal)

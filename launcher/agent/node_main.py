@@ -60,9 +60,10 @@ def run(
         if restart_watch is not None:
             restart_watch.start()
         slots, reason = wait_until_ready(config, supervisor, termination, wakeup, startup, fork_server)
-        log_dir = os.devnull if config.logs_specs else config.log_dir  # a plug-in creates its own
         layout = LogLayout(
-            log_dir=log_dir, run_id=config.run_id or os.urandom(8).hex(), temporary_dirs=supervisor.temporary_dirs
+            log_dir=config.log_dir,
+            run_id=config.run_id or os.urandom(8).hex(),
+            temporary_dirs=supervisor.temporary_dirs,
         )
         from launcher.agent.build import build_agent  # and all of the agent: a preload continues meanwhile
 
@@ -122,7 +123,7 @@ def wait_until_ready(
 def require_log_space(config: Config) -> None:
     """Raise UnfitError if there is no space for the job's logs in the directory that was named for them."""
     directory = config.log_dir
-    if not directory or directory == os.devnull or config.logs_specs is not None:
+    if not directory or directory == os.devnull:
         return
     name = f"log directory {sanitize(directory)}"
     try:

@@ -24,7 +24,7 @@ from launcher.calls import payload, process
 from launcher.calls.failure import WorkerFailed, add_hint
 from launcher.config import files
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME
+from launcher.config.options.table import BY_NAME, ROWS, SETTING_BY_NAME
 from launcher.config.scrub import CALL_VARIABLE, END_FILE
 from launcher.logs.reports import outcome
 from launcher.model.errors import LauncherError, TemporaryError, UsageError, find_shortage_hint, suggest
@@ -46,7 +46,7 @@ _ROOT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspat
 _SCRIPT_MODES = ("module", "no-python", "run-path", "legacy-local-rank")
 _ERRORS: Mapping[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 # The options for log files. If none is set, the job's log directory is only this call's.
-_LOG_OPTIONS = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs")
+_LOG_OPTIONS = ("log_dir", "redirects", "tee", "duplicate_stdout_filters", "duplicate_stderr_filters")
 
 
 @overload
@@ -180,7 +180,7 @@ def _make_environment(changes: Mapping[str, str | None], suppressed: Collection[
     """
     around: Collection[str] = ()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        around = {SOCKET_VARIABLE, *(variable for option in BY_NAME.values() for variable in option.variables)}
+        around = {SOCKET_VARIABLE, *(variable for option in ROWS for variable in option.variables)}
     # An error file of the caller's is for the caller's own failure; this job's failure need not cause that.
     unset = {"TORCHELASTIC_ERROR_FILE", END_FILE, *suppressed, *around}
     found = {name: value for name, value in os.environ.items() if name not in unset}
@@ -238,6 +238,8 @@ def _find_option(keyword: str) -> Option:
     name = keyword.replace("_", "-")
     if name in _SCRIPT_MODES:
         raise UsageError(f"{keyword} is about scripts, and launch runs a function or a program")
+    if setting := SETTING_BY_NAME.get(name):
+        raise UsageError(f"launch has no option {keyword}", f"set {setting.flag} in `env`")
     option = BY_NAME.get(name)
     if option is None or option.read is None or "-" in keyword:
         keywords = {one.name: one.name.replace("-", "_") for one in BY_NAME.values() if one.read is not None}

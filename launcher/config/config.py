@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from launcher.config.options.command_line import ParsedArgs, resolve_values
 from launcher.config.options.readers import DeviceRequest, HangLimits, Streams, Value, explain_signal, parse_integer
 from launcher.config.options.rendezvous import resolve_rendezvous, resolve_settings
-from launcher.config.options.table import BY_NAME, TABLE
+from launcher.config.options.table import BY_NAME, ROWS
 from launcher.config.scrub import CALL_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError, sanitize
@@ -47,6 +47,7 @@ SIGNS_OF_OTHERS = frozenset((
 ))  # fmt: skip
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
 _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": ("1", "timers of torch are not served; --heartbeat-timeout watches workers"),
     "TORCHELASTIC_HEALTH_CHECK_PORT": ("", "nothing listens there, nor does anything of the public torch"),
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": ("", "a worker that sleeps in the kernel is not looked for"),
     "TORCH_ELASTIC_WORKER_IDENTICAL": ("1", "ranks come with the round, nodes exchange nothing for them"),
@@ -54,53 +55,48 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """One run of the command on this node. Times are in seconds.
-
-    `nodes_max` None: any number; it is 1 for 1:N where only this machine can join. `worker_count` None was not given:
-    one worker per accelerator if there are any, else 1; a word is auto, gpu, cpu, or a type of device that torch may
-    know. `devices_per_worker` None: one, or what is usual for the framework. `mesh` None: one elastic axis, dp.
-    `placement_options`: those of PLACEMENT_OPTIONS that were set, name -> text; the planner's adapter parses them when
-    the mesh is known. `settings`: those of the agreement that were set, field -> value. `network` None: one machine.
-    `log_dir` None: a temporary directory. `preload`: modules to import once, for workers that are forked with them;
-    `standby`: sets of standby workers. `local_ranks_filter` None: all. `run_id` None: the agent draws one. `node_name`
-    None: the host's. `master_addr` None: `local_addr` if set, else loopback; `master_port` None: a free one for every
-    round; if the rounds assign the ranks, `node_rank` is None and so are these two. `lease_ttl_s` None: on one machine
-    no watchdog, else the agreement's default. `python` is the interpreter of the workers. `notes` are lines to print
-    once, before the first worker starts. `origins`: field, or option of the two mappings above -> "--flag",
-    the variable's name, or "default".
-    """
+    """One run of the command on this node. Times are in seconds; a field that is named after an option holds its value."""
 
     script: str
     script_args: tuple[str, ...]
     launch_mode: LaunchMode
     nodes_min: int
     nodes_max: int | None
+    """None: any number; 1 for 1:N where only this machine can join."""
     worker_count: int | str | None
+    """None was not given: one worker per accelerator if there are any, else 1. A word is auto, gpu, cpu, or a type of
+    device that torch may know.
+    """
     devices_per_worker: int | Literal["all"] | None
+    """None: one, or what is usual for the framework."""
     devices: DeviceRequest | None
     mesh: Mesh | None
+    """None: one elastic axis, dp."""
     placement_options: Mapping[str, str]
+    """Those of PLACEMENT_OPTIONS that were set, name to text; the planner's adapter parses them when the mesh is known.
+    """
     settings: Mapping[str, Setting]
+    """Those of the agreement that were set, field to value."""
     preload: tuple[str, ...]
+    """Modules to import once, for workers that are forked with them."""
     hang_evidence: bool
     standby: int
+    """Sets of standby workers."""
     max_restarts: int
-    monitor_interval_s: float
     role: str
     log_dir: str | None
+    """None: a temporary directory."""
     redirects: Streams
     tee: Streams
     local_ranks_filter: frozenset[int] | None
+    """None: all."""
     duplicate_stdout_filters: tuple[str, ...]
     duplicate_stderr_filters: tuple[str, ...]
-    logs_specs: str | None
-    event_log_handler: str
     log_times: str
     events: str
     notify: str
     request_nodes: str | None
     progress: str
-    failure_report: str
     shutdown_timeout_s: float
     signals_to_handle: tuple[str, ...]
     framework: str
@@ -109,22 +105,25 @@ class Config(Struct, frozen=True, kw_only=True):
     legacy_local_rank: bool
     numa_binding: NumaMode | None
     run_id: str | None
+    """None: the agent draws one."""
     standalone: bool
     rdzv_backend: str
     rdzv_endpoint: str | None
     rdzv_conf: Mapping[str, str]
     network: StoreConfig | None
+    """None: one machine."""
     attempt: int | None
     in_place_restart: str
     node_name: str | None
-    locality: tuple[tuple[str, str], ...]
-    locality_file: str | None
-    locality_command: str | None
+    """None: the host's."""
+    locality: tuple[tuple[str, str], ...] | str
     locality_sources: tuple[str, ...] | None
-    measure: bool
     node_rank: int | None
+    """None if the rounds assign the ranks; so are then `master_addr` and `master_port`."""
     master_addr: str | None
+    """None: `local_addr` if set, else loopback."""
     master_port: int | None
+    """None: a free one for every round."""
     local_addr: str | None
     interface: str | None
     port_range: tuple[int, int] | None
@@ -137,6 +136,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metrics_address: tuple[str, int] | None
     metrics_file: str | None
     lease_ttl_s: float | None
+    """None: on one machine no watchdog, else the agreement's default."""
     heartbeat_timeout_s: float | None
     hang_limits: HangLimits | None
     on_hang: str
@@ -144,8 +144,11 @@ class Config(Struct, frozen=True, kw_only=True):
     health_check: str | None
     health_timeout_s: float
     python: str
+    """The interpreter of the workers."""
     notes: tuple[str, ...]
+    """Lines to print once, before the first worker starts."""
     origins: Mapping[str, str]
+    """Field, or option of `placement_options` and `settings`, to "--flag", the variable's name, or "default"."""
 
 
 def resolve(
@@ -181,9 +184,10 @@ def resolve(
     if mesh is not None and values["nnodes"].is_default:
         nodes = 1, None  # the mesh's size counts, and any number of nodes that fits it
     if missing and nodes[0] > 1:
-        raise UsageError(f"{values['nnodes']}: the nodes need a place to meet", missing)
-    if not values["monitor-interval"].is_default:
-        notes.append(f"{values['monitor-interval']} has no effect: nothing polls, a worker's end is seen at once")
+        raise UsageError(f"{values['nnodes']}: several nodes need a rendezvous", missing)
+    for value in values.values():
+        if value.option.why_ignored and not value.is_default and value.read() is not False:
+            notes.append(f"{value} has no effect: {value.option.why_ignored}")
     fields = {"nodes_min": nodes[0], "nodes_max": nodes[1], **resolve_rendezvous(values, notes, nodes)}
     is_alone = fields["network"] is None
     has_place = not all(values[name].is_default for name in ("rdzv-endpoint", "master-addr"))
@@ -194,7 +198,7 @@ def resolve(
         notes += alone.explain(values, environ)
     if is_alone and is_whole_job and mesh is not None and isinstance(workers, int):
         meshes.require_fit(mesh, workers)
-    placement = (option.name for option in TABLE if option.part == "placement_options")
+    placement = (option.name for option in ROWS if option.part == "placement_options")
     nodes = fields["nodes_min"], fields["nodes_max"]
     fields |= {
         "launch_mode": launch_mode,
@@ -204,25 +208,25 @@ def resolve(
         # The command of workers that run a function is a Python one in any case.
         "standby": _resolve_standby(values, notes, launch_mode != "program" or CALL_VARIABLE in environ, is_alone),
         "signals_to_handle": _resolve_signals(values["signals-to-handle"], notes),
-        "legacy_local_rank": _resolve_local_rank(values, notes),
+        "legacy_local_rank": _resolve_local_rank(values),
     }
     if is_alone:
         useless = (value for name, value in values.items() if name.startswith("locality") and not value.is_default)
-        notes += [f"{value} has no effect: one machine stands alone" for value in useless]
+        notes += [f"{value} has no effect on one machine" for value in useless]
         if not values["request-nodes"].is_default:
             notes.append(f"{values['request-nodes']} has no effect: no other node can join one machine")
     check, limit = values["health-check"], values["health-timeout"]
     if check.read() is not None and limit.read() == 0:
-        raise UsageError(f"{limit}: no check ends in no time")
+        raise UsageError(f"{limit} must be greater than 0", "set a number of seconds, such as 60")
     if check.is_default and not limit.is_default:
         notes.append(f"{limit} has no effect without --health-check")
     if values["hang-timeout"].read() is None:
         useless = (values[name] for name in ("on-hang", "expect") if not values[name].is_default)
         notes += [f"{value} has no effect: {values['hang-timeout']} switches the detection off" for value in useless]
         fields["expect"] = None
-    rows = [option for option in TABLE if option.field_name and not option.part]
+    rows = [option for option in ROWS if option.field_name and not option.part]
     fields |= {row.field_name: values[row.name].read() for row in rows if row.field_name not in fields}
-    origins = {row.name if row.part else row.field_name: values[row.name].origin for row in TABLE if row.field_name}
+    origins = {row.name if row.part else row.field_name: values[row.name].origin for row in ROWS if row.field_name}
     origins |= {"launch_mode": launch_origin, **dict.fromkeys(("nodes_min", "nodes_max"), values["nnodes"].origin)}
     return Config(
         script=args.script, script_args=args.script_args, python=python, notes=tuple(notes), origins=origins, **fields
@@ -237,7 +241,7 @@ def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[
         notes += [f"{other} has no effect beside {path}" for other in given]
         return "path", path.origin
     if len(given) == 2:
-        raise UsageError(f"{program} and {module} exclude each other", "a module is run by Python")
+        raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")
     if not given:
         return "script", "default"
     return "module" if given == [module] else "program", given[0].origin
@@ -249,13 +253,15 @@ def _resolve_devices(values: Mapping[str, Value]) -> DeviceRequest | None:
     request: DeviceRequest | None = option.read()
     if request is None:
         if not variable.is_default:
-            raise UsageError(f"{variable}: of which devices?", "--devices NAME:COUNT says so")
+            raise UsageError(f"{variable}: --devices is missing", "add --devices NAME:COUNT")
         return None
     request = replace(request, variable=variable.read())
     if request.variable and request.number is None:
-        raise UsageError(f"{option} and {variable}: how many are there?", f"--devices {request.kind}:COUNT says so")
+        raise UsageError(
+            f"{option} and {variable}: the number of devices is missing", f"add it: --devices {request.kind}:COUNT"
+        )
     if workers.text not in ("auto", "gpu", "cpu") and parse_integer(workers.text) is None and not workers.is_default:
-        raise UsageError(f"{option} and {workers} both say what to count", "leave out one of them")
+        raise UsageError(f"{option} and {workers} both set what to count", "leave out one of them")
     if (workers.text == "cpu" and request.kind != "cpu") or (workers.text == "gpu" and request.kind in ("cpu", "tpu")):
         raise UsageError(f"{option} and {workers} exclude each other", "leave out one of them")
     return request
@@ -267,8 +273,8 @@ def _resolve_standby(values: Mapping[str, Value], notes: list[str], is_python: b
     modules, sets = preload.read(), int(standby.read())
     if not is_python and (modules or sets):
         asked = preload if modules else standby
-        why = f"{values['no-python']} runs a program, and only Python can be forked with modules in memory"
-        raise UsageError(f"{asked}: {why}", f"leave out {asked.origin}, or give Python's script itself")
+        why = f"{values['no-python']} runs a program, and only Python scripts can start with modules in memory"
+        raise UsageError(f"{asked}: {why}", f"leave out {asked.origin}, or name the Python script itself")
     if sets and is_alone and values["max-restarts"].text == "0":
         notes.append(f"{standby} has no effect without --max-restarts: nothing is restarted here")
         return 0
@@ -278,26 +284,24 @@ def _resolve_standby(values: Mapping[str, Value], notes: list[str], is_python: b
 def _resolve_signals(value: Value, notes: list[str]) -> tuple[str, ...]:
     """Return the signals that can be handled, with a note for the others."""
     reasons = {name: explain_signal(name) for name in value.read()}
-    notes += [f"{value.origin}: {sanitize(name)} is left out: {why}" for name, why in reasons.items() if why]
+    notes += [f"{value.origin}: {sanitize(name)} is ignored: {why}" for name, why in reasons.items() if why]
     return tuple(name for name, why in reasons.items() if not why)
 
 
-def _resolve_local_rank(values: Mapping[str, Value], notes: list[str]) -> bool:
+def _resolve_local_rank(values: Mapping[str, Value]) -> bool:
     """Whether the script gets --local-rank=N as its first argument.
 
     `python -m torch.distributed.launch`, from before torchrun, gives it to every script, unless --use-env says that the
     script reads LOCAL_RANK; here that is the default, and --legacy-local-rank the exception.
     """
-    start_method, use_env, wanted = values["start-method"], values["use-env"], values["legacy-local-rank"]
-    start_method.read()
-    if not start_method.is_default:
-        notes.append(f"{start_method} has no effect: workers are programs, each is started afresh")
+    use_env, wanted = values["use-env"], values["legacy-local-rank"]
     if not wanted.read():
-        if use_env.read():
-            notes.append(f"{use_env} has no effect: LOCAL_RANK is always in the environment")
         return False
     if use_env.read():
-        raise UsageError(f"{use_env} and {wanted} contradict each other", "give one of them")
+        raise UsageError(f"{use_env} and {wanted} exclude each other", "leave out one of them")
     if values["no-python"].read() and not values["run-path"].read():
-        raise UsageError(f"{values['no-python']} and {wanted} exclude each other", "a program reads LOCAL_RANK")
+        raise UsageError(
+            f"{values['no-python']} and {wanted} exclude each other",
+            "leave out the latter: a program can read LOCAL_RANK",
+        )
     return True

@@ -37,11 +37,11 @@ def read(network: StoreConfig, environ: Mapping[str, str]) -> Credentials:
     if network.backend == "served":
         return Credentials("", "", token, secret)
     if user and not password:
-        hint = "password_file=PATH in --rdzv-conf, or the variable LAUNCHER_ETCD_PASSWORD_FILE"
-        raise UsageError(f"etcd shall be asked as user {user}, and no password is given", hint)
+        hint = "set password_file=PATH in --rdzv-conf, or the variable LAUNCHER_ETCD_PASSWORD_FILE"
+        raise UsageError(f"etcd user {user} is set, but no password", hint)
     if password and not user:
-        hint = "user=NAME in --rdzv-conf, or the variable LAUNCHER_ETCD_USER"
-        raise UsageError("a password for etcd is given, and no user", hint)
+        hint = "set user=NAME in --rdzv-conf, or the variable LAUNCHER_ETCD_USER"
+        raise UsageError("an etcd password is set, but no user", hint)
     return Credentials(user, password, "", secret)
 
 
@@ -53,7 +53,9 @@ def find_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def _read_value(name: str, environ: Mapping[str, str]) -> str:
     text, path = environ.get(name, ""), environ.get(f"{name}_FILE", "")
     if text and path:
-        raise UsageError(f"{name} and {name}_FILE are both set", f"unset {name}, which is easier to read for others")
+        raise UsageError(
+            f"{name} and {name}_FILE are both set", f"unset {name}, which other users can read more easily"
+        )
     return _read_file(f"{name}_FILE", path) if path else text
 
 
@@ -68,5 +70,5 @@ def _read_file(origin: str, path: str) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{origin}={path} is not text") from None
     if not text or len(content) > _FILE_BYTES_MAX or "\n" in text:
-        raise UsageError(f"{origin}={path} does not hold one line of text")
+        raise UsageError(f"{origin}={path} must contain one line of text")
     return text

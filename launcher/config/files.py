@@ -14,11 +14,11 @@ from launcher.model.errors import TemporaryError, UsageError, sanitize, suggest
 
 _MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
-_FROM_STDIN = "the script cannot come from stdin, every worker has to read it", "give the name of a file"
+_FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "name a file"
 
 
 def check(config: Config) -> None:
-    """Raise UsageError if the script cannot be run, the log directory not be written, or a plug-in is missing."""
+    """Raise UsageError if the script cannot be run, or the log directory not be written."""
     if not config.script:
         raise UsageError("the script's name is empty", "is a variable of the shell empty?")
     if config.script == "-":
@@ -29,12 +29,8 @@ def check(config: Config) -> None:
             sentence = f"{origin} takes the name of a module, {sanitize(config.script)} is a file"
             raise UsageError(sentence, f"leave out {origin}")
     elif config.launch_mode != "program":
-        _check_script(config.script)
-    if config.logs_specs is not None:
-        from launcher.config import plugins
-
-        plugins.find_logs_specs(config.logs_specs, config.origins["logs_specs"])
-    elif config.log_dir not in (None, os.devnull):
+        _check_script(config)
+    if config.log_dir not in (None, os.devnull):
         _check_log_dir(config.log_dir)
 
 
@@ -49,19 +45,22 @@ def require_proc() -> None:
         raise TemporaryError(seen, _MOUNT_PROC)
 
 
-def _check_script(script: str) -> None:
+def _check_script(config: Config) -> None:
+    script = config.script
     called = sanitize(script)
     try:
         mode = os.stat(script).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             if script in _STDIN:
                 raise UsageError(*_FROM_STDIN)
-            raise UsageError(f"script {called} is neither a file nor a directory", "every worker has to read it")
+            raise UsageError(
+                f"script {called} is neither a file nor a directory", "name a file that every worker can read"
+            )
         descriptor = os.open(script, os.O_RDONLY)
         is_program = stat.S_ISREG(mode) and os.read(descriptor, 4) == b"\x7fELF"
         os.close(descriptor)
     except FileNotFoundError:
-        raise UsageError(f"script {called} does not exist", _suggest_script(script)) from None
+        raise UsageError(f"script {called} does not exist", _suggest_script(config)) from None
     except OSError as error:
         raise UsageError(f"script {called} cannot be read: {error.strerror}") from None
     if stat.S_ISDIR(mode):
@@ -72,23 +71,33 @@ def _check_script(script: str) -> None:
     if has_main is False:
         raise UsageError(f"{called} is a zip file without __main__.py")
     if has_main is None and is_program:
-        raise UsageError(f"{called} is a program, not a script of Python", "--no-python runs it")
+        raise UsageError(f"{called} is a program, not a Python script", "add --no-python to run it")
 
 
-def _suggest_script(script: str) -> str:
+def _suggest_script(config: Config) -> str:
+    script = config.script
+    called = sanitize(script)
     directory, name = os.path.split(script)
+    if name.rstrip("0123456789.") == "python":  # a command in front of which meshrun was written
+        return f"leave out {called}: meshrun starts it (or add --no-python)"
+    if "=" in name and config.mesh is not None:
+        return f"separate axes by commas: --mesh {config.mesh},{called}"
+    if "=" in name:
+        return "separate the parts of an option's value by commas, without blanks"
+    if script == "help":
+        return "run meshrun -h"
     try:
         present = os.listdir(directory or ".")
     except OSError:
-        return f"there is no directory {sanitize(directory)}"
+        return f"check the path: there is no directory {sanitize(directory)}"
     # The ending alone makes two names of scripts alike.
     question = suggest(name, {entry: os.path.join(directory, entry) for entry in present}, similarity=0.8)
     if question:
         return question
     try:
-        return f"the current directory is {os.getcwd()}"
+        return f"check the current directory: it is {os.getcwd()}"
     except OSError:
-        return "the current directory has been removed"
+        return "change the directory: the current one has been removed"
 
 
 def _find_zip_main(script: str) -> bool | None:
@@ -108,8 +117,8 @@ def _check_log_dir(directory: str) -> None:
     except FileExistsError:
         raise UsageError(f"{called} is not a directory") from None
     except OSError as error:
-        raise UsageError(f"{called} cannot be made: {error.strerror}") from None
+        raise UsageError(f"{called} cannot be created: {error.strerror}") from None
     except RecursionError:  # makedirs calls itself for every level
-        raise UsageError(f"{called} cannot be made: it has too many levels") from None
+        raise UsageError(f"{called} cannot be created: it has too many levels") from None
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"{called} is not writable")

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.config.options.readers import Option
-from launcher.config.options.table import BY_NAME, GROUPS, TABLE
+from launcher.config.options.table import BY_NAME, SETTINGS, TABLE
 from launcher.model.console import write_stdout
 from launcher.model.errors import UsageError, sanitize, suggest
 
@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 _USAGE = "[options] SCRIPT [arguments of the script]"
 _INTRO = (
     "Starts SCRIPT in several worker processes and restarts all of them when one fails. torchrun's options keep "
-    "their names: --log-dir, --log_dir and any unambiguous beginning are the same. Options after SCRIPT are passed to "
+    "their names: --log-dir, --log_dir and any unambiguous prefix are equivalent. Options after SCRIPT are passed to "
     "it. Precedence: flag, LAUNCHER_ variable, PET_ variable, job controller such as Slurm, default; meshctl doctor "
     "--all shows each value and its origin."
+)
+_SETTINGS = (
+    "A few more settings have a LAUNCHER_ variable and no option: docs/reference/options.md, Settings by variable."
+)
+_ABOUT_SETTINGS = (
+    "These rarely change and have no option. They are checked like options; `meshctl doctor --all` shows each value."
 )
 _FIRST = "Starts SCRIPT in several workers, and restarts all of them when one fails."
 # Option -> what the first screen says of it: shorter than its row in the table, which has all the forms of its value.
@@ -39,6 +45,39 @@ _COMMON = {
     "max-restarts": ("N", "restarts of the job after failures of workers"),
     "log-dir": ("DIR", "directory for log files; --tee 3 writes them"),
     "preload": ("MODULE,...", "import once, to start and restart workers warm"),
+}
+# The groups of the help: the NAME of `-h NAME`, and its heading. Each fits a screen.
+GROUPS = {
+    "size": "Number of nodes and workers, and the mesh",
+    "devices": "Devices of the workers",
+    "placement": "Placement of ranks on nodes",
+    "locality": "Network location of this node",
+    "script": "The program that the workers run",
+    "restarts": "Restarts after failures",
+    "health": "Health checks and heartbeats",
+    "hangs": "Hang detection",
+    "shutdown": "Shutdown, preemption and lost nodes",
+    "output": "Output of the workers",
+    "events": "Events and notifications",
+    "metrics": "Metrics and probes",
+    "rendezvous": "Rendezvous of the nodes",
+    "timeouts": "Waiting for nodes",
+    "static": "Static rendezvous (fixed node ranks)",
+    "addresses": "Addresses and ports",
+    "legacy": "Deprecated and compatibility options",
+    "help": "Help",
+}
+# Words that users of torchrun and others try after -h -> the group that they mean.
+GROUP_WORDS = {
+    **dict.fromkeys(("rdzv", "c10d", "etcd", "store", "join"), "rendezvous"),
+    **dict.fromkeys(("network", "ports", "interface", "master"), "addresses"),
+    **dict.fromkeys(("elastic", "nodes", "workers"), "size"),
+    **dict.fromkeys(("logging", "logs", "log", "stdout", "stderr"), "output"),
+    **dict.fromkeys(("timeout", "wait", "waiting"), "timeouts"),
+    **dict.fromkeys(("signals", "signal", "preemption", "stop"), "shutdown"),
+    **dict.fromkeys(("failures", "retries"), "restarts"),
+    **dict.fromkeys(("gpu", "gpus", "numa"), "devices"),
+    "topology": "locality",
 }
 _EXAMPLES = """\
   meshrun --nproc-per-node 8 train.py --lr 0.1
@@ -86,8 +125,9 @@ def render_group(topic: str) -> str:
     if option := BY_NAME.get(name):
         topic = option.group
     if topic not in GROUPS:
-        question = suggest(topic, {group: f"-h {group}" for group in GROUPS})
-        raise UsageError(f"no group of options is called {sanitize(topic)}; there are {', '.join(GROUPS)}", question)
+        nearest = GROUP_WORDS.get(topic.lower())
+        question = f"did you mean -h {nearest}?" if nearest else suggest(topic, {name: f"-h {name}" for name in GROUPS})
+        raise UsageError(f"unknown group of options {sanitize(topic)}; the groups are {', '.join(GROUPS)}", question)
     formatter = _make_formatter()
     _write_group(formatter, topic)
     return formatter.getvalue().strip("\n")
@@ -101,6 +141,8 @@ def render_help() -> str:
     formatter.write_text(_INTRO)
     for group in GROUPS:
         _write_group(formatter, group)
+    formatter.write_paragraph()
+    formatter.write_text(_SETTINGS)
     return formatter.getvalue().strip("\n")
 
 
@@ -150,6 +192,10 @@ def render_reference() -> str:
                 typed += f" `{option.metavar.replace('|', ' or ')}`"
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
             lines.append(f"| {typed} | {_escape(option.default)} | {variables} | {_escape(option.help)} |")
+    lines += ["", "## Settings by variable", "", _ABOUT_SETTINGS, "", "| variable | default | |", "|---|---|---|"]
+    for row in SETTINGS:
+        value = f" `{row.metavar.replace('|', ' or ')}`" * bool(row.metavar)
+        lines.append(f"| `{row.flag}`{value} | {_escape(row.default)} | {_escape(row.help)} |")
     return "\n".join(lines) + "\n"
 
 

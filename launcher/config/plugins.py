@@ -6,33 +6,29 @@ process, so each of its errors becomes one sentence that names its package.
 
 The groups: `meshrun.devices` (--devices NAME), `meshrun.locality` (--locality-sources NAME) and
 `meshrun.environments` (--framework NAME). An entry point names a class, or a function, that is called without
-arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md. torchrun's own group for
-logs, `torchrun.logs_specs` (--logs-specs NAME), has torchrun's contract.
+arguments and returns the object with the contract's methods. See docs/guides/plug-ins.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.model.errors import UsageError, suggest
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-LOGS_SPECS = "torchrun.logs_specs"
 Answer = TypeVar("Answer")
 _TEXT_MAX = 200  # of a plug-in's error message
 
 
 class Plugin(Struct, frozen=True):
-    """A loaded plug-in. `package`: the distribution it comes from, with its version."""
+    """A loaded plug-in."""
 
     name: str
     package: str
+    """The distribution it comes from, with its version."""
     value: Any
 
     def __str__(self) -> str:
@@ -51,7 +47,7 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     try:
         offered = entry_points(group=group)
     except Exception as error:  # a file entry_points.txt of any package that is no such file
-        raise UsageError(f"{asked_by}: what is installed cannot be read: {_describe_error(error)}") from error
+        raise UsageError(f"{asked_by}: the installed packages cannot be read: {_describe_error(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
         names = sorted({*built_in, *offered.names})
@@ -60,7 +56,7 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
         raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:
         packages = sorted(_describe_package(point) for point in found.values())
-        raise UsageError(f"{asked_by}: {len(found)} plug-ins are called {name}: of {' and of '.join(packages)}")
+        raise UsageError(f"{asked_by}: {len(found)} packages provide a plug-in named {name}: {', '.join(packages)}")
     (point,) = found.values()
     plugin = Plugin(name, _describe_package(point), None)
     try:
@@ -85,17 +81,6 @@ def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> 
         found = "nothing" if answer is None else _add_article(type(answer).__name__)
         raise UsageError(f"{plugin}: {method}() returned {found}, not {_add_article(kind.__name__)}")
     return answer
-
-
-def find_logs_specs(name: str, origin: str) -> EntryPoint:
-    """Return the entry point that --logs-specs names, not loaded yet. Raises UsageError with the available names."""
-    from importlib.metadata import entry_points
-
-    found = entry_points(group=LOGS_SPECS)
-    if name not in found.names:
-        there = ", ".join(sorted({"default", *found.names}))
-        raise UsageError(f"{origin}={name}: no installed package offers it in {LOGS_SPECS}", f"there is {there}")
-    return found[name]
 
 
 def _describe_package(point: Any) -> str:

@@ -40,35 +40,37 @@ _NO_MASTER_ADDRESS = "nothing says where node 0 is"
 
 
 class Detection(Struct, frozen=True):
-    """A scheduler that was recognised, "Slurm step 7.0". `known_by`: the variables by which it was recognised.
-
-    `values`: name of an option -> its value; empty if none can be used. `reason` says what this node is, or why nothing
-    is used. `missing`: what a job on several nodes still needs from the user, "" if nothing. `must_report`: whether to
-    show the reason although nothing is used, because the user may have expected otherwise; with `outcome`, what happens
-    instead, and `hint`, "" if none.
-    """
+    """A scheduler that was recognised."""
 
     controller: str
+    """Such as "Slurm step 7.0"."""
     known_by: tuple[str, ...]
+    """The variables by which it was recognised."""
     reason: str
+    """What this node is, or why nothing is used."""
     values: Mapping[str, Value] = {}
+    """Name of an option to its value; empty if none can be used."""
     missing: str = ""
+    """What a job on several nodes still needs from the user, "" if nothing."""
     must_report: bool = False
+    """Whether to show the reason although nothing is used, because the user may have expected otherwise."""
     outcome: str = "this node runs alone"
+    """With `must_report`, what happens instead."""
     hint: str = ""
+    """"" if there is none."""
 
 
 class ResolvedOptions(Struct, frozen=True):
-    """The options with the detected values. `unused`: of those, option -> why it is not used.
-
-    `notes` are for the user. `missing`: what a job of several nodes still needs from the user.
-    """
+    """The options with the detected values."""
 
     values: dict[str, Value]
     detection: Detection | None
     unused: Mapping[str, str]
+    """Of the detected options those that are not used, with the reason."""
     notes: tuple[str, ...] = ()
+    """For the user."""
     missing: str = ""
+    """What a job of several nodes still needs from the user."""
 
 
 # docs/internals/decisions/0019-job-size-from-scheduler-variables.md

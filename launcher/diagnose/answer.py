@@ -36,8 +36,8 @@ REASONS_SHOWN = 6
 _AGAIN = "ask again in a minute"
 
 _REMEDIES = {
-    "the worker has opened no socket": "any call of launcher.worker opens one, and so does --hang-evidence; JAX has no "
-    "recorder",
+    "the worker has opened no socket": "enable it with any launcher.worker call, or with "
+    "LAUNCHER_HANG_EVIDENCE=1; JAX has no flight recorder",
 }
 """A part of a reason -> what makes the evidence available in the next run."""
 

@@ -25,16 +25,16 @@ FLAG = "--numa-binding"
 
 
 class CpuTopology(Struct, frozen=True):
-    """A machine's CPUs, by the kernel's numbers. `nodes`: NUMA node -> its CPUs; the next three are maps from a CPU.
-
-    `core` and `cache` name a core and a last-level cache by the lowest CPU that shares it; a CPU that they lack is a
-    core of its own, or its cache is not known.
-    """
+    """A machine's CPUs, by the kernel's numbers."""
 
     nodes: Mapping[int, frozenset[int]]
+    """NUMA node to its CPUs."""
     socket: Mapping[int, int]
+    """CPU to its socket."""
     core: Mapping[int, int]
+    """CPU to its core, named by the lowest CPU of the core; a CPU without an entry is a core of its own."""
     cache: Mapping[int, int]
+    """CPU to its last-level cache, named by the lowest CPU that shares it; without an entry it is unknown."""
 
 
 class CpuBinding(Struct, frozen=True):

@@ -42,11 +42,12 @@ class NoAnswer(Exception):
 
 
 class HttpResponse(Struct, frozen=True):
-    """`headers`: by lower-case name."""
+    """The answer to a request."""
 
     status: int
     text: str
     headers: Mapping[str, str]
+    """By lower-case name."""
 
     def get_text(self, asked: str) -> str | None:
         """Return the text; None if there is nothing under the name that was `asked`. Raises NoAnswer."""

@@ -56,18 +56,18 @@ _VARIABLES_BY_ATTRIBUTE = {
 
 
 class SliceIdentity(Struct, frozen=True):
-    """`name` is the same on all hosts of a slice, and "" only where a slice of one host has none.
-
-    `hostnames`: in the order of worker ids, none if they are not listed. `slice_id` and `slice_count`: what the job's
-    controller says, 0 and 1 if it says nothing; a round may use fewer slices, in another order.
-    """
+    """The TPU slice that this node is a host of."""
 
     name: str
+    """The same on all hosts of a slice; "" only if a slice of one host has none."""
     worker_id: int
     host_count: int
     hostnames: tuple[str, ...] = ()
+    """In the order of worker ids, none if they are not listed."""
     slice_id: int = 0
+    """From the job's controller, 0 without one; a round may use fewer slices, in another order."""
     slice_count: int = 1
+    """From the job's controller, 1 without one."""
 
     @property
     def host_pattern(self) -> str:

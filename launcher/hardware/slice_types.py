@@ -21,19 +21,19 @@ _SUGGESTIONS = 6
 
 
 class TpuModel(Struct, frozen=True):
-    """One version of the hardware. `names`: what a type of it begins with, the vendor's own name first.
-
-    `cores_per_chip`: TensorCores; `is_by_core`: whether the number in a type counts them. `host_chips`: how many chips
-    a machine with a slice of its own may have. `sides`: the slices of a 2-D model, which are a list; none: a 3-D model,
-    whose slices follow a rule.
-    """
+    """One version of the hardware."""
 
     name: str
     names: tuple[str, ...]
+    """What the name of a type of it begins with, the vendor's own name first."""
     cores_per_chip: int
+    """TensorCores."""
     is_by_core: bool
+    """Whether the number in a type counts TensorCores."""
     host_chips: tuple[int, ...]
+    """How many chips a machine with a slice of its own may have."""
     sides: tuple[tuple[int, int], ...]
+    """The slices of a 2-D model, which are a list; empty for a 3-D model, whose slices follow a rule."""
     chips_max: int
     pci_ids: tuple[str, ...]
 
@@ -47,7 +47,7 @@ class TpuModel(Struct, frozen=True):
 
 
 class SliceType(Struct, frozen=True):
-    """The meaning of a type. `topology`: chips along each dimension; None if several are offered under the name."""
+    """The meaning of a type."""
 
     name: str
     model: TpuModel
@@ -55,6 +55,7 @@ class SliceType(Struct, frozen=True):
     hosts: int
     chips_per_host: int
     topology: tuple[int, ...] | None
+    """Chips along each dimension; None if several are offered under the name."""
 
     @property
     def description(self) -> str:

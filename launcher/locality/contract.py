@@ -17,22 +17,24 @@ from typing import NamedTuple, Protocol
 
 
 class Level(NamedTuple):
-    """`domain`: the name of this node's domain at the level `name`. `origin`: the exact key of the value."""
+    """This node's domain at one level."""
 
     name: str
     domain: str
+    """The name of the domain."""
     origin: str
+    """The exact key of the value."""
 
 
 class Hints(NamedTuple):
-    """A source's levels, outermost first, and their origin; `reason` also says why there are no levels.
-
-    `rates`: level -> the rate of the uplink of this node's domain, "400Gbit"; "host" -> that of the node itself.
-    """
+    """What a source knows about this node's place."""
 
     levels: tuple[Level, ...]
+    """Outermost first."""
     reason: str
+    """Their origin, or why there are none."""
     rates: Mapping[str, str] = MappingProxyType({})
+    """Level to the rate of the uplink of this node's domain, "400Gbit"; "host" to the rate of the node itself."""
 
 
 class Source(Protocol):

@@ -49,16 +49,18 @@ _SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
 
 
 class Locality(Struct, frozen=True):
-    """`levels`: outermost first, one domain for each. `remarks`: sentences for the user. `results`: of each source that
-    was queried. `identity`: of the TPU slice that this node is a host of. `rates`: level or "host" -> bits per second
-    of this node's uplink there, as far as a source tells it.
-    """
+    """This node's place in the network, from all sources."""
 
     levels: tuple[Level, ...]
+    """Outermost first, one domain for each."""
     remarks: tuple[str, ...]
+    """Sentences for the user."""
     results: tuple[SourceResult, ...]
+    """Of each source that was queried."""
     identity: SliceIdentity | None = None
+    """Of the TPU slice that this node is a host of."""
     rates: tuple[tuple[str, int], ...] = ()
+    """Level or "host" to bits per second of this node's uplink there, if a source knows it."""
 
     @property
     def path(self) -> tuple[tuple[str, str], ...]:
@@ -78,11 +80,11 @@ def resolve_locality(
     """Resolve this node's locality.
 
     `names`: the node's name, its host's, and its address. `is_thorough`: query informational sources, too. Raises
-    UsageError and TemporaryError where the user's settings are wrong.
+    UsageError where the user's settings are wrong.
     """
     own = SliceSource(devices)
     asking = SourceQuery(_choose_sources(config, environ, devices, own, is_thorough), environ, limit_s)
-    said = read_explicit(config, environ, names)
+    said = read_explicit(config, names)
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
     merged = merge((*said, *found))
     remarks = merged.remarks

@@ -2,13 +2,11 @@
 
 torchrun's rules: `-r` sends a stream to a file instead of the console, `-t` to both, and `--local-ranks-filter`
 silences the console for all other local ranks but takes no file away.
-
-A plug-in can replace this, because sites collect logs in many ways: `plugin` has the same methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -26,7 +24,7 @@ class Route(Struct, frozen=True):
     to_console: bool = False
 
 
-class PlainRoutes:
+class OutputRoutes:
     """The options' routes, in the directories of `layout`. `captures`: whether any stream may go through the agent."""
 
     def __init__(self, config: Config, layout: LogLayout, worker_count: int) -> None:
@@ -36,8 +34,8 @@ class PlainRoutes:
         self._round = (0, 0)
         self.captures = any(map(any, self._list_destinations(STREAMS)))
 
-    def begin(self, round: int, restart_count: int, environments: Mapping[int, dict[str, str]]) -> None:
-        """Begin a round. `environments`: each worker's variables by local rank; a plug-in may change them."""
+    def begin(self, round: int, restart_count: int) -> None:
+        """Begin a round: `find_route` and `find_filter_file` then return its files."""
         self._round = (round, restart_count)
 
     def find_route(self, local_rank: int, stream: str) -> Route:
@@ -50,10 +48,6 @@ class PlainRoutes:
         """Return the file for matching lines of `stream` in this round; None without one."""
         is_shown = any(to_console for _, to_console in self._list_destinations((stream,)))
         return self._layout.make_filter_path(*self._round, stream) if is_shown else None
-
-    def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        """Return the file for a worker's traceback; "" without one."""
-        return self._layout.make_error_path(round, restart_count, local_rank)
 
     def list_remarks(self) -> list[str]:
         """Return sentences for the start: options that name missing workers, and the directory of the log files."""

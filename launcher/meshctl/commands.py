@@ -25,65 +25,46 @@ meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8
 meshctl plan dgx:4x8x8 --mesh pp=4,dp=*,tp=8 --lose h17
 meshctl plan cluster.json --json > plan.json
 """
-_RUN_HINT = "meshctl list shows the runs here; --rdzv-endpoint names a store"
+_RUN_HINT = "use meshctl status to list the runs, or set --rdzv-endpoint to the store"
 DEFAULT_LEVELS = "spine,leaf"
 
 
-@meshctl.command(short_help="Check what would stop or hurt a job on this node.")
-@click.option("--env", "rank", metavar="RANK", type=int, help="Show what the worker of this rank would get.")
-@click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one.")
+@meshctl.command(short_help="Check what would stop or slow down a job on this node.")
+@click.option("--nodes", metavar="N", type=int, help="Assume N nodes like this one. Default: as the options say.")
 @click.option("--all", "is_whole", is_flag=True, help="Show everything that was examined, the verdict last.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF MESHRUN]")
-def doctor(rank: int | None, nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
-    """Check this node: what meshrun finds here, and what would stop or hurt a job.
+def doctor(nodes: int | None, is_whole: bool, as_json: bool, words: tuple[str, ...]) -> int:
+    """Check this node: what meshrun finds here, and what would stop or slow down a job.
 
-    A verdict, warnings, each with a remedy, and what was given and found. With --all also every option's value and
-    where it comes from, the frameworks, where this node stands, its limits and addresses. The exit code is 1 if
-    something would stop a job.
+    Prints a verdict, then warnings with remedies, then the given options and what was found. With --all also the value
+    of every option and its origin, the frameworks, the location of this node, its limits and addresses. The exit code
+    is 1 if something would stop a job.
 
-    Options after -- are those of meshrun. Nothing is written, and no worker is started.
+    Options after -- are those of meshrun. The command writes nothing and starts no worker.
     """
     from launcher.meshctl.doctor.examine import examine
     from launcher.meshctl.doctor.render import render_brief, render_text
 
-    found = examine(words, os.environ, rank=rank, node_count=nodes)
-    render = render_text if is_whole or rank is not None else render_brief
+    found = examine(words, os.environ, node_count=nodes)
+    render = render_text if is_whole else render_brief
     write_stdout(json.dumps(found, indent=2) if as_json else render(found))
     return 0 if found["verdict"]["would_start"] else 1
 
 
 @meshctl.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion of meshctl for a shell.
+    """Print the shell completion of meshctl.
 
-    To have it in every session: eval "$(meshctl completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or
-    meshctl completion fish | source in fish's config.fish. meshrun --completion is its counterpart.
+    To load it in every session, add eval "$(meshctl completion bash)" to ~/.bashrc, the same with zsh to ~/.zshrc, or
+    meshctl completion fish | source to fish's config.fish. For meshrun, use meshrun --completion.
     """
     from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)
     assert made is not None
     write_stdout(made(meshctl, {}, "meshctl", "_MESHCTL_COMPLETE").source().rstrip())
-
-
-@meshctl.command("install-shim", short_help="Write a torchrun that starts meshrun.")
-@click.argument("directory", metavar="DIR")
-@click.option("--remove", "is_removed", is_flag=True, help="Remove the torchrun that was written.")
-def install_shim(directory: str, is_removed: bool) -> None:
-    """Write a torchrun that starts meshrun into a directory that comes before torch's own on PATH.
-
-    It is for programs that call torchrun by its name. A torchrun that meshctl has not written is never replaced.
-    Programs that import torch.distributed.run, such as accelerate launch, do not use it: start their scripts with
-    meshrun.
-    """
-    from launcher.meshctl import shim
-
-    if is_removed:
-        shim.remove_shim(directory)
-    else:
-        shim.install_shim(directory, os.environ)
 
 
 def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
@@ -95,8 +76,6 @@ def _add_option(name: str, metavar: str, help: str) -> Callable[[Function], Func
 @_add_option("mesh", "AXIS=SIZE,...", "The grid of ranks, outermost axis first; one axis may be *. Default: dp=*.")
 @_add_option("nnodes", "N|MIN:MAX", "How many nodes may be active.")
 @_add_option("elastic", "MIN:MAX", "Sizes of the axis that is *; either end may be left out.")
-@_add_option("dp-min", "N", "The least size of the axis that is *.")
-@_add_option("dp-max", "N", "The largest size of the axis that is *.")
 @_add_option("traffic", "AXIS=WEIGHT,...", "Relative traffic of axes, e.g. tp=100,dp=10,pp=3; kinds: pp=3:line.")
 @_add_option("level-costs", "LEVEL=COST,...", "Cost of leaving a domain of a level, e.g. pod=4,leaf=2,host=1.")
 @_add_option("rates", "LEVEL=RATE,...", "Rates of links, each way, e.g. leaf=400Gbit,leaf:l3=100Gbit,host=200Gbit.")
@@ -144,20 +123,20 @@ def plan(cluster: str | None, **given: Any) -> int:
 def stop(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
     """Stop a run on all nodes.
 
-    Workers get the stop signal and --shutdown-timeout to end, and every agent ends with exit code 143.
+    Workers get the stop signal and have --shutdown-timeout to exit. Every agent exits with code 143.
     """
     _submit_request("stop", store, run_id, timeout_s)
 
 
-@job_command("Remove a node from a run, and keep it out.")
+@job_command("Remove a node from a run and keep it out.")
 @click.argument("node")
-@click.option("--absent", is_flag=True, help="Drain NODE also if it is not there, so that it cannot join.")
+@click.option("--absent", is_flag=True, help="Drain NODE even if it is not in the run, so that it cannot join.")
 @timeout_option
 def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeout_s: float) -> None:
-    """Remove a node from a run, and keep it out until undrain.
+    """Remove a node from a run and keep it out until undrain.
 
-    Workers get the stop signal and --shutdown-timeout to save, then the job continues without the node. NODE is its
-    name, or its member id if two nodes have the same name.
+    Workers get the stop signal and have --shutdown-timeout to save, then the job continues without the node. NODE is
+    the name of the node, or its member id if two nodes have the same name.
     """
     _submit_request("drain", store, run_id, timeout_s, node, may_be_absent=absent)
 
@@ -166,45 +145,57 @@ def drain(store: Mapping[str, str], run_id: str, node: str, absent: bool, timeou
 @click.argument("node")
 @timeout_option
 def undrain(store: Mapping[str, str], run_id: str, node: str, timeout_s: float) -> None:
-    """Let a drained node join again. If its agent has ended, start it again."""
+    """Let a drained node join again. If its agent has exited, restart it."""
     _submit_request("undrain", store, run_id, timeout_s, node)
 
 
-@job_command("Let new nodes lead a run whose nodes are all lost.")
+@job_command("Let new nodes take over a run whose nodes are all lost.")
 @timeout_option
 def takeover(store: Mapping[str, str], run_id: str, timeout_s: float) -> None:
-    """Let new nodes lead a run whose nodes are all lost.
+    """Let new nodes take over a run whose nodes are all lost.
 
     After an outage of the store only nodes of the last round may lead, because they may still be training. If all of
-    them are lost for good, new nodes wait for a long time to be sure. This command confirms it. If it is not true, two
-    worlds may train at the same time.
+    them are lost for good, new nodes wait for a long time to be sure. This command confirms that they are lost. Use it
+    only if you are sure: otherwise two copies of the job can train at the same time.
     """
     _submit_request("takeover", store, run_id, timeout_s)
 
 
-@job_command("Show which rank a job waits for, and why.", run="optional")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@job_command("Show which rank a job waits for, and why.", needs_run=False)
+@click.option("--stacks", is_flag=True, help="Show the Python stacks of all ranks instead, the rarest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @timeout_option
-def why(store: Mapping[str, str], run_id: str | None, as_json: bool, timeout_s: float) -> None:
-    """Show which rank a job waits for, and why. Nothing of the job is stopped.
+def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: bool, timeout_s: float) -> None:
+    """Show which rank a job waits for, and why. The job continues.
 
-    On a machine of the job no option is needed, and no RUN_ID if only one job of yours runs there. RUN_ID may also be
-    the pid of the agent there.
+    On a machine of the job, no option is needed, and no RUN_ID if only one of your jobs runs there. RUN_ID may also be
+    the pid of an agent on this machine.
+
+    --stacks groups equal stacks. It needs py-spy on the nodes: pip install py-spy.
     """
-    _show_answer(store, run_id, timeout_s, stacks=False, as_json=as_json)
+    if stacks and as_json:
+        raise UsageError("--stacks cannot be combined with --json", "omit one of them")
+    from launcher.diagnose.answer import encode_answer
+    from launcher.meshctl import why
+    from launcher.meshctl.job_store import knows_store
+    from launcher.meshctl.live.source import mention_silent
+    from launcher.observe.local_socket import choose_agent, find_local_agents
+
+    agents, silent = ([], []) if store else find_local_agents()
+    agent = choose_agent(agents, run_id)
+    if agent is not None:
+        conclusion = why.ask_agent(agent, timeout_s)
+    elif run_id is None or not knows_store(store, os.environ):
+        what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
+        raise UsageError(f"no {what} is on this machine{mention_silent(silent)}", _RUN_HINT)
+    else:
+        with open_jobs(store, run_id) as jobs:
+            conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
+    text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
+    write_stdout(text.rstrip())
 
 
-@job_command("Show the Python stacks of all ranks, the rarest first.", run="optional")
-@timeout_option
-def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> None:
-    """Show the Python stacks of all ranks: equal ones together, the rarest first.
-
-    The run is found as by meshctl why. Needs py-spy on the nodes: pip install py-spy.
-    """
-    _show_answer(store, run_id, timeout_s, stacks=True)
-
-
-@job_command("Find the tree of the network, and the rates of its links.")
+@job_command("Measure the tree of the network and the rates of its links.")
 @click.option(
     "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="Number of nodes that run it."
 )
@@ -216,10 +207,10 @@ def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> No
     help="Names of the levels to look for, outermost first.",
 )
 @click.option(
-    "--output", metavar="FILE", help="Where the node that coordinates writes a cluster file for meshctl plan."
+    "--output", metavar="FILE", help="Where the node that coordinates writes all places, for meshrun --locality @FILE."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--insist", is_flag=True, help="Also beside a job that runs, which it slows down.")
+@click.option("--insist", is_flag=True, help="Measure even if a job is running here; this slows the job down.")
 @click.option(
     "--timeout",
     "wait_s",
@@ -232,7 +223,7 @@ def stacks(store: Mapping[str, str], run_id: str | None, timeout_s: float) -> No
 @_add_option("node-name", "NAME", "What this node is called.")
 @_add_option("local-addr", "ADDRESS", "This node's address, as others reach it.")
 @_add_option("interface", "NAME", "The network interface that has this node's address.")
-@_add_option("locality", "LEVEL=DOMAIN,...", "This node's place in the network, to be checked.")
+@_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "This node's place in the network, to be checked.")
 @_add_option("locality-sources", "auto|none|NAME,...", "Sources to query for its place, as for meshrun.")
 def measure(
     store: Mapping[str, str],
@@ -245,11 +236,11 @@ def measure(
     wait_s: float,
     **given: str | None,
 ) -> int:
-    """Find the tree of the network between nodes, and the rates of its links.
+    """Measure the tree of the network between nodes and the rates of its links.
 
-    Run it on all nodes at once, as with srun or pdsh. It loads the network for seconds: every node sends to one other
-    as fast as it can, while all measure small echoes. If the places of nodes are known, it checks them. The exit code
-    is 1 if the tree cannot be determined.
+    Run it on all nodes at once, for example with srun or pdsh. It loads the network for seconds: every node sends to
+    another one as fast as it can, while all nodes measure small echoes. If the places of nodes are known, it checks
+    them. The exit code is 1 if the tree cannot be determined.
     """
     from launcher.meshctl.measure import MeasureRequest, run
 
@@ -267,47 +258,23 @@ def measure(
     return run(request)
 
 
-@job_command("Remove what finished jobs have left in the store.", run="optional")
-@click.option("--all", "every", is_flag=True, help="Clean all runs under the prefix.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
-@click.option("--insist", is_flag=True, help="Remove a job of RUN_ID also without a verdict and members.")
+@job_command("Remove the keys of finished jobs from the store.", needs_run=False)
+@click.option("--all", "every", is_flag=True, help="Clean all runs under --rdzv-prefix.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, but remove nothing.")
+@click.option("--insist", is_flag=True, help="Also remove a job of RUN_ID that has neither a verdict nor members.")
 def clean(store: Mapping[str, str], run_id: str | None, every: bool, dry_run: bool, insist: bool) -> None:
-    """Remove what finished jobs have left in the store.
+    """Remove the keys of finished jobs from the store.
 
     A job with a live member is never removed.
     """
     if (run_id is None) != every:
-        raise UsageError("name a run, or give --all", "meshctl clean RUN_ID, or meshctl clean --all")
+        raise UsageError("clean needs either RUN_ID or --all", "use meshctl clean RUN_ID, or meshctl clean --all")
     if insist and every:
-        raise UsageError("--insist is for one run, not for all of them")
+        raise UsageError("--insist cannot be combined with --all", "use meshctl clean RUN_ID --insist")
     from launcher.meshctl import requests
 
     with open_jobs(store, run_id) as jobs:
         write_stdout(requests.clean(jobs, run_id, dry_run=dry_run, insist=insist))
-
-
-def _show_answer(
-    store: Mapping[str, str], run_id: str | None, timeout_s: float, *, stacks: bool, as_json: bool = False
-) -> None:
-    from launcher.diagnose.answer import encode_answer
-    from launcher.meshctl import why
-    from launcher.meshctl.job_store import knows_store
-    from launcher.meshctl.live.source import mention_silent
-    from launcher.observe.local_socket import choose_agent, find_local_agents
-
-    agents, silent = ([], []) if store else find_local_agents()
-    agent = choose_agent(agents, run_id)
-    if agent is not None:
-        conclusion = why.ask_agent(agent, timeout_s)
-    elif run_id is None or not knows_store(store, os.environ):
-        what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
-        unless = mention_silent(silent)
-        raise UsageError(f"no {what} is on this machine{unless}", _RUN_HINT)
-    else:
-        with open_jobs(store, run_id) as jobs:
-            conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
-    text = encode_answer(conclusion.answer).decode() if as_json else why.render(conclusion, stacks=stacks)
-    write_stdout(text.rstrip())
 
 
 def _submit_request(

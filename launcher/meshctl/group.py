@@ -15,6 +15,7 @@ import click
 
 from launcher.config.options.table import BY_NAME
 from launcher.model.console import write_stderr
+from launcher.model.errors import UsageError, sanitize, suggest
 from rendezvous import __version__
 
 if TYPE_CHECKING:
@@ -22,25 +23,63 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 STORE_OPTIONS = {
-    "rdzv-endpoint": ("HOST[:PORT],...", "The store; etcds:// in front for TLS."),
-    "rdzv-backend": ("etcd|c10d", "c10d: a store that an agent of the run serves. Default: etcd."),
-    "rdzv-prefix": ("PREFIX", f"Prefix of the runs' keys in the store. Default: {BY_NAME['rdzv-prefix'].default}."),
-    "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as for meshrun."),
+    "rdzv-endpoint": ("HOST[:PORT],...", "Address of the store; prefix it with etcds:// for TLS."),
+    "rdzv-backend": ("etcd|c10d", "c10d: a store hosted by an agent of the run. Default: etcd."),
+    "rdzv-conf": ("KEY=VALUE,...", "Certificates, user and password_file, as in meshrun."),
 }
 TIMEOUT_S = 30.0
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS = {
+    "Look at a run": ("status", "why", "ps", "logs", "events", "top", "serve"),
+    "Control a run": ("stop", "drain", "undrain", "takeover", "clean"),
+    "Plan a job": ("doctor", "plan", "measure"),
+    "Set up": ("completion",),
+}
+"""The commands, as the help groups them; a test compares them with those that there are."""
+
+
+_MEANINGS = {
+    "abort": "stop", "cancel": "stop", "delete": "stop", "kill": "stop", "describe": "status", "list": "status",
+    "ls": "status", "show": "status", "nodes": "ps", "stacks": "why --stacks", "watch": "events -f",
+}  # fmt: skip
+"""What others call a command."""
+
+
+class CommandGroup(click.Group):
+    """Shows the commands by section, and explains unknown ones."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in SECTIONS.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", self.commands[name].get_short_help_str(99)) for name in names])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            likely = f"did you mean meshctl {_MEANINGS[name]}?" if name in _MEANINGS else ""
+            likely = likely or suggest(name, {one: f"meshctl {one}" for one in self.commands})
+            raise UsageError(f"unknown command {sanitize(name)}", likely or "use meshctl -h to list the commands")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def meshctl() -> None:
-    """Show and control running jobs, check a node, and plan the placement of ranks."""
+    """Show and control running jobs, check a node, and plan the placement of ranks.
 
-
-def job_command(short_help: str, *, name: str | None = None, run: str = "required") -> Callable[[Function], Function]:
-    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts.
-
-    `run`: whether RUN_ID is "required", "optional" or "" for none.
+    Use meshctl COMMAND -h to list the options of a command.
     """
+
+
+def job_command(short_help: str, *, needs_run: bool = True) -> Callable[[Function], Function]:
+    """Return the decorator of a command on a run; the options that name the store are its first argument, as texts."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
@@ -48,8 +87,8 @@ def job_command(short_help: str, *, name: str | None = None, run: str = "require
             values = {one: text for one in STORE_OPTIONS if (text := given.pop(one.replace("-", "_"))) is not None}
             return function(values, **given)
 
-        with_run = click.argument("run_id", required=run == "required")(call_with_store) if run else call_with_store
-        command = meshctl.command(name or function.__name__, short_help=short_help)(with_run)
+        with_run = click.argument("run_id", required=needs_run)(call_with_store)
+        command = meshctl.command(function.__name__, short_help=short_help)(with_run)
         for option_name, (metavar, help) in STORE_OPTIONS.items():
             option = BY_NAME[option_name]
             command.params.append(click.Option([option.flag], metavar=metavar, help=f"{help} [{option.variables[0]}]"))
@@ -60,7 +99,7 @@ def job_command(short_help: str, *, name: str | None = None, run: str = "require
 
 timeout_option = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-    help="The longest wait for the result.",
+    help="Longest wait for the result.",
 )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from launcher.agent.startup.probe import probe
 from launcher.config import credentials
 from launcher.config.options import command_line, network, rendezvous
 from launcher.config.options.table import BY_NAME
-from launcher.meshctl.config_file import apply_config
-from launcher.model.errors import TemporaryError, UsageError, sanitize
+from launcher.model.errors import TemporaryError, UsageError
 from launcher.model.text import format_list
 from rendezvous import __version__, records
 from rendezvous.errors import LeaseNotFound, RecordError, StoreError, VersionError
@@ -28,21 +27,21 @@ from rendezvous.stores.contract import Get, KeyValue, Store
 _ATTEMPTS = 5  # rounds that may be sealed one after the other while we read
 _SUGGESTED_MAX = 4
 _ANY_RUN = "any"
-NAME_STORE = "--rdzv-endpoint HOST:PORT, the variable LAUNCHER_RDZV_ENDPOINT, or meshctl config set rdzv-endpoint"
+NAME_STORE = "set --rdzv-endpoint HOST:PORT or the variable LAUNCHER_RDZV_ENDPOINT to the store"
 
 
 class JobSnapshot(NamedTuple):
-    """The data of one job: its keys with their values, and for each lease of a member the seconds left.
-
-    `read_at`: seconds since 1970; 0 if unknown.
-    """
+    """The data of one job."""
 
     run_id: str
     keys: Keys
     items: tuple[KeyValue, ...]
+    """Its keys with their values."""
     revision: int
     lease_left_s: Mapping[int, float] = {}
+    """Lease of a member to the seconds that are left of it."""
     read_at: float = 0.0
+    """Seconds since 1970, 0 if unknown."""
 
 
 class JobStore(NamedTuple):
@@ -66,7 +65,8 @@ class JobStore(NamedTuple):
         if not there:
             where = f"/{self.prefix}/"
             raise UsageError(
-                f"{name_run(run_id)} is not there; no run is under {where}", "--rdzv-prefix names another place"
+                f"{name_run(run_id)} is not there; no run is under {where}",
+                "set LAUNCHER_RDZV_PREFIX if the run has another prefix",
             )
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
@@ -132,25 +132,13 @@ class JobStore(NamedTuple):
 
 
 def knows_store(values: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Whether a flag, a variable or the configuration file names a store. Raises ConfigFileError."""
+    """Whether a flag or a variable names a store."""
     endpoint = BY_NAME["rdzv-endpoint"]
-    environ, _ = apply_config(values, environ)
     return bool(values.get(endpoint.name)) or any(environ.get(name) for name in endpoint.variables)
 
 
 def open_job_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:
     """Connect as these options say: name of an option -> its text. Raises UsageError and TemporaryError."""
-    environ, path = apply_config(values, environ)
-    try:
-        return _open_store(values, run_id, environ)
-    except (UsageError, TemporaryError) as error:
-        if not path:
-            raise
-        hint = "; ".join(filter(None, (error.hint, f"the store is the one that {sanitize(path)} names")))
-        raise type(error)(str(error), hint) from None
-
-
-def _open_store(values: Mapping[str, str], run_id: str | None, environ: Mapping[str, str]) -> JobStore:
     words = {"rdzv-id": _ANY_RUN if run_id is None else run_id, **values}
     given = command_line.resolve_values(words, environ)
     if given["rdzv-backend"].is_default:

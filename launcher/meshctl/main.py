@@ -20,12 +20,8 @@ PROGRAM = "meshctl"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, the command's own, 2 for a usage error, 70 for a bug of ours."""
     cli.protect_imports()
-    from contextlib import suppress
 
     import click
-
-    from launcher.model.console import write_stderr
-    from launcher.model.errors import UsageError
 
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -36,22 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except click.ClickException as error:
-        if isinstance(
-            error, getattr(click.exceptions, "NoArgsIsHelpError", ())
-        ):  # since click 8.2; its text is the help
-            write_stderr(error.format_message())
-            return 2
-        context = getattr(error, "ctx", None)
-        asked = context.command_path if context else PROGRAM
-        hint = f"{asked} --help lists {'the commands' if asked == PROGRAM else 'its options'}"
-        if asked.endswith(" doctor") and isinstance(error, click.NoSuchOption):
-            from launcher.config.options.command_line import find_option
+        from launcher.meshctl.usage_errors import explain
 
-            with suppress(UsageError):  # then it is none of meshrun's either
-                option = find_option(error.option_name)
-                hint = f"options of meshrun follow --: meshctl doctor -- {option.flag} {option.metavar}".rstrip()
-        write_stderr(f"{PROGRAM}: error: {error.format_message()}\nhint: {hint}")
-        return 2
+        return cli.report(explain(error), PROGRAM)
     except Exception as error:
         return cli.report(error, PROGRAM)
     return code if isinstance(code, int) else 0

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -27,16 +26,14 @@ from launcher.config.config import Config
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
 from launcher.locality.measure import wording
-from launcher.locality.measure.before_run import is_begun
 from launcher.locality.measure.procedure import TreeFinding
-from launcher.locality.measure.residents import make_root
 from launcher.locality.measure.session import Answer, Participant, Terms, take_part
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
 from launcher.model.text import format_list
+from rendezvous import records
 from rendezvous.errors import StoreError
-from rendezvous.records import name_run
 from rendezvous.stores.contract import Store
 from rendezvous.stores.listeners import PortTaken
 
@@ -45,7 +42,7 @@ _SERVER_FAREWELL_S = 3.0  # that the node that serves the store waits for the ot
 
 
 class MeasureRequest(Struct, frozen=True, kw_only=True):
-    """`options`: name of an option of meshrun -> its text."""
+    """What the user asked for."""
 
     run_id: str
     node_count: int
@@ -55,16 +52,16 @@ class MeasureRequest(Struct, frozen=True, kw_only=True):
     insist: bool
     wait_s: float
     options: Mapping[str, str]
+    """Name of an option of meshrun to its text."""
 
 
 def run(request: MeasureRequest) -> int:
-    """Measure, print the finding, write the cluster file on the coordinator; 1 if the tree cannot be told."""
+    """Measure, print the finding, write the places on the coordinator; 1 if the tree cannot be told."""
     levels = tuple(request.levels.split(","))
     if not all(map(is_level_identifier, levels)) or "host" in levels or len(set(levels)) < len(levels):
         raise UsageError(f"--levels {request.levels}: these are no names of levels", "outermost first, e.g. spine,leaf")
     if request.node_count < 2:
-        _print(request, ["one node: there is no network to measure"], _make_alone(request), levels)
-        return 0
+        return _report(request, ["one node: there is no network to measure"], _make_alone(request), levels)
     if not request.insist and (pids := list_running_agents()):
         raise UsageError(
             f"an agent runs on this node, and its job would be disturbed: pid {format_list(list(map(str, pids)))}",
@@ -76,18 +73,26 @@ def run(request: MeasureRequest) -> int:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does
             signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
     answer, number = _measure(request, config, len(levels))
-    cluster = _print(request, wording.describe(answer, levels), answer, levels)
-    if request.output and number == 0 and answer.finding.kind != "unknown":
-        _write(request.output, cluster)
-    return 1 if answer.finding.kind == "unknown" else 0
+    return _report(request, wording.describe(answer, levels), answer, levels, is_coordinator=number == 0)
 
 
-def _print(request: MeasureRequest, sentences: Sequence[str], answer: Answer, levels: Sequence[str]) -> dict[str, Any]:
-    """Print what was found, and return the cluster file."""
-    cluster = wording.make_cluster(answer, levels)
+def _report(
+    request: MeasureRequest,
+    sentences: Sequence[str],
+    answer: Answer,
+    levels: Sequence[str],
+    *,
+    is_coordinator: bool = True,
+) -> int:
+    """Print what was found, write the places, return the exit code."""
     own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
-    write_stdout(json.dumps({**own, **cluster}) if request.as_json else "\n".join(sentences))
-    return cluster
+    found = json.dumps({**own, **wording.make_cluster(answer, levels)}) if request.as_json else "\n".join(sentences)
+    write_stdout(found)
+    if answer.finding.kind == "unknown":
+        return 1
+    if request.output and is_coordinator:
+        _write(request.output, wording.make_places(answer, levels))
+    return 0
 
 
 def _make_alone(request: MeasureRequest) -> Answer:
@@ -124,10 +129,9 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
             if not request.insist:
                 _require_no_job(store, network.prefix, request.run_id)
             terms = Terms(
-                root=make_root(network.prefix, request.run_id),
+                root=f"/{network.prefix}/{request.run_id}/measure",
                 secret=login.secret,
                 node_count=request.node_count,
-                node_least=request.node_count,
                 wait_s=request.wait_s,
                 depth=depth,
                 log=lambda line: write_stderr(f"meshctl: {line}"),
@@ -145,8 +149,15 @@ def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answe
 
 
 def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
-    if is_begun(store, prefix, run_id):
-        raise UsageError(f"{name_run(run_id)} has a job that would be disturbed", "--insist measures all the same")
+    """Raise UsageError if the run has a job with members and without an end. Raises StoreError."""
+    current = store.get(records.make_current_key(prefix, run_id)).first
+    if current is None:
+        return
+    keys = records.make_job_keys(prefix, run_id, current.value.decode(errors="replace"))
+    if store.get(keys.members, prefix=True).items and store.get(keys.verdict).first is None:
+        raise UsageError(
+            f"{records.name_run(run_id)} has a job that would be disturbed", "--insist measures all the same"
+        )
 
 
 def _count_devices(config: Config) -> int:
@@ -163,10 +174,10 @@ def _wait_for_others(store: Store, members: str) -> None:
             time.sleep(0.05)
 
 
-def _write(path: str, cluster: Mapping[str, Any]) -> None:
+def _write(path: str, places: str) -> None:
     try:
         with open(path, "w") as file:
-            file.write(json.dumps(cluster, indent=2) + "\n")
+            file.write(places)
     except OSError as error:
         raise LauncherError(f"cannot write {path}: {error.strerror}") from None
-    write_stderr(f"meshctl: the cluster file is {path}; meshctl plan reads it")
+    write_stderr(f"meshctl: the places of all nodes are in {path}, for meshrun --locality @{path}")

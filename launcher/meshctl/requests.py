@@ -146,13 +146,15 @@ def _describe_outcome(command: Command, overview: Overview) -> str:
 
 
 class Leftover(NamedTuple):
-    """One job under a run id. `keep_reason`: why it stays; "" if it can go. `guards`: what must still hold then."""
+    """One job under a run id."""
 
     run_id: str
     job: Keys
     key_count: int
     keep_reason: str
+    """Why it stays, "" if it can go."""
     guards: tuple[Compare, ...]
+    """What must still hold when it goes."""
     deletes: tuple[Operation, ...]
 
 

@@ -1,14 +1,15 @@
-"""The commands of `meshctl` that show a run and change nothing: list, status, ps, logs, events, top; and config.
+"""The commands of `meshctl` that show a run and change nothing: status, ps, logs, events, top, serve.
 
 Those that show what workers do ask an agent of the run on this machine, by its socket, and need no options; through it
-all nodes of the run answer. `status` and `list` read the store too, where one is known.
+all nodes of the run answer. `status` reads the store too, where one is known.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +17,6 @@ import click
 
 from launcher.config.options.readers import Value, parse_listen_address
 from launcher.config.options.table import BY_NAME
-from launcher.meshctl.config_file import NAMES, ConfigFileError
 from launcher.meshctl.group import job_command, meshctl, open_jobs
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import EarlyExitError, UsageError, sanitize
@@ -25,25 +25,81 @@ from rendezvous.errors import EXIT_TEMPORARY, MeshrunError
 
 if TYPE_CHECKING:
     from launcher.meshctl.live.source import LocalSource
+    from launcher.meshctl.status.state import Overview
+    from launcher.observe.local_socket import LocalAgent
 
 _NUMBER_MAX = 2**31
 """Of what is sent to an agent."""
-_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 _follow_option = click.option("-f", "--follow", is_flag=True, help="Continue until the run ends.")
 
 
-@job_command("List the runs of this machine, and those in the store.", name="list", run="")
-@_json_option
-def list_runs(store: Mapping[str, str], as_json: bool) -> None:
-    """List the runs of this machine, and those in the store if one is known.
+@job_command("Show a run, or list the runs if there are several.", needs_run=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--nodes", "all_nodes", is_flag=True, help="Show a line for every node, however many there are.")
+def status(store: Mapping[str, str], run_id: str | None, as_json: bool, all_nodes: bool) -> None:
+    """Show a run: its round, its nodes and its past rounds. Or list the runs.
 
-    A run of this machine is one that has an agent here: of this user, or for root of any.
+    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
+    otherwise from an agent on this machine.
+
+    Without RUN_ID, the only run that has an agent on this machine is shown. If there are several or none, or if an
+    option names a store, the runs of this machine and those in the store are listed. Runs of this machine are your
+    own; for root, those of all users.
+
+    The command only reads. To follow a run, use watch meshctl status RUN_ID, meshctl events -f or meshctl top.
     """
+    from launcher.meshctl.live.source import LocalSource
+    from launcher.meshctl.status.agents import derive_overview
+    from launcher.meshctl.status.render import describe, encode_overview
+    from launcher.observe.local_socket import choose_agent, find_local_agents
+
+    if run_id is not None:
+        overview = _read_overview(store, run_id)
+    else:
+        agents, silent = find_local_agents()
+        agent = None
+        if not store:
+            with suppress(UsageError):  # there are several runs
+                agent = choose_agent(agents, None)
+        if agent is None:
+            _list_runs(store, agents, silent, as_json=as_json)
+            return
+        overview = derive_overview(LocalSource(agent).read_run())
+    text = describe(overview, all_nodes=all_nodes)
+    write_stdout(json.dumps(encode_overview(overview), indent=2) if as_json else text)
+
+
+def _read_overview(store: Mapping[str, str], run_id: str) -> Overview:
+    """Read the run from the store if one is known and has it, else from an agent of this machine."""
+    from launcher.meshctl.job_store import NAME_STORE, knows_store
+    from launcher.meshctl.live.source import NoAgentError
+    from launcher.meshctl.status.agents import derive_overview
+    from launcher.meshctl.status.state import read_overview
+
+    problem: MeshrunError | None = None
+    try:
+        if knows_store(store, os.environ):
+            with open_jobs(store, run_id) as jobs:
+                return read_overview(jobs, run_id)
+    except MeshrunError as error:
+        if store:
+            raise
+        problem = error
+    try:
+        local = _find(run_id)
+    except NoAgentError as missing:
+        raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
+    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
+    if problem is not None and not isinstance(problem, UsageError):
+        _warn(f"{problem}; an agent of this machine reports:")
+    return derive_overview(local.read_run())
+
+
+def _list_runs(store: Mapping[str, str], agents: Sequence[LocalAgent], silent: Sequence[str], *, as_json: bool) -> None:
     from launcher.meshctl.job_store import knows_store
     from launcher.meshctl.live import listing
-    from launcher.observe.local_socket import find_local_agents
 
-    agents, silent = find_local_agents()
     found = None
     try:
         if knows_store(store, os.environ):
@@ -61,55 +117,15 @@ def list_runs(store: Mapping[str, str], as_json: bool) -> None:
         _warn(f"agents of this machine that do not answer: pid {format_list(silent, 4)}")
 
 
-@job_command("Show a run: its round, its nodes and its past rounds.", run="optional")
-@click.option(
-    "--watch", is_flag=True, help="Continue until the job ends: redrawn in a terminal, else a line per change."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs; with --watch one per change.")
-@click.option("--nodes", "all_nodes", is_flag=True, help="A line for every node, however many there are.")
-def status(store: Mapping[str, str], run_id: str | None, **how: bool) -> None:
-    """Show a run: its round, its nodes and its past rounds. The command only reads.
-
-    RUN_ID is the value of --rdzv-id of meshrun. If a store is named, the run is read from there, on any machine;
-    otherwise from an agent on this machine, and RUN_ID may be left out if only one run of yours is there.
-    """
-    from launcher.meshctl.job_store import NAME_STORE, knows_store
-    from launcher.meshctl.live.source import NoAgentError
-    from launcher.meshctl.status.follow import show_agents_status, show_status
-
-    if run_id is None:
-        source = _find(None)
-        _run_to_reader(lambda: show_agents_status(source, _write_lines, **how))
-        return
-    problem: MeshrunError | None = None
-    try:
-        if knows_store(store, os.environ):
-            with open_jobs(store, run_id) as jobs:
-                _run_to_reader(lambda: show_status(jobs, run_id, _write_lines, **how))
-            return
-    except MeshrunError as error:
-        if store:
-            raise
-        problem = error
-    try:
-        local = _find(run_id)
-    except NoAgentError as missing:
-        raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
-    # If the store has no such run, it has another store or none; anything else keeps us from knowing.
-    if problem is not None and (isinstance(problem, ConfigFileError) or not isinstance(problem, UsageError)):
-        _warn(f"{problem}; an agent of this machine says:")
-    _run_to_reader(lambda: show_agents_status(local, _write_lines, **how))
-
-
-@meshctl.command(short_help="Show the workers of a run: state, place, progress, use of the machine.")
+@meshctl.command(short_help="Show the workers of a run: state, progress, CPU and memory.")
 @click.argument("run_id", required=False)
-@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
+@click.option("--wide", is_flag=True, help="Show all columns, even if they do not fit the terminal.")
 @_json_option
 def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     """Show the workers of a run, on all nodes.
 
-    cpu is in cores; memory and the rest are those of a worker and all processes that it has started. progress is the
-    time since its last step, heartbeat or output. The exit code is 75 if a node has not answered in time.
+    cpu is in cores. All figures include the worker's child processes. progress is the time since its last step,
+    heartbeat or output. The exit code is 75 if a node has not answered in time.
     """
     from launcher.meshctl.live.listing import encode_report
     from launcher.meshctl.live.ranks import describe_ranks
@@ -120,14 +136,18 @@ def ps(run_id: str | None, wide: bool, as_json: bool) -> int:
     return EXIT_TEMPORARY if report.missing else 0
 
 
-@meshctl.command(short_help="Show the output of a run's workers, of all nodes in one.")
+@meshctl.command(short_help="Show the output of all workers of a run in one stream.")
 @click.argument("run_id", required=False)
 @_follow_option
-@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Only this rank.")
-@click.option("--node", default="", metavar="NAME", help="Only this node.")
+@click.option("--rank", type=click.IntRange(0, _NUMBER_MAX), default=None, metavar="R", help="Show only this rank.")
+@click.option("--node", default="", metavar="NAME", help="Show only this node.")
 @click.option("--tail", default="10", show_default=True, metavar="N|all", help="Show the last N lines of each file.")
 @click.option(
-    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True, help="Which output."
+    "--stream",
+    type=click.Choice(["stdout", "stderr", "both"]),
+    default="both",
+    show_default=True,
+    help="Show only this stream.",
 )
 @click.option("--round", type=click.IntRange(1, _NUMBER_MAX), default=None, metavar="N", help="Show an earlier round.")
 def logs(
@@ -139,9 +159,9 @@ def logs(
     stream: Literal["stdout", "stderr", "both"],
     round: int | None,
 ) -> None:
-    """Show the output of a run's workers, of all nodes in one, each line after the ranks that wrote it: [0-3,6].
+    """Show the output of all workers of a run in one stream, each line after the ranks that wrote it: [0-3,6].
 
-    The workers' output must be kept in files: meshrun --log-dir DIRECTORY with --redirects 3 or --tee 3. Control
+    The output must be kept in files: start meshrun with --log-dir DIRECTORY and --redirects 3 or --tee 3. Control
     characters are escaped; a progress bar is shown in its last state. --follow continues into later rounds.
     """
     from launcher.meshctl.live.logs import ALL_LINES, LogQuery, LogView
@@ -160,21 +180,21 @@ def logs(
     _run_to_reader(view.run)
 
 
-@meshctl.command(short_help="Show a run as a page for a browser.")
+@meshctl.command(short_help="Serve a run as a page for a browser.")
 @click.argument("run_id", required=False)
 @click.option(
     "--listen",
     default="0",
     metavar="[HOST:]PORT",
-    help="Default: loopback, any free port. Elsewhere readers need the token in the address that is printed.",
+    help="Default: loopback, any free port. On other addresses, readers need the token in the printed URL.",
 )
 @click.option("--save", "path", metavar="FILE", help="Write the page with its data to a file instead.")
-@click.option("--no-stacks", is_flag=True, help="With --save: leave the stacks of the ranks out.")
+@click.option("--no-stacks", is_flag=True, help="With --save: omit the stacks of the ranks.")
 def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) -> int:
-    """Show a run as a page for a browser: its picture, rounds, ranks, output and stacks.
+    """Serve a run as a page for a browser: its picture, rounds, ranks, output and stacks.
 
-    The page only reads, and is served until Ctrl-C, also when the run has ended. The command prints the ssh -L command
-    for reading it from another machine.
+    The page is read-only. It is served until Ctrl-C, even after the run has ended. The command prints the ssh -L
+    command that makes the page available on another machine.
     """
     from launcher.meshctl.serve import save_page, serve_page
 
@@ -186,14 +206,14 @@ def serve(run_id: str | None, listen: str, path: str | None, no_stacks: bool) ->
     return serve_page(source, host, port)
 
 
-@meshctl.command(short_help="Show what has happened on all nodes of a run, by time.")
+@meshctl.command(short_help="Show what happened on all nodes of a run, by time.")
 @click.argument("run_id", required=False)
 @_follow_option
-@click.option("--json", "as_json", is_flag=True, help="A JSON object per event, as --events of meshrun writes them.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object, as meshrun --events does.")
 def events(run_id: str | None, follow: bool, as_json: bool) -> None:
-    """Show what has happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
+    """Show what happened on all nodes of a run, by time: rounds, workers, failures, checkpoints.
 
-    Each agent keeps its last events; meshrun --events writes all of them to a file.
+    Each agent keeps its last 2,000 events; meshrun --events writes all of them to a file.
     """
     from launcher.meshctl.live.events import EventView
 
@@ -201,75 +221,23 @@ def events(run_id: str | None, follow: bool, as_json: bool) -> None:
     _run_to_reader(view.run)
 
 
-@meshctl.command(short_help="Watch a run in a full screen: rounds, nodes, ranks, goodput, events.")
+@meshctl.command(short_help="Watch a run in a full screen that updates itself.")
 @click.argument("run_id", required=False)
 def top(run_id: str | None) -> None:
-    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q leaves it, ? shows the keys.
+    """Watch a run in a full screen: rounds, nodes, ranks, goodput, last events. q quits, ? shows the keys.
 
-    It needs textual: pip install 'meshrun[tui]'.
+    It needs the package textual: pip install 'meshrun[tui]'.
     """
     source = _find(run_id)
     if not (os.isatty(0) and os.isatty(1)):
-        raise UsageError("meshctl top needs a terminal", "meshctl status --watch prints a line per change")
+        raise UsageError("meshctl top needs a terminal", "use meshctl events -f, which prints a line for each event")
     try:
         import textual  # noqa: F401
     except ImportError:
-        raise UsageError("meshctl top needs the package textual", "pip install 'meshrun[tui]'") from None
+        raise UsageError("meshctl top needs the package textual", "install it: pip install 'meshrun[tui]'") from None
     from launcher.meshctl.live.top_screen import run_screen
 
     run_screen(source)
-
-
-@meshctl.group(short_help="Save the address of the store for all commands.")
-def config() -> None:
-    """Save the address of the store, so that no command has to name it.
-
-    The file is $LAUNCHER_CONFIG, else meshrun/config.toml in $XDG_CONFIG_HOME or ~/.config. Flags and variables win;
-    if they name another endpoint, nothing of the file is used. It holds no secrets, only the names of files with them.
-    """
-
-
-@config.command("path")
-def config_path() -> None:
-    """Print where the file is, or would be."""
-    from launcher.meshctl.config_file import find_path
-
-    write_stdout(find_path(os.environ))
-
-
-@config.command("get")
-@click.argument("name", type=click.Choice(NAMES), required=False, metavar="[NAME]")
-def config_get(name: str | None) -> int:
-    """Print a setting, or all. The exit code is 1 if it is not set."""
-    from launcher.meshctl.config_file import find_path, read_config
-
-    values = read_config(find_path(os.environ))
-    if name is None:
-        write_stdout("\n".join(f"{one} = {values[one]}" for one in NAMES if one in values) or "nothing is set")
-        return 0
-    if name in values:
-        write_stdout(values[name])
-    return 0 if name in values else 1
-
-
-@config.command("set")
-@click.argument("name", metavar="NAME")
-@click.argument("value", metavar="VALUE")
-def config_set(name: str, value: str) -> None:
-    """Set rdzv-endpoint, rdzv-backend, rdzv-prefix, rdzv-conf, etcd-password-file, store-token-file, job-secret-file.
-
-    The values are those of meshrun's options, and the names of files that hold secrets. An empty VALUE removes it.
-    """
-    from launcher.meshctl.config_file import check_setting, find_path, read_config, write_config
-
-    path = find_path(os.environ)
-    if value:
-        check_setting(name, value)
-    elif name not in NAMES:
-        raise UsageError(f"meshctl config has no setting {name}", f"there are {', '.join(NAMES)}")
-    values = read_config(path)
-    changed = {**values, name: value} if value else {one: text for one, text in values.items() if one != name}
-    write_config(path, changed)
 
 
 def _find(run_id: str | None) -> LocalSource:

@@ -1,4 +1,4 @@
-"""`meshctl why` and `meshctl stacks`: ask a running job which rank it waits for. Nothing of the job is stopped.
+"""`meshctl why`: ask a running job which rank it waits for. Nothing of the job is stopped.
 
 An agent of this user on this machine answers by its socket, which needs no options; otherwise the request goes to the
 leader through the store, like any other. Either way the leader has all agents of the round look at their workers.

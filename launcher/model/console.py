@@ -44,12 +44,12 @@ def begin_stamps(mode: str, node: str) -> None:
     _stamp_node = node if is_stamped else None
 
 
-def write_stderr(text: str, *, patience_s: float = 0.0, is_data: bool = False) -> None:
+def write_stderr(text: str, *, patience_s: float = 0.0) -> None:
     """Write `text`, of one line or several, to stderr in one piece if there is room for it, or keep it for later.
 
-    `patience_s`: how long to wait for a reader that has not read before. `is_data`: for a program, so without stamps.
+    `patience_s`: how long to wait for a reader that has not read before.
     """
-    encoded = _encode(f"{text}\n") if is_data else _encode_lines(text)
+    encoded = _encode_lines(text)
     with _lock:
         if sum(map(len, _buffer)) < BUFFER_MAX:
             _buffer.append(memoryview(encoded))

@@ -114,7 +114,7 @@ def _choose_fastest(
     if costs.move_cost is not None:
         (price,), factor = scale_to_integers([costs.move_cost])
         price *= scale
-    patches = candidates.list_patches(factor, bound if costs.move_cost is None else price)
+    patches = candidates.list_patches(factor, None if costs.move_cost is None else price)
     found = [*candidates.hasten(patches), candidates.relabel(fresh), fresh]
     alike_s = (1 + SAME_TIME) * fastest_s
     if costs.move_cost is not None:
@@ -152,7 +152,7 @@ def _choose_cheapest(
     if costs.move_cost is not None:
         (price,), factor = scale_to_integers([costs.move_cost])
         price *= scale
-    patches = candidates.list_patches(factor, bound if is_usual_price else price) if has_precedent else []
+    patches = candidates.list_patches(factor, None if is_usual_price else price) if has_precedent else []
     patch = choose_patch(patches, bound)
     if patch:
         return patch, ()
@@ -271,10 +271,10 @@ class LayoutCandidates:
         """Return the same with equal domains renamed, so that fewer ranks move."""
         return self._make_candidate(relabel_domains(self.problem, other.layout, self._held_items))
 
-    def list_patches(self, factor: int, price: int) -> list[LayoutCandidate]:
+    def list_patches(self, factor: int, price: int | None) -> list[LayoutCandidate]:
         """Return layouts in which the ranks of present nodes stay, as far as there are any, whatever they cost.
 
-        And with more moves, where these make J x factor + moved ranks x price less.
+        And with more moves, where these make J x factor + moved ranks x price less; None: the layout's own J.
         """
         held, rooms = self._held_items.tolist(), self.problem.capacity.tolist()
         if all(item == NO_ITEM for item in held):
@@ -290,7 +290,7 @@ class LayoutCandidates:
             blocks = layout.reshape(-1, self._group_size // self._world.block_size)
             if find_fault(self.problem, layout) is None and (blocks == blocks[:, :1]).all():
                 found.append(self._make_candidate(layout))
-                move = price * self._world.block_size
+                move = (found[-1].cost if price is None else price) * self._world.block_size
                 if easy is not self.problem:  # the price of a move in the same proportion to J as before
                     move = move * easy.compute_cost(layout) // max(1, self.problem.compute_cost(layout))
                 better = _repair(easy, layout, self._held_items, factor, move)

@@ -245,14 +245,11 @@ def _describe_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]])
 
 
 def _describe_cost(choice: LayoutChoice) -> list[str]:
-    """Describe the cost of the traffic, and its lower bound."""
+    """Describe the cost of the traffic. A bound that it does not meet says little of the plan, so it is left out."""
     if not choice.cost:
         return []
-    cost = f"the traffic's cost is {sentences.format_amount(choice.cost, choice.scale)}"
-    if choice.bound == choice.cost:
-        return [f"{cost}, and no layout of this world has less"]
-    least = f"no layout of this world can have less than {sentences.format_amount(choice.bound, choice.scale)}"
-    return [f"{cost}; {least}, {sentences.format_percent(choice.cost - choice.bound, choice.cost)} below"]
+    least = ", and no layout of this world has less" if choice.bound == choice.cost else ""
+    return [f"the traffic's cost is {sentences.format_amount(choice.cost, choice.scale)}{least}"]
 
 
 def _describe_time(time: StepTime | None) -> list[str]:

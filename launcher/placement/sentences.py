@@ -38,12 +38,6 @@ def format_mesh(mesh: Mesh, elastic_size: int) -> str:
     return str(mesh).replace("*", str(elastic_size))
 
 
-def format_percent(part: int, whole: int) -> str:
-    """Return `part` of `whole` in percent, rounded down."""
-    tenths = part * 1000 // whole
-    return f"{tenths // 10:,}{f'.{tenths % 10}' if tenths % 10 else ''} %" if tenths else "less than 0.1 %"
-
-
 def format_amount(scaled: int, scale: int) -> str:
     """Format `scaled` / `scale` for reading: 1,008; 2.5; 1,397,981.3."""
     whole, rest = divmod(scaled, scale)

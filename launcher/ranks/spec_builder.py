@@ -26,7 +26,7 @@ from launcher.config.scrub import list_unset_variables
 from launcher.hardware.linux.shared_page import SharedPage
 from launcher.logs.layout import LogLayout
 from launcher.logs.reports.round_log import format_workers
-from launcher.logs.routes import STREAMS, PlainRoutes, format_line_prefix
+from launcher.logs.routes import STREAMS, OutputRoutes, format_line_prefix
 from launcher.model.console import log
 from launcher.model.errors import make_shortage_error
 from launcher.model.mesh import Mesh
@@ -40,7 +40,6 @@ from rendezvous.errors import RecordError
 if TYPE_CHECKING:
     from launcher.diagnose.request import Target
     from launcher.hardware.node_binding import NodeBinding
-    from launcher.logs.plugin import PluginRoutes
     from launcher.logs.pump import OutputPump, StreamName
     from launcher.logs.sinks import LineFilter
     from launcher.worker.grid import WorkerMesh
@@ -79,7 +78,8 @@ class WorkerSpecBuilder:
         devices = [device for slot in slots for device in slot.devices]
         self._choice = choose_environments(config.framework, devices, config.python, parent)
         self._environments = make_environments(self._choice, config, parent)
-        self._routes = _make_routes(config, layout, len(slots))
+        self._layout = layout
+        self._routes = OutputRoutes(config, layout, len(slots))
         self.cpu_binding = bind_workers(config, slots)
         self._has_fork_server = bool(config.preload or config.standby)
 
@@ -140,7 +140,7 @@ class WorkerSpecBuilder:
         """
         places = [self._place_worker(round, restart_count, share, local_rank) for local_rank in range(len(share.ranks))]
         environments = {place.local_rank: self._make_variables(place) for place in places}
-        self._routes.begin(round, restart_count, environments)
+        self._routes.begin(round, restart_count)
         filters: dict[str, LineFilter] = {}
         opened: list[int] = []
         try:
@@ -187,7 +187,7 @@ class WorkerSpecBuilder:
         return {key: path for key, path in ways.items() if path}
 
     def find_error_file(self, round: int, restart_count: int, local_rank: int) -> str:
-        return self._routes.find_error_file(round, restart_count, local_rank)
+        return self._layout.make_error_path(round, restart_count, local_rank)
 
     def find_log_file(self, local_rank: int) -> str:
         """Return the file that keeps a worker's stderr in the round that was made last; "" without one."""
@@ -258,7 +258,7 @@ class WorkerSpecBuilder:
             mesh_coordinates=self._mesh.find_coordinates(rank, share.shape),
             mesh_groups=_list_groups(self._config, self._mesh),
             slot=self._slots[local_rank],
-            error_file=self._routes.find_error_file(round, restart_count, local_rank),
+            error_file=self.find_error_file(round, restart_count, local_rank),
             slice_index=share.slice_index,
             slice_count=share.slice_count,
         )
@@ -316,15 +316,6 @@ def _list_groups(config: Config, mesh: Mesh) -> tuple[str, ...]:
     from launcher.model.traffic import parse
 
     return tuple(dict.fromkeys(one.name for one in parse(text, mesh) if len(one.axes) > 1))
-
-
-def _make_routes(config: Config, layout: LogLayout, worker_count: int) -> PlainRoutes | PluginRoutes:
-    """Return the output's routes from the options or their plug-in. Raises UsageError if that cannot be used."""
-    if config.logs_specs is None:
-        return PlainRoutes(config, layout, worker_count)
-    from launcher.logs.plugin import PluginRoutes
-
-    return PluginRoutes(config, worker_count, log)
 
 
 def bind_workers(config: Config, slots: Sequence[Slot]) -> NodeBinding | None:

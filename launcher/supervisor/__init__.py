@@ -8,8 +8,7 @@ Who may kill a worker:
   supervisor's own (watchdog.py) kills it where it is frozen when the watchdog runs out.
 - The keeper (keeper.py), what is left when the supervisor or the agent has ended.
 - The agent, through its handle (handle.py), only when the supervisor is lost or has not answered beyond the watchdog.
-  What it orders: the end of a round (agent/lifecycle.py), a worker without heartbeat (agent/worker_channel.py), and a
-  worker whose torch timer has run out, which it signals itself (ranks/timers.py).
+  What it orders: the end of a round (agent/lifecycle.py), and a worker without heartbeat (agent/worker_channel.py).
 - An agent that starts later on this node, what an earlier one has left (agent/startup/stale_agents.py).
 
 The agreement kills nothing: it asks for the end of a round (member/local_round.py) and extends the watchdog.

@@ -25,23 +25,23 @@ EXAMINER_NAME = "mr-examiner"
 
 
 class WorkerSpec(PlainValue):
-    """One process to start.
-
-    `argv[0]` is searched on the PATH of its environment when it has no slash. Its environment is the one the
-    supervisor was forked with, less `unset`, with `env` on top. `stdout` and `stderr` are descriptors to write to,
-    which the handle closes after sending; None leaves it the agent's own. `affinity`: the CPUs to which it is bound.
-    `fork_argv`: what a fork of the fork server runs as `__main__` in place of `argv`: "script", "module", "path" or
-    "code", then the arguments; empty where only an exec is possible.
-    """
+    """One process to start. Its environment is the one the supervisor was forked with, less `unset`, with `env` on top."""
 
     local_rank: int
     argv: Sequence[str]
+    """The first is searched on the PATH of its environment when it has no slash."""
     env: Mapping[str, str]
     unset: Collection[str]
     stdout: int | None
+    """A descriptor to write to, which the handle closes after sending; None leaves it the agent's own."""
     stderr: int | None
+    """As `stdout`."""
     affinity: Collection[int] | None = None
+    """The CPUs to which it is bound."""
     fork_argv: Sequence[str] = ()
+    """What a fork of the fork server runs as `__main__` in place of `argv`: "script", "module", "path" or "code", then
+    the arguments; empty where only an exec is possible.
+    """
 
 
 class ForkServerSpec(PlainValue):

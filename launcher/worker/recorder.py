@@ -2,7 +2,7 @@
 
 torch has a small HTTP server for that, which answers from threads of its own, also while the script is stuck or holds
 the GIL. It is opened by the first call of `launcher.worker` that finds torch.distributed loaded, by the fork server in
-a worker with preloaded modules, and by the hook of `--hang-evidence`. torch is never imported for it.
+a worker with preloaded modules, and by the hook of `LAUNCHER_HANG_EVIDENCE=1`. torch is never imported for it.
 
 Only the process that the launcher has started opens it: it leads its session, and takes the variable away from the
 children that it will have, whose recorders know nothing of the job's groups. Whatever fails here fails silently: the

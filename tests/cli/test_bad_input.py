@@ -34,15 +34,15 @@ def no_scripts(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence", "hint"),
     [
-        ([], "no script given", "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"),
+        ([], "no script given", "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"),
         (["tarin.py"], "script tarin.py does not exist", "did you mean train.py?"),
-        (["no/where.py"], "script no/where.py does not exist", "there is no directory no"),
+        (["no/where.py"], "script no/where.py does not exist", "check the path: there is no directory no"),
         (["train.py/x"], "script train.py/x cannot be read: Not a directory", None),
         (["folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
         (["bundle.zip"], "bundle.zip is a zip file without __main__.py", None),
         (["--run-path", "folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
-        (["pipe"], "script pipe is neither a file nor a directory", "every worker has to read it"),
-        (["-"], "the script cannot come from stdin, every worker has to read it", "give the name of a file"),
+        (["pipe"], "script pipe is neither a file nor a directory", "name a file that every worker can read"),
+        (["-"], "the script cannot be read from stdin: every worker reads it", "name a file"),
         ([""], "the script's name is empty", "is a variable of the shell empty?"),
         (["-m", "train.py"], "--module takes the name of a module, train.py is a file", "leave out --module"),
         (
@@ -63,7 +63,7 @@ def no_scripts(place: Path) -> None:
         (
             ["--nnodes", "a", "train.py"],
             "--nnodes a is neither a number of nodes nor MIN:MAX",
-            "on one machine leave it out",
+            "leave it out to run on one machine",
         ),
         (
             ["--mesh", "dp=*,tp=4", "--nproc-per-node", "6", "train.py"],
@@ -76,16 +76,11 @@ def no_scripts(place: Path) -> None:
             "give all but one a size",
         ),
         (["--log-dir", "train.py", "train.py"], "log directory train.py is not a directory", None),
-        (["--log-dir", "train.py/x", "train.py"], "log directory train.py/x cannot be made: Not a directory", None),
+        (["--log-dir", "train.py/x", "train.py"], "log directory train.py/x cannot be created: Not a directory", None),
         (
             ["--numa-binding", "near", "train.py"],
             "--numa-binding near is neither node, socket, exclusive nor core-complex",
             "leave it out to bind nothing",
-        ),
-        (
-            ["--logs-specs", "mine", "train.py"],
-            "--logs-specs=mine: no installed package offers it in torchrun.logs_specs",
-            "there is default",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -105,7 +100,7 @@ def test_a_current_directory_that_has_been_removed_is_no_bug_of_ours(place: Path
     done = subprocess.run(["sh", "-c", command], cwd=gone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == (
-        "meshrun: error: script train.py does not exist\nhint: the current directory has been removed\n"
+        "meshrun: error: script train.py does not exist\nhint: change the directory: the current one has been removed\n"
     )
 
 
@@ -135,10 +130,63 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
             ["--rdzv-backend=foo"],
             {},
             "--rdzv-backend foo: the backends are static, c10d and etcd\n",
-            "on one node leave it",
+            None,
         ),
         (["--mesh=dp=-1"], {}, "mesh 'dp=-1': the size of dp is '-1', ", "write it like --mesh pp=4,dp=*,tp=8; "),
-        ([sys.executable], {}, f"{sys.executable} is a program, not a script of Python\n", "--no-python runs it\n"),
+        ([sys.executable], {}, f"{sys.executable} is a program, not a Python script\n", "add --no-python to run it\n"),
+        (["python", "train.py"], {}, "script python does not exist\n", "leave out python: meshrun starts it"),
+        (
+            ["--mesh", "dp=2", "tp=2", "train.py"],
+            {},
+            "script tp=2 does not exist\n",
+            "separate axes by commas: --mesh dp=2,tp=2\n",
+        ),
+        (
+            ["--rates", "a=1Gbit", "b=1Gbit", "train.py"],
+            {},
+            "script b=1Gbit does not exist\n",
+            "separate the parts of an option's value by commas",
+        ),
+        (["help"], {}, "script help does not exist\n", "run meshrun -h\n"),
+        (
+            ["--nproc", "train.py", "2"],
+            {},
+            "--nproc-per-node train.py is neither a number nor",
+            "write --nproc-per-node N train.py: the option took train.py as its value\n",
+        ),
+        (
+            ["--max-restarts", "train.py", "2"],
+            {},
+            "--max-restarts train.py must be an integer >= 0\n",
+            "write --max-restarts N train.py: the option took train.py as its value\n",
+        ),
+        (
+            ["--nproc-per-node", "2x", "train.py"],
+            {},
+            "--nproc-per-node 2x is neither a number nor",
+            "did you mean 2?\n",
+        ),
+        (["--start-timeout", "30s", "train.py"], {}, "--start-timeout 30s is not a number of", "did you mean 30?\n"),
+        (["-n", "2", "train.py"], {}, "unknown option -n\n", "did you mean --nproc-per-node or --nnodes?\n"),
+        (
+            ["--min-round-time", "2", "train.py"],
+            {},
+            "unknown option --min-round-time\n",
+            "set LAUNCHER_MIN_ROUND_TIME\n",
+        ),
+        (["--rdzv_prefix=x", "train.py"], {}, "unknown option --rdzv_prefix\n", "set LAUNCHER_RDZV_PREFIX\n"),
+        (
+            ["--nnodes=2", "train.py"],
+            {},
+            "--nnodes 2: several nodes need a rendezvous\n",
+            "add --rdzv-backend c10d --rdzv-endpoint FIRST-NODE:29400 on every node",
+        ),
+        (
+            ["--nnodes=2", "--rdzv-backend=c10d", "train.py"],
+            {},
+            "--nnodes 2: several nodes need a rendezvous\n",
+            "set --rdzv-endpoint to the host name of one node, the same on all nodes\n",
+        ),
         (["--mesh=dp=3"], {}, "mesh dp=3 needs 3 workers, not 1\n", None),
         (["odd\udcff.py"], {}, "script 'odd\\udcff.py' does not exist", None),
     ],
@@ -163,7 +211,7 @@ def test_variables_and_options_that_nothing_reads_are_remarked_upon(place: Path)
     outcome = run("meshrun", "train.py", "--nproc-per-node", "2", cwd=place, environ=environ)
     assert outcome.err.splitlines()[:2] == [
         "meshrun: LAUNCHER_NPROC_PER_NDOE is not read: did you mean LAUNCHER_NPROC_PER_NODE?",
-        "meshrun: --nproc-per-node is passed to train.py: options of meshrun stand before the script",
+        "meshrun: --nproc-per-node is passed to train.py: options of meshrun go before the script",
     ]
     assert (outcome.out, outcome.code) == ("it runs\n", 0)
 
@@ -173,7 +221,7 @@ def test_an_option_that_has_taken_the_script_is_named(place: Path) -> None:
     assert (outcome.out, outcome.code) == ("", 2)
     assert outcome.err == (
         "meshrun: error: no script given\n"
-        "hint: --nproc-per-node takes a value, N|auto|gpu|cpu|xpu|..., and has taken train.py\n"
+        "hint: write --nproc-per-node N train.py: the option took train.py as its value\n"
     )
 
 
@@ -209,7 +257,7 @@ def test_what_the_user_may_not_read_or_write_is_refused(open_place: Path) -> Non
     closed, script = open_place / "logs", str(open_place / "train.py")
     closed.mkdir()
     closed.chmod(0o555)
-    for logs, sentence in ((closed, "is not writable"), (closed / "more", "cannot be made: Permission denied")):
+    for logs, sentence in ((closed, "is not writable"), (closed / "more", "cannot be created: Permission denied")):
         config = cli.parse(["--log-dir", str(logs), script], {})
         with without_rights(), pytest.raises(UsageError) as caught:
             files.check(config)

@@ -64,7 +64,7 @@ def test_a_store_that_does_not_come_is_given_up_after_the_start_timeout(place: P
         "meshrun: waiting up to 0.3 s (--start-timeout) for the store: "
         f"{nobody} cannot be reached: Connection refused\n"
         f"meshrun: error: no store could be used within 0.3 s: {nobody} cannot be reached: Connection refused\n"
-        "hint: --rdzv-endpoint names the store, --start-timeout is how long it is waited for\n"
+        "hint: check that the store of --rdzv-endpoint runs, and that this node can reach it\n"
     )
 
 
@@ -156,7 +156,7 @@ def test_a_server_that_says_nothing_is_given_up_after_the_start_timeout(place: P
 @pytest.mark.parametrize(
     ("words", "environ", "said"),
     [
-        (["--rdzv-conf=user=me"], {}, "etcd shall be asked as user me, and no password is given\nhint: "),
+        (["--rdzv-conf=user=me"], {}, "etcd user me is set, but no password\nhint: "),
         (
             ["--rdzv-conf=user=me,password_file=/no/such"],
             {},
@@ -170,9 +170,10 @@ def test_a_server_that_says_nothing_is_given_up_after_the_start_timeout(place: P
         (
             ["--local-addr=192.0.2.1"],
             {},
-            "192.0.2.1 is no address of this node\nhint: --local-addr or --interface names one\n",
+            "192.0.2.1 is not an address of this node\n"
+            "hint: set --local-addr, or LAUNCHER_INTERFACE, to one of this node\n",
         ),
-        (["--interface=nosuch0"], {}, "--interface nosuch0"),
+        ([], {"LAUNCHER_INTERFACE": "nosuch0"}, "LAUNCHER_INTERFACE=nosuch0"),
     ],
 )
 def test_what_this_node_cannot_be_is_a_usage_error(
@@ -232,7 +233,7 @@ def test_a_node_that_is_named_to_serve_the_store_must_be_this_one(place: Path) -
 
 
 def test_node_rank_0_is_waited_for_with_a_limit(place: Path, free: int) -> None:
-    where = ("--node-rank=1", "--master-addr=127.0.0.1", f"--master-port={free}", f"--store-port={free + 1}")
+    where = ("--node-rank=1", "--master-addr=127.0.0.1", f"--master-port={free}")
     outcome = static(place, *where, "--start-timeout=0.3")
     refused = f"127.0.0.1:{free + 1} cannot be reached: Connection refused"
     assert (outcome.code, outcome.out) == (75, "")
@@ -261,7 +262,9 @@ def test_the_master_s_port_is_looked_at_before_anything_is_started(place: Path, 
 
 
 def test_a_port_of_the_store_that_somebody_has_is_named_with_who_has_it(place: Path, taken: int) -> None:
-    outcome = static(place, "--node-rank=0", "--master-addr=127.0.0.1", f"--store-port={taken}", "--start-timeout=0.5")
+    outcome = static(
+        place, "--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={taken - 1}", "--start-timeout=0.5"
+    )
     assert outcome.code == 75
     sentence = f"the store cannot listen on 127.0.0.1:{taken}: the port is taken by pid {os.getpid()} ("
     assert f"error: {sentence}" in outcome.err
@@ -270,7 +273,7 @@ def test_a_port_of_the_store_that_somebody_has_is_named_with_who_has_it(place: P
 
 def test_a_timeout_names_the_nodes_that_came_and_the_missing_ranks(place: Path, free: int) -> None:
     # Behind a service: the others reach this node by an address that is not its own.
-    where = ("--master-addr=192.0.2.1", "--local-addr=127.0.0.1", f"--master-port={free}", f"--store-port={free + 1}")
+    where = ("--master-addr=192.0.2.1", "--local-addr=127.0.0.1", f"--master-port={free}")
     outcome = static(place, "--nnodes=4", "--node-rank=0", *where, "--start-timeout=1")
     assert (outcome.code, outcome.out) == (75, "")
     assert (

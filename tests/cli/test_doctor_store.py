@@ -92,7 +92,7 @@ def test_a_user_who_may_only_read_would_stop_a_job(etcd: EtcdServer) -> None:
 
 def test_half_of_a_user_and_password_would_stop_a_job(etcd: EtcdServer) -> None:
     _, amiss = reached(place(etcd.endpoint, "--rdzv-conf=user=job"))
-    assert amiss == [("stop", "etcd shall be asked as user job, and no password is given")]
+    assert amiss == [("stop", "etcd user job is set, but no password")]
 
 
 def test_a_store_that_is_not_there_would_stop_a_job() -> None:
@@ -171,7 +171,12 @@ def served(endpoint: str, *more: str) -> tuple[str, ...]:
 def test_this_node_would_serve_the_store_where_it_is_named() -> None:
     found, amiss = reached(served(nobody()))
     assert (found["kind"], found["state"], found["served_by"], amiss) == ("served", "here", "this node", [])
-    static = ("--nnodes=2", "--master-addr=127.0.0.1", f"--store-port={nobody().split(':')[1]}", "--nproc-per-node=1")
+    static = (
+        "--nnodes=2",
+        "--master-addr=127.0.0.1",
+        f"--master-port={int(nobody().split(':')[1]) - 1}",
+        "--nproc-per-node=1",
+    )
     found, amiss = reached(static)
     assert (found["state"], found["served_by"], amiss) == ("here", "this node", [])
 
@@ -181,7 +186,12 @@ def test_a_store_that_another_node_is_to_serve_may_come_later() -> None:
     found, amiss = reached(served(endpoint, "--rdzv-conf=is_host=0"))
     assert (found["state"], found["served_by"]) == ("absent", "the node with is_host=1")
     assert [level for level, _ in amiss] == ["note"]
-    static = ("--nnodes=2", "--master-addr=127.0.0.1", f"--store-port={endpoint.split(':')[1]}", "--node-rank=1")
+    static = (
+        "--nnodes=2",
+        "--master-addr=127.0.0.1",
+        f"--master-port={int(endpoint.split(':')[1]) - 1}",
+        "--node-rank=1",
+    )
     found, amiss = reached((*static, "--nproc-per-node=1"))
     assert found["served_by"] == "the agent of node rank 0"
     assert [level for level, _ in amiss] == ["note"]
@@ -203,6 +213,6 @@ def test_a_store_that_an_agent_serves_wants_its_token() -> None:
 def test_the_address_that_others_would_be_told_and_why() -> None:
     found = examine(served(nobody(), "--local-addr=127.0.0.5"), {})["network"]
     assert (found["address"], found["reason"][:24]) == ("127.0.0.5", "--local-addr says so; no")
-    found = examine(served("192.0.2.1:1", "--rdzv-conf=is_host=0", "--interface=lo"), {})
+    found = examine(served("192.0.2.1:1", "--rdzv-conf=is_host=0"), {"LAUNCHER_INTERFACE": "lo"})
     assert found["network"]["address"] == ""
     assert [finding["level"] for finding in found["findings"] if finding["check"] == "address"] == ["stop"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from launcher.config import help
 from launcher.config.options import command_line, table
+from launcher.meshctl import commands, view_commands  # noqa: F401 - they add their commands to the group
+from launcher.meshctl.group import SECTIONS, meshctl
 from tests.cli.running import run
 
 MESHRUN = os.path.join(os.path.dirname(sys.executable), "meshrun")
@@ -29,7 +32,7 @@ def test_every_option_is_in_the_help_with_its_variables_and_default() -> None:
         assert not option.takes_value or not option.default or f"[default: {option.default}]" in text
 
 
-@pytest.mark.parametrize("group", table.GROUPS)
+@pytest.mark.parametrize("group", help.GROUPS)
 def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> None:
     lines = help.render_group(group).splitlines()
     assert len(lines) <= 24
@@ -41,17 +44,18 @@ def test_each_group_fits_a_screen_and_shows_only_its_own_options(group: str) -> 
 
 
 def test_a_group_reads_like_this() -> None:
-    assert help.render_group("static").startswith(
-        "Nodes that are numbered beforehand, with --rdzv-backend static (-h static):\n"
+    assert help.render_group("static") == (
+        "Static rendezvous (fixed node ranks) (-h static):\n"
         "  --node-rank N\n"
-        "      The number of this node, from 0. [default: 0]\n"
+        "      Number of this node, from 0. [default: 0]\n"
         "      LAUNCHER_NODE_RANK, PET_NODE_RANK\n"
         "  --master-addr ADDRESS\n"
-        "      MASTER_ADDR, on node rank 0. [default: --local-addr, else loopback]\n"
+        "      MASTER_ADDR: the address of node rank 0. [default: --local-addr, else\n"
+        "      loopback]\n"
         "      LAUNCHER_MASTER_ADDR, PET_MASTER_ADDR\n"
         "  --master-port PORT\n"
-        "      MASTER_PORT. [default: 29500; on one node a fresh one for every round]\n"
-        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT\n"
+        "      MASTER_PORT: the port of rank 0. [default: 29500; on one node, any free]\n"
+        "      LAUNCHER_MASTER_PORT, PET_MASTER_PORT"
     )
 
 
@@ -70,7 +74,7 @@ def test_the_first_screen_has_the_usage_common_options_and_all_groups() -> None:
     assert (outcome.code, outcome.err, lines[0]) == (0, "", "Usage: meshrun " + USAGE)
     assert len(lines) < 24  # the prompt follows
     assert max(map(len, lines)) <= 80
-    assert set(table.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
+    assert set(help.GROUPS) <= set(" ".join(lines[-3:]).replace(",", "").split())
     shown = {line.split()[0] for line in lines if line.startswith("  --")}
     assert {"--nproc-per-node", "--nnodes", "--mesh", "--max-restarts"} <= shown
     for line in lines:
@@ -86,10 +90,15 @@ def test_one_group_can_be_asked_for() -> None:
 
 def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
     outcome = run("meshrun", "-h", "foo")
-    listed = ", ".join(table.GROUPS)
+    listed = ", ".join(help.GROUPS)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"meshrun: error: no group of options is called foo; there are {listed}\n"
+    assert outcome.err == f"meshrun: error: unknown group of options foo; the groups are {listed}\n"
     assert run("meshrun", "--help=localty").err.endswith("\nhint: did you mean -h locality?\n")
+    for word, group in (("rdzv", "rendezvous"), ("Network", "addresses"), ("logging", "output"), ("wait", "timeouts")):
+        assert run("meshrun", "-h", word).err.endswith(f"\nhint: did you mean -h {group}?\n")
+    assert set(help.GROUP_WORDS.values()) <= help.GROUPS.keys()
+    assert not help.GROUP_WORDS.keys() & help.GROUPS.keys()
+    assert help.render_group("elastic") == help.render_group("size")
     assert run("meshrun", "-h", "train.py").out == run("meshrun", "-h").out
 
 
@@ -144,9 +153,37 @@ def test_the_reference_page_names_every_spelling() -> None:
         assert all(f"`{variable}`" in page for variable in option.variables)
 
 
-def test_a_group_of_commands_without_a_command_shows_its_help_and_no_error() -> None:
-    outcome = run("meshctl", "config")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("Usage: meshctl config ")
-    assert "error" not in outcome.err
-    assert "hint" not in outcome.err
+def test_meshctl_alone_shows_its_commands_by_section() -> None:
+    outcome = run("meshctl")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    listed = [name for names in SECTIONS.values() for name in names]
+    rows = re.findall(r"^  ([a-z]+) ", outcome.out, re.MULTILINE)
+    assert rows == listed
+    assert sorted(listed) == sorted(meshctl.commands)
+    assert len(listed) <= 16
+    assert not [name for name, command in meshctl.commands.items() if command.hidden]
+    assert run("meshctl", "--version").out.startswith("meshctl 0.")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence", "hint"),
+    [
+        ("lgos", "unknown command lgos", "did you mean meshctl logs?"),
+        ("kill exp-41", "unknown command kill", "did you mean meshctl stop?"),
+        ("no\x1bsuch", r"unknown command 'no\x1bsuch'", "use meshctl -h to list the commands"),
+        ("--foo", "unknown option --foo", "use meshctl -h to list the commands"),
+        ("status --jsno", "unknown option --jsno", "did you mean --json?"),
+        ("ps --rdzv-endpoint h", "unknown option --rdzv-endpoint", "run meshctl ps on a node of the run: it asks an "
+         "agent there, not the store"),
+        ("drain exp-41", "meshctl drain needs NODE", "use meshctl drain -h to list its options"),
+        ("completion", "meshctl completion needs bash|zsh|fish", "use meshctl completion -h to list its options"),
+        ("logs --tail", "--tail needs a value", "use meshctl COMMAND -h to list its options"),
+        ("status --json=3", "--json takes no value", "use meshctl COMMAND -h to list its options"),
+        ("logs --rank x", "--rank: 'x' is not a valid integer range", "use meshctl logs -h to list its options"),
+        ("logs a b", "got unexpected extra argument (b)", "use meshctl logs -h to list its options"),
+    ],
+)  # fmt: skip
+def test_an_error_of_click_is_one_sentence_and_a_hint(given: str, sentence: str, hint: str) -> None:
+    outcome = run("meshctl", *given.split(" "))
+    assert outcome == (2, "", f"meshctl: error: {sentence}\nhint: {hint}\n")

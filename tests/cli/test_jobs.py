@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.observe.run_events import parse_time
 from rendezvous.stores.contract import Store
 from rendezvous.stores.etcd.store import EtcdStore
 from tests.cli.running import Outcome, run
@@ -67,26 +66,29 @@ def test_status_as_json_is_one_object(server: EtcdServer, job: StoredJob) -> Non
     assert 0 <= found["nodes"][0]["silent_s"] <= 5
 
 
-def test_status_watch_in_a_log_tells_each_change_and_ends_with_the_job(server: EtcdServer, job: StoredJob) -> None:
-    program = os.path.join(os.path.dirname(sys.executable), "meshctl")
-    command = [program, "status", "exp-41", "--watch", "--rdzv-endpoint", server.endpoint]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        stdout = process.stdout
-        assert stdout is not None
+def test_status_without_a_run_lists_those_in_the_store(server: EtcdServer, job: StoredJob) -> None:
+    outcome = meshctl(server, "status", "--rdzv-endpoint", server.endpoint)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "exp-41  -     round 1 runs 8 ranks on 2 nodes" in outcome.out.splitlines()
+    found = json.loads(meshctl(server, "status", "--json", "--rdzv-endpoint", server.endpoint).out)
+    (listed,) = [run for run in found["runs"] if run["is_in_store"]]
+    assert (listed["run_id"], listed["phase"]) == ("exp-41", "running")
 
-        def read() -> str:
-            time, _, sentence = stdout.readline().partition(" ")
-            assert parse_time(time)
-            return sentence
 
-        assert read() == "run exp-41, job 0a1b: round 1 runs 8 ranks on 2 nodes\n"
-        job.stop(1, "node h1 lost in round 1")
-        assert read() == "round 1 is stopped: node h1 lost in round 1\n"
-        job.seal(2, 0, 2, reason="h2 takes the place of h1")
-        assert read().startswith("round 2 is sealed: 8 ranks on 2 nodes, dp=4, tp=2: h2 takes")
-        job.end("success")
-        assert read() == "succeeded in round 1, exit code 0\n"
-        assert process.wait(20) == 0
+def test_the_variables_of_meshrun_name_the_store_and_its_options(server: EtcdServer, store: Store) -> None:
+    other = StoredJob(store, prefix="team")
+    other.join(0)
+    other.seal(1, 0)
+    assert "round 1 runs 4 ranks" in meshctl(server, "status", "exp-41", LAUNCHER_RDZV_PREFIX="team").out
+    assert "kept: run exp-41" in meshctl(server, "clean", "--all", LAUNCHER_RDZV_PREFIX="team").out
+    assert "no run is under /meshrun/" in meshctl(server, "stop", "exp-41").err
+    for variable, value, sentence in (
+        ("LAUNCHER_RDZV_CONF", "cert=/no/such", "LAUNCHER_RDZV_CONF names a certificate but no key"),
+        ("LAUNCHER_RDZV_BACKEND", "static", "static: jobs that meet there have no store"),
+    ):
+        outcome = meshctl(server, "drain", "exp-41", "h1", **{variable: value})
+        assert outcome.code == 2
+        assert sentence in outcome.err
 
 
 def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store: Store) -> None:
@@ -161,12 +163,12 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("clean",), "name a run, or give --all"),
-        (("clean", "x", "--all"), "name a run, or give --all"),
-        (("clean", "--all", "--insist"), "--insist is for one run"),
+        (("clean",), "clean needs either RUN_ID or --all"),
+        (("clean", "x", "--all"), "clean needs either RUN_ID or --all"),
+        (("clean", "--all", "--insist"), "--insist cannot be combined with --all"),
         (("status", "a/b"), "cannot hold a /"),
-        (("status", "x", "--rdzv-conf", "password=p"), "a password in the command line can be read by others"),
-        (("stop", "x", "--timeout", "-1"), "Invalid value for '--timeout'"),
+        (("status", "x", "--rdzv-conf", "password=p"), "a password on the command line can be read by other users"),
+        (("stop", "x", "--timeout", "-1"), "--timeout: -1.0 is not in the range"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple[str, ...], sentence: str) -> None:

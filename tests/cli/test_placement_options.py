@@ -23,7 +23,7 @@ def job(place: Path, *words: str, **environ: str) -> Outcome:
 def test_a_job_runs_with_all_of_them_and_its_workers_know_their_places(place: Path) -> None:
     outcome = job(
         place, "--traffic", "tp=100,dp=10:ring", "--unit", "2", "--within", "tp=host", "--level-costs", "host=1.5",
-        "--dp-min", "1", "--move-cost", "0.1", LAUNCHER_DP_MAX="2",
+        "--elastic", "1:2", LAUNCHER_MOVE_COST="0.1",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert sorted(outcome.out.splitlines()) == [
@@ -60,7 +60,6 @@ def test_a_world_that_one_machine_cannot_form_is_refused_at_once(place: Path) ->
         ("--within=tp=nvl", "", "within 'tp=nvl': no level 'nvl' is known\nhint: known here: host"),
         ("--whole=slice:4", "", "whole 'slice:4': no level 'slice' is known\n"
          "hint: the levels come with the nodes, and none is known here"),
-        ("--elastic=1", "DP_MAX:2", "elastic '1' and dp-max '2' both bound the elastic axis\nhint: give one of them"),
         ("", "MOVE_COST:-1", "LAUNCHER_MOVE_COST: move-cost is '-1', not a number from 0 to 1e9"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ why      world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number
 spares   h..., h..., h...; every leaf keeps 7 active
 moved    8 of 224 ranks: 8 from h17 to h...
 
-cost     J 3,752; the lower bound is 3,752
+cost     J 3,752; the lower bound is 2,744
          J is traffic times level costs: 60 % dp leaving a host, 27 % pp leaving
            a leaf; tp leaves no host
          join order                 ... more
@@ -101,7 +101,7 @@ def test_31_of_32_nodes_make_28_in_use_with_seven_on_every_leaf(tmp_path: Path) 
     answer = answer_of(cluster_of_31(tmp_path / "c.json"), "--level-costs", "host=0")
     assert answer["dims"] == [4, 7, 8]
     assert (len(answer["plan"]), len(answer["spares"])) == (28, 3)
-    assert (answer["J"], answer["lower_bound"], answer["moved"]) == (1008, 1008, 0)
+    assert (answer["J"], answer["lower_bound"], answer["moved"]) == (1008, 0, 0)
     outcome = run("meshctl", "plan", str(tmp_path / "c.json"), "--level-costs", "host=0")
     assert "every leaf keeps 7 active" in outcome.out
     assert "path order  1,552  54.0 % more" in outcome.out
@@ -126,7 +126,7 @@ def test_a_node_that_comes_is_used(tmp_path: Path) -> None:
 def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     cluster = cluster_of_31(tmp_path / "c.json", dp_max=5, leave_cost={"host": 0})
     assert answer_of(cluster)["dims"] == [4, 5, 8]
-    assert answer_of(cluster, "--dp-max", "6")["dims"] == [4, 6, 8]
+    assert answer_of(cluster, "--elastic", ":6")["dims"] == [4, 6, 8]
     assert answer_of(cluster, "--elastic", "1:2")["dims"] == [4, 2, 8]
     assert answer_of(cluster, "--nnodes", "1:9")["dims"] == [4, 2, 8]
     assert answer_of(cluster, "--level-costs", "leaf=0,host=0")["J"] == 0
@@ -269,7 +269,7 @@ FILES = {
         (["within.json"], "within.json: within 'dp=rack': no level 'rack' is known", None),
         (["other.json"], "other.json: the previous plan is of a mesh of 1 x 4, not of dp=*,tp=2", "leave it out"),
         (["control.json"], "control.json is no JSON: line 1, column 12: invalid control character", None),
-        (["merge.yaml"], "merge.yaml is no YAML that can be used: line 2, column 6: << is not read", None),
+        (["merge.yaml"], "merge.yaml is no YAML that can be used: line 2, column 6: a key must be text, and <<", None),
         (["escape.json"], "escape.json: previous: plan has the node '\\x1b[31m', which is no name", None),
         (["a\x1b[31m"], "file a\\x1b[31m does not exist", "meshctl plan -h"),
         (["-"], "stdin is empty", 'the least is {"nodes"'),

@@ -1,4 +1,4 @@
-"""Libraries started by a program that calls `torchrun` by name, with the shim of `meshctl install-shim` on PATH."""
+"""Libraries started by a program that calls `torchrun` by name, with the link of the guide on PATH."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.meshctl.shim import install_shim
 from tests.clients.running import PROGRAMS, losses
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S, accuracy
 from tests.support.jobs.single_node import Command
@@ -24,7 +23,7 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shims.mkdir()
     path = f"{shims}:{sys.prefix}/bin:{os.environ['PATH']}"
     monkeypatch.setenv("PATH", path)
-    install_shim(str(shims), os.environ)
+    (shims / "torchrun").symlink_to(Path(sys.prefix) / "bin" / "meshrun")
 
 
 def call(directory: Path, *words: str) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.meshctl.shim import install_shim
 from tests.clients.running import PROGRAMS
 from tests.end_to_end.test_examples import EXAMPLES, LIMIT_S
 from tests.support.jobs.single_node import Command
@@ -47,7 +46,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     # So long does a node wait for another that could not start.
     monkeypatch.setenv("LAUNCHER_START_TIMEOUT", "60")
-    install_shim(str(shims), os.environ)
+    (shims / "torchrun").symlink_to(Path(sys.prefix) / "bin" / "meshrun")
 
 
 def submit(directory: Path, component: str, *words: str, exit_code: int = 0) -> str:

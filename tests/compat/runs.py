@@ -151,7 +151,7 @@ class Running:
         usual = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "TMPDIR": str(self.directory / "tmp")}
         if "PYTHONPATH" in os.environ:
             usual["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        usual |= {"LAUNCHER_FAILURE_REPORT": "torchrun", "LAUNCHER_LOG_TIMES": "off"}
+        usual |= {"LAUNCHER_LOG_TIMES": "off"}
         given = {name: self._filled(value) for name, value in self.case.environ.items()}
         return {**({} if self.case.is_bare else usual), **given, TOKEN_VARIABLE: self._token}
 

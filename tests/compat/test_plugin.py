@@ -243,7 +243,7 @@ def test_a_node_that_succeeded_does_not_end_if_the_others_must_run_again(etcd: E
     ("options", "words"),
     [
         (("--rdzv-endpoint=",), "ValueError: --rdzv-backend meshrun needs --rdzv-endpoint"),
-        (("--rdzv-id=none",), "ValueError: a run that meets in etcd needs a name, and no --rdzv-id is given"),
+        (("--rdzv-id=none",), "ValueError: an etcd rendezvous needs --rdzv-id"),
         (("--rdzv-conf=nproc=many",), "ValueError: --rdzv-conf: nproc=many is not a number of workers"),
         (("--rdzv-conf=locality=leaf",), "ValueError: --locality leaf: 'leaf' is not LEVEL=DOMAIN"),
         (("--rdzv-conf=password=secret",), "ValueError: --rdzv-conf: a password in the command line can be read"),

@@ -77,7 +77,7 @@ def test_one_run_id_under_two_prefixes_is_two_runs_on_a_host(
 ) -> None:
     at = ("--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=twice-{len(named)}-{os.getpid()}")
     with one_host(tmp_path, *at, "--nnodes=1:2", "--join-grace=0", *named) as host:
-        jobs = [host.start(f"--rdzv-prefix={prefix}") for prefix in ("one", "other")]
+        jobs = [host.start(f"--rdzv-conf=etcd_prefix={prefix}") for prefix in ("one", "other")]
         for job in jobs:
             wait_until(lambda job=job: ranks(job), 60, "its rank of round 1")  # type: ignore[misc]
         host.finish()

@@ -77,7 +77,7 @@ def under(job: Cluster, prefix: str) -> list[dict[str, Any]]:
 
 
 def test_no_command_and_no_worker_is_given_a_secret(tmp_path: Path, etcd: EtcdServer) -> None:
-    seen = {name: tmp_path / f"{name}.env" for name in ("notify", "nodes", "check", "place", "worker")}
+    seen = {name: tmp_path / f"{name}.env" for name in ("notify", "nodes", "check", "worker")}
 
     def show(name: str) -> str:
         return f"cat <&0 > /dev/null; env >> {seen[name]}"
@@ -86,7 +86,6 @@ def test_no_command_and_no_worker_is_given_a_secret(tmp_path: Path, etcd: EtcdSe
         f"--notify={show('notify')}",
         f"--request-nodes={show('nodes')}",
         f"--health-check={show('check')}",
-        f"--locality-command=env >> {seen['place']}",
         "--preload=json",
     )
     token = tmp_path / "token"

@@ -67,8 +67,8 @@ def test_a_node_that_stays_unfit_gives_up(tmp_path: Path) -> None:
 
 def test_a_check_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
     check = LEAVES_A_CHILD + "exec >&- 2>&-; trap '' TERM; sleep 1000; :"
-    options = ("--health-check", check, "--health-timeout=0.5", "--start-timeout=0.1")
-    with Job(tmp_path, *options, script=TRAIN) as job:
+    options = ("--health-check", check, "--start-timeout=0.1")
+    with Job(tmp_path, *options, script=TRAIN, env={"LAUNCHER_HEALTH_TIMEOUT": "0.5"}) as job:
         ended = job.wait()
         assert not job.left()
     assert ended.exit_code == 75

@@ -101,7 +101,7 @@ def test_a_terminal_has_colours_and_no_times(tmp_path: Path, variables: dict[str
         shown = terminal.shown
     assert ("\x1b[1;31mmeshrun: error:\x1b[0m" in shown) == (not variables)
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
-    assert "meshrun: error: script missing.py does not exist\nhint: the current directory is" in plain
+    assert "meshrun: error: script missing.py does not exist\nhint: check the current directory: it is" in plain
     assert not STAMP.search(plain)
 
 

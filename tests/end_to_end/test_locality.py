@@ -1,4 +1,4 @@
-"""Where nodes stand decides which ranks they get: real agents over etcd, each told its place in another way."""
+"""Where nodes stand decides which ranks they get: real agents over etcd, told their places by option and by file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
     places.write_text(f"# two leaves\n{N3.name}  spine=s,leaf=west\n{N4.address}  spine=s,leaf=east\n")
     ways = {
         N1: ("--locality", "spine=s,leaf=west"),
-        N2: ("--locality-command", "echo spine=s,leaf=east"),
-        N3: ("--locality-file", str(places)),
-        N4: ("--locality-file", str(places)),
+        N2: ("--locality", "spine=s,leaf=east"),
+        N3: ("--locality", f"@{places}"),
+        N4: ("--locality", f"@{places}"),
     }
     job = ("--nnodes=4", "--mesh=dp=2,tp=2", "--within=tp=leaf", "--level-costs=leaf=2", "--max-restarts=3")
     with Cluster(tmp_path, *ONE, *job, etcd=etcd) as cluster:
@@ -30,7 +30,7 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
         first = cluster.wait_for_round(1, 4)
         assert sorted([*first["n1"], *first["n3"]]) in ([0, 1], [2, 3])
         assert sorted([*first["n2"], *first["n4"]]) in ([0, 1], [2, 3])
-        cluster[N2].says("this node stands at spine=s,leaf=east, by --locality-command")
+        cluster[N4].says("this node stands at spine=s,leaf=east, by --locality")
         cluster[N1].says("tp stays on one leaf; dp goes over 2 leaves")
 
         shown = meshctl("status", cluster.run_id, "--json", endpoint=etcd.endpoint).stdout
@@ -49,15 +49,15 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
 
 def test_a_place_that_is_wrong_ends_the_start_in_a_sentence(tmp_path: Path, etcd: EtcdServer) -> None:
     places = tmp_path / "places"
-    places.write_text("n9 leaf=west\n")
+    places.write_text(f"n9 leaf=west\n{N2.name} leaf west\n")
     wrong = {
-        N1: (("--locality-file", str(places)), 2, "has no line for this node, n1 or 127.0.0.2"),
-        N2: (("--locality-command", "echo no >&2; exit 4"), 75, "has failed with exit code 4: no"),
+        N1: (("--locality", f"@{places}"), 2, f"--locality @{places} has no line for this node, n1 or 127.0.0.2"),
+        N2: (("--locality", f"@{places}"), 2, f"--locality @{places}, line 2: 'leaf west' is not LEVEL=DOMAIN"),
         N3: (("--locality", "leaf=west", "--within", "dp=laef"), 2, "hint: did you mean leaf?"),
         N4: (
-            ("--locality-file", "nowhere", "--rdzv-endpoint", "127.0.0.9:9"),
+            ("--locality", "@nowhere", "--rdzv-endpoint", "127.0.0.9:9"),
             2,
-            "file nowhere cannot be read: No such",
+            "--locality @nowhere cannot be read: No such",
         ),
     }
     with Cluster(tmp_path, *ONE, "--nnodes=1:4", etcd=etcd) as cluster:

@@ -204,11 +204,11 @@ def test_over_tls_with_a_user_whose_password_lies_in_a_file(tmp_path: Path) -> N
             cluster.start(N1, N2)
             cluster.wait()
         for word, more, sentence in (
-            ("wrong", (), "does not accept this user and password"),
-            ("right", ("--rdzv-prefix=other",), "denies this user"),
+            ("wrong", "", "does not accept this user and password"),
+            ("right", ",etcd_prefix=other", "denies this user"),
         ):
             password.write_text(f"{word}\n")
-            with Cluster(tmp_path, *TWO, conf, *more, etcd=server) as cluster:
+            with Cluster(tmp_path, *TWO, conf + more, etcd=server) as cluster:
                 cluster.start(N1)
                 (ended,) = cluster.wait(exit_code=75)
             assert sentence in ended.stderr

@@ -167,13 +167,6 @@ def test_an_exception_without_record_is_reported_and_sys_exit_is_none(tmp_path: 
         assert [one["message"]["message"] for one in found] == ["ValueError: bad shape"][number:]
 
 
-def test_the_report_is_torchruns_where_that_is_asked_for(tmp_path: Path) -> None:
-    job = run(tmp_path, "--failure-report", "torchrun", script="raise ValueError('bad shape')", exit_code=1)
-    report = job.stderr.partition("train.py FAILED")[2]
-    for words in ("  rank      : 0 (local_rank: 0)\n", "  traceback : Traceback (most", "  ValueError: bad shape\n"):
-        assert words in report
-
-
 def test_a_job_inside_a_worker_is_a_job_of_its_own(tmp_path: Path) -> None:
     """And its failure reaches the outer report: the inner agent writes to the error file it was given."""
     script = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs.single_node import run, words
+from tests.support.jobs.single_node import run
 
 ASK = """
 import os, socket, sys
@@ -23,15 +23,17 @@ with socket.socket(socket.AF_UNIX) as connection:
 mark("folder", os.path.dirname(path))
 """
 WAYS = {
-    "a call": ("", "import torch.distributed; from launcher.worker import mesh; mesh()"),
-    "the hook": ("--hang-evidence", "import torch.distributed"),
+    "a call": ({}, "import torch.distributed; from launcher.worker import mesh; mesh()"),
+    "the hook": ({"LAUNCHER_HANG_EVIDENCE": "1"}, "import torch.distributed"),
 }
 
 
-@pytest.mark.parametrize(("option", "script"), WAYS.values(), ids=WAYS)
-def test_the_recorder_answers_and_its_socket_goes_with_the_job(option: str, script: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("env", "script"), WAYS.values(), ids=WAYS)
+def test_the_recorder_answers_and_its_socket_goes_with_the_job(
+    env: dict[str, str], script: str, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
-    job = run(tmp_path, *words(f"--nproc-per-node=1 {option}"), script=ASK % script)
+    job = run(tmp_path, "--nproc-per-node=1", script=ASK % script, env=env)
     assert re.search(r'HTTP/1.1 200 .*"pg_status":', job.mark("answer", 0, 1), re.DOTALL)
     assert "c10d" not in job.stderr
     assert not Path(job.mark("folder", 0, 1)).exists()

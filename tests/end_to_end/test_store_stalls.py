@@ -28,7 +28,7 @@ pytestmark = pytest.mark.server
 STALLS = int(os.environ.get("LEASE_STALLS", "1"))
 N1, N2 = loopback_hosts(2)
 TTL_S = 3.0
-OPTIONS = ("--nproc-per-node=1", f"--lease-ttl={TTL_S:g}", "--grow-delay=1")
+OPTIONS = ("--nproc-per-node=1", f"--lease-ttl={TTL_S:g}", "--grow=delay=1")
 
 
 def ended(job: Cluster) -> list[str]:

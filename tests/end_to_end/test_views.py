@@ -146,12 +146,13 @@ def test_a_node_that_does_not_answer_is_named_and_holds_no_other_up(tmp_path: Pa
         cluster.wait(exit_code=0)
 
 
-def test_a_job_of_one_machine_is_listed_and_shown_without_a_store(tmp_path: Path) -> None:
+def test_a_job_of_one_machine_is_listed_and_shown(tmp_path: Path, etcd: EtcdServer) -> None:
     (tmp_path / "job").mkdir()
     options = ("--nproc-per-node=2", "--rdzv-id=one-machine", f"--log-dir={tmp_path}/logs", "--redirects=3")
     with Job(tmp_path / "job", *options, "--node-name=..odd", script=STAY) as job:
         job.marks("up", range(2))
-        (listed,) = [one for one in json.loads(ask("list", "--json"))["runs"] if job.pid in one["pids"]]
+        runs = json.loads(ask("status", "--json", "--rdzv-endpoint", etcd.endpoint))["runs"]
+        (listed,) = [one for one in runs if job.pid in one["pids"]]
         assert (listed["phase"], listed["now"]) == ("running", "round 1 runs 2 ranks on 1 node")
         report = json.loads(ask("ps", job.pid, "--json"))
         assert [rank["rank"] for rank in report["nodes"][0]["ranks"]] == [0, 1]
@@ -163,10 +164,10 @@ def test_a_job_of_one_machine_is_listed_and_shown_without_a_store(tmp_path: Path
         status = json.loads(ask("status", job.pid, "--json"))
         assert (status["schema"], status["round"], status["world_size"]) == (1, 1, 2)
         assert all("..odd" in ask(command, job.pid) for command in ("ps", "status"))
-        with start("status", "--watch", job.pid) as watch:
-            assert "round 1 runs" in watch.stdout.readline()  # type: ignore[union-attr]
-            watch.stdout.close()  # type: ignore[union-attr]  # as head -1 does, and nothing changes any more
-            assert watch.wait(60) == 0
+        with start("events", "-f", job.pid) as events:
+            assert "the agent started" in events.stdout.readline()  # type: ignore[union-attr]
+            events.stdout.close()  # type: ignore[union-attr]  # as head -1 does, and nothing happens any more
+            assert events.wait(60) == 0
         assert "ranks" in ask("why", job.pid, "--timeout", "inf")
         assert "..odd  round 1 starts: 2 ranks on 1 node" in ask("events", job.pid)
         kinds = [json.loads(line)["event"] for line in ask("events", job.pid, "--json").splitlines()]
@@ -180,26 +181,4 @@ def test_without_an_agent_here_the_answer_is_a_sentence_with_a_hint(command: str
     said = ask(command, "no-such-run", exit_code=2)
     error, hint = said.splitlines()  # other jobs of this machine may be frozen at this moment
     assert error.startswith("meshctl: error: no agent of run no-such-run is on this machine")
-    assert hint == "hint: run it on a node of the run; meshctl list shows runs"
-
-
-def test_the_configuration_file_names_the_store_for_every_command(tmp_path: Path, etcd: EtcdServer) -> None:
-    environ = {"LAUNCHER_CONFIG": str(tmp_path / "config.toml"), "PATH": os.environ["PATH"]}
-    program = [sys.executable, "-m", "launcher.meshctl.main"]
-
-    def call(*words: str, exit_code: int = 0) -> str:
-        done = subprocess.run([*program, *words], cwd=REPOSITORY, env=environ, capture_output=True, text=True)
-        assert done.returncode == exit_code, done.stderr
-        return done.stdout + done.stderr
-
-    assert call("config", "path") == f"{tmp_path}/config.toml\n"
-    assert "no agent of run x is on this machine" in call("status", "x", exit_code=2)
-    assert call("config", "set", "rdzv-endpoint", etcd.endpoint) == ""
-    assert call("config", "get", "rdzv-endpoint") == f"{etcd.endpoint}\n"
-    assert "run x is not there" in call("status", "x", exit_code=2)
-    assert "run x is not there" in call("stop", "x", exit_code=2)
-    assert call("config", "set", "rdzv-endpoint", "127.0.0.1:1") == ""
-    said = call("status", "x", exit_code=75)
-    assert f"the store is the one that {tmp_path}/config.toml names" in said
-    assert call("config", "set", "rdzv-endpoint", "") == ""
-    assert call("config", "get", "rdzv-endpoint", exit_code=1) == ""
+    assert hint == "hint: run it on a node of the run; meshctl status lists the runs"

@@ -34,10 +34,10 @@ load() if RANK == 1 else wait_for_others()
 ODD = "rank 1 (dp=1) is in load (train.py:"
 
 
-def ask(*words: object, command: str = "why", exit_code: int = 0) -> str:
+def ask(*words: object, exit_code: int = 0) -> str:
     """Run `meshctl why`; return what it prints."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    call = [sys.executable, "-m", "launcher.meshctl.main", command, *map(str, words)]
+    call = [sys.executable, "-m", "launcher.meshctl.main", "why", *map(str, words)]
     done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == exit_code, done.stderr
     return done.stdout if exit_code == 0 else done.stderr
@@ -50,7 +50,7 @@ def test_a_job_of_one_machine_answers_by_the_pid_of_its_agent(tmp_path: Path) ->
         text = ask(job.pid)
         assert text.endswith("\n")
         assert max(map(len, text.splitlines()[:-1])) <= 80  # the hint has a whole path
-        assert ask(job.pid, command="stacks").startswith("rank 1 (dp=1): asleep\n")
+        assert ask(job.pid, "--stacks").startswith("rank 1 (dp=1): asleep\n")
         assert json.loads(ask(job.pid, "--json"))["culprits"] == [1]
         assert job.exit_code is None
 

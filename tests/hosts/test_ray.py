@@ -14,7 +14,7 @@ from tests.hosts.running import LIMIT_S, Driver, find_number, find_round
 from tests.support.hosts.ray_cluster import RayTestCluster
 from tests.support.waiting import wait_until
 
-ONE_EACH = ("--nproc-per-node=1", "--bundle=CPU=3", "--max-restarts=9", "--grow-delay=1")
+ONE_EACH = ("--nproc-per-node=1", "--bundle=CPU=3", "--max-restarts=9", "--grow=delay=1")
 
 
 def test_every_node_gets_an_agent_and_the_end_is_a_success(cluster: RayTestCluster, tmp_path: Path) -> None:

@@ -54,21 +54,43 @@ def measure(network: KnownNetwork, endpoint: str, *words: str, **how: object) ->
     return ended
 
 
-def test_all_nodes_find_the_tree_and_its_rates_for_meshctl_plan(
+def test_all_nodes_find_the_tree_and_a_job_is_planned_by_it(
     network: KnownNetwork, endpoint: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "cluster.json"
+    file = tmp_path / "places"
     ended = measure(network, endpoint, "--output", str(file))
     assert {one.exit_code for one in ended.values()} == {0}, ended["n0"].stderr
     found = [one.found for one in ended.values()]
     assert all(one == found[0] for one in found)
     assert is_exact(TREE, found[0])
     assert max(find_errors(TREE, found[0])) < 0.25
-    planned = subprocess.run(
-        [*MESHCTL, "plan", str(file), "--mesh", "pp=2,dp=*", "--json"], capture_output=True, text=True, check=True
-    )
-    ranks = json.loads(planned.stdout)["plan"]
-    assert set(ranks) == set(PATHS)
+    said = run_agents(network, endpoint, tmp_path, "--locality", f"@{file}")
+    assert all("this node stands at leaf=l" in text for text in said), said
+    nodes = [(tmp_path / str(rank)).read_text() for rank in range(8)]
+    assert {frozenset(nodes[:4]), frozenset(nodes[4:])} == set(list_domains(PATHS)[0])
+
+
+def run_agents(network: KnownNetwork, endpoint: str, directory: Path, *words: str) -> list[str]:
+    """Run a job, each rank of which writes the name of its node; return what each agent said."""
+    script = directory / "write_rank.py"
+    script.write_text("import os; open(os.environ['RANK'], 'w').write(os.uname().nodename)")
+    options = ("--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint, "--rdzv-id", "planned")
+    sizes = ("--nnodes", "8", "--nproc-per-node", "1", "--mesh", "pp=2,dp=4")
+    command = [sys.executable, "-m", "launcher", *options, *sizes, *words, str(script)]
+    environ = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    agents = [
+        subprocess.Popen(
+            [*network.host(name).prefix, *URGENT, *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=directory,
+            env=environ,
+        )
+        for name in PATHS
+    ]
+    said = [agent.communicate(timeout=120)[1] for agent in agents]
+    assert {agent.returncode for agent in agents} == {0}, said
+    return said
 
 
 def test_a_node_that_states_another_leaf_is_named(network: KnownNetwork, endpoint: str) -> None:
@@ -173,50 +195,6 @@ def test_a_node_of_the_measurement_serves_the_store_without_etcd(network: KnownN
     ended = Measurement(network, served, *words, names=["n0", "n1", "n4"]).wait()
     assert {one.exit_code for one in ended.values()} <= {0, 1}, ended["n0"].stderr
     assert len({json.dumps(one.found) for one in ended.values()}) == 1
-
-
-WRITE_RANK = "import os; open(os.environ['RANK'], 'w').write(os.uname().nodename)"
-
-
-def test_agents_measure_before_the_first_round_and_plan_by_it(
-    network: KnownNetwork, endpoint: str, tmp_path: Path
-) -> None:
-    """One of three tries has to find the tree, as for `measure`; without one the job runs all the same."""
-    for attempt in range(3):
-        directory = tmp_path / str(attempt)
-        directory.mkdir()
-        said = run_measuring_agents(network, endpoint, directory)
-        nodes = [(directory / str(rank)).read_text() for rank in range(8)]
-        assert set(nodes) == set(PATHS)
-        if all("this node stands at leaf=l" in text for text in said):
-            break
-    else:
-        pytest.fail("\n---\n".join(said))
-    assert sum("tree: 8 nodes in 2 domains of level leaf" in text for text in said) == 1, said
-    assert {frozenset(nodes[:4]), frozenset(nodes[4:])} == set(list_domains(PATHS)[0])
-
-
-def run_measuring_agents(network: KnownNetwork, endpoint: str, directory: Path) -> list[str]:
-    """Run a job whose agents measure, each rank of which writes the name of its node; return what each agent said."""
-    script = directory / "write_rank.py"
-    script.write_text(WRITE_RANK)
-    options = ("--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint, "--rdzv-id", f"planned-{directory.name}")
-    sizes = ("--nnodes", "8", "--nproc-per-node", "1", "--mesh", "pp=2,dp=4")
-    command = [sys.executable, "-m", "launcher", *options, *sizes, "--measure", str(script)]
-    environ = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    agents = [
-        subprocess.Popen(
-            [*network.host(name).prefix, *URGENT, *command],
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=directory,
-            env=environ,
-        )
-        for name in PATHS
-    ]
-    said = [agent.communicate(timeout=120)[1] for agent in agents]
-    assert {agent.returncode for agent in agents} == {0}, said
-    return said
 
 
 def test_one_node_has_no_network_to_measure(network: KnownNetwork, endpoint: str) -> None:

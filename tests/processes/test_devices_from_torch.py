@@ -75,6 +75,11 @@ def test_what_torch_counts_is_selected_as_the_variable_of_the_type_has_it(
 
 
 def test_a_type_that_torch_does_not_know_or_has_not_is_refused(fake_torch: Path) -> None:
+    said = "expected a number, auto, gpu, cpu or a type of device that torch knows"
+    assert refusal("lots") == f"--nproc-per-node=lots: {said}", "torch is not imported for a typing error"
+    assert refusal("maia") == "--nproc-per-node=maia: torch 9.9 knows no such type of device"
+    (fake_torch.parent / "more-1.0.dist-info").mkdir()
+    (fake_torch.parent / "more-1.0.dist-info/entry_points.txt").write_text("[torch.backends]\nlots = more:load\n")
     assert refusal("lots") == "--nproc-per-node=lots: torch 9.9 knows no such type of device"
     fake_torch.write_text(TORCH.format(available=False))
     assert refusal("npu") == "--nproc-per-node=npu: torch 9.9 finds none"

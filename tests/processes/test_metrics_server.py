@@ -104,7 +104,7 @@ def test_many_readers_at_once_are_one_question_to_the_agent(server: MetricsServe
 
 
 def test_readers_that_hang_hold_nobody_up_for_long(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "HEAD_LIMIT_S", 0.2)
+    monkeypatch.setattr(server_module._Handler, "head_limit_s", 0.2)
     with ExitStack() as stack:
         for index in range(3 * CONNECTIONS_MAX):
             hanging = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), LIMIT_S))
@@ -115,7 +115,7 @@ def test_readers_that_hang_hold_nobody_up_for_long(server: MetricsServer, monkey
 def test_a_reader_that_sends_a_byte_now_and_then_is_given_up(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "HEAD_LIMIT_S", 0.3)
+    monkeypatch.setattr(server_module._Handler, "head_limit_s", 0.3)
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
         connection.settimeout(0.05)
 
@@ -133,7 +133,7 @@ def test_a_reader_that_sends_a_byte_now_and_then_is_given_up(
 
 def test_a_reader_that_does_not_read_is_given_up(source: FixedSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(server_module, "SEND_LIMIT_S", 0.2)
+    monkeypatch.setattr(server_module._Handler, "send_limit_s", 0.2)
     source.answer = make_report(200)  # more than the kernel buffers
     listener = open_listener("127.0.0.1", 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -12,26 +12,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
-from launcher.config import config
-from launcher.config.options import command_line
-from launcher.logs.reports.events import EventRecorder
 from launcher.meshctl.doctor.examine import examine
 from launcher.meshctl.status.render import encode_overview
-from launcher.placement.adapter.description import NodeAssignment, encode_assignment
+from launcher.placement.adapter.description import NodeAssignment
 from launcher.ranks.environments.jax import JaxEnvironment
 from launcher.ranks.environments.tpu import TpuEnvironment, XlaEnvironment
-from launcher.supervisor.messages import (
-    Exited,
-    RoundSwept,
-    Spawned,
-    SpawnFailed,
-)
-from rendezvous.events import Exit, StartRound, StopRound
-from rendezvous.reasons import Reason
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.documents.pages import ROOT
 from tests.support.stores.stored_job import StoredJob
@@ -69,28 +57,8 @@ def names() -> Iterator[str]:
     ):
         yield f"{group}: {re.findall(r'(?m)^[a-z]+(?= =)', entries)}"
     texts = (path.read_text() for path in (ROOT / "launcher").rglob("*.py"))
-    groups = (re.findall(r'(?m)^(?:GROUP|LOGS_SPECS) = "(.*)"', text) for text in texts)
+    groups = (re.findall(r'(?m)^GROUP = "(.*)"', text) for text in texts)
     yield from sorted(f"plug-ins {group}" for found in groups for group in found)
-
-
-NODES = Reason.of("nodes", names=("a",), count=1)
-REASON = Reason.of("lost", nodes=NODES, round=4).add(Reason.of("attempt", attempt=2))
-
-
-def events() -> Iterator[str]:
-    """A line of --event-log-handler for each kind of thing that happens."""
-    found: list[dict[str, Any]] = []
-    made = config.resolve(command_line.parse(["--role", "trainer", "train.py"]), {}, "python3")
-    heard = EventRecorder(made, "node-a", "run", lambda round, restarts, local_rank: "", found.append)
-    for message in (
-        StartRound(1, 0, 6, "10.0.0.1:29500", encode_assignment(SHARE)), Spawned(1, 0, 100),
-        SpawnFailed(1, 1, "no such file", 2),
-        Exited(1, 0, 100, 3, 5.25), StopRound(1, "kill", REASON), Exited(1, 1, 101, -15, 6.0), RoundSwept(1),
-        Exit(3, REASON, None),
-    ):  # fmt: skip
-        heard.take(message)
-    for event in found:
-        yield json.dumps({**event, "timestamp": 0, "metadata": {**event["metadata"], "duration_ms": 0}})
 
 
 def status() -> Iterator[str]:
@@ -122,7 +90,6 @@ def doctor_fields() -> Iterator[str]:
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "environments": worker_environments,
     "names": names,
-    "events": events,
     "status": status,
     "plan": plan,
     "doctor": doctor_fields,

@@ -127,18 +127,6 @@ def test_a_store_that_another_version_serves_is_not_used(tmp_path: Path, other: 
         assert job[N1].exit_code is None
 
 
-def test_a_newcomer_of_another_version_is_not_measured(tmp_path: Path, etcd: EtcdServer, other: Path) -> None:
-    with Cluster(tmp_path, "--nnodes=1:2", *ONE, etcd=etcd) as job:
-        job.start(N1)
-        job.wait_for_round(1, 1)
-        job.start(N2, options=("--measure",), env=path_of(other))
-        sentence, _ = refused(job, "n2")
-        assert sentence == f"run {job.run_id} is one of meshrun {__version__}, node n2 has meshrun {other.name}"
-        said = f"spec was written by meshrun {__version__}, this is meshrun {other.name}\n"
-        assert "the network was not measured: the value of /meshrun/" in job[N2].stderr
-        assert said in job[N2].stderr
-
-
 def test_an_agent_of_another_version_under_this_node_s_name_is_named_at_once(
     tmp_path: Path, etcd: EtcdServer, other: Path
 ) -> None:

@@ -194,10 +194,10 @@ def read_progress_file(path: str) -> int:
         thread.join(STEP_LIMIT_S)
     text = found[0] if found else TimeoutError(0, f"no answer within {STEP_LIMIT_S:g} s")
     if isinstance(text, OSError):
-        log(f"--progress-file {sanitize(path)} cannot be read: {text.strerror}")
+        log(f"LAUNCHER_PROGRESS_FILE={sanitize(path)} cannot be read: {text.strerror}")
         return -1
     step = text.split()[:1]
     if not step or not step[0].isdigit() or len(step[0]) > STEP_DIGITS_MAX:
-        log(f"--progress-file {sanitize(path)} does not begin with a step: {text[:20]!r}")
+        log(f"LAUNCHER_PROGRESS_FILE={sanitize(path)} does not begin with a step: {text[:20]!r}")
         return -1
     return int(step[0])

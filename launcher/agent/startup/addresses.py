@@ -40,7 +40,7 @@ def find_own_address(*, local_addr: str | None, interface: str | None, endpoints
     if local_addr is not None:
         address, what = _resolve_host(local_addr), f"--local-addr {local_addr}"
     elif interface is not None:
-        address, what = find_interface_address(interface), f"--interface {interface}"
+        address, what = find_interface_address(interface), f"LAUNCHER_INTERFACE={interface}"
     else:
         address = next(filter(None, map(find_source_address, endpoints)), LOOPBACK)
         if is_local_only(address) and any(map(_is_own_name, endpoints)):
@@ -51,7 +51,7 @@ def find_own_address(*, local_addr: str | None, interface: str | None, endpoints
         if elsewhere:
             raise UsageError(
                 f"{what} gives {address}, by which no other node reaches this one; {elsewhere[0]} is on another",
-                "--local-addr ADDRESS or --interface NAME says how others reach it",
+                "set --local-addr, or LAUNCHER_INTERFACE, to an address at which others reach this node",
             )
     return address
 
@@ -167,7 +167,8 @@ def find_interface_address(name: str) -> str:
     found = list_addresses(name)
     if not found:
         names = ", ".join(known for _, known in socket.if_nameindex())
-        raise UsageError(f"--interface {name}: there is no such interface with an address", f"there are {names}")
+        sentence = f"LAUNCHER_INTERFACE={name}: no such interface, or it has no address"
+        raise UsageError(sentence, f"choose one of {names}")
     return next((address for address in found if not is_local_only(address)), found[0])
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NamedTuple
@@ -47,7 +47,7 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
     deadline, said = time.monotonic() + patience_s, False
     claims = _RankClaims(store, startup, run_id, node_rank)
     claims.announce(lease_ttl_s)
-    with record_signals() as signals:
+    with _record_signals() as signals:
         while not signals and (other := claims.find_holder()):
             sentence = describe_duplicate_rank(startup.name, other.name, node_rank)
             if other.is_begun:
@@ -63,14 +63,13 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
 
 
 @contextmanager
-def record_signals(react: Callable[[], object] = bool) -> Iterator[list[int]]:
-    """Record the signals that come meanwhile, and `react` to each; their handlers run as usual."""
+def _record_signals() -> Iterator[list[int]]:
+    """Record the signals that come meanwhile; their handlers run as usual."""
     found: list[int] = []
     before = {signum: signal.getsignal(signum) for signum in END_SIGNALS}
 
     def note(signum: int, frame: FrameType | None) -> None:
         found.append(signum)
-        react()
         handler = before[signal.Signals(signum)]
         assert callable(handler)
         handler(signum, frame)

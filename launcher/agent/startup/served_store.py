@@ -82,7 +82,7 @@ def describe_other_run(
     theirs, ours, option = name_run(owner.run_id), name_run(own.run_id), "--rdzv-id"
     if theirs == ours:
         theirs, ours = f"{theirs} with prefix {owner.prefix}", f"{ours} with prefix {own.prefix}"
-        option = "--rdzv-prefix"
+        option = "LAUNCHER_RDZV_PREFIX"
     apart = f"give this run another port with {port_option}"
     if has_begun:
         sentence = f"the store at {endpoint} belongs to {theirs}, which is running; this agent belongs to {ours}"

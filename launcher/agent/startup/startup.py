@@ -122,8 +122,8 @@ def start_up(config: Config, network: StoreConfig, environ: Mapping[str, str]) -
     stores.require_grpc()
     require_timer()
     found = credentials.read(network, environ)
-    if config.locality_file is not None:  # whether this node is in it is checked later, with its address
-        read_file(config.locality_file)
+    if isinstance(config.locality, str):  # whether this node is in the file is checked later, with its address
+        read_file(config.locality, config.origins["locality"])
     limit_s = float(config.settings.get("start_timeout_s", DEFAULTS.start_timeout_s))
     run = config.run_id or UNNAMED_RUN
     scope = "\0".join((network.prefix, *sorted(network.endpoints)))  # one id in two stores: two runs
@@ -258,7 +258,7 @@ def wait_for_store(
     limit_s: float,
     *,
     server_note: str = "",
-    hint: str = "--rdzv-endpoint names the store, --start-timeout is how long it is waited for",
+    hint: str = "check that the store of --rdzv-endpoint runs, and that this node can reach it",
     claim: Callable[[], tuple[str, ...]] = tuple,
     is_sole: bool = False,
 ) -> tuple[str, ...]:
@@ -312,7 +312,8 @@ def listen(config: Config, address: str) -> socket.socket:
         return connections.bind(address, range(first, last + 1))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise UsageError(f"{address} is no address of this node", "--local-addr or --interface names one") from None
+            hint = "set --local-addr, or LAUNCHER_INTERFACE, to one of this node"
+            raise UsageError(f"{address} is not an address of this node", hint) from None
         if error.errno == errno.EADDRINUSE:
             raise TemporaryError(
                 f"every port from {first} to {last} of {address} is taken", "--port-range gives others"

@@ -12,24 +12,23 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from launcher.config.options.readers import Option, Value
-from launcher.config.options.table import BY_NAME, BY_SHORT, TABLE
+from launcher.config.options.table import BY_NAME, BY_SHORT, ROWS, SETTING_BY_NAME, TABLE
 from launcher.model.errors import UsageError, sanitize, suggest
 
 TEXT_MAX = 4096  # characters of a value: the longest path, and more than any list that a user has written
 
 
 class ParsedArgs(Struct, frozen=True):
-    """A parsed command line. `values`: option name -> its text, "1" for a flag.
-
-    `action`, when nothing is to be run: the option that asks, "-h" or "--help", perhaps with a group in `topic`,
-    "--completion" with a shell there, or "--version".
-    """
+    """A parsed command line."""
 
     values: Mapping[str, str]
+    """Option name to its text, "1" for a flag."""
     script: str | None = None
     script_args: tuple[str, ...] = ()
     action: Literal["", "-h", "--help", "--completion", "--version"] = ""
+    """When nothing is to be run, the option that asks."""
     topic: str = ""
+    """The group of the help, or the shell."""
 
 
 # docs/internals/decisions/0001-option-table-instead-of-click.md
@@ -125,14 +124,17 @@ def find_option(spelling: str, extra: Sequence[Option] = ()) -> Option:
 
 def _make_unknown_error(word: str, extra: Sequence[Option]) -> UsageError:
     spelling = word.partition("=")[0]
-    question = suggest(
-        spelling.lstrip("-").replace("_", "-"), {option.name: option.flag for option in (*TABLE, *extra)}
-    )
+    name = spelling.lstrip("-").replace("_", "-")
+    if setting := SETTING_BY_NAME.get(name):
+        return UsageError(f"unknown option {sanitize(spelling)}", f"set {setting.flag}")
+    question = suggest(name, {option.name: option.flag for option in (*TABLE, *extra)})
+    if spelling in ("-n", "-N"):
+        question = "did you mean --nproc-per-node or --nnodes?"
     if not question and not spelling.startswith("--"):
         spelling = spelling[:2]  # what follows in -p1234 is a value
     return UsageError(
         f"unknown option {sanitize(spelling)}",
-        question or "meshrun -h lists the options; options of the script stand behind its name",
+        question or "run meshrun -h for the options; options of the script go after its name",
     )
 
 
@@ -142,7 +144,7 @@ def resolve_values(flags: Mapping[str, str], environ: Mapping[str, str]) -> dict
     An empty text counts as not set, except for an empty number on the command line. Raises UsageError for a text of
     more than TEXT_MAX characters.
     """
-    return {option.name: _resolve_value(option, flags, environ) for option in TABLE if option.read is not None}
+    return {option.name: _resolve_value(option, flags, environ) for option in ROWS if option.read is not None}
 
 
 def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[str, str]) -> Value:
@@ -153,6 +155,6 @@ def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[st
         if origin != option.flag and origin.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://")):
             continue  # Kubernetes' link to a Service of that name
         if len(text) > TEXT_MAX:
-            raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the most that is read")
+            raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the limit")
         return Value(option, text, origin)
     return Value(option, option.default, "default")

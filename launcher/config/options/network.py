@@ -65,10 +65,12 @@ def resolve_network(
     scheme, texts = _split_endpoints(endpoint)
     if backend.text in ("etcd", "etcd-v2") or (backend.is_default and scheme):
         if endpoint.is_default:
-            raise UsageError(f"{backend} needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers")
+            raise UsageError(
+                f"{backend} needs --rdzv-endpoint", "set --rdzv-endpoint HOST:PORT,... to the etcd servers"
+            )
         if values["rdzv-id"].is_default:
-            hint = "give every node the same --rdzv-id, one that no other run in this etcd has"
-            raise UsageError("a run that meets in etcd needs a name, and no --rdzv-id is given", hint)
+            hint = "use the same --rdzv-id on every node, and a different one for each run"
+            raise UsageError("an etcd rendezvous needs --rdzv-id", hint)
         notes += _list_unused_settings(values, conf, tuple(key for key in STORE_KEYS if key != "is_host"))
         endpoints = tuple(_parse_endpoint(endpoint, text, ETCD_PORT) for text in texts)
         return _make_etcd_store(values, conf, endpoints, scheme)
@@ -76,13 +78,15 @@ def resolve_network(
     if backend.text != "c10d" or (is_alone and not is_client) or endpoint.is_default:
         return None
     if scheme:
-        raise UsageError(f"{endpoint} names an etcd, and {backend} another way to meet", "leave one of them out")
+        raise UsageError(f"{endpoint} names an etcd, but {backend} does not use one", "leave one of them out")
     _require_no_file_store(values["rdzv-conf"], conf)
     if len(texts) > 1:
         raise UsageError(f"{endpoint}: one node serves the store, {len(texts)} are named")
     address = _parse_endpoint(endpoint, texts[0], SERVED_PORT)
     if address.endswith(":0"):
-        raise UsageError(f"{endpoint}: the other nodes must know the port, 0 is any", f"{SERVED_PORT} is usual")
+        raise UsageError(
+            f"{endpoint}: other nodes connect to this port: it cannot be 0", f"use {SERVED_PORT}, the usual port"
+        )
     is_host = _is_serving_node(values, conf.get("is_host"))
     notes += _list_unused_settings(values, conf, ("is_host", "etcd_prefix"))
     return _make_served_store(values, conf, address, is_host=is_host)
@@ -93,12 +97,12 @@ def _split_endpoints(value: Value) -> tuple[str, list[str]]:
     if value.is_default:
         return "", []
     if "@" in value.text:
-        raise UsageError(f"{value.origin}: a user and password there can be read by others", PASSWORD_HINT)
+        raise UsageError(f"{value.origin}: a user and password there can be read by other users", PASSWORD_HINT)
     scheme, mark, rest = value.text.strip().partition("://")
     if not mark:
         return "", value.text.split(",")
     if scheme not in _USES_TLS:
-        raise UsageError(f"{value}: {scheme}:// is not known", "etcd:// is without TLS, etcds:// with it")
+        raise UsageError(f"{value}: {scheme}:// is not known", "use etcd://, or etcds:// for TLS")
     return scheme, [text.strip().removeprefix(f"{scheme}://").rstrip("/") for text in rest.split(",")]
 
 
@@ -115,7 +119,7 @@ def _make_etcd_store(
     ca = _find_setting(origin, conf, "cacert", "ca_cert")
     if (cert is None) != (key is None):
         there, missing = ("a certificate", "key") if cert else ("a key", "certificate")
-        raise UsageError(f"{origin} names {there} but no {missing}", "cert=PATH,key=PATH names both")
+        raise UsageError(f"{origin} names {there} but no {missing}", "set both, as in cert=PATH,key=PATH")
     protocol = conf.get("protocol", "")
     if protocol not in ("", "http", "https"):
         raise UsageError(f"{origin}: protocol={protocol} is neither http nor https")
@@ -123,7 +127,10 @@ def _make_etcd_store(
     if len(asked) == 2:
         raise UsageError(f"{values['rdzv-endpoint']} and protocol={protocol} contradict each other")
     if False in asked and (cert or ca):
-        raise UsageError(f"{origin} names certificates for a connection without TLS", "etcds:// or protocol=https")
+        raise UsageError(
+            f"{origin} names certificates for a connection without TLS",
+            "prefix the endpoint with etcds://, or set protocol=https in --rdzv-conf",
+        )
     return StoreConfig(
         backend="etcd",
         endpoints=endpoints,
@@ -173,8 +180,8 @@ def _require_no_file_store(value: Value, conf: Mapping[str, str]) -> None:
     """Raise UsageError for a file as the store, which torchrun's c10d supports."""
     if conf.get("store_type", "tcp").lower() != "tcp":
         asked = f"{value.origin}: store_type={conf['store_type']}"
-        hint = "--rdzv-endpoint HOST:PORT, without store_type"
-        raise UsageError(f"{asked}: several nodes meet over the network, not in a file", hint)
+        hint = "set --rdzv-endpoint HOST:PORT, and leave out store_type"
+        raise UsageError(f"{asked}: several nodes cannot use a file as their store", hint)
 
 
 # docs/internals/decisions/0022-static-node-ranks.md
@@ -189,12 +196,12 @@ def resolve_static(
     """
     nodes, node_rank, (least, most) = values["nnodes"], values["node-rank"].read(), node_range
     if most is None:
-        hint = "--rdzv-backend c10d --rdzv-endpoint HOST lets any number come"
-        raise UsageError(f"{nodes}: where each node has its number, how many there are must be said", hint)
+        hint = "set --nnodes N, or use --rdzv-backend c10d for a range"
+        raise UsageError(f"{nodes}: a static rendezvous needs an exact number of nodes", hint)
     if node_rank >= most:
         raise UsageError(f"{values['node-rank']}: the node ranks of {nodes} are 0 to {most - 1}")
     if least != most:
-        notes.append(f"{nodes}: where each node has its number, all {most} take part; with c10d fewer may")
+        notes.append(f"{nodes}: a static rendezvous starts with all {most} nodes; with c10d fewer are enough")
     master_addr, master_port = _choose_master(values, notes)
     _require_no_file_store(values["rdzv-conf"], conf)
     notes += _list_unused_settings(values, conf, ("etcd_prefix",))
@@ -215,18 +222,21 @@ def _choose_master(values: Mapping[str, Value], notes: list[str]) -> tuple[str, 
         addr, origin = values["master-addr"], values["master-port"]
         found, at = addr.read() or _MASTER_ADDR, _MASTER_PORT if origin.is_default else origin.read()
         if addr.is_default:
-            notes.append(f"--master-addr is not given: only agents of this machine can meet at {_MASTER_ADDR}")
+            notes.append(f"--master-addr is not set: agents on other machines cannot reach {_MASTER_ADDR}")
     if not at:
-        raise UsageError(f"{origin}: the other nodes must know the port, 0 is any", f"{_MASTER_PORT} is usual")
+        raise UsageError(
+            f"{origin}: other nodes connect to this port: it cannot be 0", f"use {_MASTER_PORT}, the usual port"
+        )
     return found, at
 
 
 def _choose_store_port(value: Value, master_port: int) -> int:
     store_port: int = master_port + 1 if value.is_default else value.read()
     if store_port > _PORT_MAX:
-        raise UsageError(f"the store would be on the port after {master_port}, which is the last", "see --store-port")
+        sentence = f"the store would be on the port after {master_port}, which is the last"
+        raise UsageError(sentence, f"set {value.option.flag}")
     if not store_port:
-        raise UsageError(f"{value}: the other nodes must know the port, 0 is any")
+        raise UsageError(f"{value}: other nodes connect to this port: it cannot be 0")
     if store_port == master_port:
-        raise UsageError(f"{value}: rank 0 listens on that port", "any other will do")
+        raise UsageError(f"{value}: rank 0 listens on that port", "choose another port")
     return store_port

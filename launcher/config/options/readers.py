@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 import signal
+import string
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -18,7 +19,7 @@ from launcher.model.errors import UsageError, sanitize, suggest
 from launcher.model.mesh import Mesh
 
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
-OptionSource = Literal["torchrun", "torchrun without variable", "ours"]
+OptionSource = Literal["torchrun", "torchrun without variable", "ours", "variable"]
 _Answer = TypeVar("_Answer")
 
 # Characters of a node's description (launcher/placement/adapter/description.py); a host's name has fewer.
@@ -47,33 +48,37 @@ HEARTBEAT_KEYS = ("heartbeat_timeout", "keep_alive_interval", "keep_alive_max_at
 IGNORED_KEYS = (*HEARTBEAT_KEYS, "read_timeout", "store_type", "use_libuv", "rank")
 KNOWN_KEYS = (*TIME_FIELDS, *STORE_KEYS, *IGNORED_KEYS)
 _NUMBER_KEYS = (*TIME_FIELDS, *HEARTBEAT_KEYS, "read_timeout")
-PASSWORD_HINT = "put it into a file and name that by password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
+PASSWORD_HINT = "write it to a file, and set password_file=PATH or LAUNCHER_ETCD_PASSWORD_FILE"
 
 
 class Option(Struct, frozen=True):
-    """One row of the table (`table.TABLE`).
-
-    `source`: the origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except
-    two that torchrun reads from none. `group`: of the help. `metavar`: how a value is written, "" for a flag.
-    `read`: the reader of a value; None for -h and --version. `default`: the value of an option that is not set, as a
-    user would write it, or what happens then in words, which only a reader made by `make_optional` accepts.
-
-    `field`: the field of the Config, by default the name, with _s for seconds; "" for options that are none, but have
-    a part in others. `part`: the mapping of the Config that holds the value instead. `last_variable`: one more, outside
-    both families, that is read last.
-    """
+    """One row of the table (`table.TABLE`)."""
 
     source: OptionSource
+    """The origin of the name; torchrun's come first when a prefix is completed, and have a PET_ variable, except two
+    that torchrun reads from none.
+    """
     name: str
     group: str
+    """Of the help."""
     metavar: str
+    """How a value is written, "" for a flag."""
     read: Callable[[Value], Any] | None
+    """The reader of a value; None for -h and --version."""
     default: str
+    """The value of an option that is not set, as a user would write it, or what happens then in words, which only a
+    reader made by `make_optional` accepts.
+    """
     help: str
     field: str | None = None
+    """The field of the Config, by default the name, with _s for seconds; "" for options that have none of their own."""
     part: Literal["", "settings", "placement_options"] = ""
+    """The mapping of the Config that holds the value instead."""
     short: str = ""
     last_variable: str = ""
+    """One more, outside both families, that is read last."""
+    why_ignored: str = ""
+    """Of an option that is checked and has no effect: what holds instead."""
 
     @property
     def takes_value(self) -> bool:
@@ -86,7 +91,8 @@ class Option(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        return f"--{self.name}"
+        """What a user sets: the flag, or the variable of a setting without one."""
+        return f"LAUNCHER_{self._suffix}" if self.source == "variable" else f"--{self.name}"
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -98,9 +104,12 @@ class Option(Struct, frozen=True):
         """The variables that set it, highest precedence first."""
         if self.read is None:
             return ()
-        suffix = self.name.replace("-", "_").upper()
-        pet = f"PET_{suffix}" if self.source == "torchrun" else ""
-        return tuple(filter(None, (f"LAUNCHER_{suffix}", pet, self.last_variable)))
+        pet = f"PET_{self._suffix}" if self.source == "torchrun" else ""
+        return tuple(filter(None, (f"LAUNCHER_{self._suffix}", pet, self.last_variable)))
+
+    @property
+    def _suffix(self) -> str:
+        return self.name.replace("-", "_").upper()
 
     @property
     def field_name(self) -> str:
@@ -111,15 +120,14 @@ class Option(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """An option's text and where it was found: its flag, a variable, or "default".
-
-    `is_detected`: not set by the user, but read from a scheduler's variable, `origin`.
-    """
+    """An option's text and where it was found."""
 
     option: Option
     text: str
     origin: str
+    """Its flag, a variable, or "default"."""
     is_detected: bool = False
+    """Not set by the user, but read from a scheduler's variable, `origin`."""
 
     @property
     def is_default(self) -> bool:
@@ -132,7 +140,22 @@ class Value(Struct, frozen=True):
     def read(self) -> Any:
         """Return what the text means. Raises UsageError if it means nothing."""
         assert self.option.read is not None
-        return self.option.read(self)
+        try:
+            return self.option.read(self)
+        except UsageError as error:
+            raise UsageError(str(error), self.explain_taken_script() or error.hint or self._guess_number()) from None
+
+    def explain_taken_script(self) -> str | None:
+        """Return how to write the option whose value was left out, so that it took the script for it."""
+        if not (self.is_flag and self.text.endswith(".py")):
+            return None
+        script, metavar = sanitize(self.text), self.option.metavar.partition("|")[0]
+        return f"write {self.origin} {metavar} {script}: the option took {script} as its value"
+
+    def _guess_number(self) -> str | None:
+        number = self.text.strip().rstrip(string.ascii_letters)
+        is_count = self.option.metavar.partition("|")[0] in ("N", "SECONDS", "PORT", "SETS")
+        return f"did you mean {number}?" if is_count and number.isdigit() and number != self.text else None
 
     def __str__(self) -> str:
         """The spelling of the user, for messages."""
@@ -142,6 +165,13 @@ class Value(Struct, frozen=True):
         if self.is_flag:
             return f"{self.origin} {text}" if self.option.takes_value else self.origin
         return f"{self.origin}={text}"
+
+
+def make_ignored(source: OptionSource, name: str, metavar: str, read: Callable[[Value], Any], why: str) -> Option:
+    """Return the row of an option that existing command lines have, and that has no effect."""
+    return Option(
+        source, name, "legacy", metavar, read, "" if metavar else "0", f"No effect: {why}.", field="", why_ignored=why
+    )
 
 
 def make_optional(read: Callable[[Value], _Answer]) -> Callable[[Value], _Answer | None]:
@@ -167,7 +197,7 @@ def _parse_number(value: Value, demand: str, low: int, high: float = float("inf"
 
 def parse_count(value: Value) -> int:
     """A whole number of at least 0."""
-    return _parse_number(value, " is not a whole number of at least 0", 0)
+    return _parse_number(value, " must be an integer >= 0", 0)
 
 
 def parse_seconds(value: Value) -> float:
@@ -216,14 +246,14 @@ def parse_hang_timeout(value: Value) -> HangLimits | None:
         field = _HANG_PHASES.get(name) if equals else "step_s"
         if field is None:
             question = suggest(name, {known: known for known in _HANG_PHASES}) or None
-            raise UsageError(f"{value}: {sanitize(name)!r} is neither start nor first-step", question)
+            raise UsageError(f"{value}: {sanitize(name)!r} is an unknown phase: use start or first-step", question)
         if field in limits:
             raise UsageError(f"{value} sets {name or 'the limit of a step'} twice")
         limits[field] = parse_seconds_text(text, f"{value.origin}: {sanitize(part.strip())!r}")
     if (step_s := limits.pop("step_s", None)) is None:
-        raise UsageError(f"{value} has no limit of a step", "write it like 600,first-step=7200")
+        raise UsageError(f"{value} needs a limit for a step", "write it as 600,first-step=7200")
     if step_s == 0 and limits:
-        raise UsageError(f"{value}: 0 switches the detection off in every phase", "leave out start= and first-step=")
+        raise UsageError(f"{value}: 0 disables detection in every phase", "leave out start= and first-step=")
     if step_s == 0:
         return None
     given = {field: number or float("inf") for field, number in limits.items()}
@@ -246,9 +276,9 @@ def parse_pattern(value: Value) -> str:
             warnings.simplefilter("ignore")  # of what a later Python may read in another way
             is_empty = re.compile(text, re.MULTILINE).search(b"") is not None
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{value} is no regular expression: {error}", "write it like 'loss='") from None
+        raise UsageError(f"{value} is not a regular expression: {error}", "use a pattern such as 'loss='") from None
     if is_empty:
-        raise UsageError(f"{value} matches an empty line, and so any", "write it like 'loss='")
+        raise UsageError(f"{value} matches an empty line, and so every line", "use a pattern such as 'loss='")
     return value.text
 
 
@@ -256,7 +286,7 @@ def parse_lease_ttl(value: Value) -> float:
     """How long an unreachable node stays a member."""
     ttl_s = parse_seconds(value)
     if ttl_s == 0:
-        raise UsageError(f"{value}: a lease of no length cannot be kept", "leave it out to run without")
+        raise UsageError(f"{value}: the lease must be longer than 0 s", "leave it out for the default")
     return ttl_s
 
 
@@ -267,6 +297,17 @@ def parse_choice(value: Value, hint: str | None = None) -> str:
         listed = " nor ".join(words) if len(words) < 4 else f"{', '.join(words[:-1])} nor {words[-1]}"
         raise UsageError(f"{value} is neither {listed}", hint)
     return value.text
+
+
+def parse_grow(value: Value) -> tuple[str, float | None]:
+    """never, checkpoint, delay, or delay=SECONDS: the word, and the seconds if they are given."""
+    policy, equals, seconds = value.text.partition("=")
+    if policy == "delay" and equals:
+        return policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}")
+    if policy in ("never", "delay", "checkpoint") and not equals:
+        return policy, None
+    hint = f"write it as {value.option.flag} delay={value.text}" if value.text.isdigit() else None
+    raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint", hint)
 
 
 def parse_switch(value: Value) -> bool:
@@ -286,7 +327,7 @@ def parse_backend(value: Value) -> str:
     known = ("static", "c10d", "etcd", "etcd-v2")
     if value.text not in known:
         question = suggest(value.text, {name: name for name in known})
-        raise UsageError(f"{value}: the backends are static, c10d and etcd", question or "on one node leave it out")
+        raise UsageError(f"{value}: the backends are static, c10d and etcd", question)
     return value.text
 
 
@@ -298,7 +339,7 @@ def parse_text(value: Value) -> str:
 def parse_printable(value: Value) -> str:
     """A text that becomes part of messages and file names."""
     if not value.text.isprintable():
-        raise UsageError(f"{value.origin} {value.text!r}: only printable characters will do")
+        raise UsageError(f"{value.origin} {value.text!r}: it must contain only printable characters")
     return value.text
 
 
@@ -315,10 +356,10 @@ def parse_conf(value: Value) -> dict[str, str]:
     parts = () if value.is_default else value.text.split(",")
     rows = [(part.strip(), *(piece.strip() for piece in part.partition("="))) for part in parts]
     if any(key.lower() == "password" for _, key, _, _ in rows):  # before any other part of the text is shown
-        raise UsageError(f"{value.origin}: a password in the command line can be read by others", PASSWORD_HINT)
+        raise UsageError(f"{value.origin}: a password on the command line can be read by other users", PASSWORD_HINT)
     for part, key, _, text in rows:
         if not key or not text:
-            raise UsageError(f"{value.origin}: {part!r} is not KEY=VALUE", "write it like timeout=600,read_timeout=60")
+            raise UsageError(f"{value.origin}: {part!r} is not KEY=VALUE", "write it as timeout=600,read_timeout=60")
         if key in _NUMBER_KEYS:
             parse_seconds_text(text, f"{value.origin}: {key}={text}")
         conf[key] = text
@@ -341,14 +382,14 @@ def parse_node_name(value: Value) -> str:
 def parse_variable_name(value: Value) -> str:
     """The name of a variable; "" if none is named."""
     if not (value.is_default or (value.text.isascii() and value.text.isidentifier())):
-        raise UsageError(f"{value} is no name of a variable", "write it like CUDA_VISIBLE_DEVICES")
+        raise UsageError(f"{value} is not the name of a variable", "use a name such as CUDA_VISIBLE_DEVICES")
     return "" if value.is_default else value.text
 
 
 def parse_command(value: Value, hint: str) -> str:
     """A command of the shell."""
     if not value.text.strip() or "\0" in value.text:
-        raise UsageError(f"{value} is no command", hint)
+        raise UsageError(f"{value} is not a command", hint)
     return value.text
 
 
@@ -356,11 +397,6 @@ def parse_texts(value: Value) -> tuple[str, ...]:
     """Texts separated by commas; two commas are one inside a text. An empty text matches all and is dropped."""
     parts = [part.replace("\0", ",") for part in value.text.replace(",,", "\0").split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
-
-
-def parse_logs_specs(value: Value) -> str | None:
-    """The name of a plug-in; None for torchrun's name of the built-in logs."""
-    return None if value.text == "default" else parse_printable(value)
 
 
 def parse_address(value: Value, text: str | None = None) -> tuple[str, int | None]:
@@ -377,7 +413,7 @@ def parse_listen_address(value: Value) -> tuple[str, int]:
     text = value.text.strip()
     host, colon, number = text.rpartition(":")
     if colon and (not host or (":" in host and not host.startswith("["))):
-        raise UsageError(f"{value} is neither PORT nor HOST:PORT", "0.0.0.0:PORT listens on all addresses")
+        raise UsageError(f"{value} is neither PORT nor HOST:PORT", "use 0.0.0.0:PORT to listen on all addresses")
     return parse_host(value, host) if colon else "127.0.0.1", parse_port(value, number)
 
 
@@ -387,7 +423,7 @@ def parse_host(value: Value, text: str | None = None) -> str:
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]
     if not is_host(name):
-        raise UsageError(f"{value}: {name!r} is no address and no name of a host")
+        raise UsageError(f"{value}: {name!r} is neither an address nor the name of a host")
     return name
 
 
@@ -420,7 +456,7 @@ def parse_node_range(value: Value) -> tuple[int, int | None]:
     first, colon, last = (part.strip() for part in value.text.partition(":"))
     least, most = parse_integer(first), parse_integer(last if colon else first)
     if least is None or (most is None and not (colon and not last)):
-        raise UsageError(f"{value} is neither a number of nodes nor MIN:MAX", "on one machine leave it out")
+        raise UsageError(f"{value} is neither a number of nodes nor MIN:MAX", "leave it out to run on one machine")
     if least < 1:
         raise UsageError(f"{value}: at least 1 node is needed")
     if most is not None and least > most:
@@ -462,15 +498,15 @@ def parse_devices_per_worker(value: Value) -> int | Literal["all"]:
 
 
 class DeviceRequest(Struct, frozen=True):
-    """The request of --devices. `number` None: all present. `shape`: the type of a TPU, such as v5e-16.
-
-    `variable`: makes the devices visible, from --visible-env; nothing is detected then.
-    """
+    """The request of --devices."""
 
     kind: str
     number: int | None = None
+    """None: all that are present."""
     shape: str = ""
+    """The type of a TPU, such as v5e-16."""
     variable: str = ""
+    """Makes the devices visible, from --visible-env; nothing is detected then."""
 
     def __str__(self) -> str:
         rest = self.shape or self.number
@@ -481,12 +517,12 @@ def parse_devices(value: Value) -> DeviceRequest:
     """KIND[:COUNT], or tpu:TYPE."""
     kind, colon, rest = (part.strip() for part in value.text.partition(":"))
     if not (kind.isascii() and kind.replace("-", "_").isidentifier()):
-        raise UsageError(f"{value} is no kind of device", "write it like nvidia, amd:4, tpu:v5e-16 or NAME:COUNT")
+        raise UsageError(f"{value} is not a kind of device", "use for example nvidia, amd:4, tpu:v5e-16 or NAME:COUNT")
     count = parse_integer(rest)
     if colon and count is None and kind == "tpu" and rest:
         return DeviceRequest(kind, shape=rest)
     if colon and (count is None or count < 1):
-        raise UsageError(f"{value} has no number of devices behind its colon", f"--devices {kind} takes all there are")
+        raise UsageError(f"{value} has no number of devices after its colon", f"--devices {kind} takes all there are")
     if count is not None and count > _WORKERS_MAX:
         raise UsageError(f"{value}: more than {_WORKERS_MAX} devices of one machine")
     return DeviceRequest(kind, count)
@@ -499,7 +535,9 @@ def parse_modules(value: Value) -> tuple[str, ...]:
         if not name:
             raise UsageError(f"{value} holds an empty name", f"{value.option.flag} {value.option.metavar}")
         if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
-            raise UsageError(f"{value}: {sanitize(name)} is no name of a module", "write it as import does: torch.nn")
+            raise UsageError(
+                f"{value}: {sanitize(name)} is not the name of a module", "write it as in an import: torch.nn"
+            )
         if name in names[:number]:
             raise UsageError(f"{value} names {sanitize(name)} twice")
     return tuple(names)
@@ -548,7 +586,7 @@ def parse_local_ranks(value: Value) -> frozenset[int]:
     ranks = frozenset(parse_integer(part) for part in value.text.split(","))
     valid = frozenset(rank for rank in ranks if rank is not None and rank >= 0)
     if valid != ranks:
-        raise UsageError(f"{value} is not a list of local ranks", "write it like 0,1,2")
+        raise UsageError(f"{value} is not a list of local ranks", "write it as 0,1,2")
     return valid
 
 
@@ -572,14 +610,20 @@ def parse_signal(value: Value) -> str:
     """One signal that can be handled."""
     name = value.text.strip()
     if explain_signal(name):
-        raise UsageError(f"{value} is no signal that can be handled", _suggest_signal(name) or "SIGUSR1 is usual")
+        raise UsageError(
+            f"{value} is not a signal that can be handled", _suggest_signal(name) or "use a signal such as SIGUSR1"
+        )
     return name
 
 
-def parse_locality(value: Value) -> tuple[tuple[str, str], ...]:
-    """LEVEL=DOMAIN pairs, the outermost level first; () if not set."""
+def parse_locality(value: Value) -> tuple[tuple[str, str], ...] | str:
+    """LEVEL=DOMAIN pairs, the outermost level first, or the name of a file, of @FILE; () if not set."""
     if value.is_default:
         return ()
+    if value.text.startswith("@"):
+        if value.text == "@":
+            raise UsageError(f"{value}: @ names no file", "write it like @places")
+        return parse_printable(value)[1:]
     from launcher.model.locality_path import parse_path
 
     return parse_path(value.text, str(value))
@@ -592,9 +636,11 @@ def parse_locality_sources(value: Value) -> tuple[str, ...] | None:
         return None if names == ("auto",) else ()
     for name in names:
         if not name:
-            raise UsageError(f"{value} has an empty name", "write it like --locality-sources kubernetes,slurm")
+            raise UsageError(f"{value} has an empty name", "write it as --locality-sources kubernetes,slurm")
         if name in ("auto", "none"):
-            raise UsageError(f"{value}: {name} stands alone", "or name all that are to be asked")
+            raise UsageError(
+                f"{value}: {name} cannot be combined with others", "leave it out, or name all sources to query"
+            )
         if names.count(name) > 1:
             raise UsageError(f"{value} names {name} twice")
     return names

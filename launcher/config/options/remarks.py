@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.config.options.command_line import ParsedArgs
-from launcher.config.options.table import BY_NAME, TABLE
+from launcher.config.options.readers import Value
+from launcher.config.options.table import BY_NAME, ROWS
 from launcher.config.scrub import CALL_VARIABLE, END_FILE, PRIVATE
 from launcher.model.errors import sanitize, suggest
 
@@ -23,9 +24,9 @@ _OTHERS = frozenset({CALL_VARIABLE, END_FILE, *PRIVATE}) | {
         "PLACE", "POD_GRACE", "RECORDER_SOCKET", "ROUND", "WORKER_DEVICES",
     )
 }  # fmt: skip
-KNOWN = _OTHERS.union(*(option.variables for option in TABLE))
+KNOWN = _OTHERS.union(*(option.variables for option in ROWS))
 _UNMISTAKABLE = frozenset({
-    "devices-per-worker", "failure-report", "grow-delay", "hang-timeout", "heartbeat-timeout", "join-grace",
+    "devices-per-worker", "hang-timeout", "heartbeat-timeout", "join-grace",
     "local-ranks-filter", "max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-conf", "rdzv-endpoint",
     "rdzv-id", "rejoin-timeout", "restart-window", "shutdown-timeout", "signals-to-handle",
 })  # fmt: skip
@@ -66,13 +67,12 @@ def _list_passed_options(args: ParsedArgs) -> Iterator[str]:
     if found and args.script is not None:
         script = sanitize(args.script)
         which = f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} passed to {script}"
-        yield f"{which}: options of meshrun stand before the script"
+        yield f"{which}: options of meshrun go before the script"
 
 
 def explain_missing_script(args: ParsedArgs) -> str:
     """Return how to give one, or which option has taken it for its value, as in `meshrun --nproc-per-node train.py`."""
     for name, text in args.values.items():
-        if text.endswith(".py"):
-            option = BY_NAME[name]
-            return f"{option.flag} takes a value, {option.metavar}, and has taken {sanitize(text)}"
-    return "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"
+        if hint := Value(BY_NAME[name], text, BY_NAME[name].flag).explain_taken_script():
+            return hint
+    return "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"

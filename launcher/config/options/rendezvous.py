@@ -21,7 +21,7 @@ from launcher.config.options.readers import (
     parse_address,
     parse_seconds_text,
 )
-from launcher.config.options.table import TABLE
+from launcher.config.options.table import ROWS
 from launcher.model.errors import UsageError, suggest
 from rendezvous.records import UNNAMED_RUN
 
@@ -35,7 +35,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MASTER_OPTIONS = ("master-addr", "master-port")
 # Options that concern other nodes only.
 _CLUSTER_OPTIONS = (
-    "target-nodes", "join-grace", "rejoin-timeout", "grow", "grow-delay", "store-outage", "presence-proof",
+    "target-nodes", "join-grace", "rejoin-timeout", "grow", "store-outage", "presence-proof",
     "on-finished", "interface", "port-range", "rdzv-prefix", "attempt",
 )  # fmt: skip
 
@@ -121,10 +121,13 @@ def _require_one_node(values: Mapping[str, Value], notes: list[str], nodes: Node
     given, (nodes_min, nodes_max) = values["nnodes"], nodes
     if nodes_min > 1:
         if values["standalone"].text == "1":
-            raise UsageError(f"{given} and {values['standalone']} exclude each other", "--standalone is one node")
-        raise UsageError(f"{given}: the nodes need a place to meet", "--rdzv-endpoint HOST names one of them")
+            raise UsageError(f"{given} and {values['standalone']} exclude each other", "leave out one of them")
+        raise UsageError(
+            f"{given}: several nodes need a rendezvous",
+            "set --rdzv-endpoint to the host name of one node, the same on all nodes",
+        )
     if nodes_max != 1 and not given.is_default:
-        notes.append(f"{given}: only this machine can join, the job starts at once on 1 node")
+        notes.append(f"{given}: other machines cannot join, so the job starts on 1 node")
 
 
 def _is_static_cluster(values: Mapping[str, Value], nodes: NodeRange) -> bool:
@@ -135,14 +138,14 @@ def _is_static_cluster(values: Mapping[str, Value], nodes: NodeRange) -> bool:
         return True
     if nodes[0] == 1:
         return False
-    hint = "--rdzv-backend c10d --rdzv-endpoint HOST names one of them, or --node-rank, --master-addr and --master-port"
-    raise UsageError(f"{values['nnodes']}: the nodes need a place to meet", hint)
+    hint = "add --rdzv-backend c10d --rdzv-endpoint FIRST-NODE:29400 on every node (or --node-rank and --master-addr)"
+    raise UsageError(f"{values['nnodes']}: several nodes need a rendezvous", hint)
 
 
 def list_conf_remarks(value: Value, conf: Mapping[str, str], scope: str, keys: tuple[str, ...]) -> list[str]:
     """Return remarks on keys without effect (`keys`, and where), and on unknown ones."""
     unused = [key for key in conf if key in keys]
-    see = "; --lease-ttl is how long a node may be silent" if {*unused} & {*HEARTBEAT_KEYS} else ""
+    see = "; use --lease-ttl to set how long a node may be silent" if {*unused} & {*HEARTBEAT_KEYS} else ""
     notes = [f"{value.origin}: {', '.join(unused)} without effect{scope}{see}"] if unused else []
     for key in conf:
         if key not in KNOWN_KEYS:
@@ -174,10 +177,13 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     the same as two of the options, which override them; its close_timeout is how long the agent that serves the store
     stays for the others, once the job has ended. `nodes`: minimum and maximum. Raises UsageError.
     """
-    given = [option for option in TABLE if option.part == "settings" and not values[option.name].is_default]
-    found: dict[str, Setting] = {option.field_name: values[option.name].read() for option in given}
+    given = [option for option in ROWS if option.part == "settings" and not values[option.name].is_default]
+    found: dict[str, Any] = {option.field_name: values[option.name].read() for option in given}
     if network is None:
         return {option.field_name: found[option.field_name] for option in given if option.name not in _CLUSTER_OPTIONS}
+    if "grow" in found:
+        found["grow"], delay_s = found["grow"]
+        found |= {} if delay_s is None else {"grow_delay_s": delay_s}
     conf, origin = values["rdzv-conf"].read(), values["rdzv-conf"].origin
     labels = {key: f"{origin}: {key}={conf[key]}" for key in TIME_FIELDS if key in conf}
     found = {**{TIME_FIELDS[key]: parse_seconds_text(conf[key], label) for key, label in labels.items()}, **found}
@@ -186,6 +192,4 @@ def resolve_settings(values: Mapping[str, Value], network: StoreConfig | None, n
     if target and not least <= float(target) <= (float("inf") if most is None else most):
         bounds = f"{least}:{'' if most is None else most}" if least != most else str(least)
         raise UsageError(f"{values['target-nodes']} is outside of --nnodes {bounds}")
-    if found.get("grow", "delay") != "delay" and "grow_delay_s" in found:
-        raise UsageError(f"{values['grow-delay']} and {values['grow']} contradict each other", "give one of them")
     return found

@@ -36,10 +36,12 @@ _C_NUMBER = re.compile(r"[+-]?(0X[0-9A-F]+|[0-9]+)")
 
 
 class AmdGpu(Struct, frozen=True):
-    """`ordinal`: among all readable GPUs, as ROCm counts. `uuid`: as its tools show it; "" where there is none."""
+    """A GPU as its driver shows it."""
 
     ordinal: int
+    """Among all readable GPUs, as ROCm counts."""
     uuid: str
+    """As ROCm's tools show it, "" without one."""
     address: str
     numa_node: int | None
     domain: str

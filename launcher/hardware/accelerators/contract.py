@@ -22,17 +22,16 @@ from launcher.model.node import Device
 
 
 class Inventory(Struct, frozen=True):
-    """The devices this process may use, in the order a worker would count them, and the reason.
-
-    `mistake`: an evident error in a variable of the user's, such as the same GPU twice; `devices` may be fewer because
-    of it. `unresponsive_count`: further devices that are broken and do not answer; those granted to other users are not
-    among them.
-    """
+    """The devices this process may use, in the order a worker would count them, and the reason."""
 
     devices: tuple[Device, ...]
     reason: str
     mistake: str = ""
+    """An evident error in a variable that the user has set, such as the same GPU twice; `devices` may be fewer because
+    of it.
+    """
     unresponsive_count: int = 0
+    """Further devices that are broken and do not answer; devices granted to other users do not count."""
     hint: str = ""
     """How to correct the mistake; "" if that is not known."""
 
@@ -69,16 +68,16 @@ class CpuDetector:
 
 
 class DeviceKind(Struct, frozen=True):
-    """A built-in kind. `noun`: the usual word for one device. `variable`: makes devices visible.
-
-    `driver_paths`: files, one of which its driver leaves; `variables`, one of which is set where it is; without
-    any of these the kind is not searched for.
-    """
+    """A built-in kind. Without any of its driver paths and variables the kind is not searched for."""
 
     noun: str
+    """The usual word for one device."""
     variable: str
+    """Makes devices visible."""
     driver_paths: tuple[str, ...]
+    """Files, one of which its driver leaves."""
     variables: tuple[str, ...] = ()
+    """One of these is set where the kind is present."""
 
 
 KINDS: Mapping[str, DeviceKind] = {

@@ -24,11 +24,13 @@ _LIST_ENDS = ", and an entry that names none hides itself and all that follow"
 
 
 class NvidiaGpu(Struct, frozen=True):
-    """`ordinal`: the driver's number, to which an integer in the list refers. `mig_ids`: ids of its MIG instances."""
+    """A GPU as its driver shows it."""
 
     ordinal: int
+    """The driver's number, to which an integer in the list refers."""
     uuid: str
     mig_ids: tuple[str, ...] = ()
+    """Ids of its MIG instances."""
     numa_node: int | None = None
     domain: str = ""
     model: str = ""

@@ -162,6 +162,10 @@ import json
 def answer(count, reason=""):
     print("\\n" + json.dumps([count, reason]))
     raise SystemExit(0)
+from importlib.metadata import entry_points
+KNOWN = "cpu cuda fpga hip hpu ipu lazy maia meta mps mtia npu privateuseone ve vulkan xla xpu".split()
+if kind not in KNOWN and not entry_points(group="torch.backends"):  # extensions that torch loads by itself
+    answer(0, "expected a number, auto, gpu, cpu or a type of device that torch knows")
 try:
     import torch
 except ImportError as error:

@@ -43,14 +43,15 @@ _STRUCTS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")  # newer dri
 
 
 class NvidiaInventory(Struct, frozen=True):
-    """`source`: what was queried. `unresponsive_count`: further GPUs that the driver lists and that do not answer;
-    `empty_mig_count`: further GPUs that have MIG on and no instance.
-    """
+    """The GPUs that a driver shows."""
 
     gpus: tuple[NvidiaGpu, ...]
     source: str
+    """What was queried."""
     unresponsive_count: int = 0
+    """Further GPUs that the driver lists and that do not answer."""
     empty_mig_count: int = 0
+    """Further GPUs that have MIG enabled but no instance."""
 
 
 class Detector:

@@ -103,7 +103,7 @@ def _find_inventory(
         inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, python),), environ)
         refuse_mistake(inventory)
         if not inventory.devices:
-            raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+            raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {FLAG} to cpu, auto or a number")
         return inventory
     if detectors is None:
         kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
@@ -115,7 +115,9 @@ def _find_inventory(
         inventory = _check_form(environ, _VISIBLE_VARIABLES) or inventory
     refuse_mistake(inventory)
     if not inventory.devices and worker_count == "gpu":
-        raise UsageError(f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"say {FLAG}=cpu, auto or a number")
+        raise UsageError(
+            f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"set {FLAG} to cpu, auto or a number"
+        )
     return inventory
 
 

@@ -30,10 +30,12 @@ _NO_CHIPS = frozenset({"0x001f", "0x0042"})  # Google's NVMe and network card, w
 
 
 class Chip(Struct, frozen=True):
-    """`path`: the file in /dev that opens it; `address`: on the PCI bus, "" where unknown."""
+    """A TPU chip."""
 
     path: str
+    """The file in /dev that opens it."""
     address: str
+    """On the PCI bus, "" if unknown."""
     model: str
 
 

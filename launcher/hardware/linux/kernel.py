@@ -151,19 +151,18 @@ class KillTimer:
 
 
 class ProcessStat(PlainValue):
-    """Fields of /proc/<pid>/stat, see proc(5). `arguments`: the memory from where to where its command line is.
-
-    `cpu_ticks`: used by all of its threads.
-    """
+    """Fields of /proc/<pid>/stat, see proc(5)."""
 
     name: str
     state: str
     parent_pid: int
     flags: int
     cpu_ticks: int
+    """Used by all of its threads."""
     start_ticks: int
     pending_signals: int
     arguments: tuple[int, int]
+    """Begin and end of its command line in its memory."""
 
     @property
     def is_ending(self) -> bool:

@@ -31,41 +31,41 @@ GRACE_LEAST_S = 5.0
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """One thing that is announced. `key`: the same as long as it is the same thing; `when`: its time or state as the
-    cloud writes it, which may change meanwhile.
-
-    `what`: a clause behind the cloud's name, such as "announces a spot interruption". `ends_node`: whether the machine
-    goes, with what is in its memory. `left_s`: seconds until then when it was read, None if the cloud gives no time;
-    `least_s`: in that case the least that it documents.
-    """
+    """One thing that a cloud announces."""
 
     key: str
+    """The same as long as it is the same thing."""
     what: str
+    """A clause that follows the cloud's name, such as "announces a spot interruption"."""
     ends_node: bool
+    """Whether the machine goes away, with what is in its memory."""
     when: str = ""
+    """Its time or state as the cloud writes it, which may change meanwhile."""
     left_s: float | None = None
+    """Seconds until then when it was read, None if the cloud gives no time."""
     least_s: float = 0.0
+    """Without a time, the least that the cloud documents."""
 
 
 class NoticeChange(Struct, frozen=True, kw_only=True):
-    """A notice that is new or has changed, or that is gone. `read_at`: when it was read, on the agent's clock."""
+    """A notice that is new, has changed, or is gone."""
 
     notice: Notice
     read_at: float
+    """When it was read, on the agent's clock."""
     is_withdrawn: bool = False
 
 
 class NoticeUpdate(Struct, frozen=True, kw_only=True):
-    """A change, as people are told. `leaves`: whether this node leaves because of it, now or later.
-
-    `left_s`: until the machine goes, -1 if that is unknown or if it does not.
-    """
+    """A change of the notices, for people."""
 
     source: str
     what: str
     state: Literal["announced", "withdrawn"]
     leaves: bool
+    """Whether this node leaves because of it, now or later."""
     left_s: float
+    """Until the machine goes away, -1 if that is unknown or it does not."""
     sentence: str
 
 
@@ -78,10 +78,12 @@ def compare_notices(known: Mapping[str, Notice], found: Sequence[Notice], now: f
 
 
 class NodeOutlook(Struct, kw_only=True):
-    """What is announced now. `source`: the cloud's name. `acts`: whether the node leaves; else it only reports."""
+    """What is announced now."""
 
     source: str
+    """The cloud's name."""
     acts: bool
+    """Whether the node leaves; otherwise it only reports."""
     shutdown_timeout_s: float
     notices: dict[str, NoticeChange] = {}
 

@@ -134,7 +134,7 @@ class AgentActor:
         )
         environment[END_FILE] = os.path.join(directory, "end.json")
         words = [f"--node-name={make_node_name(here.get_node_id(), order.number)}", *order.words]
-        if not any(word.startswith("--interface=") for word in words) and not environment.get("LAUNCHER_INTERFACE"):
+        if not environment.get("LAUNCHER_INTERFACE"):
             words.insert(0, f"--local-addr={get_node_ip_address()}")
         if order.function:
             FunctionCall(directory).write_call(order.call)

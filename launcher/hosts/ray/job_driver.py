@@ -48,7 +48,7 @@ from launcher.hosts.ray.options import (
     select_variables,
 )
 from launcher.hosts.store_service import StoreService
-from launcher.logs.reports import report, short_report
+from launcher.logs.reports import report
 from launcher.logs.reports.outcome import REPORT_LIMIT_S, RunOutcome
 from launcher.model.console import begin_stamps, format_time, log, write_stderr
 from rendezvous.errors import EXIT_STOPPED
@@ -131,9 +131,8 @@ def report_end(end: JobEnd) -> int:
     """Report why the job failed, as an agent would; return the exit code."""
     found = end.outcome
     if found.failures:
-        render = short_report.render if end.config.failure_report == "short" else report.render
-        text = render(
-            end.config.script, found.failures, outcome=found.reason, is_order_known=found.is_order_known, here=""
+        text = report.render(
+            end.config.script, found.failures, outcome=found.reason, is_order_known=found.is_order_known
         )
         write_stderr(text, patience_s=REPORT_LIMIT_S)
     elif found.exit_code:

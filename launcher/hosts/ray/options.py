@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from launcher.config.options.command_line import ParsedArgs
 from launcher.config.options.readers import Option, Value, parse_count, parse_text
-from launcher.config.options.table import BY_NAME
+from launcher.config.options.table import BY_NAME, SETTING_BY_NAME
 from launcher.config.scrub import END_FILE
 from launcher.locality.kubernetes import LABELS
 from launcher.model.errors import UsageError, sanitize
@@ -39,7 +39,7 @@ _AMOUNT_MAX = 1e9
 # What the driver determines for all agents: where they meet, who they are, and where each of them is.
 _DRIVERS = (
     "standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-conf", "node-rank", "node-name", "master-addr", "master-port",
-    "store-port", "local-addr",
+    "local-addr",
 )  # fmt: skip
 
 # A file here, what the driver draws itself, and what is true of the driver's node alone.
@@ -186,7 +186,8 @@ def select_variables(environ: Mapping[str, str], export: Sequence[str]) -> tuple
 
     Variables of what the driver determines are left out.
     """
-    drivers = {variable for name in _DRIVERS for variable in BY_NAME[name].variables}
+    rows = (*(BY_NAME[name] for name in _DRIVERS), SETTING_BY_NAME["store-port"])
+    drivers = {variable for row in rows for variable in row.variables}
     found = {name: text for name, text in environ.items() if name.startswith(("LAUNCHER_", "PET_"))}
     found = {name: text for name, text in found.items() if name not in drivers and not name.startswith(_NEVER_SENT)}
     missing = [name for name in export if name not in environ]

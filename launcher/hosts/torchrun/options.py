@@ -5,7 +5,7 @@ options of the same names, and all that torchrun has no flag for (the mesh, the 
 growing) comes from LAUNCHER_ variables, parsed and refused by the same code as in a job of our own. torchrun's PET_
 variables are its own: it has read them. It does not pass the number of workers that it starts on a node, which the
 placement needs. That is `nproc` in --rdzv-conf, or the variable of --nproc-per-node. A node's locality may be set
-there, too: `locality`, with / between the levels since a comma ends a pair.
+there, too: `locality`, with / between the levels since a comma ends a pair, or @FILE.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
     endpoint, run_id = parameters.endpoint.strip(), parameters.run_id
     if not endpoint:
         raise UsageError(
-            "--rdzv-backend meshrun needs --rdzv-endpoint", "--rdzv-endpoint HOST:PORT,... names the etcd servers"
+            "--rdzv-backend meshrun needs --rdzv-endpoint", "set --rdzv-endpoint HOST:PORT,... to the etcd servers"
         )
     if run_id in ("", UNNAMED_RUN):
         raise UsageError(
-            "a run that meets in etcd needs a name, and no --rdzv-id is given",
+            "an etcd rendezvous needs --rdzv-id",
             "give every node the same --rdzv-id, one that no other run in this etcd has",
         )
     conf = dict(parameters.config)
@@ -79,7 +79,8 @@ def read_options(parameters: Parameters, environ: Mapping[str, str]) -> Torchrun
         "node-rank": "0",
     }
     if (place := conf.pop(_LOCALITY, None)) is not None:
-        values["locality"] = str(place).replace("/", ",")
+        text = str(place)
+        values["locality"] = text if text.startswith("@") else text.replace("/", ",")
     values |= _read_worker_count(conf.pop(_NPROC, None), environ.get(_PET_NPROC, ""))
     if parameters.local_addr:
         values["local-addr"] = parameters.local_addr

@@ -9,10 +9,9 @@ meanwhile. Those that answer fast stand below the same switch.
     grouping   echoes to groups of nodes that are near          } takes the part of the nodes
     rates      what arrived to rates of hosts and uplinks       } in tests
     procedure  rounds, one step after the other, to a finding   }
-    wording    the finding in sentences, and as a cluster file  }
+    wording    the finding in sentences, and as a file of places  }
     udp_echo, tcp_load, player    the sockets of one node, and a round on it
-    session    all nodes through the job's store: the first to come coordinates
-    placing    where a node stands that comes later (pure), by what `newcomer` asks the nodes before it (`residents`)
+    session    all nodes through a store: the first to come coordinates
 
-Nothing here is imported by an agent without --measure. There is no numpy: a thousand nodes need none.
+Only `meshctl measure` imports this. There is no numpy: a thousand nodes need none.
 """

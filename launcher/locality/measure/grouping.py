@@ -26,14 +26,13 @@ Groups = tuple[tuple[int, ...], ...]  # each in order, the one with the smallest
 
 
 class Grouping(Struct, frozen=True, kw_only=True):
-    """`ratio`: of a usual round trip between groups to one within, 1 where there is one group.
-
-    `reason`: why it is one group, or the groups are doubtful; "" where they fit.
-    """
+    """Nodes in groups of short round trips."""
 
     groups: Groups
     ratio: float = 1.0
+    """Of a usual round trip between groups to one within a group, 1 for one group."""
     reason: str = ""
+    """Why it is one group, or why the groups are doubtful; "" otherwise."""
     is_consistent: bool = True
 
 

@@ -60,14 +60,9 @@ class Player:
         echoes: Sequence[Address],
         bulks: Sequence[Address],
         absent: Collection[int] = (),
-        asked: Sequence[int] | None = None,
     ) -> RoundReport:
-        """Play a round and return what this node, number `own`, saw of it.
-
-        `echoes`, `bulks`: addresses of all. `asked`: whom it asks, if not the usual half of them.
-        """
-        count = len(echoes)
-        numbers = list_asked(own, count) if asked is None else asked
+        """Play a round and return what this node, number `own`, saw of it. `echoes`, `bulks`: addresses of all."""
+        numbers = list_asked(own, len(echoes))
         places = [(number, echoes[number]) for number in numbers if number not in absent]
         repeats = max(REPEATS_MIN, min(REPEATS_MAX, QUESTIONS // max(1, len(places))))
         began = time.monotonic()

@@ -81,19 +81,21 @@ Reports = Mapping[int, tuple[RoundReport, ...]]
 
 
 class TreeFinding(Struct, frozen=True, kw_only=True):
-    """`levels`: the groups of each level, outermost first; `rates_bps`: of their uplinks, 0 for an unknown one.
-
-    `left_out`: participants, and why. `blocked`: pairs between which no echo passed. `flow_bps`: what one flow reached.
-    """
+    """The tree of the network, as measured."""
 
     kind: Literal["tree", "flat", "unknown"]
     reason: str = ""
     levels: tuple[Groups, ...] = ()
+    """The groups of each level, outermost first."""
     rates_bps: tuple[tuple[int, ...], ...] = ()
+    """Of their uplinks, 0 if unknown."""
     host_rates_bps: tuple[int, ...] = ()
     left_out: tuple[tuple[int, str], ...] = ()
+    """Participants that were left out, with the reason."""
     blocked: tuple[Pair, ...] = ()
+    """Pairs between which no echo passed."""
     flow_bps: int = 0
+    """What one flow reached."""
     is_busy: bool = False
 
 

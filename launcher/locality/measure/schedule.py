@@ -21,14 +21,13 @@ SETTLE_S = 0.04  # after a round the queues empty
 
 
 class LoadRound(Struct, frozen=True, kw_only=True):
-    """`targets`: for each participant the one it sends to, NOBODY for none; empty: nobody sends.
-
-    `paces_bps`: the most that each may send, in bits per second; empty: as much as it can.
-    """
+    """What every participant sends for a while."""
 
     window_s: float = WINDOW_S
     targets: tuple[int, ...] = ()
+    """For each participant the one it sends to, NOBODY for none; empty if none sends."""
     paces_bps: tuple[int, ...] = ()
+    """The most that each may send, in bits per second; empty for no limit."""
 
     @property
     def duration_s(self) -> float:

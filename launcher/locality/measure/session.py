@@ -6,11 +6,10 @@ rounds to play, collects what everyone reports, and writes the finding; the othe
     session/members/ID        who takes part, and where to reach it
     session/orders/ID/NUMBER  by the coordinator ID: the rounds of a step
     session/answers/ID        the finding, for all
-    session/refusals/ID       by one who has seen two nodes of one name for too long: the session is over for all
     reports/ID/NUMBER/MEMBER  what a participant saw of a step, for the coordinator ID, who alone watches them
 
 All keys end with their writer's lease, so nothing stays. A participant that ends, or does not report in time, is left
-out and named, and the rest go on. If the coordinator ends, the next oldest begins anew: it takes seconds. The
+out and named, and the rest go on. If the coordinator ends, all end: it takes seconds to start again. The
 first order has no rounds: once all have answered, all are awake and know the token. Starts are not synchronised beyond
 the arrival of an order, for clocks of two machines are not compared; a round begins with a pause longer than that.
 """
@@ -25,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
@@ -44,22 +43,21 @@ ORDER_LIMIT_S = 15.0  # without an order from a coordinator that lives
 FAREWELL_LIMIT_S = 2.0  # that the coordinator waits for the others to have read the finding
 PARTICIPANTS_MAX = 256  # every pair is measured: grouping 32,000 pairs takes 0.2 s, and 16 times that for 1,024 nodes
 SECONDS_MAX = 20.0
-"""From the first order of a measurement, also of one that another coordinator begins anew, to the end of its load: no
-step is ordered that would play longer. The steps of most networks take 4 to 7 s."""
-
-
-EventQueue = queue.SimpleQueue[KeyEvent | MeshrunError]
+"""From the first order of a measurement to the end of its load: no step is ordered that would play longer. The steps of
+most networks take 4 to 7 s."""
 
 
 class Participant(Record, frozen=True, kw_only=True):
-    """`path`: where it says that it stands, outermost level first. `devices`: how many slots it has, for the file."""
+    """A node that takes part."""
 
     name: str
     address: str
     echo_port: int
     bulk_port: int
     path: tuple[tuple[str, str], ...] = ()
+    """Where it is according to its own sources, outermost level first."""
     devices: int = 1
+    """How many slots it has, for the file."""
 
 
 class Order(Record, frozen=True, kw_only=True):
@@ -74,29 +72,28 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """`participants`: in the order of the finding's numbers. `seconds`: from the first order to the finding."""
+    """The result of a measurement."""
 
     participants: tuple[Participant, ...]
+    """In the order of the finding's numbers."""
     finding: TreeFinding
-    stated: Groups = ()
     seconds: float = 0.0
+    """From the first order to the finding."""
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """`root`: of its keys. It begins with `node_count` nodes, or after `wait_s` with `node_least` at least.
-
-    `depth`: the most levels to look for. `log` gets lines about how far it is. `events`: an error in it ends this
-    node's part, from a signal handler for example.
-    """
+    """The conditions of a measurement."""
 
     root: str
+    """Of its keys."""
     secret: bytes
     node_count: int
-    node_least: int
+    """It begins with so many nodes ..."""
     wait_s: float
     depth: int
+    """The most levels to look for."""
     log: Callable[[str], object]
-    events: EventQueue = field(default_factory=queue.SimpleQueue)
+    """Called with lines about its progress."""
 
 
 def take_part(
@@ -146,7 +143,7 @@ class Session:
         self._own = own
         self._secret = terms.secret
         self._log = terms.log
-        self._events = terms.events
+        self._events: queue.SimpleQueue[KeyEvent | MeshrunError] = queue.SimpleQueue()
         self._lease = 0
         self._id = ""
         self._members: dict[str, tuple[int, Participant]] = {}  # id -> create revision of its key, what it says
@@ -155,10 +152,9 @@ class Session:
         self._is_over = threading.Event()
         self._serial = 0
         self._watches: list[Watch] = []
-        self._began: float | None = None  # when the first order came
 
     def run(self) -> Answer:
-        """Take part until there is a finding. Raises TemporaryError, and UsageError for a session that is full."""
+        """Take part until there is a finding. Raises TemporaryError."""
         renewing = threading.Thread(target=self._renew, name="measure lease", daemon=True)
         try:
             self._lease = self._store.lease_grant(LEASE_TTL_S).id
@@ -251,31 +247,20 @@ class Session:
     # --- both roles ---
 
     def _take_part(self) -> Answer:
-        until = time.monotonic() + self._terms.wait_s
-        self._wait_for_all(until)
-        while self._list_duplicates():
-            self._wait_for_twins()
-            self._wait_for_all(until)  # the one that was left again is one less
-        while True:
-            coordinator = next(iter(self._list_members()), "")
-            if not coordinator or self._id not in self._members:
-                raise StoreError("this node's lease has ended")
-            if coordinator == self._id and len(self._members) < 2:
-                raise TemporaryError("all other nodes have left the measurement")
-            if coordinator == self._id:
-                return self._coordinate()
-            answer = self._follow(coordinator)
-            if answer is not None:
-                return answer
-            self._log("the coordinator has ended: the next node begins anew")
+        self._wait_for_all()
+        coordinator = self._list_members()[0]
+        if coordinator != self._id:
+            return self._follow(coordinator)
+        if len(self._members) < 2:
+            raise TemporaryError("all other nodes have left the measurement")
+        return self._coordinate()
 
-    def _wait_for_all(self, until: float) -> None:
+    def _wait_for_all(self) -> None:
         """Wait for the others, and for the own key to come back. Raises TemporaryError if too few have come."""
         terms = self._terms
+        until = time.monotonic() + terms.wait_s
         while self._id not in self._members or not self._has_begun():
             if not self._wait_for_event(until):
-                if len(self._members) >= terms.node_least:
-                    break
                 there = {member.name for _, member in self._members.values()}
                 left = [name for name in self._names if name not in there]  # as one does whose limit ended earlier
                 raise TemporaryError(
@@ -284,19 +269,6 @@ class Session:
                     f"{f'; left again: {format_list(left)}' if left else ''}",
                     "it runs on all nodes at once, with the same --nnodes",
                 )
-
-    def _wait_for_twins(self) -> None:
-        """Wait for one of two nodes of one name to end: it may have been started again. Raises UsageError."""
-        until = time.monotonic() + LEASE_TTL_S + 1
-        while twice := self._list_duplicates():
-            if self._has_any("refusals") or not self._wait_for_event(until):
-                # For those who would see the other one leave before their own limit ends.
-                self._store.put(f"{self._root}/refusals/{self._id}", b"", lease=self._lease)
-                raise UsageError(f"two nodes are called {twice[0]}", "--node-name gives each one a name of its own")
-
-    def _list_duplicates(self) -> list[str]:
-        names = Counter(one.name for _, one in self._members.values())
-        return [name for name, count in names.items() if count > 1]
 
     def _has_any(self, kind: str) -> bool:
         return any(key.startswith(f"{self._root}/{kind}/") for key in self._values)
@@ -324,9 +296,10 @@ class Session:
             )
         return tuple(reports)
 
-    def _follow(self, coordinator: str) -> Answer | None:
-        """Play what the coordinator orders, until its answer; None if it has ended before."""
-        number, known, self._serial = 0, {one: member for one, (_, member) in self._members.items()}, 0
+    def _follow(self, coordinator: str) -> Answer:
+        """Play what the coordinator orders, until its answer. Raises TemporaryError if it ends before."""
+        number, known = 0, {one: member for one, (_, member) in self._members.items()}
+        began = 0.0  # when the first order came
         name = known[coordinator].name
         answer_key = f"{self._root}/answers/{coordinator}"
         while True:
@@ -334,7 +307,7 @@ class Session:
             until = time.monotonic() + ORDER_LIMIT_S
             while order_key not in self._values and answer_key not in self._values:
                 if coordinator not in self._members:
-                    return None
+                    raise TemporaryError(f"{name} coordinated the measurement and has ended", "start all nodes again")
                 if not self._wait_for_event(until):
                     raise TemporaryError(
                         f"{name} coordinates the measurement and has said nothing for {ORDER_LIMIT_S:g} s"
@@ -347,13 +320,13 @@ class Session:
             if self._id not in order.members or set(order.members) - set(known):
                 raise TemporaryError(f"{name} measures without this node", "all nodes begin together, one by this name")
             if number == 0:
-                self._begin()
+                began = time.monotonic()
                 self._log(f"{name} coordinates {format_count(len(order.members), 'node')}")
                 self._player.set_token(bytes.fromhex(order.token))
             if order.members.index(self._id) in order.absent:
                 raise TemporaryError("this node was left out: it answered late, or could not be reached")
             ends = time.monotonic() + sum(round.duration_s for round in order.rounds)
-            if ends > self._begin() + SECONDS_MAX + REPORT_LIMIT_S:
+            if ends > began + SECONDS_MAX + REPORT_LIMIT_S:
                 raise TemporaryError(f"{name} orders load for longer than {SECONDS_MAX:g} s")
             reports = self._play(order, known)
             self._put(f"{self._terms.root}/reports/{coordinator}/{number}/{self._id}", Report(rounds=reports))
@@ -363,12 +336,28 @@ class Session:
         members = self._list_members()
         known = {one: self._members[one][1] for one in members}
         participants = tuple(known[one] for one in members)
+        began = time.monotonic()
+        ((name, count),) = Counter(one.name for one in participants).most_common(1)
+        if count > 1:
+            reason = f"{count} nodes are called {name}; --node-name gives each a name of its own"
+            finding = TreeFinding(kind="unknown", reason=reason)
+        else:
+            finding = self._find(members, known, group_stated(participants))
+        answer = Answer(participants=participants, finding=finding, seconds=time.monotonic() - began)
+        self._put(f"{self._root}/answers/{self._id}", answer)
+        until = time.monotonic() + FAREWELL_LIMIT_S
+        with contextlib.suppress(MeshrunError):  # this node has the finding
+            while set(self._members) - {self._id} and self._wait_for_event(until):
+                pass
+        return answer
+
+    def _find(self, members: Sequence[str], known: Mapping[str, Participant], stated: Groups) -> TreeFinding:
+        """Have the members play step after step, and return the finding."""
         token = draw_token()
         seed = int.from_bytes(token[:4], "big")
         self._player.set_token(token)
-        stated = group_stated(participants)
         steps = find_tree(len(members), seed, depth=self._terms.depth, stated=stated or None)
-        began, number, self._serial = self._begin(), 0, 0
+        began, number = time.monotonic(), 0
         gone: set[int] = set()
         rounds: tuple[LoadRound, ...] = ()
         try:
@@ -391,21 +380,10 @@ class Session:
                 rounds = steps.send(reports) if number else next(steps)
                 number += 1
                 seconds = sum(round.duration_s for round in rounds)
-            finding = TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
+            return TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
         except StopIteration as end:
-            finding = end.value
-        answer = Answer(participants=participants, finding=finding, stated=stated, seconds=time.monotonic() - began)
-        self._put(f"{self._root}/answers/{self._id}", answer)
-        until = time.monotonic() + FAREWELL_LIMIT_S
-        with contextlib.suppress(MeshrunError):  # this node has the finding
-            while set(self._members) - {self._id} and self._wait_for_event(until):
-                pass
-        return answer
-
-    def _begin(self) -> float:
-        """Return when the first order came, which is now if none has."""
-        self._began = time.monotonic() if self._began is None else self._began
-        return self._began
+            found: TreeFinding = end.value
+            return found
 
     def _collect(self, number: int, members: Sequence[str], gone: set[int]) -> dict[int, tuple[RoundReport, ...]]:
         """Wait for the reports of those that are there."""

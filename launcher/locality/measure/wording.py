@@ -1,4 +1,4 @@
-"""A finding in sentences, and as the cluster file that `meshctl plan` reads. Both name domains; a finding has numbers.
+"""A finding in sentences, as a file of places for --locality @FILE, and as JSON. They name domains; it has numbers.
 
 A domain has the name that most of its members say they are in, if one name leads and no other domain has it; else it is
 l0, l1, ... in the order of its members' names, with the first letter of its level, and a number that no node states.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, product
@@ -68,6 +69,26 @@ def make_rates(answer: Answer, level_names: Sequence[str]) -> dict[str, str]:
             for index in rates.find_exceptions(measured, varies):
                 found[f"{level}:{called[index]}"] = format_rate(measured[index])
     return found
+
+
+def make_places(answer: Answer, level_names: Sequence[str]) -> str:
+    """Return the text of a file for --locality @FILE: a line for each host, and the rates in a comment.
+
+    A host that was left out has no place. Commas end a domain in such a file, and # begins a comment, so a domain with
+    them has semicolons there.
+    """
+    plain = str.maketrans(",#", ";;")
+    lines = []
+    if found := make_rates(answer, level_names):
+        links = {name if name.startswith("host") else name.translate(plain): rate for name, rate in found.items()}
+        text = ",".join(f"{name.replace(',', ',,')}={rate}" for name, rate in links.items())
+        lines.append(f"# measured: --rates {shlex.quote(text)}")
+    for one, path in zip(answer.participants, find_paths(answer, level_names), strict=True):
+        name = one.name if re.fullmatch(r"[^\s*#]\S*", one.name) else one.address
+        lines.append(
+            " ".join((name, ",".join(f"{level}={domain.translate(plain)}" for level, domain in path))).rstrip()
+        )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def make_cluster(answer: Answer, level_names: Sequence[str]) -> dict[str, Any]:

@@ -60,10 +60,7 @@ class RootCause(Struct, frozen=True):
 
 
 class Failures:
-    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX.
-
-    `style` of the report: "short" or "torchrun".
-    """
+    """The failures of the present round. `aborts_are_secondary`: workers abort when another has gone, as under JAX."""
 
     def __init__(
         self,
@@ -72,10 +69,8 @@ class Failures:
         *,
         aborts_are_secondary: bool = False,
         role: str = "",
-        style: str = "short",
     ) -> None:
         self._role = role
-        self._style = style
         self._aborts_are_secondary = aborts_are_secondary
         self._host = host
         self._pump = pump
@@ -263,7 +258,7 @@ class Failures:
             if outcome.write_outcome(end, own, ranks, self._host):
                 return
             if verdict is not None and has_failed:
-                outcome.report_failure(verdict, own, self._host, script, self._style)
+                outcome.report_failure(verdict, own, self._host, script)
                 return
         if end.exit_code != 0 and end.reason != logged:
             is_refused = verdict is None and end.exit_code == EXIT_USAGE

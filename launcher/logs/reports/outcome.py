@@ -17,8 +17,7 @@ from msgspec import Struct
 from launcher.config.scrub import END_FILE
 from launcher.hardware.linux.files import replacing
 from launcher.logs.error_file import copy_error_file
-from launcher.logs.reports import report, short_report
-from launcher.logs.reports.report import WorkerFailure, parse_failure
+from launcher.logs.reports.report import WorkerFailure, parse_failure, render
 from launcher.model.console import log, write_stderr
 from launcher.model.errors import describe, give_hint
 from rendezvous import codec
@@ -31,19 +30,21 @@ REPORT_LIMIT_S = 5.0  # for a reader of a full stderr: this is the last output, 
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """`round` and `ranks`: the last round and this node's ranks in it, none if it had none. `failures`: the root cause
-    first; empty if no worker's failure was the reason. `reason`: a sentence. `has_verdict`: whether the job has ended,
-    and not this node's part in it alone.
-    """
+    """How a run ended on this node."""
 
     exit_code: int
     reason: str
+    """A sentence."""
     hint: str | None = None
     round: int = 0
+    """The last round."""
     ranks: tuple[int, ...] = ()
+    """This node's ranks in that round, none if it had none."""
     failures: tuple[WorkerFailure, ...] = ()
+    """The root cause first; empty if no worker's failure was the reason."""
     is_order_known: bool = True
     has_verdict: bool = False
+    """Whether the job has ended, and not only this node's part in it."""
     version: Literal[1] = 1
 
 
@@ -93,9 +94,7 @@ def write_outcome(end: Exit, own: Sequence[WorkerFailure], ranks: Sequence[int],
     return is_left
 
 
-def report_failure(
-    verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str, style: str = "torchrun"
-) -> None:
+def report_failure(verdict: Verdict, own: Sequence[WorkerFailure], host: str, script: str) -> None:
     """Report why the job failed: the verdict's failure first, then the others it names and this node's own."""
     failures = _sort_failures(verdict, own)
     if not failures:
@@ -103,7 +102,6 @@ def report_failure(
         if verdict.exit_code == EXIT_TEMPORARY and verdict.round == 0:
             write_stderr(f"hint: {_MISSING_NODES_HINT}")
         return
-    render = short_report.render if style == "short" else report.render
     text = render(script, failures, outcome=describe(verdict.reason), is_order_known=verdict.is_first_sure, here=host)
     write_stderr(text, patience_s=REPORT_LIMIT_S)
     _copy_error_file(failures[0], host)

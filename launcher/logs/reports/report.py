@@ -1,10 +1,21 @@
-"""The report of a failed job: the primary failure, the secondary ones, and a hint.
+"""The report of a failed job as someone on call reads it: who failed, how, where its log is, what to do next.
 
-One worker's crash makes the others fail too, and their output hides its cause. So the first failure comes first
-and in full: exit code or signal by name, time, host, and the traceback if there is one. The others get a line each.
-The labels (FAILED, Root Cause, rank with local_rank, exitcode with pid, error_file, time, host, traceback) are
-torchrun's, because log collectors search for them. This is the box of `--failure-report torchrun`; `short_report` has
-the usual one. This module only formats values; `failures` prints.
+    ================================================================================
+    train.py FAILED
+    Root Cause (first observed failure): rank 5 (pp=1,tp=1) on h2
+      ValueError: bad shape
+        File "/home/ada/train.py", line 12, in step
+          loss = model(batch)
+      exitcode  : 1 (pid: 6409), local_rank: 1, 2026-01-02 03:04:05
+      log       : /logs/night_1a2b/attempt_0/1/stderr.log
+    Other failures: ranks 0-4 (exit code 1)
+    --------------------------------------------------------------------------------
+    a worker failed on h2 in round 3, 2 of 2 restarts used
+    hint: ...
+    ================================================================================
+
+One worker's crash makes the others fail too, and their output hides its cause. So the first failure comes first, with
+the last frames of its traceback, and the others share a line. This module only formats values; `failures` prints.
 """
 
 from __future__ import annotations
@@ -21,43 +32,49 @@ from rendezvous import codec
 from rendezvous.errors import RecordError
 
 WIDTH = 80
-OTHERS_LIMIT = 16  # failures that get a line of their own; with a thousand ranks the box must still fit a screen
-MESSAGE_LINES_LIMIT = (20, 60)  # kept at the start and the end of a longer traceback
 LINE_LIMIT = 400
+FRAMES_LIMIT = 3
+LINES_LIMIT = 6  # of a text that is no traceback
+GROUPS_LIMIT = 4  # of failures that ended alike
+RANKS_MAX = 40  # letters; more are counted
 
-_NOT_AVAILABLE = "<N/A>"
 _FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
-    """How one worker ended. `exit_code` is negative for a signal; `time` is local time as ISO text.
-
-    `message` is the traceback from its error file, `tail` the last lines of its stderr if they were captured,
-    `sentence` what the agent knows: that its program could not be started, for example. `failure_class` is its class
-    (launcher/diagnose/failure_class.py), `class_reason` why it is that one; `claim` what the worker itself said of it.
-    `exception` is one line, from either; `coordinates` its place in a mesh of several axes, "pp=1,tp=0"; `log_file`
-    keeps its stderr. `is_timeout`: a collective gave up waiting for another rank.
-    """
+    """How one worker ended."""
 
     rank: int
     local_rank: int
     pid: int
     exit_code: int
+    """Negative for a signal."""
     time: str
+    """Local time as ISO text."""
     host: str
     error_file: str | None = None
     message: str | None = None
+    """The traceback from its error file."""
     tail: tuple[str, ...] = ()
+    """The last lines of its stderr if they were captured."""
     is_out_of_memory: bool = False
     sentence: str | None = None
+    """What the agent knows, for example that its program could not be started."""
     failure_class: str = ""
+    """See launcher/diagnose/failure_class.py."""
     class_reason: str = ""
+    """Why it is of that class."""
     claim: str = ""
+    """What the worker itself reported about its failure."""
     exception: str = ""
+    """One line, from its error file or its stderr."""
     role: str = ""
     coordinates: str = ""
+    """Its place in a mesh of several axes, "pp=1,tp=0"."""
     log_file: str = ""
+    """Keeps its stderr."""
     is_timeout: bool = False
+    """A collective gave up waiting for another rank."""
 
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
@@ -100,31 +117,31 @@ def render(
 
     `failures` is not empty and begins with the root cause. `outcome` is the launcher's decision: "restarts used 2 of
     2". `is_order_known` is false when another failure came so close, on another host, that either may have been first.
-    `here` is the host on which the report is read, "" for the failure's own. Raises ValueError without a failure.
+    `here` is the host on which the report is read, "" for the failure's own.
     """
-    if not failures:
-        raise ValueError("a report needs at least one failure")
     root, *others = failures
-    heavy, light = "=" * WIDTH, "-" * WIDTH
-    lines = [
-        heavy,
-        f"{strip_controls(script)} FAILED",
-        light,
-        f"Root Cause ({describe_order(is_order_known)}):",
-        *_format_root(root),
-        light,
-    ]
-    lines.append("Other failures:" if others else "Other failures: <NO_OTHER_FAILURES>")
-    lines += [_format_other(failure) for failure in others[:OTHERS_LIMIT]]
-    if len(others) > OTHERS_LIMIT:
-        lines.append(f"and {len(others) - OTHERS_LIMIT} more")
-    lines += [light, *wrap(outcome)]
-    if hint := choose_hint(root, here):
-        lines += wrap(f"hint: {hint}")
-    return "\n".join([*lines, heavy])
+    coordinates = f" ({_strip_controls(root.coordinates)})" if root.coordinates else ""
+    head = (
+        f"Root Cause ({_describe_order(is_order_known)}): rank {root.rank}{coordinates} on {_strip_controls(root.host)}"
+    )
+    role = f", role: {_strip_controls(root.role)}" if root.role not in ("", "default") else ""
+    lines = ["=" * WIDTH, f"{_strip_controls(script)} FAILED", *_wrap(head), *_describe_cause(root)]
+    lines.append(
+        f"  exitcode  : {_format_exit_code(root)}, local_rank: {root.local_rank}{role}, "
+        f"{_strip_controls(root.time.replace('T', ' ', 1))}"
+    )
+    if path := root.log_file or root.error_file:
+        there = "" if here in ("", root.host) else f"{root.host}:"
+        lines.append(f"  {'log       ' if root.log_file else 'error_file'}: {_strip_controls(there + path)}")
+    if others:
+        lines += _wrap(f"Other failures: {_summarize(others)}")
+    lines += ["-" * WIDTH, *_wrap(outcome)]
+    if hint := _choose_hint(root, here):
+        lines += _wrap(f"hint: {hint}")
+    return "\n".join([*lines, "=" * WIDTH])
 
 
-def describe_order(is_known: bool) -> str:
+def _describe_order(is_known: bool) -> str:
     """Say how sure it is that the first failure came first."""
     return "first observed failure" if is_known else "first reported; others failed at nearly the same time"
 
@@ -139,54 +156,59 @@ def find_signal_name(exit_code: int) -> str | None:
         return f"SIGRTMIN+{-exit_code - _FIRST_REALTIME_SIGNAL}" if -exit_code >= _FIRST_REALTIME_SIGNAL else None
 
 
-def _format_root(failure: WorkerFailure) -> list[str]:
-    first, *rest = _describe_cause(failure)
-    return [
-        f"[{failure.rank}]:",
-        f"  time      : {strip_controls(failure.time.replace('T', '_', 1))}",
-        f"  host      : {strip_controls(failure.host)}",
-        f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
-        f"  exitcode  : {format_exit_code(failure)}",
-        f"  error_file: {strip_controls(failure.error_file or _NOT_AVAILABLE)}",
-        f"  traceback : {first}",
-        *(f"  {line}".rstrip() for line in rest),
-    ]
+def _describe_cause(failure: WorkerFailure) -> list[str]:
+    """Return how it ended, and the end of its traceback or of its output."""
+    from launcher.logs.reports.symptoms import split_traceback  # only the last failure of a job is shown
+
+    text = failure.message or "\n".join(failure.tail)
+    frames, exception = split_traceback(text)
+    said = _strip_controls(failure.exception) if failure.exception and not failure.sentence else ""
+    if not said or failure.exit_code < 0:
+        ending = f"{failure.describe_ending()}: {said}" if said else failure.describe_ending()
+        said = _strip_controls(ending)
+    lines = _wrap(said)
+    if frames:
+        more = exception.split("\n")[1:LINES_LIMIT]
+        body = [line for frame in frames[-FRAMES_LIMIT:] for line in frame]
+    else:
+        body, more = text.strip("\n").split("\n")[-LINES_LIMIT:] if text.strip() else [], []
+        body = [] if body == [failure.exception] else [f"  {line}" for line in body]
+    return [f"  {line}".rstrip() for line in [*lines, *map(_strip_controls, [*more, *body])]]
 
 
-def _format_other(failure: WorkerFailure) -> str:
-    # The labels with torchrun's spaces, for programs that search for them literally.
-    rank = f"rank      : {failure.rank} (local_rank: {failure.local_rank})"
-    remark = " out of memory" if failure.is_out_of_memory else ""
-    return f"  {rank}  exitcode  : {format_exit_code(failure)}{remark}  host: {strip_controls(failure.host)}"
+def _summarize(failures: Sequence[WorkerFailure]) -> str:
+    """Summarize failures: ranks 0-2, 4 (exit code 1); rank 7 (SIGKILL, out of memory)."""
+    by_ending: dict[str, list[int]] = {}
+    for failure in failures:
+        by_ending.setdefault(_name_ending(failure), []).append(failure.rank)
+    parts = [f"{_format_ranks(sorted(ranks))} ({ending})" for ending, ranks in by_ending.items()]
+    left_out = sum(map(len, list(by_ending.values())[GROUPS_LIMIT:]))
+    return "; ".join([*parts[:GROUPS_LIMIT], *([f"and {left_out} more"] if left_out else [])])
 
 
-def format_exit_code(failure: WorkerFailure) -> str:
+def _name_ending(failure: WorkerFailure) -> str:
+    if failure.sentence:
+        return _strip_controls(failure.sentence)
+    name = find_signal_name(failure.exit_code) or f"exit code {failure.exit_code}"
+    return f"{name}, out of memory" if failure.is_out_of_memory else name
+
+
+def _format_ranks(ranks: Sequence[int]) -> str:
+    from launcher.model import ranges
+
+    text = ranges.format_ranges(ranks)
+    if len(text) > RANKS_MAX:
+        return f"{len(ranks)} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+
+
+def _format_exit_code(failure: WorkerFailure) -> str:
     """Format -9 (pid: 12)  (SIGKILL)."""
     name = find_signal_name(failure.exit_code)
     return f"{failure.exit_code} (pid: {failure.pid})" + (f"  ({name})" if name else "")
 
 
-def _describe_cause(failure: WorkerFailure) -> list[str]:
-    """Return the lines for the cause, the best that is known, with the last output where a traceback is missing."""
-    lines: list[str] = []
-    lines += [strip_controls(text) for text in (failure.claim, failure.sentence) if text]
-    if failure.exit_code < 0:
-        # torchrun's sentence, for which programs search; the reason is ours.
-        reason = ": killed by the kernel: out of memory" if failure.is_out_of_memory else ""
-        name = find_signal_name(failure.exit_code) or _NOT_AVAILABLE
-        sentence = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}{reason}"
-        if not failure.message or reason:
-            lines.append(sentence)
-    if failure.message:
-        lines += _shorten([strip_controls(line) for line in failure.message.strip("\n").split("\n")])
-    elif failure.tail:
-        count = len(failure.tail)
-        lines.append("its last line on stderr:" if count == 1 else f"its last {count} lines on stderr:")
-        lines += [f"  {strip_controls(line)}" for line in failure.tail]
-    return lines or [_NOT_AVAILABLE]
-
-
-def choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
+def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     """Return what to do next, for a reader on the host `here`; None if the report says it."""
     code = failure.exit_code
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
@@ -218,7 +240,7 @@ def _find_output(failure: WorkerFailure, here: str) -> str:
 _JAX_UNCONFIGURED = "coordinator_address should be defined"
 _NATIVE_CRASH = "the worker crashed in native code; with PYTHONFAULTHANDLER=1 it prints where its Python code was"
 _SIGNAL_HINTS = {
-    -signal.SIGKILL: "somebody outside the job sent it: the host out of memory (see dmesg), a scheduler, a person",
+    -signal.SIGKILL: "a process outside the job sent it: the kernel's OOM killer (see dmesg), a scheduler, an operator",
     -signal.SIGSEGV: _NATIVE_CRASH,
     # torch's gloo threads may outlive the interpreter, and the job has done its work by then.
     -signal.SIGABRT: f"{_NATIVE_CRASH}; if all it said was `terminate called without an active exception`, end the "
@@ -231,21 +253,13 @@ _SIGNAL_HINTS = {
 }
 
 
-def _shorten(lines: list[str]) -> list[str]:
-    start, end = MESSAGE_LINES_LIMIT
-    left_out = len(lines) - start - end
-    if left_out <= 1:
-        return lines
-    return [*lines[:start], f"... {left_out} lines left out ...", *lines[-end:]]
-
-
-def strip_controls(text: str) -> str:
+def _strip_controls(text: str) -> str:
     """Return one line without colours, and with what else controls a terminal escaped."""
     text = escape(re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", "", text))
     return text if len(text) <= LINE_LIMIT else f"{text[:LINE_LIMIT]} ..."
 
 
-def wrap(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """Wrap a sentence to the width of the box."""
     lines = [""]
     for word in text.split():

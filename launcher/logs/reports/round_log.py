@@ -7,10 +7,9 @@ every round, so that any one log has the job's history.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from launcher.config.config import Config
-from launcher.config.options.table import TABLE
+from launcher.config.options.table import ROWS
 from launcher.model.console import log
 from launcher.model.errors import describe
 from launcher.placement.adapter.description import NodeAssignment
@@ -75,7 +74,7 @@ class RoundLog:
         match setting:
             case "spare" if settings.grow == "delay":
                 delay = f"{settings.grow_delay_s:g} s after the last node has joined"
-                end = f"; if a larger world is possible, it starts {delay} ({_find_flag('grow_delay_s')})"
+                end = f"; if a larger world is possible, it starts {delay} ({_find_flag('grow')})"
             case "spare":
                 end = f" ({_find_flag('grow')} {settings.grow})"
             case "grow":
@@ -160,23 +159,10 @@ class RoundLog:
             log(f"round {round} ends: {describe(reason)}")
 
 
-def make_recorder(
-    config: Config, host: str, run_id: str, find_error_file: Callable[[int, int, int], str]
-) -> Callable[[object], None]:
-    """The function that turns the agent's messages into events; a no-op without the option. Raises UsageError."""
-    if config.event_log_handler == "null":
-        return lambda message: None
-    from launcher.logs.reports import events
-
-    if config.event_log_handler in events.NULL_HANDLERS:
-        return lambda message: None
-    write = events.make_writer(config.event_log_handler, config.origins["event_log_handler"])
-    return events.EventRecorder(config, host, run_id, find_error_file, write).take
-
-
 def _find_flag(setting: str) -> str:
     """Return the option that sets a field of Settings; "" if none does."""
-    return next((option.flag for option in TABLE if option.field_name == setting), "")
+    name = "grow" if setting == "grow_delay_s" else setting
+    return next((option.flag for option in ROWS if option.field_name == name), "")
 
 
 def format_workers(count: int) -> str:

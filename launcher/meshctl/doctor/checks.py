@@ -71,20 +71,22 @@ def make_stop(check: str, error: MeshrunError, harm: str = "") -> Finding:
 
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
-    """What would run here. `worker_count` 0: none could start. `accelerators`: kinds of device that workers get.
-
-    `node_count`: how many nodes there may be, as far as that is known. `frameworks`: what workers are told about, jax
-    for instance. `health_check`: the option or variable that sets one, "" without. `environ`: what the agent inherits.
-    """
+    """What would run here."""
 
     worker_count: int = 1
+    """0: none could start."""
     accelerators: frozenset[str] = frozenset()
+    """Kinds of device that workers get."""
     node_count: int = 1
+    """How many nodes there may be, as far as that is known."""
     frameworks: tuple[str, ...] = ()
+    """Frameworks whose variables workers get, jax for instance."""
     shutdown_timeout_s: float = 30
     is_bound: bool = False
     health_check: str = ""
+    """The option or variable that sets one, "" without."""
     environ: Mapping[str, str] = {}
+    """What the agent inherits."""
 
 
 def sort_findings(findings: Sequence[Finding]) -> list[Finding]:

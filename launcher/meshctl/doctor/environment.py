@@ -1,24 +1,19 @@
-"""The environment that the worker of a rank would get, as `meshctl doctor --env RANK` shows it.
+"""The workers of a run that is not started: the world of nodes like this one, and their variables, as a run makes them.
 
-The same modules work as in a run: the planner places nodes like this one, and the spec builder adds the frameworks'
-variables. Values that only a run has, a port for instance, are placeholders in angle brackets. Nothing is started or
-written.
+Only what a run would refuse or remark on is of interest, so what a run alone has, a port for instance, is a constant.
+Nothing is started or written.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from launcher.agent.startup.stale_agents import LOCK_VARIABLE
 from launcher.config.config import Config
 from launcher.config.options.readers import Streams
-from launcher.config.scrub import PRIVATE
-from launcher.hardware.linux.shared_page import VARIABLE as PAGE_VARIABLE
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.errors import describe as describe_reason
@@ -29,19 +24,14 @@ from launcher.placement.adapter.description import Description, NodeAssignment, 
 from launcher.placement.adapter.options import parse_limits_and_costs
 from launcher.placement.adapter.planner_adapter import PlannerAdapter
 from launcher.ranks.spec_builder import WorkerSpecBuilder
-from launcher.worker.client import SOCKET_VARIABLE
 from rendezvous.events import MakePlan, PlanRefused, RosterMember
 
 if TYPE_CHECKING:
     from launcher.locality.gather import Locality
 
 NODES_MAX = 4096  # the planner takes seconds beyond
-MASKED = "(not shown)"
-# Names of variables whose values are secret.
-_SECRET_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
 _PORT = 65431  # represents a port that is drawn for each round
 _ADDRESS = "address-of-node-0.invalid"
-_RUN_ID = "run-id.invalid"
 
 
 def choose_node_count(config: Config, requested: int | None) -> int:
@@ -104,96 +94,29 @@ def plan_world(config: Config, slots: Sequence[Slot], count: int, locality: Loca
     return sorted(read, key=lambda one: one.group_rank)
 
 
-def describe_environment(
-    config: Config,
-    builder: WorkerSpecBuilder,
-    assignment: NodeAssignment,
-    rank: int,
-    node_count: int,
-    environ: Mapping[str, str],
-) -> dict[str, Any]:
-    """Compare the environment of the worker of this rank with the agent's, as values for JSON.
+def list_worker_remarks(
+    config: Config, slots: Sequence[Slot], assignment: NodeAssignment, environ: Mapping[str, str], host: str
+) -> list[str]:
+    """Make the variables of this assignment's workers as a run does, and return its remarks.
 
-    "changed" has the agent's value and the worker's, "unset" what the worker does not inherit. Raises UsageError as in
-    a run.
+    Raises UsageError as in a run.
     """
-    local_rank = assignment.ranks.index(rank)
-    spec = builder.make_specs(1, 0, assignment, None)[local_rank]
-    after = {name: _insert_placeholders(config, value) for name, value in sorted(spec.env.items())}
-    return {
-        "rank": rank,
-        "local_rank": local_rank,
-        "node": assignment.group_rank,
-        "nodes": node_count,
-        "world_size": assignment.world_size,
-        "added": {name: mask(name, value) for name, value in after.items() if name not in environ},
-        "changed": {
-            name: {"from": mask(name, environ[name]), "to": mask(name, value)}
-            for name, value in after.items()
-            if name in environ and environ[name] != value
-        },
-        "unset": sorted(name for name in spec.unset if name in environ),
-    }
-
-
-def find_assignment(rank: int, world: Sequence[NodeAssignment], node_count: int) -> NodeAssignment:
-    """Return the assignment with this rank. Raises UsageError for a rank that does not exist."""
-    for assignment in world:
-        if rank in assignment.ranks:
-            return assignment
-    many = "1 node" if node_count == 1 else f"{node_count} nodes"
-    sentence = f"--env {rank}: on {many} like this one the ranks are 0 to {world[0].world_size - 1}"
-    raise UsageError(sentence, "--nodes N shows more nodes")
-
-
-def make_spec_builder(
-    config: Config, slots: Sequence[Slot], environ: Mapping[str, str], host: str
-) -> WorkerSpecBuilder:
-    """Create a run's spec builder, without streams and directories. Raises UsageError as in a run."""
     quiet = replace(
-        config, redirects=Streams(), tee=Streams(), local_ranks_filter=None, logs_specs=None,
+        config, redirects=Streams(), tee=Streams(), local_ranks_filter=None,
         duplicate_stdout_filters=(), duplicate_stderr_filters=(),
     )  # fmt: skip
-    layout: Any = _LogPaths(config)
-    page: Any = SimpleNamespace(list_variables=lambda at: {PAGE_VARIABLE: f"<what the agent has opened>:{1 + at}"})
+    layout: Any = SimpleNamespace(
+        run_id=config.run_id or "none",
+        keeps_files=False,
+        make_error_path=_make_no_path,
+        make_recorder_path=_make_no_path,
+    )
     builder = WorkerSpecBuilder(
-        config=quiet, mesh=config.mesh or DEFAULT_MESH, slots=slots, host=host, layout=layout, parent=environ,
-        shared_page=page,
-    )  # fmt: skip
-    if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
-        file = environ.get("TORCHELASTIC_TIMER_FILE") or "<pipe of the agent>"
-        builder.add_variables({"TORCHELASTIC_TIMER_FILE": file})
-    if config.network is not None:
-        builder.add_variables({LOCK_VARIABLE: "<mark of this run on this node>"})
-        if config.settings.get("grow") == "checkpoint":
-            builder.add_variables({SOCKET_VARIABLE: "<socket of the agent>"})
-    return builder
+        config=quiet, mesh=config.mesh or DEFAULT_MESH, slots=slots, host=host, layout=layout, parent=environ
+    )
+    builder.make_specs(1, 0, assignment, None)
+    return builder.list_remarks()
 
 
-def mask(name: str, value: str) -> str:
-    """Return the value, unless the name marks it as secret."""
-    is_secret = name in PRIVATE or any(word in name.upper() for word in _SECRET_WORDS)
-    return MASKED if is_secret and value else value
-
-
-def _insert_placeholders(config: Config, value: str) -> str:
-    """Return the value with placeholders for what only a run has."""
-    value = value.replace(_ADDRESS, "<address of node 0>").replace(_RUN_ID, "<run id>")
-    return value.replace(str(_PORT), "<free port>") if config.master_port is None else value
-
-
-class _LogPaths:
-    """Replaces the directories of a run's logs, none of which is created."""
-
-    def __init__(self, config: Config) -> None:
-        self.run_id = config.run_id or _RUN_ID
-        self.keeps_files = config.log_dir != os.devnull
-        self._root = "<temporary directory>"
-        if config.log_dir:
-            self._root = f"{os.path.abspath(config.log_dir)}/{self.run_id}_<random>"
-
-    def make_error_path(self, round: int, restart_count: int, local_rank: int) -> str:
-        return f"{self._root}/attempt_{restart_count}/{local_rank}/error.json" if self.keeps_files else ""
-
-    def make_recorder_path(self, round: int, local_rank: int) -> str:
-        return f"<temporary directory>/{round}.{local_rank}"
+def _make_no_path(*_: int) -> str:
+    return ""

@@ -41,13 +41,7 @@ from launcher.meshctl.doctor.checks import (
     make_stop,
     sort_findings,
 )
-from launcher.meshctl.doctor.environment import (
-    choose_node_count,
-    describe_environment,
-    find_assignment,
-    make_spec_builder,
-    plan_world,
-)
+from launcher.meshctl.doctor.environment import choose_node_count, list_worker_remarks, plan_world
 from launcher.meshctl.doctor.machine import MachineInfo, read_machine
 from launcher.meshctl.doctor.network import check_store, find_advertised_address
 from launcher.model.errors import LauncherError, UsageError, sanitize
@@ -62,13 +56,10 @@ FRAMEWORKS = ("torch", "jax", "torch_xla", "paddle")
 NO_FRAMEWORK = "workers get torchrun's variables: nothing speaks for another framework"
 
 
-def examine(
-    argv: Sequence[str], environ: Mapping[str, str], *, rank: int | None = None, node_count: int | None = None
-) -> dict[str, Any]:
+def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int | None = None) -> dict[str, Any]:
     """Examine a run with these arguments, as values for JSON. Raises UsageError as the run would.
 
-    The script may be missing from `argv`. `rank`: of the environment to show, None for none. `node_count` None: as many
-    as the options say.
+    The script may be missing from `argv`. `node_count` None: as many as the options say.
     """
     words = command_line.parse(argv)
     python = environ.get("PYTHON_EXEC") or sys.executable
@@ -100,14 +91,10 @@ def examine(
     findings += check_interpreter(run, environ)
     with _report(findings, "options"):  # whether the agreement's limits can be kept together
         make_settings(run)
-    shown = None
     if world:
-        assignment = find_assignment(rank or 0, world, count)
         with _report(findings, "workers"):
-            builder = make_spec_builder(run, slots, environ, hostname)
-            shown = describe_environment(run, builder, assignment, rank or 0, count, environ)
-            remarks = (remark for remark in builder.list_remarks() if remark != choice.reason)
-            findings += [Finding("start", "note", remark) for remark in remarks]
+            remarks = list_worker_remarks(run, slots, world[0], environ, hostname)
+            findings += [Finding("start", "note", remark) for remark in remarks if remark != choice.reason]
     planned = PlannedRun(
         worker_count=len(slots),
         accelerators=frozenset(device.kind for device in used) - {"cpu"},
@@ -149,7 +136,6 @@ def examine(
         "secrets": credentials.find_variables(environ),
         "machine": _describe_machine(machine),
         "store": store,
-        "environment": None if rank is None else shown,
         "notes": list(run.notes),
         "findings": [finding._asdict() for finding in findings],
         "verdict": {
@@ -224,9 +210,8 @@ def _examine_locality(
     run: Config, devices: Sequence[Device], environ: Mapping[str, str], names: Sequence[str], findings: list[Finding]
 ) -> tuple[Locality | None, dict[str, Any]]:
     """Return this node's locality, and the same with the sources, to be shown."""
-    asked = run if run.network is not None else replace(run, locality_command=None)  # as in a run: see notes
     try:
-        found = gather.resolve_locality(asked, environ, names=names, devices=devices, is_thorough=True)
+        found = gather.resolve_locality(run, environ, names=names, devices=devices, is_thorough=True)
     except LauncherError as error:
         level: Severity = "stop" if run.network is not None else "note"  # one machine queries no source
         findings.append(make_stop("locality", error)._replace(level=level))

@@ -31,11 +31,12 @@ _TEMPORARY_DIRS = ("/tmp", "/var/tmp")  # the directories of logs without --log-
 
 
 class CgroupLimit(Struct, frozen=True, order=True):
-    """A limit of a control group: `most` of something, of which `used` are taken. `origin`: the file of the limit."""
+    """A limit of a control group."""
 
     most: float
     used: float
     origin: str
+    """The file of the limit."""
 
     @property
     def left(self) -> float:
@@ -43,13 +44,15 @@ class CgroupLimit(Struct, frozen=True, order=True):
 
 
 class DiskSpace(Struct, frozen=True):
-    """A directory on a file system. `inodes_free` None: it does not count them. `amiss`: why nobody can write there."""
+    """A directory on a file system."""
 
     path: str
     size: int
     free: int
     inodes_free: int | None = None
+    """None if the file system does not count them."""
     amiss: str = ""
+    """Why it cannot be written, "" if it can."""
 
 
 class ResourceLimit(Struct, frozen=True):
@@ -70,30 +73,34 @@ class NetworkInterface(Struct, frozen=True):
 
 
 class MachineInfo(Struct, frozen=True, kw_only=True):
-    """What this process may use, and what is around it. None or empty: the kernel does not say.
-
-    `cpu_count`: the CPUs of its affinity set; `cpu_quota`, in CPUs, `memory_limit`, in bytes, and `process_limit`: the
-    tightest of its control groups. `oom_groups`: those of them whose processes the kernel kills together, the innermost
-    first. `shared_memory`: /dev/shm. `logs`: where log files would lie. `may_lock`: it may lock memory without a limit.
-    `rdma_devices`: InfiniBand and its like. `listening_ports`: TCP ports on which a process listens here. `numa_nodes`:
-    node -> its CPUs, as the kernel writes them.
-    """
+    """What this process may use, and what surrounds it. None or empty: the kernel does not report it."""
 
     cpu_count: int = 1
+    """The CPUs of its affinity set."""
     cpu_quota: CgroupLimit | None = None
+    """In CPUs, the tightest of its control groups."""
     memory: int | None = None
     memory_limit: CgroupLimit | None = None
+    """In bytes, the tightest of its control groups."""
     oom_groups: tuple[str, ...] = ()
+    """Its control groups whose processes the OOM killer ends together, the innermost first."""
     process_limit: CgroupLimit | None = None
+    """The tightest of its control groups."""
     shared_memory: DiskSpace | None = None
+    """/dev/shm."""
     logs: DiskSpace | None = None
+    """Where log files would be."""
     open_files: ResourceLimit = ResourceLimit()
     user_processes: ResourceLimit = ResourceLimit()
     locked_memory: ResourceLimit = ResourceLimit()
     may_lock: bool = False
+    """It may lock memory without a limit."""
     rdma_devices: tuple[str, ...] = ()
+    """InfiniBand and similar."""
     listening_ports: frozenset[int] = frozenset()
+    """TCP ports on which a process of this machine listens."""
     numa_nodes: Mapping[int, str] = {}
+    """Node to its CPUs, as the kernel writes them."""
     balances_numa: bool = False
     interfaces: tuple[NetworkInterface, ...] = ()
 

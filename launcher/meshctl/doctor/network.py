@@ -102,7 +102,7 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
         if config.nodes_max != 1:
             seen = f"this node's address is {address}, which nodes on other machines cannot reach"
             harm = "agents and workers of other machines would look for this node on their own"
-            remedy = "--local-addr or --interface names another; on one machine alone it is right"
+            remedy = "set --local-addr or LAUNCHER_INTERFACE to another; on a single machine it is right"
             problems = [Finding("address", "hurt", seen, harm, remedy)]
     try:
         require_master_port(config)
@@ -119,15 +119,17 @@ def _fail_address(error: LauncherError) -> tuple[str, str, list[Finding]]:
 
 
 class StoreCheck(Struct, kw_only=True):
-    """`state`: "answers", "refuses", "absent", or "here" where this node would serve it. `served_by`: the node that
-    does or would; "" for etcd. `version` and `rights` are empty where they are not known.
-    """
+    """What a look at the store found."""
 
     state: str = ""
+    """"answers", "refuses", "absent", or "here" if this node would serve it."""
     sentence: str = ""
     served_by: str = ""
+    """The node that serves it or would; "" for etcd."""
     version: str = ""
+    """Empty if unknown."""
     rights: str = ""
+    """Empty if unknown."""
     seconds: float = 0.0
     findings: list[Finding] = []
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from launcher.meshctl.doctor.checks import LEVEL_LABELS
 from launcher.meshctl.table import pad
-from launcher.model.console import escape
 from launcher.model.text import WIDTH, format_bytes, format_number
 
 _VALUE_COLUMN = 26  # where values begin: the longest name of an option fits
@@ -47,13 +46,10 @@ def render_brief(found: Mapping[str, Any]) -> str:
 
 
 def render_text(found: Mapping[str, Any]) -> str:
-    """Render all of it; with an `environment` of a worker only that, since it is long."""
+    """Render all of it."""
     lines = [*_format_head(found)]
-    if found["environment"] is not None:
-        lines += _format_environment(found["environment"])
-    else:
-        for heading, part in _format_parts(found):
-            lines += ["", heading, *part]
+    for heading, part in _format_parts(found):
+        lines += ["", heading, *part]
     for finding in reversed(found["findings"]):  # the worst last, where users read first
         lines += ["", *_format_finding(finding)]
     lines += ["", f"verdict: {found['verdict']['sentence']}"]
@@ -228,26 +224,6 @@ def _format_store(store: Mapping[str, Any] | None) -> Iterator[str]:
         yield from format_row("who serves it", store["served_by"])
     took = f" ({format_number(store['seconds'] * 1000)} ms)" if store["state"] == "answers" else ""
     yield from format_row(store["state"], store["sentence"] + took)
-
-
-def _format_environment(changes: Mapping[str, Any]) -> Iterator[str]:
-    many = "1 node" if changes["nodes"] == 1 else f"{changes['nodes']} nodes like this one"
-    where = f"local rank {changes['local_rank']} of node {changes['node']}"
-    title = f"environment of rank {changes['rank']} of {changes['world_size']} on {many}: {where}."
-    yield from ("", *_wrap(f"{title} Beside what is listed a worker inherits what this process has.", ""))
-    yield from ("", "added")
-    yield from (_format_variable(name, value) for name, value in changes["added"].items())
-    if changes["changed"]:
-        yield from ("", "changed")
-    for name, change in changes["changed"].items():
-        yield _format_variable(name, change["to"])
-        yield f"    here it is {change['from']!r}"
-    if changes["unset"]:
-        yield from ("", "not inherited", *_wrap(", ".join(changes["unset"]), "  "))
-
-
-def _format_variable(name: str, value: str) -> str:
-    return f"  {name}={escape(value)}"
 
 
 def _format_finding(finding: Mapping[str, Any]) -> Iterator[str]:

@@ -34,18 +34,18 @@ _COMMON = {
 
 
 class SeenEvent(Struct, frozen=True, kw_only=True):
-    """An event as a node has told it. `at`: seconds since 1970 by its clock; `line`: its JSON.
-
-    `common`: what many ranks do at once, "started", said once for all of them; "" for other events.
-    """
+    """An event as a node has reported it."""
 
     at: float
+    """Seconds since 1970 by the node's clock."""
     node: str
     sentence: str
     line: str
+    """Its JSON."""
     kind: str = ""
     rank: int = -1
     common: str = ""
+    """What many ranks do at once, "started", shown once for all of them; "" for other events."""
 
 
 class EventView:
@@ -90,10 +90,8 @@ class EventView:
             self._warn(describe_gone(self._poller.report.run_id, ending))
 
     def _print(self, until: float | None) -> None:
-        """Print what came before this time; all with None."""
+        """Print what came before this time; all with None. Where nothing did, `write` still finds its reader gone."""
         due = [event for came, event in self._waiting if until is None or came <= until]
-        if not due:
-            return
         self._waiting = [one for one in self._waiting if until is not None and one[0] > until]
         due.sort(key=lambda event: (event.at, event.node))
         if self._as_json:

@@ -1,4 +1,4 @@
-"""`meshctl list`: the runs that have an agent on this machine, and those in the store."""
+"""`meshctl status` without a run: the runs that have an agent on this machine, and those in the store."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from launcher.observe.run_source import RunSource
 from rendezvous.errors import MeshrunError
 
 LIST_SCHEMA = 1
+_HINT = "\nhint: set --rdzv-endpoint to list the runs in a store"
 _NOW_MIN, _NOW_MAX = 20, 200  # letters of what a run does now
 _TIME_MAX = 1e11
 """Seconds since 1970: a later one was not written by an agent."""
 
 
 class ListedRun(Struct, frozen=True, kw_only=True):
-    """A run. `phase`: as in `meshctl status`, "" if it cannot be told; `now`: in a sentence.
-
-    `nodes`, `pids`: of its agents on this machine.
-    """
+    """A run."""
 
     run_id: str
     phase: str
+    """As in `meshctl status`, "" if unknown."""
     now: str
+    """What it does, in a sentence."""
     nodes: tuple[str, ...] = ()
+    """Of its agents on this machine."""
     pids: tuple[int, ...] = ()
+    """Of its agents on this machine."""
     is_in_store: bool = False
 
 
@@ -74,7 +76,11 @@ def describe_runs(runs: Sequence[ListedRun], *, has_store: bool, width: int = 0)
     """Describe them as a table, `width` letters wide (0: no limit). `has_store`: whether a store was asked too."""
     if not runs:
         here = "no run of this user has an agent on this machine"
-        return f"{here}, and none is in the store" if has_store else f"{here}\nhint: --rdzv-endpoint names a store"
+        return (
+            f"{here}, and none is in the store"
+            if has_store
+            else f"{here}\nhint: set --rdzv-endpoint to list the runs in a store"
+        )
     columns = [
         Column("run", tuple(run.run_id for run in runs)),
         Column("here", tuple(format_list([f"pid {pid}" for pid in run.pids], 2) or "-" for run in runs)),

@@ -27,22 +27,24 @@ UNFINISHED_MAX = 1 << 20
 
 
 class OutputFile(Struct, frozen=True, order=True):
-    """Whose output it is. `node`: a member id."""
+    """Whose output a file has."""
 
     round: int
     rank: int
     node: str
+    """A member id."""
     stream: str
     file: str
 
 
 class MergedLine(Struct, frozen=True, kw_only=True):
-    """A line of one or several ranks. `text`: as the worker wrote it, without its end."""
+    """A line of one or several ranks."""
 
     ranks: tuple[int, ...]
     round: int
     stream: str
     text: str
+    """As the worker wrote it, without its end."""
 
 
 _Key = tuple[int, str, str]  # round, stream, text: what makes lines equal

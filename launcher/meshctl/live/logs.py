@@ -37,24 +37,27 @@ _STREAM_FILE = re.compile(r"[^/]+/(\d+)/(stdout|stderr)\.log")
 
 
 class LogQuery(Struct, frozen=True, kw_only=True):
-    """What is wanted. `rank`: -1 for all. `node`: a name, "" for all. `tail_lines`: ALL_LINES for all.
-
-    `round`: 0 for the newest. `follow`: go on until the run ends.
-    """
+    """Which output to show."""
 
     rank: int = -1
+    """-1 for all."""
     node: str = ""
+    """A name, "" for all."""
     tail_lines: int = 10
+    """ALL_LINES for all."""
     stream: Literal["stdout", "stderr", "both"] = "both"
     round: int = 0
+    """0 for the newest."""
     follow: bool = False
+    """Continue until the run ends."""
 
 
 class _NodeLogs(Struct, kw_only=True):
-    """What is known of a node's files. `offsets`: where each continues."""
+    """What is known of a node's files."""
 
     cursors: tuple[LogCursor, ...] = ()
     offsets: dict[str, int] = field(default_factory=dict)
+    """Where each continues."""
     files: dict[str, OutputFile] = field(default_factory=dict)
     has_answered: bool = False
     newest_round: int = 0

@@ -31,15 +31,17 @@ FAILURES_MAX = 2
 
 
 class PolledNode(Struct, kw_only=True):
-    """A node of the run. `state`: what the view keeps of it. `has_all`: whether its last answer was the newest."""
+    """A node of the run."""
 
     member_id: str
     name: str
     state: Any = None
+    """What the view keeps of it."""
     is_first: bool = True
     """Whether it was there when the view began, even if it did not answer then."""
     has_answered: bool = False
     has_all: bool = False
+    """Whether its last answer was the newest."""
     is_busy: bool = False
     is_gone: bool = False
     next_at: float = 0.0

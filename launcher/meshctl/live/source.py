@@ -102,7 +102,7 @@ def find_source(run_id: str | None) -> LocalSource:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise NoAgentError(
         f"no agent of {name_run(sanitize(run_id))} is on this machine{unless}",
-        "run it on a node of the run; meshctl list shows runs",
+        "run it on a node of the run; meshctl status lists the runs",
     )
 
 

@@ -12,13 +12,16 @@ from launcher.model.console import escape
 
 
 class Column(Struct, frozen=True):
-    """`priority`: the higher, the sooner it is left out; 0 never. `is_right`: of numbers. `most`: letters of a cell."""
+    """A column of a table that fits a terminal."""
 
     header: str
     cells: tuple[str, ...]
     priority: int = 0
+    """The higher, the sooner it is left out; 0 never."""
     is_right: bool = False
+    """Aligned to the right, as numbers are."""
     most: int = 40
+    """Letters of a cell."""
 
     @property
     def width(self) -> int:

@@ -7,8 +7,7 @@ finds becomes a sentence with the place in the file. The page on the format is d
 
 A user or a script writes such a file, so a text that cannot be parsed is reported with line and column. The size is
 limited: parsed values need up to thirty times the memory of their text, and a file that was named by mistake may have
-any size. A duplicate key is refused, where both formats would silently keep the last of the two. YAML is read from its
-parser's events, not through a tree of its nodes, which would need a kilobyte per word.
+any size. A duplicate key is refused, where both formats would silently keep the last of the two.
 """
 
 from __future__ import annotations
@@ -36,8 +35,10 @@ DEVICES_MAX = 1024  # of one node: the largest on the market has 16, but CPUs co
 DEVICES_MAX_ALL = 1 << 20  # a plan's arrays have an entry per rank
 # 65,536 nodes, four times the largest cluster that plans are measured on, at 256 bytes each with a previous plan.
 JSON_BYTES_MAX = 16 << 20
-# YAML takes twenty times as long to read, up to a second per MiB; this is 16,384 nodes at 256 bytes.
-YAML_BYTES_MAX = 4 << 20
+# YAML takes sixty times as long to read, two to five seconds per MiB; this is 16,384 nodes at 64 bytes.
+YAML_BYTES_MAX = 1 << 20
+DEPTH_MAX = 100
+"""Levels of a YAML file; a cluster file has seven at most."""
 
 _FORMS_HINT = "meshctl plan -h shows what can be written in the place of a file"
 _AXES_MAX = 64
@@ -48,19 +49,18 @@ _Axis: TypeAlias = tuple[Annotated[str, Meta(pattern=r"^[^\W\d]\w*\Z")], _Scalar
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True):
-    """Nodes in the order in which they join, and options.
-
-    `options`: name of a flag -> its text, e.g. "mesh" -> "pp=4,dp=*,tp=8". `previous`: the job's previous plan, of
-    which only shape and ranks are known. `is_generated`: by a generator, which can generate further nodes as well.
-    """
+    """Nodes in the order in which they join, and options."""
 
     name: str
     levels: tuple[str, ...]
     nodes: tuple[Node, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+    """Name of a flag to its text, such as "mesh" to "pp=4,dp=*,tp=8"."""
     is_contiguous: bool = True
     previous: Plan | None = None
+    """The job's previous plan, of which only shape and ranks are known."""
     is_generated: bool = False
+    """By a generator, which can generate further nodes as well."""
 
 
 class _NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -215,10 +215,10 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
         "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
         "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
-        "elastic": _format_bounds(file.elastic_min, file.elastic_max),
+        "elastic": _format_bounds(file.elastic_min, file.elastic_max) or _format_bounds(file.dp_min, file.dp_max),
         "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
     }
-    for key in ("unit", "dp_min", "dp_max", "move_cost"):
+    for key in ("unit", "move_cost"):
         value = getattr(file, key)
         texts[key.replace("_", "-")] = "" if value is None else str(value)
     return {flag: text for flag, text in texts.items() if text}
@@ -414,12 +414,17 @@ def _parse_yaml(text: str, name: str) -> Any:
     except ImportError:
         hint = "pip install pyyaml, or write it as JSON"
         raise UsageError(f"{name} is read as YAML, for which PyYAML is missing", hint) from None
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    loader, depth = _make_loader(yaml), 0
     try:
-        return _YamlBuilder(yaml, loader, name).build()
+        for event in yaml.parse(text, loader):  # libyaml's composer overflows the C stack of a deep document
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH_MAX:
+                raise UsageError(f"{name} is nested too deeply")
+        return yaml.load(text, loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _make_yaml_error(name, mark, error.problem or error.context or "not YAML") from None
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise UsageError(f"{name} is no YAML that can be used: {place}{error.problem or error.context}") from None
     except yaml.YAMLError as error:  # a character that YAML forbids
         at = getattr(error, "position", 0) or 0
         line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
@@ -427,88 +432,30 @@ def _parse_yaml(text: str, name: str) -> Any:
         raise UsageError(f"{name} is no YAML: line {line}, column {column}: {why}") from None
     except (MemoryError, RecursionError):
         raise UsageError(f"{name} is nested too deeply") from None
-    finally:
-        loader.dispose()
 
 
-def _make_yaml_error(name: str, mark: Any, what: str) -> UsageError:
-    at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return UsageError(f"{name} is no YAML that can be used: {at}{what}")
+def _make_loader(yaml: Any) -> Any:
+    """Return PyYAML's safe loader, which here refuses what it would take in silence: a key that is there twice."""
 
-
-_OPEN = object()
-
-
-class _YamlBuilder:
-    """Builds values from one document's events. `_anchors`: name -> value, or _OPEN while that is being filled."""
-
-    def __init__(self, yaml: Any, loader: Any, name: str) -> None:
-        self._yaml, self._loader, self._name = yaml, loader, name
-        self._anchors: dict[str, Any] = {}
-        self._scalars: dict[tuple[Any, ...], Any] = {}
-
-    def build(self) -> Any:
-        self._loader.get_event()  # of the stream
-        if self._loader.check_event(self._yaml.StreamEndEvent):
-            return None  # nothing but comments
-        self._loader.get_event()  # of the document
-        value = self._build_next()
-        self._loader.get_event()
-        if not self._loader.check_event(self._yaml.StreamEndEvent):
-            raise self._fail(self._loader.get_event().start_mark, "a second document begins")
-        return value
-
-    def _fail(self, mark: Any, what: str) -> UsageError:
-        return _make_yaml_error(self._name, mark, what)
-
-    def _build_next(self) -> Any:
-        """Build the value that begins with the next event."""
-        yaml = self._yaml
-        event = self._loader.get_event()
-        value: Any
-        if isinstance(event, yaml.AliasEvent):
-            return self._resolve_alias(event)
-        if isinstance(event, yaml.ScalarEvent):
-            value = self._resolve_scalar(event)
-        else:
-            self._anchors[event.anchor] = _OPEN
-            value = [] if isinstance(event, yaml.SequenceStartEvent) else {}
-            while not self._loader.check_event(yaml.SequenceEndEvent, yaml.MappingEndEvent):
-                if isinstance(value, list):
-                    value.append(self._build_next())
-                else:
-                    key = self._build_key(value)
-                    value[key] = self._build_next()
-            self._loader.get_event()
-        self._anchors[event.anchor] = value
-        return value
-
-    def _build_key(self, mapping: Mapping[str, Any]) -> str:
-        mark = self._loader.peek_event().start_mark
-        key = self._build_next()
-        if not isinstance(key, str):
-            raise self._fail(mark, "a key is no text")
-        if key in mapping:
-            raise self._fail(mark, f"the key {key!r} stands twice in one mapping")
-        return key
-
-    def _resolve_alias(self, event: Any) -> Any:
-        if event.anchor not in self._anchors:
-            raise self._fail(event.start_mark, f"*{event.anchor} names nothing before it")
-        if self._anchors[event.anchor] is _OPEN:
-            raise self._fail(event.start_mark, f"*{event.anchor} stands inside what it names")
-        return self._anchors[event.anchor]
-
-    def _resolve_scalar(self, event: Any) -> Any:
-        """Text, number, truth value or None, by YAML's rules; equal words share one value, which saves memory."""
-        known = (event.value, event.implicit, event.tag)
-        if known not in self._scalars:
-            tag = event.tag or self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
-            if tag == "tag:yaml.org,2002:merge":
-                raise self._fail(event.start_mark, "<< is not read, write the keys out")
-            node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
             try:
-                self._scalars[known] = self._loader.construct_object(node)
+                return super().construct_object(node, deep=True)  # which refuses an alias inside what it names
             except (ValueError, LookupError, TypeError, AttributeError):  # a date with a month 99; "!!bool x"
-                raise self._fail(event.start_mark, f"{format_value(event.value)} cannot be read") from None
-        return self._scalars[known]
+                raise _fail(node, "this value cannot be read") from None
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for key, value in node.value:
+                if key.tag != "tag:yaml.org,2002:str":
+                    raise _fail(key, "a key must be text, and << is not supported")
+                if key.value in found:
+                    raise _fail(key, f"the key {key.value!r} stands twice in one mapping")
+                found[key.value] = self.construct_object(value)
+            return found
+
+    def _fail(node: Any, what: str) -> Exception:
+        error: Exception = yaml.constructor.ConstructorError(None, None, what, node.start_mark)
+        return error
+
+    return Loader

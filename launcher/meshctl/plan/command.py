@@ -49,10 +49,11 @@ RANKS_NODES = 64
 
 
 class PlanRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of the command line. `options`: name of a flag -> its text, of those that were set."""
+    """The arguments of the command line."""
 
     cluster: str
     options: Mapping[str, str] = field(default_factory=dict)
+    """Name of a flag to its text, of those that were set."""
     levels: str | None = None
     is_contiguous: bool | None = None
     previous: str | None = None
@@ -119,6 +120,7 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     plan: Plan
     before: Plan | None
     change: Change
+    """None without a plan before, or if nothing differs from it."""
     warnings: tuple[str, ...]
     orders: tuple[ComparedOrder, ...]
 
@@ -150,7 +152,7 @@ def _load_cluster(request: PlanRequest) -> ClusterSpec:
 
 
 def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
-    texts = {**_drop_overridden(cluster.options, request.options), **request.options}
+    texts = {**cluster.options, **request.options}
     try:
         key = "mesh"
         mesh = meshes.parse(texts[key]) if key in texts else meshes.DEFAULT_MESH
@@ -166,12 +168,6 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
     )  # fmt: skip
     is_contiguous = cluster.is_contiguous if request.is_contiguous is None else request.is_contiguous
     return _Task(mesh, replace(limits, is_contiguous=is_contiguous), costs)
-
-
-def _drop_overridden(options: Mapping[str, str], flags: Mapping[str, str]) -> dict[str, str]:
-    """Return the file's options without those that a flag of another name overrides."""
-    rivals = {"dp-min", "dp-max"} if "elastic" in flags else {"elastic"} if {"dp-min", "dp-max"} & set(flags) else set()
-    return {key: text for key, text in options.items() if key not in rivals}
 
 
 def _parse_node_bounds(text: str) -> tuple[int, int | None]:
@@ -260,11 +256,12 @@ def require_writable(path: str) -> None:
 
 
 class _Target(NamedTuple):
-    """`is_replaced`: a file, which gets its name only when it is whole; else a device or a pipe."""
+    """Where a picture or a page is written."""
 
     path: str
     temporary: str
     is_replaced: bool
+    """A file, which gets its name only when it is whole; otherwise a device or a pipe."""
 
 
 def _resolve_target(path: str) -> _Target:

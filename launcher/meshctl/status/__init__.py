@@ -1,5 +1,5 @@
-"""`meshctl status`: the state of a job from the store, as values, as text, as JSON, and its changes.
+"""`meshctl status`: the state of a job, from the store or from its agents, as values, as text and as JSON.
 
-`state` builds an `Overview` of a job's keys without I/O, `render` formats it for users and programs, and `follow`
-prints it, once or until the job ends. Nothing here writes to the store.
+`state` builds an `Overview` of a job's keys without I/O, `agents` one of what its agents report, and `render` formats
+it for users and programs. Nothing here writes to the store.
 """

@@ -1,4 +1,4 @@
-"""Formats the status of a job: as text on 80 columns without colour, as JSON, and its changes as sentences.
+"""Formats the status of a job: as text on 80 columns without colour, and as JSON.
 
 First the job and its phase, then the nodes, then the history. Up to a screenful of nodes each has a line; of more,
 those that need attention have one, and the rest are ranges in a summary by state. `--nodes` gives every node its
@@ -11,7 +11,7 @@ long and differ in their last letters (`nn-67ec43a6722b34afb`), so those are kep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import to_builtins
@@ -26,7 +26,7 @@ from launcher.model.console import escape, format_time
 from launcher.model.errors import describe as describe_reason
 from launcher.model.text import WIDTH, format_clock, format_count, format_duration, format_list, wrap_labelled
 from rendezvous.reasons import Reason
-from rendezvous.records import RoundHistory, Verdict, name_run
+from rendezvous.records import RoundHistory, Verdict
 
 NODES_MAX = 24
 HISTORY_MAX = 8
@@ -39,7 +39,6 @@ _LEVEL_NAMES_MAX = 100  # names are foreign input
 _LEVELS_MAX = 6  # the innermost ones; --json has all
 _HEALTHY_STATES = ("running", "succeeded", "spare", "stopped", "waiting")  # states that need no attention
 _EXPLAINED_ABOVE = ("spare", "quarantined", "waiting")  # with their reasons, once for all who have the same
-_TOLD_STATES = ("failed", "leaving", "quarantined", "succeeded")  # states that are a change worth a line
 STATUS_SCHEMA = 1
 """Of `--json`: raised when a field gets another meaning; fields are added without."""
 _TIME_MAX = 1e11
@@ -251,11 +250,14 @@ def _format_row(node: NodeState, locality: LocalityColumn) -> tuple[str, ...]:
 
 
 class LocalityColumn(NamedTuple):
-    """`common`: "zone a, spine s1", or empty. `header`: of the column; `cells`: by member id, empty without one."""
+    """The network in a table of nodes."""
 
     common: str
+    """What all nodes share, "zone a, spine s1", or empty."""
     header: str
+    """Of the column."""
     cells: Mapping[str, str]
+    """By member id; empty without a column."""
 
 
 def _summarize_locality(nodes: Sequence[NodeState]) -> LocalityColumn:
@@ -316,52 +318,6 @@ def _format_faults(faults: Sequence[str]) -> str:
     shown = [_truncate(fault, 2 * WIDTH) for fault in faults[:FAULTS_MAX]]
     more = [f"and {len(faults) - FAULTS_MAX:,} more"] if len(faults) > FAULTS_MAX else []
     return "".join(_wrap("unread" if index == 0 else "", fault) for index, fault in enumerate([*shown, *more]))
-
-
-# --- changes between two readings ---
-
-
-def describe_changes(before: Overview | None, after: Overview) -> list[str]:
-    """Return sentences, in the order of importance; empty if nothing relevant has changed."""
-    if before is None or before.job_key != after.job_key:
-        job = f", job {after.job_key}" if after.job_key else ""
-        return [f"{name_run(after.run_id)}{job}: {format_headline(after)}"]
-    return list(_describe_changes(before, after))
-
-
-def _describe_changes(before: Overview, after: Overview) -> Iterator[str]:
-    if after.round != before.round:
-        world = f"{_format_world(after.world_size, len(after.active))}, {format_mesh(after)}"
-        yield f"round {after.round} is sealed: {world}{_explain(after.reason)}"
-    if after.stop_reason and (after.stop_reason, after.round) != (before.stop_reason, before.round):
-        yield f"round {after.round} is stopped{_explain(after.stop_reason)}"
-    if after.verdict is None:  # after it all leave
-        old, new = (
-            {node.member_id: node.name for node in one.nodes if node.state != "lost"} for one in (before, after)
-        )
-        for verb, some, others in (("joined", new, old), ("left or lost", old, new)):
-            if names := [some[member_id] for member_id in some.keys() - others.keys()]:
-                yield f"{verb}: {format_list(ranges.merge_names(names))}"
-        if after.leader != before.leader:
-            yield f"{after.leader} leads" if after.leader else f"{before.leader} does not lead any more"
-    yield from _describe_states(before, after)
-    yield from (f"{name} is drained" for name in sorted({*after.drained} - {*before.drained}))
-    yield from (f"{name} may come back" for name in sorted({*before.drained} - {*after.drained}))
-    yield from (f"asked for: {request}" for request in after.requests if request not in before.requests)
-    yield from (fault for fault in after.faults if fault not in before.faults)
-    if after.verdict is not None and before.verdict is None:
-        yield format_headline(after)
-
-
-def _describe_states(before: Overview, after: Overview) -> Iterator[str]:
-    """Describe nodes whose state has changed to a relevant one."""
-    old = {node.member_id: node.state for node in before.nodes}
-    changed: dict[tuple[str, str], list[str]] = {}
-    for node in after.nodes:
-        if node.state in _TOLD_STATES and old.get(node.member_id) != node.state:
-            changed.setdefault((node.state, node.why), []).append(node.name)
-    for (state, why), names in sorted(changed.items()):
-        yield f"{state}: {format_list(ranges.merge_names(names))}" + (f" ({why})" if why else "")
 
 
 # --- texts ---

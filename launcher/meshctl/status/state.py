@@ -44,64 +44,72 @@ FORMING, RUNNING, STOPPING, WAITING, ENDED = "forming", "running", "stopping", "
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
-    """One member, or a former one whose ranks have not been reassigned yet.
-
-    `state`: "waiting" (for a first round), "running", "succeeded", "failed", "stopping", "stopped", "leaving",
-    "spare", "quarantined", "drained" or "lost"; "gone" when the job has ended. `why` is for people, and empty where the
-    state says it all. `path`: its place in the network, outermost first; `locality`: the same, each domain after its
-    level. `silent_s`: since its last keep-alive, None if it has no lease or nobody knows.
-    """
+    """One member, or a former one whose ranks have not been reassigned yet."""
 
     name: str
     member_id: str
     state: str
+    """"waiting" (for a first round), "running", "succeeded", "failed", "stopping", "stopped", "leaving", "spare",
+    "quarantined", "drained" or "lost"; "gone" when the job has ended.
+    """
     ranks: tuple[int, ...] = ()
     slot_count: int = 0
     path: tuple[str, ...] = ()
+    """Its place in the network, outermost first."""
     locality: tuple[tuple[str, str], ...] = ()
+    """The same, as pairs of level and domain."""
     address: str = ""
     why: str = ""
+    """For people; empty if the state explains itself."""
     silent_s: float | None = None
+    """Since its last keep-alive, None if it has no lease or that is unknown."""
     is_leader: bool = False
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """The job as a whole. `phase`: "forming" before the first round, then "running", "stopping", "waiting" or "ended".
-
-    `round` 0: none yet. `shape` goes with the axes of `mesh`. `reason`: why the round was sealed; `stop_reason`: why
-    it is or was stopped. `nodes` are sorted by first rank, those without ranks last, by name. `drained`: nodes that
-    may not come back. `requests`: what people have asked for and nobody has done yet. `faults`: keys that cannot be
-    read, each with why. `failure`: the first of the job, once it has failed; before, of the last round in which
-    one was reported, as long as the store has it. `at`: when this was read, in seconds since 1970. `lost`: nodes that
-    have not come back, each with the round in which it was lost. `silent`: nodes whose agents have not answered.
-    `max_restarts`: as agreed.
-    """
+    """The job as a whole."""
 
     run_id: str
     job_key: str
     phase: str
+    """"forming" before the first round, then "running", "stopping", "waiting" or "ended"."""
     at: float = 0.0
+    """When this was read, in seconds since 1970."""
     mesh: str = ""
     options: Mapping[str, str] = {}
     round: int = 0
+    """0: none yet."""
     world_size: int = 0
     shape: tuple[int, ...] = ()
+    """Sizes of the axes of `mesh`."""
     coordinator: str = ""
     reason: Reason | None = None
+    """Why the round was sealed."""
     stop_reason: Reason | None = None
+    """Why it is being or was stopped."""
     leader: str = ""
     restart_count: int = 0
     max_restarts: int = 0
+    """As agreed."""
     short_rounds: int = 0
     nodes: tuple[NodeState, ...] = ()
+    """Sorted by first rank; nodes without ranks last, by name."""
     lost: tuple[tuple[str, int], ...] = ()
+    """Nodes that have not come back, each with the round in which it was lost."""
     silent: tuple[str, ...] = ()
+    """Nodes whose agents have not answered."""
     drained: tuple[str, ...] = ()
+    """Nodes that may not come back."""
     requests: tuple[str, ...] = ()
+    """Requests of people that are not carried out yet."""
     history: tuple[RoundHistory, ...] = ()
     verdict: Verdict | None = None
     failure: WorkerFailure | None = None
+    """The first of the job, once it has failed; before, of the last round in which one was reported, as long as the
+    store has it.
+    """
     faults: tuple[str, ...] = ()
+    """Keys that cannot be read, each with the reason."""
 
     @property
     def active(self) -> tuple[NodeState, ...]:

@@ -1,9 +1,7 @@
 """The server of --metrics-port: /metrics for Prometheus, /healthz and /readyz for probes; bounded in every direction.
 
 Each connection is one GET, with a limit for its size and its time, in a thread of its own if one is to be had; beyond
-`CONNECTIONS_MAX` others wait in the kernel's queue. What comes is parsed by Python's http.server once all of it is
-here, so a peer that sends slowly, or nothing, holds its thread no longer than the limit. Nothing here is written to the
-log: whoever can reach the port could fill it.
+`CONNECTIONS_MAX` others wait in the kernel's queue.
 
 | path | 200 | 503, with the reason |
 |---|---|---|
@@ -14,17 +12,14 @@ log: whoever can reach the port could fill it.
 
 from __future__ import annotations
 
-import io
 import socket
 import threading
-import time
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 from launcher.model.concurrency import start_thread
 from launcher.model.errors import TemporaryError
+from launcher.observe.http_handler import OneRequestHandler
 from launcher.observe.metrics.exposition import encode_report
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.node_report import NodeReport
@@ -83,59 +78,34 @@ class MetricsServer:
             self._free.release()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(OneRequestHandler):
     """Answers one request. Raises OSError if the peer is gone or too slow."""
 
-    error_message_format = "%(message)s\n"
-    error_content_type = "text/plain; charset=utf-8"
+    head_max, head_limit_s, send_limit_s = HEAD_MAX, HEAD_LIMIT_S, SEND_LIMIT_S
 
     def __init__(self, connection: socket.socket, cache: ReportCache) -> None:
         self._cache = cache
         super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
 
-    def setup(self) -> None:
-        self.connection = self.request
-        self.rfile = io.BytesIO(read_head(self.connection))
-        self.wfile = self._reply = io.BytesIO()
-
-    def finish(self) -> None:
-        self.connection.settimeout(SEND_LIMIT_S)
-        self.connection.sendall(self._reply.getvalue())
-        self.connection.shutdown(socket.SHUT_WR)
-
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path not in PATHS:
-            self._answer(HTTPStatus.NOT_FOUND, f"there are {', '.join(PATHS)}\n")
+            self.answer(HTTPStatus.NOT_FOUND, f"there are {', '.join(PATHS)}\n".encode())
             return
         try:
             report = self._cache.read()
         except TemporaryError as error:
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+            self.answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(errors="replace"))
             return
         if path == "/metrics":
             page, content_type = encode_report(report, self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, page, content_type)
+            self.answer(HTTPStatus.OK, page, content_type)
         elif path == "/healthz":
-            self._answer(HTTPStatus.OK, "ok\n")
+            self.answer(HTTPStatus.OK, b"ok\n")
         else:
             is_ready, sentence = describe_readiness(report)
-            self._answer(HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE, f"{sentence}\n")
-
-    def _answer(self, status: HTTPStatus, text: str | bytes, content_type: str = "text/plain; charset=utf-8") -> None:
-        body = text if isinstance(text, bytes) else text.encode(errors="replace")
-        self.send_response_only(status)  # without the library's Date, which no clock beyond the year 9999 allows
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def version_string(self) -> str:
-        return "meshrun"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
+            status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+            self.answer(status, f"{sentence}\n".encode(errors="replace"))
 
 
 def describe_readiness(report: NodeReport) -> tuple[bool, str]:
@@ -145,23 +115,3 @@ def describe_readiness(report: NodeReport) -> tuple[bool, str]:
     if report.state == "spare":
         return True, "this node stands by as a spare"
     return False, f"{report.state}: {report.waiting}" if report.waiting else report.state
-
-
-def read_head(connection: socket.socket) -> bytes:
-    """Return what comes up to the empty line behind a request's headers, or what has come when the peer ends.
-
-    Raises TimeoutError after `HEAD_LIMIT_S`, and OSError with more than `HEAD_MAX` bytes.
-    """
-    head, until = b"", time.monotonic() + HEAD_LIMIT_S
-    while b"\r\n\r\n" not in head and b"\n\n" not in head:
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        connection.settimeout(left_s)
-        data = connection.recv(HEAD_MAX)
-        if not data:
-            break
-        head += data
-        if len(head) > HEAD_MAX:
-            raise OSError("a request has no more than a few headers")
-    return head

@@ -5,9 +5,9 @@
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
     /save             the page with its data, as a file
 
-A connection carries one request, may send 16 KiB of it, and is cut after 45 s, whatever it does. One whose reader is
-not admitted yet is cut after 10 s, and beyond half of `CONNECTIONS_MAX` the oldest such connection makes room, of the
-user or address that has the most: so strangers, however many they open, keep no reader out, and leave the agent
+A connection carries one request of 16 KiB at most, which has 10 s to come as a whole; its answer has 15 s to be taken.
+Beyond half of `CONNECTIONS_MAX` the oldest connection whose reader is not admitted yet makes room, of the user or
+address that has the most: so strangers, however many they open, keep no reader out, and leave the agent
 descriptors. Only GET is answered, only these paths exist, and no request is logged, as its address may hold the token.
 Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
 """
@@ -15,7 +15,6 @@ Why no framework: docs/internals/decisions/0051-a-page-of-one-file.md.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import secrets
 import socket
@@ -24,9 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from http.client import LineTooLong
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BufferedIOBase
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,6 +31,7 @@ import msgspec
 from msgspec import Struct
 
 from launcher.model.errors import UsageError, find_shortage_hint, sanitize
+from launcher.observe.http_handler import TEXT, OneRequestHandler
 from launcher.observe.node_report import LogCursor, ReadLogs
 from launcher.observe.page.admission import Admission, Refusal
 from launcher.observe.page.document import load_document, save_document
@@ -46,11 +44,10 @@ from rendezvous.stores.listeners import find_foreign_listener, find_listeners, l
 
 CONNECTIONS_MAX = 256
 """Of readers that are admitted (`limit_connections`); others have half as many places."""
-CONNECTION_LIMIT_S = 45.0
-ADMISSION_LIMIT_S = 10.0
-"""Until a request has come that is admitted. The kernel tells at once who is at the other end of loopback."""
-SILENCE_LIMIT_S = 20.0
-"""Until a reader sends its next bytes, or has taken the answer."""
+HEAD_LIMIT_S = 10.0
+"""Until a request has come as a whole."""
+SEND_LIMIT_S = 15.0
+"""Until its reader has taken the answer, which takes up to 20 s to be made."""
 REFUSED_MAX = 8
 """Requests that are refused, until no connection is accepted for a moment: then a flood of them costs little CPU time,
 and a reader waits as long."""
@@ -60,13 +57,13 @@ TARGET_MAX = 4096
 LOG_LINES_MAX = 2000
 NAME_MAX = 255
 _HEADERS = {
-    "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Connection": "close",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 
@@ -105,7 +102,7 @@ class PageServer:
         """Stop listening, and cut all connections."""
         self._server.shutdown()
         self._server.server_close()
-        self._server.cut_connections(math.inf, math.inf)
+        self._server.cut_connections()
         self._thread.join()
 
 
@@ -127,8 +124,6 @@ def _choose_name(host: str) -> str:
 class _Place(Struct, kw_only=True):
     """What is known of a connection."""
 
-    since: float
-    """On the monotonic clock."""
     origin: str
     """The user of its other end where the kernel tells, else the address."""
     is_admitted: bool
@@ -176,7 +171,7 @@ class _Server(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         user = find_peer_user(request) if self.is_local else None
         origin = str(client_address[0]) if user is None else f"user {user}"
-        place = _Place(since=time.monotonic(), origin=origin, is_admitted=user in (os.geteuid(), 0))
+        place = _Place(origin=origin, is_admitted=user in (os.geteuid(), 0))
         with self._connections_lock:
             if place.is_admitted and self._count_admitted() >= self._admitted_max:
                 self.refused_count += 1
@@ -217,59 +212,24 @@ class _Server(ThreadingHTTPServer):
             self._connections.pop(request, None)
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:
-        now = time.monotonic()
-        self.cut_connections(now - CONNECTION_LIMIT_S, now - ADMISSION_LIMIT_S)
-
-    def cut_connections(self, until: float, strangers_until: float) -> None:
-        """Cut the connections that were made before these times, by the monotonic clock."""
+    def cut_connections(self) -> None:
+        """Cut all connections."""
         with self._connections_lock:
-            for end, place in list(self._connections.items()):
-                if place.since < (until if place.is_admitted else strangers_until):
-                    self._cut(end)
+            for end in list(self._connections):
+                self._cut(end)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that was killed, or has sent what is no HTTP, is none of the job's concern."""
 
 
-class _BoundedInput:
-    """The input of a connection, which ends after so many bytes."""
-
-    def __init__(self, inner: BufferedIOBase, left: int) -> None:
-        self._inner = inner
-        self._left = left
-
-    def readline(self, size: int = -1) -> bytes:
-        line = self._inner.readline(min(size, self._left) if size >= 0 else self._left)
-        self._left -= len(line)
-        if self._left <= 0:
-            raise LineTooLong("request")
-        return line
-
-    def close(self) -> None:
-        self._inner.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
-
-
-class _PageHandler(BaseHTTPRequestHandler):
+class _PageHandler(OneRequestHandler):
     server: _Server
-    timeout = SILENCE_LIMIT_S
     protocol_version = "HTTP/1.1"
+    head_max, head_limit_s, send_limit_s = REQUEST_BYTES_MAX, HEAD_LIMIT_S, SEND_LIMIT_S
 
-    def setup(self) -> None:
-        super().setup()
-        self.rfile = _BoundedInput(self.rfile, REQUEST_BYTES_MAX)  # type: ignore[assignment]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged: an address may hold the token."""
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what the library refuses: no HTTP, too long, or an unknown method."""
-        self.close_connection = True
-        self._send(code, (message or "this is no request").encode() + b"\n", "text/plain; charset=utf-8")
+    def answer(self, status: int, body: bytes, content_type: str = TEXT, **headers: str) -> None:
+        self.server.refused_count += status >= 400
+        super().answer(status, body, content_type, **{**_HEADERS, **headers})
 
     def do_GET(self) -> None:
         self.close_connection = True
@@ -288,7 +248,7 @@ class _PageHandler(BaseHTTPRequestHandler):
 
     def _refuse_method(self) -> None:
         self.close_connection = True
-        self._send(405, b"this page is only read: GET\n", "text/plain; charset=utf-8", Allow="GET")
+        self._send(405, b"this page is only read: GET\n", TEXT, Allow="GET")
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method
 
@@ -309,7 +269,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         """Hand the token over to a cookie, so that it stands in no address bar and no history."""
         gate = self.server.gate
         cookie = f"{gate.cookie_name}={gate.token}; Path=/; HttpOnly; SameSite=Lax"
-        self._send(303, b"", "text/plain; charset=utf-8", Location="/", **{"Set-Cookie": cookie})
+        self._send(303, b"", TEXT, Location="/", **{"Set-Cookie": cookie})
 
     def _answer(self, path: str, query: dict[str, str]) -> None:
         shared, document = self.server.shared, self.server.document
@@ -342,22 +302,14 @@ class _PageHandler(BaseHTTPRequestHandler):
         if self.path.startswith("/api/"):
             self._send(refusal.status, msgspec.json.encode({"error": refusal.sentence}), _JSON)
         else:
-            self._send(refusal.status, f"meshrun: {refusal.sentence}\n".encode(), "text/plain; charset=utf-8")
+            self._send(refusal.status, f"meshrun: {refusal.sentence}\n".encode(), TEXT)
 
     def _send(self, status: int, body: Body | bytes, kind: str, **headers: str) -> None:
-        self.server.refused_count += status >= 400
         data = body if isinstance(body, bytes) else body.text
         if isinstance(body, Body) and "gzip" in self.headers.get("Accept-Encoding", ""):
             data = body.gzip
             headers["Content-Encoding"] = "gzip"
-        self.send_response_only(status)  # without the library's Date, which no clock beyond the year 9999 allows
-        headers = {"Content-Type": kind, "Content-Length": str(len(data)), **_HEADERS, **headers}
-        headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-        for name, text in headers.items():
-            self.send_header(name, text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        self.answer(status, data, kind, **headers)
 
 
 def _read_integer(query: dict[str, str], name: str, default: int) -> int:

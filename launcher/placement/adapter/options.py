@@ -58,10 +58,7 @@ def parse_limits_and_costs(
                 raise UsageError(f"{variables[name]}: {error}", error.hint) from None
             raise
 
-    elastic_min, elastic_max = read("elastic", lambda text: _parse_elastic(text, mesh, texts)) or (
-        read("dp-min", lambda text: _parse_dp_min(text, mesh)) or 1,
-        read("dp-max", lambda text: _parse_dp_max(text, mesh, texts)),
-    )
+    elastic_min, elastic_max = read("elastic", lambda text: _parse_elastic(text, mesh)) or (1, None)
     limits = Limits(
         nodes_min=nodes_min,
         nodes_max=nodes_max,
@@ -111,49 +108,18 @@ def _format_bounds(least: int, most: int | None) -> str:
     return f"{least}:{'' if most is None else most}"
 
 
-def _parse_elastic(text: str, mesh: Mesh, texts: Mapping[str, str]) -> tuple[int, int | None]:
+def _parse_elastic(text: str, mesh: Mesh) -> tuple[int, int | None]:
     what = f"elastic {text!r}"
-    for other in ("dp-min", "dp-max"):
-        if other in texts:
-            raise UsageError(f"{what} and {other} {texts[other]!r} both bound the elastic axis", "give one of them")
-    _require_elastic(mesh, what)
+    if mesh.elastic_axis is None:
+        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "give one of its axes the size *")
     least, colon, most = (piece.strip() for piece in text.partition(":"))
     if colon and not (least or most):
-        raise UsageError(f"{what} gives neither a least nor a largest size", _ELASTIC_EXAMPLE)
+        raise UsageError(f"{what} has neither a minimum nor a maximum", _ELASTIC_EXAMPLE)
     low = _parse_count(least, f"{what}: {least!r}", _ELASTIC_EXAMPLE) if least or not colon else 1
     high = low if not colon else _parse_count(most, f"{what}: {most!r}", _ELASTIC_EXAMPLE) if most else None
     if high is not None and low > high:
-        raise UsageError(f"{what}: the least, {low}, is more than the most, {high}")
+        raise UsageError(f"{what}: the minimum, {low}, is greater than the maximum, {high}")
     return low, high
-
-
-def _parse_dp_min(text: str, mesh: Mesh) -> int:
-    _require_dp(mesh, what := f"dp-min {text!r}")
-    return _parse_count(text, what)
-
-
-def _parse_dp_max(text: str, mesh: Mesh, texts: Mapping[str, str]) -> int:
-    _require_dp(mesh, what := f"dp-max {text!r}")
-    most = _parse_count(text, what)
-    if most < int(texts.get("dp-min", 1)):
-        raise UsageError(f"{what} is less than dp-min {texts['dp-min']!r}")
-    return most
-
-
-def _require_elastic(mesh: Mesh, what: str) -> None:
-    if mesh.elastic_axis is None:
-        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "give one of its axes the size *")
-
-
-def _require_dp(mesh: Mesh, what: str) -> None:
-    """dp means the elastic axis, whatever its name, unless the mesh has a dp of a fixed size as well."""
-    _require_elastic(mesh, what)
-    fixed = next((axis.name for axis in mesh.axes if axis.name.lower() == "dp" and axis.size is not None), None)
-    if fixed is not None and mesh.elastic_axis is not None:
-        raise UsageError(
-            f"{what}: {fixed} has a fixed size in mesh {mesh}, the elastic axis is {mesh.elastic_axis.name}",
-            f"--elastic MIN:MAX bounds {mesh.elastic_axis.name}",
-        )
 
 
 def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 
 class JaxEnvironment(Struct, frozen=True, kw_only=True):
-    """`mpi_reason`: why MPI is in use, see `detect_mpi`; the other two are the flags of the same names."""
+    """The variables of JAX's workers."""
 
     mpi_reason: str = ""
     """Why MPI is in use, see `detect_mpi`; "" if it is not."""

@@ -45,7 +45,7 @@ class PaddleEnvironment(Struct, frozen=True, kw_only=True):
         if ":" in host:
             raise UsageError(
                 f"Paddle cannot reach rank 0 at {host}: its store has no IPv6",
-                f"--local-addr or --interface gives each node an IPv4 address; {_WITHOUT}",
+                f"give each node an IPv4 address with --local-addr or LAUNCHER_INTERFACE; {_WITHOUT}",
             )
         if (length := assignment.world_size * len(f"{host}:{_PORT_COUNT},")) > _TEXT_LENGTH_MAX:
             raise UsageError(

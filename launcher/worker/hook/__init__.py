@@ -1,1 +1,1 @@
-"""The directory that PYTHONPATH begins with in workers under `--hang-evidence`."""
+"""The directory that PYTHONPATH begins with in workers under `LAUNCHER_HANG_EVIDENCE=1`."""

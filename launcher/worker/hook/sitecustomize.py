@@ -1,4 +1,4 @@
-"""Under `--hang-evidence` Python's `site` loads this module in a worker, in place of the user's, which is loaded next.
+"""With LAUNCHER_HANG_EVIDENCE=1 Python's `site` loads this in a worker, in place of the user's, which is loaded next.
 
 Once torch.distributed has been imported the worker opens its flight recorder's socket, see launcher/worker/recorder.py.
 The hook takes itself out of the path, so that no child of the worker has it. Whatever fails here fails silently: the

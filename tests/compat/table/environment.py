@@ -26,7 +26,7 @@ def _torchruns(seen: Seen) -> str:
 def _own(seen: Seen) -> str:
     """What else has come from nobody but the launcher."""
     agents = {*_ENVIRON, *_TORCHRUNS.split(), "PATH", "HOME", "TMPDIR", "PYTHONPATH", "LC_CTYPE", "MESHRUN_TEST_TOKEN"}
-    agents |= {"LAUNCHER_FAILURE_REPORT", "LAUNCHER_LOG_TIMES"}  # how reports and lines are read here
+    agents |= {"LAUNCHER_LOG_TIMES"}  # how lines are read here
     return " ".join(sorted(seen.worker()["environ"].keys() - agents)) or "(none)"
 
 

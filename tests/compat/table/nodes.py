@@ -247,7 +247,7 @@ CASES: tuple[Case, ...] = (
         "a node comes later",
         f"--nnodes 1:2 --nproc-per-node 1 {_C10D} --rdzv-conf last_call_timeout=1,read_timeout=10",
         ("--nnodes 1:2, a node comes later", _grown, "the job fails, exit codes 1 1"),
-        environ={**_NAMES, "LAUNCHER_GROW_DELAY": "1"},
+        environ={**_NAMES, "LAUNCHER_GROW": "delay=1"},
         agents=(_FIRST,),
         script=_UNTIL_OVER,
         act=_grow,

@@ -163,9 +163,9 @@ CASES: tuple[Case, ...] = (
             "--nnodes 2:1",
             "--nproc-per-node many",
             "--rdzv-backend nowhere",
-            "--logs-specs nothing",
         )
     ),
+    _refused("an unknown log plug-in", "--logs-specs nothing", "--logs-specs NAME", "refused, exit code 1"),
     _refused(
         "a static rendezvous without a port",
         "--rdzv-backend static --rdzv-endpoint 127.0.0.1",

@@ -26,6 +26,7 @@ from tests.support.hardware.devices import UUIDS, FakeNvml, add_nvidia, write
 from tests.support.processes.tree import is_alive, state
 from tests.support.waiting import wait_until
 
+RECORDED = {"LAUNCHER_HANG_EVIDENCE": "1"}
 SUM = 499500.0  # of the numbers below 1,000
 LARGE = 0.6  # of the memory: two of them cannot be there at once
 MODULES_REFUSED = {
@@ -322,8 +323,8 @@ def binding(notes: Notes) -> None:
 
 def why(notes: Notes) -> None:
     """A rank waits for a kernel that does not end, and the other one for it; then it is killed."""
-    options = ("--nproc-per-node=2", "--max-restarts=1", "--hang-evidence")
-    with Job(notes, "hung", *options, program=("hang",)) as job:
+    options = ("--nproc-per-node=2", "--max-restarts=1")
+    with Job(notes, "hung", *options, program=("hang",), environ=RECORDED) as job:
         workers = [job.seen(1, rank) for rank in (0, 1)]
         found: dict[str, Any] = {}
 
@@ -353,9 +354,9 @@ def why(notes: Notes) -> None:
 def recorder(notes: Notes) -> None:
     """The flight recorder of NCCL, of one rank: NCCL does not take two of one GPU."""
     backend = "gloo" if notes.pretend else "nccl"
-    options = ("--nproc-per-node=1", "--hang-evidence", f"--log-dir={notes.directory / 'logs'}")
+    options = ("--nproc-per-node=1", f"--log-dir={notes.directory / 'logs'}")
     what = f"flight recorder of {backend}, one rank"
-    with Job(notes, "recorded", *options, program=("collect", backend)) as job, notes.trying(what):
+    with Job(notes, "recorded", *options, program=("collect", backend), environ=RECORDED) as job, notes.trying(what):
         seen = job.seen(1)
         answer = json.loads(meshctl("why", "--json", str(job.process.pid)))
         files = sorted((notes.directory / "logs").glob("*/incident_*/rank_0.recorder.json*"))

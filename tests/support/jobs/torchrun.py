@@ -37,7 +37,7 @@ def wait_for(name):
 # What the tests end by putting a file there.
 UNTIL_FINISH = "tell()\nwait_for('finish')\n"
 LIMIT_S = 120.0  # torchrun alone takes seconds to start where others want the same cores
-SETTLED = {"LAUNCHER_JOIN_GRACE": "0", "LAUNCHER_GROW_DELAY": "0"}
+SETTLED = {"LAUNCHER_JOIN_GRACE": "0", "LAUNCHER_GROW": "delay=0"}
 
 
 class Torchruns:

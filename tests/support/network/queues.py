@@ -77,8 +77,7 @@ class QueueTree(NamedTuple):
         except StopIteration as end:
             return end.value, seconds, turn
 
-    def play(self, round: LoadRound, rng: random.Random, *, asks_all: bool = False) -> list[RoundReport]:
-        """`asks_all`: everyone asks all others, from the next number on, instead of the usual half."""
+    def play(self, round: LoadRound, rng: random.Random) -> list[RoundReport]:
         hosts = len(self.paths)
         flows = {sender: self.way(sender, target) for sender, target in enumerate(round.targets) if target >= 0}
         paces = {sender: pace for sender, pace in enumerate(round.paces_bps) if sender in flows}
@@ -97,8 +96,7 @@ class QueueTree(NamedTuple):
         found = []
         for asker in range(hosts):
             answers = []
-            every = tuple((asker + offset) % hosts for offset in range(1, hosts))
-            for asked in every if asks_all else list_asked(asker, hosts):
+            for asked in list_asked(asker, hosts):
                 way = [*self.way(asker, asked), *self.way(asked, asker)]
                 base = sum(delays.get(link, 0.0) for link in way)
                 is_lossy = self.lossy_host in (asker, asked, EVERYBODY)

@@ -25,8 +25,8 @@ EXIT_CODES: dict[Ending, int] = {"success": 0, "failure": 7, "stop": ENDED_BY_TE
 LEAST_NODES = 2
 CRASHES_MAX = 6  # below --max-restarts, of which the last phase needs some
 OPTIONS = (
-    *("--nproc-per-node", "1", "--lease-ttl", f"{LEASE_TTL_S:g}", "--join-grace", "1", "--grow-delay", "1"),
-    *("--min-round-time", "0", "--max-restarts", str(CRASHES_MAX + 3), "--shutdown-timeout", "5"),
+    *("--nproc-per-node", "1", "--lease-ttl", f"{LEASE_TTL_S:g}", "--join-grace", "1", "--grow", "delay=1"),
+    *("--max-restarts", str(CRASHES_MAX + 3), "--shutdown-timeout", "5"),
 )
 STARTED_LIMIT_S = 120.0
 HEALED_LIMIT_S = 120.0

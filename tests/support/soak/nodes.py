@@ -52,9 +52,7 @@ class Agent:
         directory.mkdir(parents=True)
         self.temporary = directory / "temporary"
         self.temporary.mkdir()
-        env = {
-            "SOAK_SIGNS": str(signs), "TMPDIR": str(self.temporary), "LAUNCHER_FAILURE_REPORT": "torchrun",
-        }  # fmt: skip
+        env = {"SOAK_SIGNS": str(signs), "TMPDIR": str(self.temporary), "LAUNCHER_MIN_ROUND_TIME": "0"}
         self.job = NodeJob(host, directory, *options, script=SCRIPT, env=env)
         self.expected: set[int] = set()
         self.is_told = False  # to end

@@ -33,11 +33,13 @@ TTL_S = 60.0
 class StoredJob:
     """Nodes h0, h1, ... with 4 slots each; member ids are m0, m1, ..."""
 
-    def __init__(self, store: Store, run_id: str = "exp-41", job_key: str = "0a1b", secret: bytes = b"") -> None:
+    def __init__(
+        self, store: Store, run_id: str = "exp-41", job_key: str = "0a1b", secret: bytes = b"", prefix: str = PREFIX
+    ) -> None:
         self.store, self.run_id, self.secret = store, run_id, secret
-        self.keys = records.make_job_keys(PREFIX, run_id, job_key)
+        self.keys = records.make_job_keys(prefix, run_id, job_key)
         self.leases: dict[int, int] = {}
-        store.put(records.make_current_key(PREFIX, run_id), job_key.encode())
+        store.put(records.make_current_key(prefix, run_id), job_key.encode())
         self.put(self.keys.spec, Spec(mesh="dp=*,tp=2", options={}, digest=""))
 
     def put(self, key: str, record: AnyRecord, lease: int = 0) -> None:

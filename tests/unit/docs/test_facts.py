@@ -76,7 +76,7 @@ def test_a_row_of_a_framework_is_a_variable_that_its_environment_sets(name: str)
         for row in VARIABLES
         if row.framework == framework and not (name == "torch" and row.name.startswith("LAUNCHER_"))
     }
-    of_the_agent = {"TORCHELASTIC_TIMER_FILE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+    of_the_agent = {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
     assert rows <= told(name) | of_the_agent
 
 

@@ -25,7 +25,6 @@ from tests.support.options import resolve
         (["--max-restarts=12345678"], {"--max-restarts": "12345678"}),
         (["--grow=never"], {"--grow": "never"}),
         (["--store-outage=stop"], {"--store-outage": "stop"}),
-        (["--presence-proof=off"], {"--presence-proof": "off"}),
         (["--rdzv-backend=static", "--node-rank=1"], {"--rdzv-backend": "static", "--master-port": "29500"}),
     ],
 )
@@ -34,6 +33,12 @@ def test_options_that_all_nodes_must_have_alike_are_named_unless_usual(
 ) -> None:
     config = resolve("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job", *words)
     assert list_agreed_options(config, make_settings(config)) == agreed
+
+
+def test_settings_that_all_nodes_need_alike_are_named_too() -> None:
+    where = ("--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=store:29500", "--rdzv-id=job")
+    config = resolve(*where, LAUNCHER_PRESENCE_PROOF="off")
+    assert list_agreed_options(config, make_settings(config)) == {"LAUNCHER_PRESENCE_PROOF": "off"}
 
 
 def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None:

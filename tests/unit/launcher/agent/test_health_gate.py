@@ -19,8 +19,8 @@ from launcher.model.errors import UnfitError, UsageError
 from launcher.model.node import Device
 
 
-def config(*words: str) -> Config:
-    return cli.parse([*words, "train.py"], {})
+def config(*words: str, **variables: str) -> Config:
+    return cli.parse([*words, "train.py"], variables)
 
 
 def test_pauses_grow_from_a_second_to_a_minute_and_end_at_the_limit() -> None:
@@ -40,13 +40,14 @@ def test_a_look_that_took_longer_than_the_limit_was_the_last() -> None:
 
 def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
     assert config().health_check is None
-    made = config("--health-check", "test -e /dev/nvidia0 && true", "--health-timeout=2.5")
+    made = config("--health-check", "test -e /dev/nvidia0 && true", LAUNCHER_HEALTH_TIMEOUT="2.5")
     assert (made.health_check, made.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
     with pytest.raises(UsageError, match="is no command"):
         config("--health-check= ")
-    with pytest.raises(UsageError, match="no check ends in no time"):
-        config("--health-check=true", "--health-timeout=0")
-    assert "--health-timeout 3 has no effect without --health-check" in config("--health-timeout=3").notes
+    with pytest.raises(UsageError, match="LAUNCHER_HEALTH_TIMEOUT=0 must be greater than 0"):
+        config("--health-check=true", LAUNCHER_HEALTH_TIMEOUT="0")
+    note = "LAUNCHER_HEALTH_TIMEOUT=3 has no effect without --health-check"
+    assert note in config(LAUNCHER_HEALTH_TIMEOUT="3").notes
 
 
 def test_one_machine_too_is_waited_for_so_long() -> None:

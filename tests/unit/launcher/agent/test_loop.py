@@ -53,7 +53,6 @@ class Turns:
             spec_builder=self.builder,
             worker_channel=self._channel,
             pump=None,
-            record=Mock(),
             observer=self._observer,
             round_log=Mock(),
             failures=Mock(),

@@ -69,7 +69,7 @@ def test_an_option_is_written_as_on_a_command_line(options: dict[str, OptionValu
         # The command's own sentences.
         ({"nproc": 0}, "--nproc-per-node 0: at least 1 worker is needed"),
         ({"nproc": 2, "mesh": {"dp": 3}}, "mesh dp=3 needs 3 workers, not 2"),
-        ({"max_restarts": "often"}, "--max-restarts often is not a whole number of at least 0"),
+        ({"max_restarts": "often"}, "--max-restarts often must be an integer >= 0"),
         ({"nproc": 1, "nproc_per_node": 1}, "nproc and nproc_per_node are the same option"),
         ({"env": {"A": 1}}, "env has 'A': 1, and names and values of variables are texts"),
         ({"env": {"A": "\0"}}, "env has 'A': '\\x00', and names and values of variables are texts without NUL"),

@@ -14,8 +14,8 @@ from launcher.config.options.readers import DeviceRequest, HangLimits, Streams
 from launcher.model.errors import UsageError
 from tests.support.options import refusal, resolve
 
-PLACEMENT_OPTIONS = [option.name for option in table.TABLE if option.part == "placement_options"]
-SETTINGS_OPTIONS = {option.name for option in table.TABLE if option.part == "settings"}
+PLACEMENT_OPTIONS = [option.name for option in table.ROWS if option.part == "placement_options"]
+SETTINGS_OPTIONS = {option.name for option in table.ROWS if option.part == "settings"}
 NO_WORKERS = "is neither a number nor auto, gpu, cpu or a type of device"
 
 
@@ -24,20 +24,19 @@ def test_without_options_torchruns_defaults_hold() -> None:
     assert msgspec.structs.asdict(made) == {
         "script": "train.py", "script_args": (), "launch_mode": "script", "nodes_min": 1, "nodes_max": 1,
         "worker_count": None, "devices_per_worker": None, "mesh": None, "placement_options": {}, "settings": {},
-        "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0, "monitor_interval_s": 0.1,
+        "preload": (), "hang_evidence": False, "standby": 0, "max_restarts": 0,
         "role": "default", "log_dir": None, "redirects": Streams(), "tee": Streams(), "local_ranks_filter": None,
-        "duplicate_stdout_filters": (), "duplicate_stderr_filters": (), "logs_specs": None,
-        "event_log_handler": "null", "log_times": "auto", "events": "", "notify": "",
+        "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
+        "log_times": "auto", "events": "", "notify": "",
         "progress": "none", "request_nodes": None,
-        "serve": None, "in_place_restart": "none", "failure_report": "short", "shutdown_timeout_s": 30.0,
+        "serve": None, "in_place_restart": "none", "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
         "node_name": None, "device_binding": "local-rank", "devices": None, "framework": "auto",
         "health_check": None, "health_timeout_s": 60.0, "heartbeat_timeout_s": None,
         "hang_limits": HangLimits(600.0, 3600.0, 3600.0), "on_hang": "report", "expect": None, "locality": (),
-        "locality_file": None, "locality_command": None, "locality_sources": None, "measure": False,
-        "node_rank": 0,
+        "locality_sources": None, "node_rank": 0,
         "master_addr": None, "master_port": None, "local_addr": None, "interface": None, "port_range": None,
         "worker_port_range": None, "preemption_signal": None, "preemption_file": None, "notices": "leave",
         "lease_ttl_s": None,
@@ -86,7 +85,7 @@ def test_each_value_remembers_where_it_came_from() -> None:
     assert made.origins["worker_count"] == "default"
 
 
-@pytest.mark.parametrize("name", PLACEMENT_OPTIONS)
+@pytest.mark.parametrize("name", sorted(set(PLACEMENT_OPTIONS) & table.BY_NAME.keys()))
 def test_placement_options_come_from_flags_from_variables_or_not_at_all(name: str) -> None:
     variable = "LAUNCHER_" + name.replace("-", "_").upper()
     by_flag, by_variable, by_neither = (
@@ -149,7 +148,7 @@ def test_flags_and_their_variables_choose_what_the_script_is(
 
 
 def test_a_program_cannot_be_a_module() -> None:
-    hint = "a module is run by Python"
+    hint = "leave out one of them"
     assert refusal("--no-python", "--module") == ("--no-python and --module exclude each other", hint)
     assert refusal("-m", PET_NO_PYTHON="1") == ("PET_NO_PYTHON=1 and --module exclude each other", hint)
 
@@ -176,8 +175,8 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--nnodes=4:2"], "--nnodes 4:2: the least, 4, is more than the most, 2"),
         (["--nnodes=0"], "--nnodes 0: at least 1 node is needed"),
         (["--nnodes=-1:1"], "--nnodes -1:1: at least 1 node is needed"),
-        (["--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
-        (["--nnodes=2:4"], "--nnodes 2:4: the nodes need a place to meet"),
+        (["--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
+        (["--nnodes=2:4"], "--nnodes 2:4: several nodes need a rendezvous"),
         (["--nproc-per-node=0"], "--nproc-per-node 0: at least 1 worker is needed"),
         (["--nproc-per-node=-1"], "--nproc-per-node -1: at least 1 worker is needed"),
         (["--nproc-per-node=2.5"], f"--nproc-per-node 2.5 {NO_WORKERS}"),
@@ -186,44 +185,47 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--nproc-per-node=\u0f20pu"], f"--nproc-per-node \u0f20pu {NO_WORKERS}"),
         (["--devices-per-worker", "0"], "--devices-per-worker 0 is neither a number of at least 1 nor all"),
         (["--devices-per-worker", "some"], "--devices-per-worker some is neither a number of at least 1 nor all"),
-        (["--max-restarts", "-1"], "--max-restarts -1 is not a whole number of at least 0"),
-        (["--max-restarts", "many"], "--max-restarts many is not a whole number of at least 0"),
+        (["--max-restarts", "-1"], "--max-restarts -1 must be an integer >= 0"),
+        (["--max-restarts", "many"], "--max-restarts many must be an integer >= 0"),
         (["--shutdown-timeout", "-1"], "--shutdown-timeout -1 is not a number of seconds"),
         (["--shutdown-timeout", "nan"], "--shutdown-timeout nan is not a number of seconds"),
         (["--monitor-interval", "inf"], "--monitor-interval inf is not a number of seconds"),
         (["--lease-ttl", "soon"], "--lease-ttl soon is not a number of seconds"),
-        (["--lease-ttl", "0"], "--lease-ttl 0: a lease of no length cannot be kept"),
+        (["--lease-ttl", "0"], "--lease-ttl 0: the lease must be longer than 0 s"),
         (["--local-ranks-filter", "0,a"], "--local-ranks-filter 0,a is not a list of local ranks"),
         (["--local-ranks-filter", "0,"], "--local-ranks-filter 0, is not a list of local ranks"),
         (["--local-ranks-filter", "0,-1"], "--local-ranks-filter 0,-1 is not a list of local ranks"),
         (["--mesh", "dp=*,tp=*"], "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *"),
         (["--mesh=dp=3", "--nproc-per-node=4"], "mesh dp=3 needs 3 workers, not 4"),
-        (["--devices=4"], "--devices 4 is no kind of device"),
-        (["--devices=nvidia:"], "--devices nvidia: has no number of devices behind its colon"),
-        (["--devices=nvidia:0"], "--devices nvidia:0 has no number of devices behind its colon"),
-        (["--devices=nvidia:all"], "--devices nvidia:all has no number of devices behind its colon"),
+        (["--devices=4"], "--devices 4 is not a kind of device"),
+        (["--devices=nvidia:"], "--devices nvidia: has no number of devices after its colon"),
+        (["--devices=nvidia:0"], "--devices nvidia:0 has no number of devices after its colon"),
+        (["--devices=nvidia:all"], "--devices nvidia:all has no number of devices after its colon"),
         (["--devices=nvidia:123456"], "--devices nvidia:123456: more than 10000 devices of one machine"),
-        (["--visible-env=FOO"], "--visible-env FOO: of which devices?"),
-        (["--devices=foo", "--visible-env=FOO"], "--devices foo and --visible-env FOO: how many are there?"),
-        (["--devices=foo:1", "--visible-env=F-O"], "--visible-env F-O is no name of a variable"),
-        (["--devices=foo", "--nproc-per-node=npu"], "--devices foo and --nproc-per-node npu both say what to count"),
+        (["--visible-env=FOO"], "--visible-env FOO: --devices is missing"),
+        (
+            ["--devices=foo", "--visible-env=FOO"],
+            "--devices foo and --visible-env FOO: the number of devices is missing",
+        ),
+        (["--devices=foo:1", "--visible-env=F-O"], "--visible-env F-O is not the name of a variable"),
+        (["--devices=foo", "--nproc-per-node=npu"], "--devices foo and --nproc-per-node npu both set what to count"),
         (["--devices=amd", "--nproc-per-node=cpu"], "--devices amd and --nproc-per-node cpu exclude each other"),
         (["--devices=cpu", "--nproc-per-node=gpu"], "--devices cpu and --nproc-per-node gpu exclude each other"),
-        (["--legacy-local-rank", "--use-env"], "--use-env and --legacy-local-rank contradict each other"),
+        (["--legacy-local-rank", "--use-env"], "--use-env and --legacy-local-rank exclude each other"),
         (["--legacy-local-rank", "--no-python"], "--no-python and --legacy-local-rank exclude each other"),
         (["--start-method=thread"], "--start-method thread is neither spawn nor fork nor forkserver"),
         (["--numa-binding=numa"], "--numa-binding numa is neither node, socket, exclusive nor core-complex"),
         (["--preload=torch,,jax"], "--preload torch,,jax holds an empty name"),
         (["--preload=torch,"], "--preload torch, holds an empty name"),
         (["--preload= "], "--preload ' ' holds an empty name"),
-        (["--preload=my-models"], "--preload my-models: my-models is no name of a module"),
-        (["--preload=models/net.py"], "--preload models/net.py: models/net.py is no name of a module"),
-        (["--preload=.torch"], "--preload .torch: .torch is no name of a module"),
-        (["--preload=a.import"], "--preload a.import: a.import is no name of a module"),
+        (["--preload=my-models"], "--preload my-models: my-models is not the name of a module"),
+        (["--preload=models/net.py"], "--preload models/net.py: models/net.py is not the name of a module"),
+        (["--preload=.torch"], "--preload .torch: .torch is not the name of a module"),
+        (["--preload=a.import"], "--preload a.import: a.import is not the name of a module"),
         (["--preload=torch,jax,torch"], "--preload torch,jax,torch names torch twice"),
-        (["--standby=-1"], "--standby -1 is not a whole number of at least 0"),
-        (["--standby=some"], "--standby some is not a whole number of at least 0"),
-        (["--standby=1.5"], "--standby 1.5 is not a whole number of at least 0"),
+        (["--standby=-1"], "--standby -1 must be an integer >= 0"),
+        (["--standby=some"], "--standby some must be an integer >= 0"),
+        (["--standby=1.5"], "--standby 1.5 must be an integer >= 0"),
         (["--standby=17"], "--standby 17: more than 16 sets of workers that wait"),
     ],
 )
@@ -239,7 +241,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sente
     [
         ("PET_NPROC_PER_NODE", "lots!", f"PET_NPROC_PER_NODE=lots! {NO_WORKERS}"),
         ("PET_NNODES", "a", "PET_NNODES=a is neither a number of nodes nor MIN:MAX"),
-        ("LAUNCHER_MAX_RESTARTS", "x", "LAUNCHER_MAX_RESTARTS=x is not a whole number of at least 0"),
+        ("LAUNCHER_MAX_RESTARTS", "x", "LAUNCHER_MAX_RESTARTS=x must be an integer >= 0"),
         ("PET_STANDALONE", "true", "PET_STANDALONE=true is neither 0 nor 1"),
         ("PET_MODULE", "yes", "PET_MODULE=yes is neither 0 nor 1"),
         ("LAUNCHER_VIRTUAL_LOCAL_RANK", "2", "LAUNCHER_VIRTUAL_LOCAL_RANK=2 is neither 0 nor 1"),
@@ -247,7 +249,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sente
         ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "a", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=a is not a number of seconds"),
         ("PET_REDIRECTS", "9", "PET_REDIRECTS=9 is neither a code nor RANK:CODE,..."),
         ("PET_MASTER_PORT", "high", "PET_MASTER_PORT=high: a port is a number from 0 (any free one) to 65535"),
-        ("PET_NODE_RANK", "x", "PET_NODE_RANK=x is not a whole number of at least 0"),
+        ("PET_NODE_RANK", "x", "PET_NODE_RANK=x must be an integer >= 0"),
         ("LAUNCHER_MESH", "tp", "LAUNCHER_MESH: mesh 'tp': 'tp' is not NAME=SIZE"),
     ],
 )
@@ -255,11 +257,11 @@ def test_rubbish_in_a_variable_names_the_variable(variable: str, text: str, sent
     assert refusal(**{variable: text})[0] == sentence
 
 
-POLLS = "has no effect: nothing polls, a worker's end is seen at once"
-ALONE = "has no effect: workers are programs, each is started afresh"
+POLLS = "has no effect: meshrun does not poll"
+ALONE = "has no effect: each worker is started as a program"
 METHODS = ("spawn", "fork", "forkserver")
 SIGNALS = "SIGTERM,SIGFOO,SIGTREM, SIGUSR1,SIGKILL,SIGCHLD,SIGCLD,SIGTERM"
-LEFT_OUT = "--signals-to-handle: {} is left out: {}"
+LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
 
 
 @pytest.mark.parametrize(
@@ -272,9 +274,18 @@ LEFT_OUT = "--signals-to-handle: {} is left out: {}"
         *((["--start-method", way], {}, [f"--start-method {way} {ALONE}"]) for way in METHODS),
         *(([], {"PET_START_METHOD": way}, [f"PET_START_METHOD={way} {ALONE}"]) for way in METHODS),
         (["--use-env"], {}, ["--use-env has no effect: LOCAL_RANK is always in the environment"]),
+        ([], {"LAUNCHER_USE_ENV": "0"}, []),
+        ([], {"PET_EVENT_LOG_HANDLER": "console"},
+         ["PET_EVENT_LOG_HANDLER=console has no effect: --events writes the events"]),
+        (["--logs-specs=mine"], {},
+         ["--logs-specs mine has no effect: --log-dir, --redirects and --tee choose the log files"]),
+        ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
+         ["TORCHELASTIC_ENABLE_FILE_TIMER=1 has no effect: timers of torch are not served; --heartbeat-timeout "
+          "watches workers"]),
+        ([], {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}, []),
         (["--legacy-local-rank"], {}, []),
         (["--nnodes", "1:1"], {}, []),
-        (["--nnodes", "1:4"], {}, ["--nnodes 1:4: only this machine can join, the job starts at once on 1 node"]),
+        (["--nnodes", "1:4"], {}, ["--nnodes 1:4: other machines cannot join, so the job starts on 1 node"]),
         (["--standby=1", "--max-restarts=3"], {}, []),
         (["--standby=1"], {}, ["--standby 1 has no effect without --max-restarts: nothing is restarted here"]),
         (["--signals-to-handle", SIGNALS], {}, [
@@ -298,8 +309,6 @@ def test_what_has_no_effect_is_accepted_with_a_remark(
         (["--max-restarts=1"], {"PET_MAX_RESTARTS": "x"}, "max_restarts", 1),
         (["--numa-binding", "core-complex"], {}, "numa_binding", "core-complex"),
         ([], {"LAUNCHER_NUMA_BINDING": "node"}, "numa_binding", "node"),
-        (["--logs-specs", "default"], {}, "logs_specs", None),
-        (["--logs-specs", "mine"], {}, "logs_specs", "mine"),
         (["--signals-to-handle", SIGNALS], {}, "signals_to_handle", ("SIGTERM", "SIGUSR1")),
         ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}, "shutdown_timeout_s", 7),
         ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7", "PET_SHUTDOWN_TIMEOUT": "8"}, "shutdown_timeout_s", 8),
@@ -313,7 +322,7 @@ def test_a_value_arrives_as_its_field(words: list[str], environ: dict[str, str],
 def test_no_script_is_an_error_with_the_usage_as_hint() -> None:
     with pytest.raises(UsageError, match=r"^no script given$") as caught:
         config.resolve(command_line.parse(["--standalone"]), {}, "python")
-    assert caught.value.hint == "meshrun [options] SCRIPT [arguments of the script]; meshrun -h explains"
+    assert caught.value.hint == "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"
 
 
 def test_a_script_gets_its_local_rank_as_an_argument_only_if_asked() -> None:
@@ -366,11 +375,11 @@ def test_modules_arrive_in_the_order_in_which_they_are_to_be_imported() -> None:
 
 
 def test_only_python_can_be_warm() -> None:
-    sentence = "{}: --no-python runs a program, and only Python can be forked with modules in memory"
+    sentence = "{}: --no-python runs a program, and only Python scripts can start with modules in memory"
     assert refusal("--preload=torch", "--no-python")[0] == sentence.format("--preload torch")
     assert refusal("--no-python", LAUNCHER_STANDBY="1") == (
         sentence.format("LAUNCHER_STANDBY=1"),
-        "leave out LAUNCHER_STANDBY, or give Python's script itself",
+        "leave out LAUNCHER_STANDBY, or name the Python script itself",
     )
     assert not resolve("--no-python", "--standby=0").standby
 
@@ -431,26 +440,30 @@ def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) 
         ("--hang-timeout=5,start=6,start=7", "--hang-timeout 5,start=6,start=7 sets start twice", None),
         (
             "--hang-timeout=5,frist-step=7",
-            "--hang-timeout 5,frist-step=7: 'frist-step' is neither start nor first-step",
+            "--hang-timeout 5,frist-step=7: 'frist-step' is an unknown phase: use start or first-step",
             "did you mean first-step?",
         ),
         (
             "--hang-timeout=start=5",
-            "--hang-timeout start=5 has no limit of a step",
-            "write it like 600,first-step=7200",
+            "--hang-timeout start=5 needs a limit for a step",
+            "write it as 600,first-step=7200",
         ),
         (
             "--hang-timeout=0,start=5",
-            "--hang-timeout 0,start=5: 0 switches the detection off in every phase",
+            "--hang-timeout 0,start=5: 0 disables detection in every phase",
             "leave out start= and first-step=",
         ),
         ("--on-hang=kill", "--on-hang kill is neither report nor restart", None),
         (
             "--expect=loss=(",
-            "--expect loss=( is no regular expression: missing ), unterminated subpattern at position 5",
-            "write it like 'loss='",
+            "--expect loss=( is not a regular expression: missing ), unterminated subpattern at position 5",
+            "use a pattern such as 'loss='",
         ),
-        ("--expect=(loss)?", "--expect (loss)? matches an empty line, and so any", "write it like 'loss='"),
+        (
+            "--expect=(loss)?",
+            "--expect (loss)? matches an empty line, and so every line",
+            "use a pattern such as 'loss='",
+        ),
     ],
 )
 def test_a_wrong_limit_of_a_hang_is_refused_in_a_sentence(words: str, sentence: str, hint: str | None) -> None:
@@ -490,8 +503,8 @@ def test_metrics_are_served_on_loopback_unless_a_host_is_named(text: str, addres
         ("node0:", "a port is a number from 0"),
         (":9400", "is neither PORT nor HOST:PORT"),
         ("::1:9400", "is neither PORT nor HOST:PORT"),
-        ("a b:9400", "is no address and no name of a host"),
-        ("[]:9400", "is no address and no name of a host"),
+        ("a b:9400", "is neither an address nor the name of a host"),
+        ("[]:9400", "is neither an address nor the name of a host"),
     ],
 )
 def test_an_address_of_metrics_that_means_nothing_is_refused(text: str, why: str) -> None:

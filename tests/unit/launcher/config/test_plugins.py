@@ -118,10 +118,10 @@ def test_a_package_with_unreadable_entry_points_is_named_in_the_refusal(package:
     package(ABACUS.format(detect=ROWS))
     (tmp_path / "beads/beads-1.0.dist-info/entry_points.txt").write_bytes(b"\xff")
     text, _ = refusal()
-    assert text.startswith("--devices abacus: what is installed cannot be read: UnicodeDecodeError")
+    assert text.startswith("--devices abacus: the installed packages cannot be read: UnicodeDecodeError")
 
 
 def test_two_packages_with_plug_ins_of_one_name_are_refused(package: Install) -> None:
     package(ABACUS.format(detect=ROWS))
     package(ABACUS.format(detect=ROWS), name="pearls", module="pearls_of_the_test")
-    assert refusal()[0] == "--devices abacus: 2 plug-ins are called abacus: of beads 1.0 and of pearls 1.0"
+    assert refusal()[0] == "--devices abacus: 2 packages provide a plug-in named abacus: beads 1.0, pearls 1.0"

@@ -411,7 +411,7 @@ def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     made = resolve("--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=train-0.train", environ=INDEXED_JOB)
     assert (made.rdzv_backend, made.node_rank, made.notes) == ("c10d", None, ())
     assert refusal("--nnodes=4", **INDEXED_JOB) == (
-        "--nnodes 4: the nodes need a place to meet",
+        "--nnodes 4: several nodes need a rendezvous",
         "this pod of an Indexed Job has node rank 3: --master-addr train-0.SERVICE names the first one",
     )
 

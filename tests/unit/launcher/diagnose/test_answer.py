@@ -1,4 +1,4 @@
-"""What `meshctl why` and `meshctl stacks` print, to the letter."""
+"""What `meshctl why` prints, to the letter."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def test_what_is_missing_is_told_once_for_all_ranks_with_a_remedy() -> None:
 
         Not known:
           node h7 has not answered
-          ranks 0-6: no flight recorder: the worker has opened no socket for it (any
-            call of launcher.worker opens one, and so does --hang-evidence; JAX has no
-            recorder)
+          ranks 0-6: no flight recorder: the worker has opened no socket for it (enable
+            it with any launcher.worker call, or with LAUNCHER_HANG_EVIDENCE=1; JAX has
+            no flight recorder)
 
         hint: see what rank 2 (pp=0 tp=2) does in load at /home/me/loader.py:31, and ask again in a minute
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,12 @@ import pytest
 
 from launcher import cli
 from launcher.config.config import Config
-from launcher.locality import explicit
 from launcher.locality import gather as gathering
 from launcher.locality.contract import Hints, Level
 from launcher.locality.explicit import find_in_file, read_explicit
 from launcher.locality.gather import Locality, SourceQuery, resolve_locality
 from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
-from launcher.locality.merge import SourceResult
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import UsageError
 from launcher.model.node import Device
 
 NAMES = ("node-17", "node-17.cluster.local", "10.0.4.9")
@@ -81,17 +80,23 @@ def test_rates_come_from_the_most_trusted_source_and_bad_ones_are_remarked(sourc
 # The user's word
 
 
-def test_the_option_counts_before_the_file_and_the_file_before_the_command(tmp_path: Path) -> None:
+def test_what_the_option_says_counts_before_a_source(tmp_path: Path, sources: dict[str, Says]) -> None:
     (tmp_path / "places").write_text("node-17 spine=f,leaf=f")
-    words = ("--locality", "leaf=o", "--locality-file", str(tmp_path / "places"))
-    said = config(*words, "--locality-command", "echo zone=c,leaf=c", "--locality-sources", "none")
-    found = resolve_locality(said, {}, names=NAMES)
-    assert place(found) == "zone=c,spine=f,leaf=o"
-    assert [one.source for one in found.results] == ["--locality", "--locality-file", "--locality-command"]
-    assert len(found.remarks) == 2
-    assert found.remarks[0] == (
-        f"leaf is o by --locality, which counts, and f by --locality-file ({tmp_path}/places, node-17)"
+    sources["slurm"] = Says("slurm", hints(zone="c", leaf="c"))
+    found = resolve_locality(config("--locality", f"@{tmp_path}/places"), {}, names=NAMES)
+    assert place(found) == "zone=c,spine=f,leaf=f"
+    assert [one.source for one in found.results] == ["--locality", "slurm"]
+    assert found.remarks == (
+        f"leaf is f by --locality ({tmp_path}/places, node-17), which counts, and c by slurm (a key)",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [(" ", "'' is not LEVEL=DOMAIN"), ("@", "@ names no file"), ("@a\n", "only printable")]
+)
+def test_an_option_that_names_no_place_and_no_file_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"^--locality .*: {sentence}"):
+        config("--locality", text)
 
 
 FILE = """\
@@ -120,83 +125,66 @@ node-17     zone=a,leaf=l3   # by the door
 )
 def test_a_node_finds_itself_in_a_file(tmp_path: Path, text: str, path: object, key: str) -> None:
     (tmp_path / "places").write_text(text)
-    assert find_in_file(str(tmp_path / "places"), NAMES) == (path, key)
+    assert find_in_file(str(tmp_path / "places"), "--locality", NAMES) == (path, key)
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "locality file F has no line for this node, node-17 or node-17.cluster.local or 10.0.4.9"),
-        (b"other leaf=a\n", "locality file F has no line for this node, node-17 or node-17.cluster.local or 10.0.4.9"),
-        (b"node-17 leaf", "F, line 1: 'leaf' is not LEVEL=DOMAIN"),
-        (b"\n\nnode-17 leaf=a,leaf=b", "F, line 3 names the level leaf twice, as 'a' and 'b'"),
+        (b"", "--locality @F: the file is empty"),
+        (b" \n\n", "--locality @F: the file is empty"),
+        (b"# places\n",
+         "--locality @F has no line for this node, node-17 or node-17.cluster.local or 10.0.4.9"),
+        (b"other leaf=a\n", "--locality @F has no line for this node, node-17 or node-17.cluster.local or 10.0.4.9"),
+        (b"node-17 leaf", "--locality @F, line 1: 'leaf' is not LEVEL=DOMAIN"),
+        (b"* leaf", "--locality @F, line 1: 'leaf' is not LEVEL=DOMAIN"),
+        (b"\n\nnode-17 leaf=a,leaf=b", "--locality @F, line 3 names the level leaf twice, as 'a' and 'b'"),
         (b"node-17 leaf=a\n10.0.4.9 leaf=b",
-         "locality file F has two lines for this node that differ: node-17 in line 1, 10.0.4.9 in line 2"),
-        (b"a leaf=a\n\xff\xfe\n", "locality file F is not text in UTF-8, in line 2"),
-        (b"node-17 leaf=a\0", "locality file F is not text"),
+         "--locality @F has two lines for this node that differ: node-17 in line 1, 10.0.4.9 in line 2"),
+        (b"* leaf=a\n* leaf=b", "--locality @F has two lines for this node that differ: * in line 1, * in line 2"),
+        (b"a leaf=a\n\xff\xfe\n", "--locality @F, line 2: the text is not in UTF-8"),
+        (b"node-17 leaf=a\0", "--locality @F, line 1: there is a byte of value 0, so this is no text"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_wrong_for_this_node_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
     file = tmp_path / "places"
     file.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        find_in_file(str(file), NAMES)
+        find_in_file(str(file), "--locality", NAMES)
     assert str(caught.value).replace(str(file), "F") == sentence
+    assert caught.value.hint or "twice" in sentence
 
 
 def test_a_host_that_knows_its_domain_is_not_taken_for_another_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "places").write_text("h1.west leaf=w\nh1.east leaf=e\n")
-    assert find_in_file(str(tmp_path / "places"), ("h1.east", "10.0.0.1")) == ((("leaf", "e"),), "h1.east")
+    found = find_in_file(str(tmp_path / "places"), "--locality", ("h1.east", "10.0.0.1"))
+    assert found == ((("leaf", "e"),), "h1.east")
     with pytest.raises(UsageError, match="two lines for this node that differ"):
-        find_in_file(str(tmp_path / "places"), ("h1", "10.0.0.1"))
+        find_in_file(str(tmp_path / "places"), "--locality", ("h1", "10.0.0.1"))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^locality file .*/none cannot be read: No such file or directory$"):
-        find_in_file(str(tmp_path / "none"), NAMES)
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
-        find_in_file(str(tmp_path), NAMES)
+    with pytest.raises(UsageError, match=r"^--locality @.*/none cannot be read: No such file or directory$"):
+        read_explicit(config("--locality", f"@{tmp_path}/none"), NAMES)
+    with pytest.raises(UsageError, match=r"^LAUNCHER_LOCALITY=@.* cannot be read: Is a directory$"):
+        read_explicit(config(LAUNCHER_LOCALITY=f"@{tmp_path}"), NAMES)
+
+
+def test_a_pipe_is_read_once() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"node-17 leaf=l3\n")
+    os.close(writing)
+    try:
+        for _ in range(2):  # before the store is met, and then with this node's address
+            assert find_in_file(f"/dev/fd/{reading}", "--locality", NAMES)[0] == (("leaf", "l3"),)
+    finally:
+        os.close(reading)
 
 
 def test_a_file_of_ten_thousand_nodes_is_read_where_it_concerns_this_one(tmp_path: Path) -> None:
     file = tmp_path / "places"
     file.write_text("".join(f"node-{at} zone=z{at // 1000},leaf=l{at // 16}\n" for at in range(10_000)))
-    assert find_in_file(str(file), ("node-9999",)) == ((("zone", "z9"), ("leaf", "l624")), "node-9999")
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "sentence"),
-    [
-        ("sleep 60", TemporaryError, "C has not ended within 0.2 s"),
-        ("exec >&- 2>&-; sleep 60", TemporaryError, "C has not ended within 0.2 s"),
-        ("echo 'no controller' >&2; exit 3", TemporaryError, "C has failed with exit code 3: no controller"),
-        ("kill -9 $$", TemporaryError, "C has failed with signal SIGKILL"),
-        ("kill -40 $$", TemporaryError, "C has failed with signal 40"),
-        ("no-such-command", UsageError, "C cannot be run: "),
-        ("head -c 10000000 /dev/zero", UsageError, "C prints more than 4096 bytes"),
-        (r"printf '\377\376'", UsageError, "C prints bytes that are no text"),
-        (r"printf '\033[2J'", UsageError, "C prints '\\x1b[2J', which is no text to read"),
-        ("echo zone=a; echo zone=b", UsageError, "C prints 2 lines, one is expected"),
-        ("echo zone", UsageError, "what C prints, zone: 'zone' is not LEVEL=DOMAIN"),
-    ],
-)
-def test_a_command_that_hangs_fails_or_prints_rubbish_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], sentence: str
-) -> None:
-    monkeypatch.setattr(explicit, "LIMIT_S", 0.2 if "sleep" in text else 30.0)
-    with pytest.raises(error) as caught:
-        read_explicit(config("--locality-command", text), {"PATH": "/usr/bin:/bin"}, NAMES)
-    found = str(caught.value).replace(f"--locality-command {text}", "C").replace("--locality-command", "C")
-    assert found.startswith(sentence)
-    assert len(found.splitlines()) == 1
-
-
-def test_a_command_is_told_no_secret_and_may_know_nothing() -> None:
-    environ = {"PATH": "/usr/bin:/bin", "LAUNCHER_JOB_SECRET": "s3cret", "ROW": "7"}
-    (said,) = read_explicit(config("--locality-command", 'echo "row=$ROW,leaf=x$LAUNCHER_JOB_SECRET"'), environ, NAMES)
-    assert [level.domain for level in said.levels] == ["7", "x"]
-    (said,) = read_explicit(config("--locality-command", "true"), environ, NAMES)
-    assert said == SourceResult("--locality-command", (), "the command printed nothing")
+    assert find_in_file(str(file), "--locality", ("node-9999",)) == ((("zone", "z9"), ("leaf", "l624")), "node-9999")
 
 
 # Sources
@@ -284,8 +272,8 @@ def test_a_list_of_sources_that_cannot_be_is_refused(text: str) -> None:
 def test_on_one_machine_a_place_is_checked_and_has_no_effect() -> None:
     alone = cli.parse(["--locality", "leaf=l", "t.py"], {"LAUNCHER_LOCALITY_SOURCES": "aws"})
     assert alone.notes == (
-        "--locality leaf=l has no effect: one machine stands alone",
-        "LAUNCHER_LOCALITY_SOURCES=aws has no effect: one machine stands alone",
+        "--locality leaf=l has no effect on one machine",
+        "LAUNCHER_LOCALITY_SOURCES=aws has no effect on one machine",
     )
     with pytest.raises(UsageError, match="LAUNCHER_LOCALITY=leaf: 'leaf' is not LEVEL=DOMAIN"):
         cli.parse(["t.py"], {"LAUNCHER_LOCALITY": "leaf"})

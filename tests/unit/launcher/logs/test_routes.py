@@ -11,13 +11,13 @@ import pytest
 from launcher.config import config
 from launcher.config.options import command_line
 from launcher.logs.layout import LogLayout
-from launcher.logs.routes import PlainRoutes, Route, format_line_prefix
+from launcher.logs.routes import OutputRoutes, Route, format_line_prefix
 
 
-def routes(tmp_path: Path, *words: str, count: int = 2) -> PlainRoutes:
+def routes(tmp_path: Path, *words: str, count: int = 2) -> OutputRoutes:
     made = config.resolve(command_line.parse(["--log-dir", str(tmp_path), *words, "train.py"]), {}, sys.executable)
-    found = PlainRoutes(made, LogLayout(log_dir=made.log_dir, run_id="night"), count)
-    found.begin(2, 1, {})
+    found = OutputRoutes(made, LogLayout(log_dir=made.log_dir, run_id="night"), count)
+    found.begin(2, 1)
     return found
 
 
@@ -29,7 +29,6 @@ def test_streams_go_where_the_options_say(tmp_path: Path) -> None:
     assert found.find_route(1, "stderr") == Route(path=f"{folder}/attempt_1/1/stderr.log")
     assert found.find_filter_file("stdout") == f"{folder}/attempt_1/filtered_stdout.log"
     assert found.find_filter_file("stderr") is None
-    assert found.find_error_file(2, 1, 0) == f"{folder}/attempt_1/0/error.json"
     assert found.captures
     assert found.list_remarks() == [f"log files are in {folder}"]
 

@@ -113,7 +113,8 @@ def test_the_world_is_the_largest_whole_number_of_replicas(
     [
         (cluster(31), "pp=4,dp=*,tp=8", Limits(),
          ("world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
-          "3 spares: h7, h15, h23", "the traffic's cost is 3,752, and no layout of this world has less")),
+          "3 spares: h7, h15, h23",
+          "the traffic's cost is 3,752")),
         (cluster(9), "pp=4,dp=*,tp=8", Limits(elastic_max=1),
          ("world of 32 ranks on 4 of 9 nodes: dp=1 is the most that is allowed; 5 spares: h4, h5, h6, h7, h8",
           "the traffic's cost is 72, and no layout of this world has less")),
@@ -195,7 +196,9 @@ def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
     apart = [Node(id=node.id, slot_count=node.slot_count, path=(node.id,)) for node in nodes]
     free = Costs(level_costs={"level 1": 0})
     other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max, is_contiguous=False), free, None)
-    assert ran.stdout.split() == [str(other.cost), str(other.lower_bound)]
+    cost, bound = ran.stdout.split()
+    assert cost == bound == str(other.cost)
+    assert other.lower_bound <= other.cost
 
 
 def test_the_seed_of_hashes_changes_nothing() -> None:

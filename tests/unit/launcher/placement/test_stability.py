@@ -48,7 +48,7 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
     nodes = cluster(32)
     before = plan(nodes, REFERENCE, LEAVES, LEVEL_COSTS, None)
     after = plan(without(nodes, "h17"), REFERENCE, LEAVES, LEVEL_COSTS, before)
-    assert (after.shape, after.cost, after.lower_bound) == ((4, 7, 8), 3752, 3752)
+    assert (after.shape, after.cost, after.lower_bound) == ((4, 7, 8), 3752, 2744)
     assert after.moved == count_moved(before, after, REFERENCE) == 8
     # One node on each leaf held dp=7, which is gone; the one on the lost node's leaf takes its place.
     (taker,) = (name for name in after.ranks if before.ranks[name][0] % 64 == 56)
@@ -56,7 +56,7 @@ def test_a_lost_node_takes_its_replica_along_and_only_its_own_ranks_move() -> No
     assert after.reasons == (
         "world of 224 ranks on 28 of 31 nodes: dp=7 is the largest whole number of replicas; "
         f"3 spares: {', '.join(after.spares)}",
-        "the traffic's cost is 3,752, and no layout of this world has less",
+        "the traffic's cost is 3,752",
         f"8 of 224 ranks change their node; without h17; with {taker}",
     )
 

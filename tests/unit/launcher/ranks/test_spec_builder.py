@@ -33,7 +33,7 @@ CPU = Slot(index=0, devices=(Device(kind="cpu", index=0, id="cpu0", visible=""),
 
 
 def worker(*words: str, parent: Mapping[str, str] | None = None, python: str = "") -> WorkerSpec:
-    config = cli.parse(words, {"PYTHON_EXEC": python})
+    config = cli.parse(words, {**(parent or {}), "PYTHON_EXEC": python})
     layout = LogLayout(log_dir="/dev/null", run_id="job")
     maker = WorkerSpecBuilder(
         config=config, mesh=mesh.parse("dp=*"), slots=[CPU], host="h1", layout=layout, parent=parent or {}
@@ -127,7 +127,7 @@ def test_nccl_is_asked_for_a_dump_at_a_time_out(kinds: set[str], parent: dict[st
 
 
 def test_the_hook_comes_first_and_what_the_user_has_set_follows() -> None:
-    spec = worker("--framework=torch", "--hang-evidence", "train.py", parent={"PYTHONPATH": "a:b"})
+    spec = worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b", "LAUNCHER_HANG_EVIDENCE": "1"})
     assert spec.env["PYTHONPATH"].split(":")[1:] == ["a", "b"]
     assert (Path(spec.env["PYTHONPATH"].split(":")[0]) / "sitecustomize.py").exists()
     assert "PYTHONPATH" not in worker("--framework=torch", "train.py", parent={"PYTHONPATH": "a:b"}).env

@@ -119,7 +119,7 @@ def test_loopback_is_refused_when_the_store_is_on_another_host(
 
 def test_an_unknown_interface_is_refused_with_those_that_exist() -> None:
     assert find_interface_address("lo") == "127.0.0.1"
-    with pytest.raises(UsageError, match="--interface nowhere0: there is no such interface") as refusal:
+    with pytest.raises(UsageError, match="LAUNCHER_INTERFACE=nowhere0: no such interface") as refusal:
         find_interface_address("nowhere0")
     assert "lo" in str(refusal.value.hint)
 

@@ -83,10 +83,12 @@ def test_an_agent_of_another_run_is_refused_and_its_visit_is_noted(
     store: MemoryStore, has_begun: bool, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as refused:
-        refuse_other_run(store, Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="--store-port")
+        refuse_other_run(
+            store, Occupant(THEIRS, has_begun), OURS, endpoint="h1:29501", port_option="LAUNCHER_STORE_PORT"
+        )
     assert "run a" in str(refused.value)
     assert "h1:29501" in str(refused.value)
-    assert "--store-port" in str(getattr(refused.value, "hint", ""))
+    assert "LAUNCHER_STORE_PORT" in str(getattr(refused.value, "hint", ""))
     (visit,) = store.get(records.STORE_VISITS_PREFIX, prefix=True).items
     assert records.decode(StoreVisit, visit.value, visit.key) == StoreVisit(run_id="b", node_name="h2")
 
@@ -181,8 +183,8 @@ def test_a_run_without_an_id_is_not_called_by_torchrun_s_word_for_that(
             False,
             "another agent, on node h1, waits at h1:29400 for run 777 with prefix mine; this agent belongs to "
             "run 777 with "
-            "prefix meshrun, and all nodes of a run need the same --rdzv-prefix",
-            "give all nodes the same --rdzv-prefix; if these are two runs, give this run another port with "
+            "prefix meshrun, and all nodes of a run need the same LAUNCHER_RDZV_PREFIX",
+            "give all nodes the same LAUNCHER_RDZV_PREFIX; if these are two runs, give this run another port with "
             "--rdzv-endpoint",
         ),
     ],

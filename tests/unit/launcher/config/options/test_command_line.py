@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.config import help
 from launcher.config.options import command_line, table
 from launcher.config.options.readers import Value
 from launcher.model.errors import UsageError
@@ -60,14 +61,13 @@ def test_a_value_may_be_empty_negative_or_a_text_with_a_space() -> None:
         ("--sta", None),
         ("--stan", "standalone"),
         ("--t", "tee"),  # ours are --target-nodes and --traffic, but torchrun has only --tee
-        ("--dp", None),  # --dp-min and --dp-max
         ("--no", None),
         ("--no-", "no-python"),
         ("--v", "virtual-local-rank"),  # before our --version
         ("--ver", "version"),
         ("--h", "help"),
         ("--mes", "mesh"),
-        ("--gro", None),  # --grow and --grow-delay
+        ("--gro", "grow"),
         ("--grow", "grow"),
         ("--m", None),
     ],
@@ -131,9 +131,9 @@ def test_a_flag_takes_no_value() -> None:
         ("--mehs", "did you mean --mesh?"),
         ("--npoc", "did you mean --nproc-per-node?"),
         ("--nprocs=4", "did you mean --nproc-per-node?"),
-        ("--qqqq", "meshrun -h lists the options; options of the script stand behind its name"),
+        ("--qqqq", "run meshrun -h for the options; options of the script go after its name"),
         ("-nporc-per-node", "did you mean --nproc-per-node?"),
-        ("-x", "meshrun -h lists the options; options of the script stand behind its name"),
+        ("-x", "run meshrun -h for the options; options of the script go after its name"),
     ],
 )
 def test_an_unknown_option_gets_a_near_miss_suggested(word: str, hint: str) -> None:
@@ -210,4 +210,4 @@ def test_torchruns_two_options_without_a_variable_ignore_one() -> None:
 
 def test_names_are_unique_and_every_group_has_options() -> None:
     assert len(table.BY_NAME) == len(table.TABLE)
-    assert {option.group for option in table.TABLE} == set(table.GROUPS)
+    assert {option.group for option in table.TABLE} == set(help.GROUPS)

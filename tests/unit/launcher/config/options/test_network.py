@@ -7,11 +7,24 @@ import pytest
 from launcher.config.options.network import StoreConfig
 from launcher.config.options.readers import Value
 from launcher.config.options.table import BY_NAME
+from launcher.model.errors import UsageError
 from launcher.placement.adapter.description import Description, decode_description, encode_description
 from tests.support.options import refusal, resolve
 
 ETCD = ("--rdzv-backend=etcd", "--rdzv-endpoint=h1:2379,h2", "--rdzv-id=run7")
 SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
+
+
+def test_a_prefix_of_our_own_overrides_torchruns() -> None:
+    made = resolve(*ETCD, "--rdzv-conf=etcd_prefix=x", LAUNCHER_RDZV_PREFIX="y")
+    assert made.network is not None
+    assert made.network.prefix == "y"
+    with pytest.raises(UsageError, match="LAUNCHER_RDZV_PREFIX=/: the prefix of the keys"):
+        resolve(*ETCD, LAUNCHER_RDZV_PREFIX="/")
+
+
+def test_a_growth_after_some_seconds_is_seldom_meant_as_a_number() -> None:
+    assert refusal(*ETCD, "--grow=60")[1] == "write it as --grow delay=60"
 
 
 @pytest.mark.parametrize(
@@ -25,8 +38,8 @@ SERVED = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--nnodes=2")
         ((*ETCD, "--rdzv-conf=protocol=https,cacert=/ca,cert=/c,key=/k,user=me,password_file=/p,etcd_prefix=/a/b/"),
          StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="a/b", uses_tls=True, ca_file="/ca",
                      cert_file="/c", key_file="/k", user="me", password_file="/p")),
-        ((*ETCD, "--rdzv-conf=ca_cert=/ca,etcd_prefix=x", "--rdzv-prefix=y"),
-         StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="y", uses_tls=True, ca_file="/ca")),
+        ((*ETCD, "--rdzv-conf=ca_cert=/ca,etcd_prefix=x"),
+         StoreConfig(backend="etcd", endpoints=("h1:2379", "h2:2379"), prefix="x", uses_tls=True, ca_file="/ca")),
         (SERVED, StoreConfig(backend="served", endpoints=("node0:29400",))),
         (("--rdzv-backend=c10d", "--rdzv-endpoint=node0:5", "--mesh=dp=*", "--rdzv-conf=is_host=true"),
          StoreConfig(backend="served", endpoints=("node0:5",), is_host=True)),
@@ -70,8 +83,9 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
     assert (made.origins["start-timeout"], made.origins["grow"]) == ("--start-timeout", "LAUNCHER_GROW")
     assert made.notes == ()
     made = resolve(
-        *ETCD, "--nnodes=2:8", "--target-nodes=4", "--store-outage=stop", "--presence-proof=off", "--on-finished=exit",
-        "--restart-window=60", "--min-round-time=1", "--rejoin-timeout=5", "--grow-delay=7",
+        *ETCD, "--nnodes=2:8", "--target-nodes=4", "--store-outage=stop", "--on-finished=exit",
+        "--restart-window=60", "--rejoin-timeout=5",
+        "--grow=delay=7", LAUNCHER_PRESENCE_PROOF="off", LAUNCHER_MIN_ROUND_TIME="1",
     )  # fmt: skip
     assert made.settings == {
         "target_nodes": 4,
@@ -81,6 +95,7 @@ def test_terms_are_read_from_options_before_torchruns_settings() -> None:
         "restart_window_s": 60.0,
         "min_round_time_s": 1.0,
         "rejoin_timeout_s": 5.0,
+        "grow": "delay",
         "grow_delay_s": 7.0,
     }
 
@@ -95,7 +110,7 @@ def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
     assert made.settings == {}
     assert made.notes == (
         "--rdzv-conf: read_timeout, keep_alive_interval, keep_alive_max_attempt, store_type, use_libuv without effect "
-        "here; --lease-ttl is how long a node may be silent",
+        "here; use --lease-ttl to set how long a node may be silent",
     )
     assert resolve(*ETCD, "--rdzv-conf=is_host=1").notes == (
         "--rdzv-conf: is_host without effect with --rdzv-backend etcd",
@@ -104,8 +119,9 @@ def test_every_setting_of_torchruns_is_a_term_or_said_to_have_none() -> None:
 
 def test_what_a_node_says_of_itself_can_be_given() -> None:
     made = resolve(
-        *ETCD, "--node-name= h1 ", "--interface=eth1", "--port-range=30000:30010", "--worker-port-range=31000:31000",
-        "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7", SLURM_RESTART_COUNT="2",
+        *ETCD, "--node-name= h1 ", "--port-range=30000:30010", "--worker-port-range=31000:31000",
+        "--preemption-signal=SIGUSR1", "--preemption-file=/x/going", "--lease-ttl=7",
+        SLURM_RESTART_COUNT="2", LAUNCHER_INTERFACE="eth1",
     )  # fmt: skip
     assert (made.node_name, made.interface, made.port_range) == ("h1", "eth1", (30000, 30010))
     assert (made.worker_port_range, made.preemption_signal) == ((31000, 31000), "SIGUSR1")
@@ -113,8 +129,8 @@ def test_what_a_node_says_of_itself_can_be_given() -> None:
 
 
 def test_options_about_other_nodes_have_no_effect_on_one_machine() -> None:
-    assert resolve("--join-grace=3", "--interface=eth0", "--restart-window=9").notes == (
-        "--join-grace 3, --interface eth0 have no effect on one machine",
+    assert resolve("--join-grace=3", "--grow=never", "--restart-window=9", LAUNCHER_INTERFACE="eth0").notes == (
+        "--join-grace 3, --grow never have no effect on one machine",
     )
     assert resolve("--standalone", "--target-nodes=3").notes == ("--target-nodes 3 has no effect on one machine",)
     assert resolve(LAUNCHER_JOIN_GRACE="3", SLURM_RESTART_COUNT="1").notes == ()
@@ -135,14 +151,14 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
     [
         (["--rdzv-backend=etcd"], "--rdzv-backend etcd needs --rdzv-endpoint"),
         (["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
-         "a run that meets in etcd needs a name, and no --rdzv-id is given"),
+         "an etcd rendezvous needs --rdzv-id"),
         (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: the backends are static, c10d and etcd"),
         (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: zk:// is not known"),
-        ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, and --rdzv-backend c10d "
-         "another way to meet"),
+        ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, but --rdzv-backend c10d "
+         "does not use one"),
         ([*SERVED, "--rdzv-endpoint=a,b"], "--rdzv-endpoint a,b: one node serves the store, 2 are named"),
-        ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: the other nodes must know the port, 0 is any"),
-        (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
+        ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: other nodes connect to this port: it cannot be 0"),
+        (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
         (["--standalone", "--nnodes=2"], "--nnodes 2 and --standalone exclude each other"),
         ([*ETCD, "--rdzv-endpoint=h:x"], "--rdzv-endpoint h:x: a port is a number from 0 (any free one) to 65535"),
         ([*ETCD, "--rdzv-conf=cert=/c"], "--rdzv-conf names a certificate but no key"),
@@ -156,20 +172,21 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         ([*ETCD, "--rdzv-conf=join_timeout=x"], "--rdzv-conf: join_timeout=x is not a number of seconds"),
         ([*ETCD, "--rdzv-conf=read_timeout=x"], "--rdzv-conf: read_timeout=x is not a number of seconds"),
         ([*SERVED, "--rdzv-endpoint=/shared/file", "--rdzv-conf=store_type=file"],
-         "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file"),
+         "--rdzv-conf: store_type=file: several nodes cannot use a file as their store"),
         ([*ETCD, "--nnodes=2:4", "--target-nodes=5"], "--target-nodes 5 is outside of --nnodes 2:4"),
         ([*ETCD, "--nnodes=2:", "--target-nodes=1"], "--target-nodes 1 is outside of --nnodes 2:"),
-        ([*ETCD, "--grow=never", "--grow-delay=5"], "--grow-delay 5 and --grow never contradict each other"),
-        ([*ETCD, "--grow=soon"], "--grow soon is neither never nor delay nor checkpoint"),
+        ([*ETCD, "--grow=soon"], "--grow soon is not never, delay, delay=SECONDS or checkpoint"),
+        ([*ETCD, "--grow=never=5"], "--grow never=5 is not never, delay, delay=SECONDS or checkpoint"),
+        ([*ETCD, "--grow=delay=soon"], "--grow delay=soon: 'soon' is not a number of seconds"),
+        ([*ETCD, "--grow=delay="], "--grow delay=: '' is not a number of seconds"),
         ([*ETCD, "--store-outage=x"], "--store-outage x is neither continue nor stop"),
         ([*ETCD, "--port-range=5"], "--port-range 5 is not FIRST:LAST with ports from 1 to 65535"),
         ([*ETCD, "--port-range=9:5"], "--port-range 9:5 is not FIRST:LAST with ports from 1 to 65535"),
         ([*ETCD, "--worker-port-range=0:5"], "--worker-port-range 0:5 is not FIRST:LAST with ports from 1 to 65535"),
-        ([*ETCD, "--preemption-signal=SIGKILL"], "--preemption-signal SIGKILL is no signal that can be handled"),
-        ([*ETCD, "--preemption-signal=SIGTREM"], "--preemption-signal SIGTREM is no signal that can be handled"),
+        ([*ETCD, "--preemption-signal=SIGKILL"], "--preemption-signal SIGKILL is not a signal that can be handled"),
+        ([*ETCD, "--preemption-signal=SIGTREM"], "--preemption-signal SIGTREM is not a signal that can be handled"),
         ([*ETCD, "--node-name=a/b"], "--node-name a/b: a name that becomes part of a path cannot hold a /"),
-        ([*ETCD, "--attempt=-1"], "--attempt -1 is not a whole number of at least 0"),
-        ([*ETCD, "--rdzv-prefix=/"], "--rdzv-prefix /: the prefix of the keys is empty or cannot be printed"),
+        ([*ETCD, "--attempt=-1"], "--attempt -1 must be an integer >= 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -187,7 +204,7 @@ def test_what_contradicts_itself_is_refused(words: list[str], sentence: str) -> 
 )
 def test_a_password_in_the_command_line_is_refused_and_not_repeated(words: list[str]) -> None:
     sentence, _ = refusal(*words)
-    assert "can be read by others" in sentence
+    assert "can be read by other users" in sentence
     assert "hunter2" not in sentence
 
 
@@ -198,7 +215,7 @@ def test_a_name_of_none_is_taken_if_somebody_insists() -> None:
 
 def test_unknown_settings_are_named() -> None:
     assert resolve(*ETCD, "--rdzv-conf=jion_timeout=3,heartbeat_timeout=5").notes == (
-        "--rdzv-conf: heartbeat_timeout without effect here; --lease-ttl is how long a node may be silent",
+        "--rdzv-conf: heartbeat_timeout without effect here; use --lease-ttl to set how long a node may be silent",
         "--rdzv-conf: jion_timeout is not known, did you mean join_timeout?",
     )
 
@@ -216,4 +233,4 @@ def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:
     assert refusal("--role", longer)[0] == "--role has 256 characters, 255 is the most"
     assert refusal(LAUNCHER_NODE_NAME=longer)[0] == "LAUNCHER_NODE_NAME has 256 characters, 255 is the most"
     for option in ("--local-addr", "--master-addr"):
-        assert refusal(option, longer)[0].endswith("is no address and no name of a host")
+        assert refusal(option, longer)[0].endswith("is neither an address nor the name of a host")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.options.network import StoreConfig
+from launcher.model.errors import UsageError
 from tests.support.options import refusal, resolve
 
 STATIC = ("--nnodes=4", "--node-rank=2", "--master-addr=node0", "--master-port=29500")
@@ -82,6 +83,20 @@ def test_standalone_overrides_the_rendezvous_options_and_says_so() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [(), ("--master-port=65535",)])
+def test_the_port_of_the_store_can_be_another(words: tuple[str, ...]) -> None:
+    assert resolve(*STATIC, *words, LAUNCHER_STORE_PORT="7").network == meets_at("node0:7")
+    assert resolve("--nnodes=1", LAUNCHER_STORE_PORT="5").notes == (
+        "LAUNCHER_STORE_PORT=5 has no effect on one machine",
+    )
+    for port, why in (
+        ("0", "other nodes connect to this port: it cannot be 0"),
+        ("29500", "rank 0 listens on that port"),
+    ):
+        with pytest.raises(UsageError, match=f"LAUNCHER_STORE_PORT={port}: {why}"):
+            resolve(*STATIC, LAUNCHER_STORE_PORT=port)
+
+
 def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
     made = resolve(
         PET_NNODES="1", PET_NPROC_PER_NODE="auto", PET_NODE_RANK="0", PET_MASTER_ADDR="a-0.a", PET_MASTER_PORT="29500"
@@ -94,37 +109,36 @@ def test_the_variables_of_a_job_controller_work_for_one_node() -> None:
     [
         (["--rdzv-backend=c10"], "--rdzv-backend c10: the backends are static, c10d and etcd"),
         (["--node-rank=1"], "--node-rank 1: a job of one node has only node rank 0"),
-        (["--node-rank=-1"], "--node-rank -1 is not a whole number of at least 0"),
+        (["--node-rank=-1"], "--node-rank -1 must be an integer >= 0"),
         (["--master-port=65536"], "--master-port 65536: a port is a number from 0 (any free one) to 65535"),
         (["--master-port=x"], "--master-port x: a port is a number from 0 (any free one) to 65535"),
         (["--rdzv-endpoint=node7"], "--rdzv-endpoint node7: a static rendezvous needs HOST:PORT"),
-        (["--rdzv-endpoint=no de:1"], "--rdzv-endpoint no de:1: 'no de' is no address and no name of a host"),
-        (["--rdzv-endpoint=:1"], "--rdzv-endpoint :1: '' is no address and no name of a host"),
-        (["--rdzv-endpoint=h:1:2"], "--rdzv-endpoint h:1:2: 'h:1' is no address and no name of a host"),
-        (["--master-addr=a b"], "--master-addr a b: 'a b' is no address and no name of a host"),
-        (["--local-addr=::g"], "--local-addr ::g: '::g' is no address and no name of a host"),
+        (["--rdzv-endpoint=no de:1"], "--rdzv-endpoint no de:1: 'no de' is neither an address nor the name of a host"),
+        (["--rdzv-endpoint=:1"], "--rdzv-endpoint :1: '' is neither an address nor the name of a host"),
+        (["--rdzv-endpoint=h:1:2"], "--rdzv-endpoint h:1:2: 'h:1' is neither an address nor the name of a host"),
+        (["--master-addr=a b"], "--master-addr a b: 'a b' is neither an address nor the name of a host"),
+        (["--local-addr=::g"], "--local-addr ::g: '::g' is neither an address nor the name of a host"),
         (["--rdzv-backend=c10d", "--rdzv-endpoint=a:b"],
          "--rdzv-endpoint a:b: a port is a number from 0 (any free one) to 65535"),
         (["--rdzv-conf=timeout"], "--rdzv-conf: 'timeout' is not KEY=VALUE"),
         (["--rdzv-conf=a=1,=2"], "--rdzv-conf: '=2' is not KEY=VALUE"),
-        (["--rdzv-conf=timeout,password=p"], "--rdzv-conf: a password in the command line can be read by others"),
-        (["--rdzv-conf=timeout=x,Password=p"], "--rdzv-conf: a password in the command line can be read by others"),
-        (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': only printable characters will do"),
-        (["--role=a\nb"], "--role 'a\\nb': only printable characters will do"),
+        (["--rdzv-conf=timeout,password=p"], "--rdzv-conf: a password on the command line can be read by other users"),
+        (["--rdzv-conf=timeout=x,Password=p"],
+         "--rdzv-conf: a password on the command line can be read by other users"),
+        (["--rdzv-id=a\udcff"], "--rdzv-id 'a\\udcff': it must contain only printable characters"),
+        (["--role=a\nb"], "--role 'a\\nb': it must contain only printable characters"),
         (["--rdzv-id=a/b"], "--rdzv-id a/b: a name that becomes part of a path cannot hold a /"),
         # Nodes that are numbered.
-        (["--nnodes=2"], "--nnodes 2: the nodes need a place to meet"),
+        (["--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
         ([*STATIC, "--node-rank=4"], "--node-rank 4: the node ranks of --nnodes 4 are 0 to 3"),
-        ([*STATIC, "--node-rank=x"], "--node-rank x is not a whole number of at least 0"),
-        ([*STATIC, "--nnodes=2:"], "--nnodes 2:: where each node has its number, how many there are must be said"),
-        ([*STATIC, "--master-port=0"], "--master-port 0: the other nodes must know the port, 0 is any"),
-        ([*STATIC, "--rdzv-endpoint=h:0"], "--rdzv-endpoint h:0: the other nodes must know the port, 0 is any"),
+        ([*STATIC, "--node-rank=x"], "--node-rank x must be an integer >= 0"),
+        ([*STATIC, "--nnodes=2:"], "--nnodes 2:: a static rendezvous needs an exact number of nodes"),
+        ([*STATIC, "--master-port=0"], "--master-port 0: other nodes connect to this port: it cannot be 0"),
+        ([*STATIC, "--rdzv-endpoint=h:0"], "--rdzv-endpoint h:0: other nodes connect to this port: it cannot be 0"),
         ([*STATIC, "--rdzv-endpoint=h"], "--rdzv-endpoint h: a static rendezvous needs HOST:PORT"),
-        ([*STATIC, "--store-port=0"], "--store-port 0: the other nodes must know the port, 0 is any"),
-        ([*STATIC, "--store-port=29500"], "--store-port 29500: rank 0 listens on that port"),
         ([*STATIC, "--master-port=65535"], "the store would be on the port after 65535, which is the last"),
         ([*STATIC, "--rdzv-conf=store_type=file"],
-         "--rdzv-conf: store_type=file: several nodes meet over the network, not in a file"),
+         "--rdzv-conf: store_type=file: several nodes cannot use a file as their store"),
         ([*STATIC, "--target-nodes=3"], "--target-nodes 3 is outside of --nnodes 4"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -149,9 +163,8 @@ def test_what_cannot_be_is_refused(words: list[str], sentence: str) -> None:
         (["--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "--rdzv-conf=store_type=file"],
          ["--rdzv-conf: store_type without effect on one node"]),
         (["--rdzv-backend=c10d", "--node-rank=2"], ["--node-rank 2 has no effect with --rdzv-backend c10d"]),
-        (["--nnodes=1", "--store-port=5"], ["--store-port 5 has no effect on one machine"]),
         (["--nnodes=2", "--node-rank=1"],
-         ["--master-addr is not given: only agents of this machine can meet at 127.0.0.1"]),
+         ["--master-addr is not set: agents on other machines cannot reach 127.0.0.1"]),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_said_to_have_none(words: list[str], notes: list[str]) -> None:
@@ -191,8 +204,6 @@ def test_the_numbers_the_address_and_the_port_are_taken_as_given() -> None:
     [
         (STATIC, "node0", 29500, meets_at("node0:29501")),
         ((*STATIC, "--node-rank=0"), "node0", 29500, meets_at("node0:29501", is_host=True)),
-        ((*STATIC, "--store-port=7"), "node0", 29500, meets_at("node0:7")),
-        ((*STATIC, "--master-port=65535", "--store-port=7"), "node0", 65535, meets_at("node0:7")),
         (("--nnodes=2", "--master-addr=[fd00::1]"), "fd00::1", 29500, meets_at("[fd00::1]:29501", is_host=True)),
         (("--nnodes=2", "--rdzv-endpoint=[::1]:80"), "::1", 80, meets_at("[::1]:81", is_host=True)),
         ((*STATIC, "--rdzv-conf=etcd_prefix=/a"), "node0", 29500, meets_at("node0:29501", prefix="a")),
@@ -217,7 +228,7 @@ def test_the_variables_of_a_job_controller_work_for_several_nodes() -> None:
 def test_all_nodes_take_part_though_fewer_were_said_to_be_enough() -> None:
     made = resolve(*STATIC, "--nnodes=2:4")
     assert (made.nodes_min, made.nodes_max) == (4, 4)
-    assert made.notes == ("--nnodes 2:4: where each node has its number, all 4 take part; with c10d fewer may",)
+    assert made.notes == ("--nnodes 2:4: a static rendezvous starts with all 4 nodes; with c10d fewer are enough",)
 
 
 def test_redundant_options_of_a_static_rendezvous_have_no_effect() -> None:
@@ -238,6 +249,6 @@ def test_one_node_is_one_machine_and_no_store_is_served() -> None:
 
 def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
-        made = resolve("--nnodes=2", *words, "--store-port=5")
+        made = resolve("--nnodes=2", *words, "--master-port=5")
         assert (made.node_rank, made.master_addr, made.master_port) == (None, None, None)
-        assert made.notes == ("--store-port 5 has no effect where nodes meet in a store: the round says who is who",)
+        assert made.notes == ("--master-port 5 has no effect where nodes meet in a store: the round says who is who",)

@@ -47,7 +47,7 @@ def test_a_selector_may_have_commas_inside_parentheses() -> None:
         ("--bundle=CPU=1,CPU=2", "--bundle CPU=1,CPU=2 names CPU twice"),
         ("--label-selector=rack", "--label-selector rack: 'rack' is not KEY=VALUE"),
         ("--label-selector=a=1,a=2", "--label-selector a=1,a=2 names a twice"),
-        ("--spares=-1", "--spares -1 is not a whole number of at least 0"),
+        ("--spares=-1", "--spares -1 must be an integer >= 0"),
         ("--export=A=1", "--export A=1: A=1 is not the name of a variable"),
         ("--rdzv-endpoint=x:1", "--rdzv-endpoint is for agents that are started by hand"),
         ("--address=ray://head:10001", "--address ray://head:10001: through Ray Client the driver"),

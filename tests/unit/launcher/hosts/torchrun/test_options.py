@@ -54,7 +54,7 @@ def test_a_timeout_that_nobody_gave_is_none() -> None:
 
 
 def test_options_that_torchrun_lacks_come_from_our_variables() -> None:
-    environ = {"LAUNCHER_GROW_DELAY": "7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
+    environ = {"LAUNCHER_GROW": "delay=7", "LAUNCHER_NODE_NAME": "n1", "PET_NNODES": "9", "PET_STANDALONE": "1"}
     found = told(environ={**environ, "LAUNCHER_NNODES": "8", "LAUNCHER_STANDALONE": "1"})
     assert (found.config.settings["grow_delay_s"], found.config.node_name) == (7, "n1")
     assert (found.config.nodes_min, found.config.nodes_max) == (2, 4)
@@ -78,10 +78,10 @@ def test_a_node_whose_workers_are_counted_is_not_divided(conf: dict[str, str], e
     ("given", "environ", "words"),
     [
         ({"endpoint": " "}, {}, "--rdzv-backend meshrun needs --rdzv-endpoint"),
-        ({"run_id": "none"}, {}, "a run that meets in etcd needs a name, and no --rdzv-id is given"),
+        ({"run_id": "none"}, {}, "an etcd rendezvous needs --rdzv-id"),
         ({"endpoint": "etcd-0:many"}, {}, "--rdzv-endpoint etcd-0:many: a port is a number"),
         ({"conf": {"nproc": "0"}}, {}, "--rdzv-conf: nproc=0 is not a number of workers"),
-        ({"conf": {"password": "x"}}, {}, "--rdzv-conf: a password in the command line can be read by others"),
+        ({"conf": {"password": "x"}}, {}, "--rdzv-conf: a password on the command line can be read by other users"),
         ({}, {"LAUNCHER_MESH": "dp=*,tp=4"}, "LAUNCHER_MESH=dp=*,tp=4: nobody says how many workers a node has"),
         ({"conf": {"nproc": "8"}}, {"LAUNCHER_UNIT": "4"}, "LAUNCHER_UNIT=4: torchrun gives ranks to whole nodes"),
         ({"conf": {"join_timeout": "soon"}}, {}, "--rdzv-conf: join_timeout=soon is not a number of seconds"),
@@ -140,6 +140,7 @@ def test_the_locality_comes_from_settings_of_the_backend_or_a_variable() -> None
     west = (("zone", "a"), ("leaf", "west"))
     assert told(conf={"locality": "zone=a/leaf=west"}).config.locality == west
     assert told(environ={"LAUNCHER_LOCALITY": "zone=a,leaf=west"}).config.locality == west
+    assert told(conf={"locality": "@/shared/places"}).config.locality == "/shared/places"
     assert told(environ={"LAUNCHER_LOCALITY": "leaf=x"}, conf={"locality": "zone=a/leaf=west"}).config.locality == west
     assert told(environ={"LAUNCHER_LOCALITY_SOURCES": "none"}).config.locality_sources == ()
     with pytest.raises(UsageError, match="names the level leaf twice"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import random
 import threading
 import time
@@ -17,7 +15,7 @@ from launcher.locality.measure import session
 from launcher.locality.measure.procedure import RoundReport, TreeFinding
 from launcher.locality.measure.schedule import LoadRound
 from launcher.locality.measure.session import Answer, Order, Participant, Session, Terms
-from launcher.model.errors import TemporaryError, UsageError
+from launcher.model.errors import TemporaryError
 from rendezvous.errors import MeshrunError, StoreError
 from rendezvous.records import encode
 from rendezvous.stores.contract import Batch
@@ -89,7 +87,7 @@ class Sessions:
         return self.store.get("/meshrun/run/measure/session/members/", prefix=True).items
 
     def _make(self, name: str, players: ModelPlayers, settings: dict[str, Any]) -> Session:
-        settings = {"node_least": settings["node_count"], "wait_s": LIMIT_S, **settings}
+        settings = {"wait_s": LIMIT_S, **settings}
         own = Participant(name=name, address=name, echo_port=1, bulk_port=2)
         terms = Terms(root="/meshrun/run/measure", secret=b"secret", depth=2, log=lambda line: None, **settings)
         return Session(self.store, terms, ModelPlayer(players, name), own)
@@ -133,21 +131,26 @@ def interrupt(victim: str, round_number: int) -> Interfering:
     return interfere
 
 
-@pytest.mark.parametrize("victim", ["h0", "h5"], ids=["coordinator", "other"])
 @pytest.mark.parametrize("round_number", [1, 4, 7])
-def test_one_that_is_interrupted_is_not_in_the_answer(victim: str, round_number: int) -> None:
-    results = Sessions(NAMES, ModelPlayers(interrupt(victim, round_number))).results
-    assert isinstance(results.pop(victim), KeyboardInterrupt)
+def test_one_that_is_interrupted_is_not_in_the_answer(round_number: int) -> None:
+    results = Sessions(NAMES, ModelPlayers(interrupt("h5", round_number))).results
+    assert isinstance(results.pop("h5"), KeyboardInterrupt)
     for result in results.values():
-        assert list_groups(result) == [leaf - {victim} for leaf in LEAVES]
+        assert list_groups(result) == [leaf - {"h5"} for leaf in LEAVES]
         assert isinstance(result, Answer)
-        left_out = [result.participants[member].name for member, _ in result.finding.left_out]
-        assert left_out == ([victim] if victim == "h5" else [])  # without a coordinator it begins anew
+        assert [result.participants[member].name for member, _ in result.finding.left_out] == ["h5"]
 
 
-@pytest.mark.parametrize("victim", ["h0", "h5"], ids=["coordinator", "other"])
-def test_one_whose_lease_ends_is_told_and_the_rest_go_on(victim: str) -> None:
-    players = ModelPlayers()
+@pytest.mark.parametrize("round_number", [1, 4])
+def test_if_the_coordinator_is_interrupted_all_end_in_a_sentence(round_number: int) -> None:
+    results = Sessions(NAMES, ModelPlayers(interrupt("h0", round_number))).results
+    assert isinstance(results.pop("h0"), KeyboardInterrupt)
+    assert {str(result) for result in results.values()} == {"h0 coordinated the measurement and has ended"}
+    assert {type(result) for result in results.values()} == {TemporaryError}
+
+
+def test_one_whose_lease_ends_is_told_and_the_rest_go_on() -> None:
+    players, victim = ModelPlayers(), "h5"
 
     def end_lease(name: str, number: int) -> None:
         if (name, number) == (victim, 4):
@@ -179,21 +182,6 @@ def test_no_step_is_ordered_that_would_not_end_in_time(monkeypatch: pytest.Monke
     found = Sessions(NAMES, ModelPlayers(lambda name, number: played.append(number))).results["h7"]
     assert isinstance(found, Answer)
     assert (found.finding.kind, played) == ("unknown", [])
-
-
-def test_a_new_coordinator_has_only_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    past = [0.0]
-    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + past[0]))
-
-    def interfere(name: str, number: int) -> None:
-        if (name, number) == ("h0", 2):
-            past[0] = session.SECONDS_MAX / 2
-            monkeypatch.setattr(session, "SECONDS_MAX", past[0] + 0.1)
-            raise KeyboardInterrupt
-
-    found = Sessions(NAMES, ModelPlayers(interfere)).results["h7"]
-    assert isinstance(found, Answer)
-    assert (found.finding.kind, found.participants[0].name) == ("unknown", "h1")
 
 
 def test_only_the_coordinator_is_told_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,32 +232,13 @@ def test_too_few_nodes_are_named_at_the_limit(monkeypatch: pytest.MonkeyPatch) -
     assert said[1].removeprefix(common) in ("", "; left again: h0", "; left again: h1")
 
 
-def test_enough_nodes_begin_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    end_limit_when_all_are_known(monkeypatch, 6)
-    results = Sessions(NAMES[:6], node_count=8, node_least=4).results
-    assert list_groups(results["h0"]) == [{"h0", "h1", "h2", "h3"}, {"h4", "h5"}]
-
-
-def test_two_nodes_of_one_name_are_refused() -> None:
-    results = Sessions(["h1", "h2", "h2"]).results
-    assert {type(result) for result in results.values()} == {UsageError}
-
-
-def test_one_that_sees_a_duplicate_leave_is_refused_as_well() -> None:
-    players = ModelPlayers()
-    lease = players.store.lease_grant(60).id
-    for one in ("aa", "bb"):
-        key = f"/meshrun/run/measure/session/members/{one}"
-        twin = Participant(name="h2", address="h2", echo_port=1, bulk_port=2)
-        players.store.put(key, encode(twin, key, b"secret"), lease=lease)
-
-    def refuse() -> None:  # as the twins do, before the limit of the one that is looked at has ended
-        wait_until(lambda: len(players.store.get(key[:-2], prefix=True).items) == 3, LIMIT_S, "the third")
-        players.store.put("/meshrun/run/measure/session/refusals/aa", b"", lease=lease)
-        players.store.lease_revoke(lease)
-
-    threading.Thread(target=refuse, daemon=True).start()
-    assert isinstance(Sessions(["h1"], players, node_count=3).results["h1"], UsageError)
+def test_two_nodes_of_one_name_are_named_and_nothing_is_loaded() -> None:
+    played: list[int] = []
+    results = Sessions(["h1", "h2", "h2"], ModelPlayers(lambda name, number: played.append(number))).results
+    for result in results.values():
+        assert isinstance(result, Answer)
+        assert result.finding.reason == "2 nodes are called h2; --node-name gives each a name of its own"
+    assert played == []
 
 
 def put_members(players: ModelPlayers, names: dict[str, str]) -> int:
@@ -280,22 +249,6 @@ def put_members(players: ModelPlayers, names: dict[str, str]) -> int:
         own = Participant(name=name, address=name, echo_port=1, bulk_port=2)
         players.store.put(key, encode(own, key, b"secret"), lease=lease)
     return lease
-
-
-def test_after_a_twin_has_ended_all_are_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    players = ModelPlayers()
-    lease = put_members(players, {"aa": "h0"})
-    wait, end_limit = Session._wait_for_twins, make_limit_end(monkeypatch, 2)
-
-    def end_twin(self: Session) -> None:
-        with contextlib.suppress(StoreError):  # the other one has done it
-            players.store.lease_revoke(lease)
-        wait(self)
-        end_limit()
-
-    monkeypatch.setattr(Session, "_wait_for_twins", end_twin)
-    found = Sessions(["h0", "h1"], players, node_count=3).results["h1"]
-    assert str(found).startswith("2 of 3 nodes have come to the measurement within 60 s: h0, h1")
 
 
 def test_one_that_sees_all_others_before_itself_waits_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +272,7 @@ def test_one_that_sees_all_others_before_itself_waits_for_its_key(monkeypatch: p
     monkeypatch.setattr(Session, "_receive", hold)
     monkeypatch.setattr(Session, "_wait_for_event", release)
     found = Sessions(["h0"], players, node_count=2).results["h0"]
-    assert str(found) == "all other nodes have left the measurement"
+    assert str(found) == "h1 coordinated the measurement and has ended"
 
 
 @pytest.mark.parametrize("late_s", [0.0, 60.0])
@@ -350,7 +303,7 @@ def test_a_follower_knows_who_came_late_and_plays_no_late_load(monkeypatch: pyte
 def test_an_answer_without_this_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answer(participants=(), finding=TreeFinding(kind="flat"))
     monkeypatch.setattr(Session, "run", lambda self: answer)
-    terms = Terms(root=ROOT, secret=b"", node_count=2, node_least=2, wait_s=1, depth=2, log=lambda line: None)
+    terms = Terms(root=ROOT, secret=b"", node_count=2, wait_s=1, depth=2, log=lambda line: None)
     with pytest.raises(TemporaryError, match="the others measured without this node"):
         session.take_part(MemoryStore(), terms, name="h0", address="127.0.0.1", path=(), devices=1)
 
@@ -378,10 +331,3 @@ def test_a_record_that_cannot_be_read_harms_no_one() -> None:
 
     players.interfere = write_garbage
     assert list_groups(Sessions(NAMES, players).results["h7"]) == [set(NAMES[:4]), set(NAMES[4:])]
-
-
-def test_an_error_put_into_its_queue_ends_a_session_that_waits() -> None:
-    events: session.EventQueue = queue.SimpleQueue()
-    events.put(TemporaryError("this node has to leave"))
-    found = Sessions(["h0"], node_count=2, events=events).results["h0"]
-    assert str(found) == "this node has to leave"

@@ -1,17 +1,28 @@
-"""A finding in sentences and as a cluster file."""
+"""A finding in sentences, as a file of places, and as a cluster file."""
 
 from __future__ import annotations
 
 import random
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from launcher.locality.explicit import find_in_file
 from launcher.locality.measure.procedure import TreeFinding
 from launcher.locality.measure.session import Answer, Participant
-from launcher.locality.measure.wording import describe, find_paths, list_contradictions, make_cluster, name_domains
+from launcher.locality.measure.wording import (
+    describe,
+    find_paths,
+    list_contradictions,
+    make_cluster,
+    make_places,
+    name_domains,
+)
 from launcher.meshctl.plan.cluster import parse_cluster
+from launcher.model.node import Node
 from launcher.model.rates import format_rate, parse_rates, resolve_rates
 from launcher.model.topology import build_tree
 
@@ -38,8 +49,7 @@ def make_answer(
             zip(("h10", "h1", "h2", "h3", "h4"), spines, leaves, strict=True)
         )
     )  # fmt: skip
-    stated = tuple(tuple(i for i, one in enumerate(leaves) if one == leaf) for leaf in sorted({*leaves} - {"-"}))
-    return Answer(participants=participants, finding=finding, stated=stated)
+    return Answer(participants=participants, finding=finding)
 
 
 def test_a_tree_is_told_with_the_rates_that_differ() -> None:
@@ -60,6 +70,38 @@ def test_the_cluster_file_can_be_planned_with() -> None:
         ("h10", ("l1",), 8),
         ("h1", ("l0",), 8),
     ]
+
+
+def test_the_places_are_a_line_for_each_host_below_the_rates() -> None:
+    finding = replace(TREE, levels=(((0, 2), (1, 3)),), left_out=((4, "it has not answered in time"),))
+    assert make_places(make_answer(finding), LEVELS) == (
+        "# measured: --rates leaf=40Mbit,leaf:l0=20Mbit,host=40Mbit,host:h4=10Mbit\n"
+        "h10 leaf=l1\nh1 leaf=l0\nh2 leaf=l1\nh3 leaf=l0\nh4\n"
+    )
+
+
+def test_a_file_of_any_names_reads_back_with_all_its_places_and_rates(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    tree = replace(TREE, levels=(((0, 1, 2), (3,)),), rates_bps=((40 * MBIT, 20 * MBIT),), host_rates_bps=(MBIT,) * 4)
+    for number in range(100):
+        names = ["".join(draw.choices("ab*#,= é", k=4)).strip() or "*" for _ in range(4)]
+        names = [name if names.count(name) == 1 else f"{index}" for index, name in enumerate(names)]
+        leaves = ["".join(draw.choices("lm,#=;@ *", k=3)).strip() or "l" for _ in range(2)]
+        participants = tuple(
+            Participant(
+                name=name, address=f"10.0.0.{index}", echo_port=1, bulk_port=2, path=(("leaf", leaves[index == 3]),)
+            )
+            for index, name in enumerate(names)
+        )
+        text = make_places(Answer(participants=participants, finding=tree), LEVELS)
+        file = tmp_path / f"{number}"
+        file.write_text(text)
+        found = [find_in_file(str(file), "--locality", (one.name, one.address))[0] for one in participants]
+        assert len({*found}) == 2, (text, found)
+        assert found[0] == found[1] == found[2] != found[3]
+        rates = shlex.split(text.splitlines()[0])[-1]
+        nodes = [Node(id=name, slot_count=1, path=(path[0][1],)) for name, path in zip(names, found, strict=True)]
+        assert resolve_rates(parse_rates(rates), build_tree(nodes, ("leaf",))).remarks == ()
 
 
 def test_a_cluster_file_of_any_names_reads_back_with_all_its_rates() -> None:

@@ -161,7 +161,7 @@ GROWTH = Log(because("round 1 runs 1 rank; could grow"), until=308.0, setting="g
 @pytest.mark.parametrize(
     ("entry", "settings", "end"),
     [
-        (GROWTH, {}, "; the job restarts with it in 298 s (--grow-delay)"),
+        (GROWTH, {}, "; the job restarts with it in 298 s (--grow)"),
         (
             Log(because("round 1 could"), setting="grow"),
             {"grow": "checkpoint"},
@@ -188,7 +188,7 @@ def test_growth_by_many_nodes_at_once_is_one_line(capfd: pytest.CaptureFixture[s
         narrator.note(Log(because(f"{count} more"), until=400.0, setting="grow_delay_s"), 10.0 + count / 100)
         narrator.log_running(10.0 + count / 100)
     narrator.log_running(narrator.running_wake_at)
-    assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow-delay)"]
+    assert told(capfd) == ["meshrun: 99 more; the job restarts with it in 389 s (--grow)"]
 
 
 @pytest.mark.parametrize("what", ["the node has gone", "the round ends"])
@@ -206,7 +206,7 @@ def test_growth_that_comes_to_nothing_is_not_announced(what: str, capfd: pytest.
 @pytest.mark.parametrize(
     ("grow", "end"),
     [
-        ("delay", "; if a larger world is possible, it starts 300 s after the last node has joined (--grow-delay)"),
+        ("delay", "; if a larger world is possible, it starts 300 s after the last node has joined (--grow)"),
         ("never", " (--grow never)"),
     ],
 )

@@ -59,7 +59,7 @@ def test_an_agent_of_this_machine_knows_better_than_the_store(job: StoredJob, mo
 def test_no_run_is_a_sentence_that_fits_a_terminal(has_store: bool, hint: bool) -> None:
     lines = describe_runs([], has_store=has_store).splitlines()
     assert lines[0].startswith("no run of this user")
-    assert any(line.startswith("hint: --rdzv-endpoint") for line in lines) == hint
+    assert any(line.startswith("hint: set --rdzv-endpoint") for line in lines) == hint
     assert max(map(len, lines)) <= 80
 
 

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.meshctl.status import render
-from launcher.meshctl.status.render import describe_changes
 from launcher.meshctl.status.state import NodeState, Overview, find_lost_nodes
 from launcher.model.text import WIDTH, format_duration
 from rendezvous.records import Command, Drain, RoundHistory, Verdict
@@ -237,45 +236,6 @@ def test_the_json_holds_all_of_it_and_can_be_read_again(job: StoredJob) -> None:
     assert (found["schema"], found["history"][1]["ended_at"]) == (1, None)
     assert found["at"].endswith("Z")
     assert found["now"] == "round 2 runs 12 ranks on 3 nodes"
-
-
-# --- changes ---
-
-
-def test_what_changes_is_told_in_sentences(job: StoredJob) -> None:
-    running(job)
-    first = job.overview()
-    assert describe_changes(None, first) == ["run exp-41, job 0a1b: round 2 runs 12 ranks on 3 nodes"]
-    assert describe_changes(first, first) == []
-    job.lose(2)
-    job.stop(2, "node h2 lost in round 2")
-    second = job.overview()
-    assert describe_changes(first, second) == ["round 2 is stopped: node h2 lost in round 2", "left or lost: h2"]
-    job.join(4, 5)
-    job.seal(3, 0, 1, 3, reason="h3, a spare, takes the place of h2")
-    job.lead(1)
-    job.put(job.keys.make_drain_key("h4"), Drain(node_name="h4"))
-    third = job.overview()
-    assert describe_changes(second, third) == [
-        "round 3 is sealed: 12 ranks on 3 nodes, dp=6, tp=2: h3, a spare, takes the place of h2",
-        "joined: h4-h5",
-        "h1 leads",
-        "h4 is drained",
-    ]
-    job.status(0, 3, outcome="failed", rank=1, exit_code=1)
-    job.end("failure", 1, "a worker failed on h0")
-    fourth = job.overview()
-    assert describe_changes(third, fourth) == [
-        "failed: h0 (rank 1, exit code 1)",
-        "failed in round 1, exit code 1: a worker failed on h0",
-    ]
-
-
-def test_a_renewed_lease_is_no_change(job: StoredJob) -> None:
-    running(job)
-    seen = job.overview()
-    silent = tuple(replace(node, silent_s=4.0) for node in seen.nodes)
-    assert describe_changes(seen, replace(seen, nodes=silent)) == []
 
 
 def test_times_that_no_calendar_has_are_shown_as_unknown(job: StoredJob) -> None:

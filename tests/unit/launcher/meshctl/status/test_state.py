@@ -242,4 +242,4 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> 
         job.jobs.read_job("zzz")
     with pytest.raises(UsageError, match="no run is under /elsewhere/") as error:
         JobStore(job.store, "elsewhere").read_job("exp-41")
-    assert error.value.hint == "--rdzv-prefix names another place"
+    assert error.value.hint == "set LAUNCHER_RDZV_PREFIX if the run has another prefix"

@@ -1,42 +1,43 @@
-"""The lower bound: met where the best layout is known, and above no layout whatever."""
+"""The lower bound: what a count by hand gives, met where one layout suits every axis, and above no layout whatever."""
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from launcher.model.mesh import parse
 from launcher.model.traffic import make_default_traffic
 from launcher.model.traffic import parse as parse_traffic
-from launcher.placement.problem import bound
-from launcher.placement.problem.bound import (
-    compute_least_between,
-    compute_least_of_runs,
-    compute_lower_bound,
-    make_grid,
-)
+from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import make_traffic
 from launcher.placement.problem.problem import ClassRule, Layout, Problem, find_fault
 from tests.support.placement.regular import regular
 
 
 @pytest.mark.parametrize(
-    ("problem", "best"),
+    ("problem", "least"),
     [
-        (regular([4] * 4, "dp=4,ep=4", unit=1), 320),
-        (regular([4] * 2, "pp=2,cp=2,dp=2", unit=1), 6 * 4),
-        (regular([2, 2], "dp=4,tp=8", unit=8), 10 * 8 * 2 * 2),
-        (regular([1, 1], "dp=4,tp=8", unit=8, capacity=2), 10 * 8 * 2 * 2),
+        # Rings of 4 in leaves of 2: each is in two leaves, with two hops between them.
+        (regular([2, 2], "dp=4,tp=8", unit=8), 2 * 10 * 8 * 2),
+        (regular([1, 1], "dp=4,tp=8", unit=8, capacity=2), 2 * 10 * 8 * 2),
+        # A ring of 12 in leaves of 5, 4 and 3 is in three at least, a pipeline of 12 is cut twice.
+        (regular([5, 4, 3], "dp=12", unit=1), 2 * 10 * 3),
+        (regular([5, 4, 3], "pp=12", unit=1), 2 * 3 * 2),
+        # Four rings of 3, of which each leaf holds one, and three of 4, of which the last leaf holds none.
+        (regular([5, 4, 3], "dp=4,cp=3", "cp=1:ring", unit=1), 2 * (1 * 2 + 10 * 2)),
+        # Both axes fit a leaf, each for itself; together they do not.
+        (regular([4, 4], "dp=2,cp=4", "dp=1,cp=1", unit=1), 0),
+        # Of a class of 5 at most 3 are in one leaf, and 2 in the other: 6 of 10 pairs, each 2 times a fourth of 4.
+        (regular([3, 3], "ep=5", "ep=4:all", unit=1), 2 * 6 * 2),
+        (regular([2], "tp=8"), 0),
     ],
 )
-def test_where_the_best_layout_is_known_the_bound_is_its_cost(problem: Problem, best: int) -> None:
-    assert compute_lower_bound(problem) == best * problem.traffic.scale
+def test_the_groups_that_must_cross_are_counted(problem: Problem, least: int) -> None:
+    assert compute_lower_bound(problem) == least * problem.traffic.scale
 
 
 MESHES = ("pp=3,dp=4", "dp=5,cp=2", "dp=3,ep=4", "pp=2,dp=3,cp=2", "ep=6,tp=2", "dp=12", "pp=2,cp=2,dp=3", "tp=2,pp=6")
@@ -47,33 +48,6 @@ def load_for(mesh: str, load: str) -> str:
     """The parts of `load` whose axes the mesh has."""
     axes = {axis.name for axis in parse(mesh).axes}
     return ",".join(part for part in load.split(",") if set(part.split("=")[0].split("+")) <= axes)
-
-
-@pytest.mark.parametrize(("mesh", "load"), list(itertools.product(MESHES, LOADS)))
-def test_no_set_of_units_pays_less_than_shadows_say(mesh: str, load: str) -> None:
-    problem = regular([12], mesh, load_for(mesh, load), unit=1)
-    grid = make_grid(problem)
-    unit_count = grid.block_count
-    sets = (np.arange(1 << unit_count)[:, None] >> np.arange(unit_count)) & 1
-    paid = np.zeros(len(sets), dtype=np.int64)
-    for hops, talk in zip(problem.traffic.hops, grid.groups, strict=False):
-        inside = (sets[:, hops.low] & sets[:, hops.high]).sum(axis=1)
-        # Two halves per hop; of a pipeline one for each end of a run, whether it is a cut or the end of the line.
-        paid += 2 * talk.weight * (sets.sum(axis=1) - inside)
-    for exchange in problem.traffic.exchanges:
-        for members in range(unit_count // exchange.size):
-            count = sets[:, exchange.class_of == members].sum(axis=1)
-            paid += exchange.weight * count * (exchange.size - count)
-    sizes = np.arange(1, unit_count + 1)
-    least = np.array([paid[sets.sum(axis=1) == size].min() for size in sizes])
-    found = compute_least_between(grid, sizes, sizes, frozenset())
-    assert (found <= least).all()
-    assert (found == least).sum() >= 4 or load
-    between = compute_least_between(grid, sizes[:-2], sizes[2:], frozenset())
-    assert (between <= np.minimum(np.minimum(found[:-2], found[1:-1]), found[2:])).all()
-    is_run = np.array([bin(number + (number & -number)).count("1") == 1 for number in range(1, 1 << unit_count)])
-    runs = [paid[1:][is_run & (sets[1:].sum(axis=1) == size)].min() for size in sizes]
-    assert compute_least_of_runs(problem, grid, unit_count)[1:].tolist() == runs
 
 
 @st.composite
@@ -123,51 +97,11 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
     return problem, layout
 
 
-@settings(max_examples=20)
-@given(layouts(), st.booleans())
-def test_no_valid_layout_costs_less(found: tuple[Problem, Layout], is_priced: bool) -> None:
+@settings(max_examples=200)
+@given(layouts())
+def test_no_valid_layout_costs_less(found: tuple[Problem, Layout]) -> None:
     problem, layout = found
-    with pytest.MonkeyPatch.context() as patch:
-        if is_priced:
-            patch.setattr(bound, "FREE_MAX", -1)
-        assert compute_lower_bound(problem) <= problem.compute_cost(layout)
-
-
-def test_levels_are_bound_together_by_the_spares_they_share() -> None:
-    # One leaf of a pod would rather take 8, the other pod's too; only one of the three spares' places can be anywhere.
-    problem = regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2)
-    free = compute_lower_bound(problem)
-    assert free > compute_lower_bound(
-        regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, level_costs=(4, 0, 0))
-    ) + compute_lower_bound(regular([4, 3, 4, 4], "pp=2,dp=6", unit=1, spine=2, level_costs=(0, 2, 0)))
-
-
-def test_the_order_of_items_and_of_domains_does_not_matter() -> None:
-    problem = regular([4, 3, 2, 5], "pp=2,dp=6", unit=1, spine=2)
-    problem.capacity[:4] = 3
-    order = np.random.RandomState(0).permutation(len(problem.capacity))
-    numbers = np.array([2, 0, 3, 1], dtype=np.int32)
-    spines, leaves, hosts = problem.labels
-    other = Problem(
-        traffic=problem.traffic,
-        capacity=problem.capacity[order],
-        labels=((1 - spines)[order], numbers[leaves][order], hosts[order]),
-    )
-    assert compute_lower_bound(other) == compute_lower_bound(problem)
-
-
-def test_a_rule_leaves_places_free_that_hold_no_whole_class() -> None:
-    problem = regular([3, 3, 3], "dp=3,cp=2", "cp=1", unit=1, level_costs=(0, 2, 0))
-    ruled = replace(problem, rules=(ClassRule(1, np.arange(6, dtype=np.int32) // 2),))
-    # Every leaf has one class, so all three hops of both rings leave.
-    assert compute_lower_bound(problem) < compute_lower_bound(ruled) == 10 * 6 * 2
-
-
-def test_prices_come_close_where_many_places_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = regular([12] * 28, "pp=8,dp=24", unit=1, spine=4)
-    exact = compute_lower_bound(problem)
-    monkeypatch.setattr(bound, "FREE_MAX", -1)
-    assert 0.9 * exact <= compute_lower_bound(problem) <= exact
+    assert compute_lower_bound(problem) <= problem.compute_cost(layout)
 
 
 def test_the_largest_weights_and_level_costs_do_not_overflow() -> None:
@@ -177,16 +111,3 @@ def test_the_largest_weights_and_level_costs_do_not_overflow() -> None:
     )
     ratio = compute_lower_bound(large) / large.traffic.scale / compute_lower_bound(small)
     assert ratio == pytest.approx(10**8 * 10**9 / 4, rel=0.01)
-
-
-def test_a_mesh_of_one_unit_costs_nothing() -> None:
-    assert compute_lower_bound(regular([2], "tp=8")) == 0
-
-
-def test_many_axes_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = regular([8] * 8, "a=2,b=2,c=2,d=2,e=2,f=2", unit=1)
-    # Three axes inside each leaf; the hops of the three others, 32 rings of two hops each, lead out.
-    best = 10 * 3 * 64 * 2
-    assert 0.9 * best < compute_lower_bound(problem) <= best
-    monkeypatch.setattr(bound, "POWER_BITS", 21)
-    assert best / 4 < compute_lower_bound(problem) < best

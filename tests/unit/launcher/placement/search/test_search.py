@@ -126,10 +126,10 @@ HOST = (4, 2, 1)
     ids=["31 nodes", "31 nodes, host", "39 nodes", "32 nodes", "256 nodes", "4096 nodes"],
 )
 def test_known_clusters_are_laid_out_at_their_optimum(given: Problem, sorted_cost: int, optimum: int) -> None:
-    """Where the order of paths and the best layout can be counted by hand; the bound proves the latter."""
+    """Where the order of paths and the best layout can be counted by hand."""
     found, scale = searched(given), given.traffic.scale
     assert given.compute_cost(sorted_by_path(given)) == sorted_cost * scale
-    assert given.compute_cost(found) == compute_lower_bound(given) == optimum * scale
+    assert compute_lower_bound(given) <= given.compute_cost(found) == optimum * scale
 
 
 def test_swaps_bring_partners_together() -> None:

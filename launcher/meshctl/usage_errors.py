@@ -1,0 +1,48 @@
+"""Errors of click in the words of this project: one sentence, and a hint that says what to do."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import click
+
+from launcher.config.options.command_line import find_option
+from launcher.meshctl.group import STORE_OPTIONS
+from launcher.model.errors import UsageError, sanitize, suggest
+
+
+def explain(error: click.ClickException) -> UsageError:
+    """Return the same error in our words."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "meshctl COMMAND"
+    flag = sanitize(getattr(error, "option_name", ""))
+    hint = f"use {path} -h to list {'the commands' if path == 'meshctl' else 'its options'}"
+    if isinstance(error, click.NoSuchOption):
+        return UsageError(f"unknown option {flag}", _find_option_hint(error, path) or hint)
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return UsageError(f"{path} needs {error.param.human_readable_name}", hint)
+    if isinstance(error, click.BadOptionUsage):
+        fault = "needs a value" if "requires" in error.message else "takes no value"
+        return UsageError(f"{flag} {fault}", hint)
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
+        return UsageError(f"{name}: {_soften(error.message)}", hint)
+    return UsageError(_soften(error.message), hint)
+
+
+def _find_option_hint(error: click.NoSuchOption, path: str) -> str:
+    flags = [flag for one in error.ctx.command.params for flag in one.opts] if error.ctx is not None else []
+    if likely := suggest(error.option_name, {flag: flag for flag in flags}):
+        return likely
+    with suppress(UsageError):  # then it is none of meshrun's either
+        option = find_option(error.option_name)
+        if path == "meshctl doctor":
+            return f"put options of meshrun after --: meshctl doctor -- {option.flag} {option.metavar}".rstrip()
+        if option.name in STORE_OPTIONS:
+            return f"run {path} on a node of the run: it asks an agent there, not the store"
+    return ""
+
+
+def _soften(message: str) -> str:
+    """Return click's message as the part of a sentence."""
+    return sanitize(" ".join((message[:1].lower() + message[1:]).removesuffix(".").split()))
