@@ -122,22 +122,24 @@ class WatchLost(Event, frozen=True):
 
 
 class PlanReady(Event, frozen=True):
-    """The planner's reply to MakePlan `id`: one text per active member; the other members are spares.
-
-    `reasons` are for the history; `spare_reasons`: member id -> why it has no ranks; `successors`: which
-    members should lead when the leader is lost, best first, if the network's domains show it (else the leader chooses).
-    `remarks` are logged at once.
-    """
+    """The reply of the planner to a MakePlan: one text per active member; the other members are spares."""
 
     id: int
+    """Of the MakePlan."""
     assignments: Mapping[str, str]
     world_size: int
     coordinator: str  # HOST:PORT; port 0 stands for the one that the member `coordinator_id` offers for the round
     coordinator_id: str = ""
     reasons: tuple[Reason, ...] = ()
+    """For the history."""
     spare_reasons: Mapping[str, Reason] = {}
+    """Member id to the reason why it has no ranks."""
     successors: tuple[str, ...] = ()
+    """Which members should lead when the leader is lost, best first, if the network's domains show it; otherwise the
+    leader chooses.
+    """
     remarks: tuple[Reason, ...] = ()
+    """Logged at once."""
 
 
 class PlanRefused(Event, frozen=True):
@@ -169,14 +171,13 @@ class RoundFailed(Event, frozen=True):
 
 
 class RoundStopped(Event, frozen=True):
-    """No process of the round is left on this node. `worker_port` is offered for the next round.
-
-    `step`: the highest training step that its workers reported, -1 for none.
-    """
+    """No process of the round is left on this node."""
 
     round: int
     worker_port: int
+    """Offered for the next round."""
     step: int = -1
+    """The highest training step that its workers reported, -1 for none."""
 
 
 class CheckpointSaved(Event, frozen=True):
@@ -186,15 +187,13 @@ class CheckpointSaved(Event, frozen=True):
 
 
 class PeerUp(Event, frozen=True):
-    """An authenticated presence connection with a member is up, whichever side dialled.
-
-    `address`: HOST:PORT where the member says it listens. `is_provable`: the connection came from, or went to, that
-    host, so a refused dial there is evidence about the member.
-    """
+    """An authenticated presence connection with a member is up, whichever side dialled."""
 
     member_id: str
     address: str
+    """HOST:PORT where the member listens, as it reports."""
     is_provable: bool
+    """The connection came from, or went to, that host, so a refused dial there is evidence about the member."""
 
 
 class PeerDown(Event, frozen=True):
@@ -282,23 +281,24 @@ class StopWatch(Action, frozen=True):
 
 
 class RosterMember(Struct, frozen=True):
-    """A member as the planner sees it; `order`: its create revision.
-
-    Nothing of it changes while the member lives, so a plan is good for as long as its roster is.
+    """A member as the planner sees it. Nothing of it changes while the member lives, so a plan is good for as long as
+    its roster is.
     """
 
     member_id: str
     description: str
     order: int
+    """Its create revision."""
 
 
 class MakePlan(Action, frozen=True):
-    """Plan a round for these members; answer with PlanReady or PlanRefused. `previous`: last round's assignments."""
+    """Plan a round for these members; answer with PlanReady or PlanRefused."""
 
     id: int
     round: int
     roster: tuple[RosterMember, ...]
     previous: Mapping[str, str]
+    """The last round's assignments."""
     names: Mapping[str, str] = {}  # of the nodes in `previous`, also of those that are gone
 
 
@@ -313,16 +313,16 @@ class StartRound(Action, frozen=True):
 
 
 class StopRound(Action, frozen=True):
-    """End this node's workers of the round; answer with RoundStopped.
-
-    `mode`: "kill" and "grace" as in the Stop record, or "fence": SIGKILL at once. `cause` and `nodes`: as there.
-    """
+    """End this node's workers of the round; answer with RoundStopped."""
 
     round: int
     mode: str
+    """"kill" and "grace" as in the Stop record, or "fence": SIGKILL at once."""
     reason: Reason
     cause: Cause = ""
+    """As in the Stop record."""
     nodes: tuple[str, ...] = ()
+    """As in the Stop record."""
 
 
 class ExtendWatchdog(Action, frozen=True):
@@ -370,18 +370,16 @@ class PassOn(Action, frozen=True):
 
 
 class Log(Action, frozen=True):
-    """What people read: the current state, when it changes; or, as a remark, something that happened.
-
-    `rule`: the name of the rule that was applied, where it answers a fault; for programs that count rules. `until`:
-    when what is waited for ends at the latest; `setting`: the field of Settings that says so, or "spare". Both may be
-    unknown.
-    """
+    """What people read: the current state, when it changes; or, as a remark, something that happened."""
 
     reason: Reason
     is_remark: bool = False
     rule: str = ""
+    """The rule that was applied, where it answers a fault; for programs that count rules."""
     until: float = math.inf
+    """When the wait ends at the latest, if known."""
     setting: str = ""
+    """The field of Settings that limits the wait, or "spare"; "" if unknown."""
 
 
 class Exit(Action, frozen=True):

@@ -84,14 +84,12 @@ class LeaderRecord(Record, frozen=True, kw_only=True):
 
 
 class Spares(Record, frozen=True, kw_only=True):
-    """The members of the roster without ranks, and why. Many have the same reason, which is stored once.
-
-    `reason_places`: for each member, in the same order, the index of its reason in `reasons`.
-    """
+    """The members of the roster without ranks, and why. Many have the same reason, which is stored once."""
 
     member_ids: tuple[str, ...]
     reasons: tuple[Reason, ...] = ()
     reason_places: tuple[Rank, ...] = ()
+    """For each member, in the same order, the index of its reason in `reasons`."""
 
     @property
     def why(self) -> dict[str, Reason]:
@@ -107,17 +105,20 @@ class Drain(Record, frozen=True, kw_only=True):
 
 
 class Command(Record, frozen=True, kw_only=True):
-    """A person's request to the leader. `kind`: "stop", "drain", "undrain", "takeover" or "why".
+    """A person's request to the leader.
 
-    `target` is a node's name or a member id; `by` names the requester, for people. The requester writes the key with an
-    record without an answer and watches it: the leader deletes it in the transaction that does what was asked; if it
-    refuses, it writes the record back with `refused`, and does nothing. The answer to "why" comes in `answer`. The
-    requester then deletes the key; the leader deletes a remaining one with a later seal.
+    The requester writes the key with an empty `answer` and watches it: the leader deletes it in the transaction that
+    does what was asked; if it refuses, it writes the record back with the reason as `answer`, and does nothing. The
+    answer to "why" is written there, too. The requester then deletes the key; the leader deletes a remaining one with a
+    later seal.
     """
 
     kind: str
+    """"stop", "drain", "undrain", "takeover" or "why"."""
     target: str = ""
+    """A node's name or a member id."""
     by: str = ""
+    """The requester, for people."""
     refused: Reason | None = None
     answer: str = ""
     """Of the program above; its text."""
@@ -128,41 +129,33 @@ class Command(Record, frozen=True, kw_only=True):
 
 
 class RoundHistory(Record, frozen=True, kw_only=True):
-    """The history of a round: why it was sealed, and once it has ended, the reason and how long it ran.
-
-    `began_at` and `ended_at`, seconds since 1970 by the leader's clock, are for people alone: nothing is decided by
-    them; 0 if unknown. `cause`: what ended it. `failed_rank` and `failure_class`: of the first failure, if one did.
-    `nodes`: the names of those that were lost, failed or left, `CAUSE_NODES_MAX` at most.
-    """
+    """The history of a round."""
 
     round: Count
     world_size: Count
     node_count: Count
     coordinator: str
     reason: Reason
+    """Why it was sealed."""
     ended: Reason | None = None
+    """Why it ended, "" while it runs."""
     ran_s: Seconds = 0.0
     began_at: Seconds = 0.0
+    """Seconds since 1970 by the leader's clock, 0 if unknown; for people alone, nothing is decided by it."""
     ended_at: Seconds = 0.0
+    """As `began_at`."""
     cause: Cause = ""
+    """What ended it."""
     failed_rank: Rank = -1
+    """Of the first failure, if one ended it."""
     failure_class: str = ""
+    """Of the first failure, if one ended it."""
     nodes: tuple[str, ...] = ()
+    """Names of the nodes that were lost, failed or left, `CAUSE_NODES_MAX` at most."""
 
 
 class Seal(Record, frozen=True, kw_only=True):
-    """The write that fixes a round, and the budget as it was then.
-
-    `restart_count`: restarts charged to the job so far. `charge_ages_s`: how long ago each was charged, oldest first.
-    `short_rounds`: rounds in a row that ended before `min_round_time_s`. `provisional_round`: a round whose charge may
-    still turn out to be the loss of a node, `provisional_age_s` after its first failure. `port_taken_rounds`: rounds in
-    a row that ended uncharged because another process listened on the worker port. `losses` and `first_failures`,
-    oldest first, are the strikes of quarantines: a node (name and boot id) and how long ago it was lost; a node, a rank
-    and how long ago that rank failed there before any other; `blamed` those that their own workers named as at fault.
-    `best_step`: the highest training step that any round reached, -1 if none was reported; `stuck_rounds`: rounds in a
-    row that a failure ended before they got beyond it. `same_failure`: the class of the last failure, which is the same
-    of `same_rank` for `same_failures` times in a row; "" if it is unknown.
-    """
+    """The write that fixes a round, and the budget as it was then."""
 
     round: Count
     plan_token: str
@@ -171,99 +164,115 @@ class Seal(Record, frozen=True, kw_only=True):
     reason: Reason
     successors: tuple[str, ...] = ()
     restart_count: Count = 0
+    """Restarts charged to the job so far."""
     charge_ages_s: tuple[Seconds, ...] = ()
+    """How long ago each restart was charged, oldest first."""
     short_rounds: Count = 0
+    """Rounds in a row that ended before `min_round_time_s`."""
     provisional_round: Count = 0
+    """A round whose charge may still turn out to be the loss of a node."""
     provisional_age_s: Seconds = 0.0
+    """How long ago that round's first failure was."""
     port_taken_rounds: Count = 0
+    """Rounds in a row that ended uncharged because another process listened on the worker port."""
     losses: Losses = ()
+    """Strikes of quarantines, oldest first: a node (name and boot id) and how long ago it was lost."""
     first_failures: FirstFailures = ()
+    """Strikes, oldest first: a node, a rank, and how long ago that rank failed there before any other."""
     blamed: Losses = ()
+    """Strikes, oldest first: nodes that their own workers named as at fault."""
     best_step: Step = -1
+    """The highest training step that any round reached, -1 if none was reported."""
     stuck_rounds: Count = 0
+    """Rounds in a row that a failure ended before they got beyond `best_step`."""
     same_failure: str = ""
+    """Which rank failed last and how."""
     same_rank: Rank = -1
     same_failures: Count = 0
+    """How many times in a row `same_failure` happened."""
 
 
 class Stop(Record, frozen=True, kw_only=True):
-    """The end of a round for all nodes. `mode`: "kill" after a failure or loss, "grace" when there is time to save.
-
-    `ran_s`: how long the round had run, for a later leader that did not see it begin. `cause`: what ended it, and
-    `nodes` the names of the nodes that were lost, failed or left, `CAUSE_NODES_MAX` at most.
-    """
+    """The end of a round for all nodes."""
 
     round: Count
     reason: Reason
     mode: Literal["kill", "grace"]
+    """"kill" after a failure or loss, "grace" when there is time to save."""
     ran_s: Seconds = 0.0
+    """How long the round had run, for a later leader that did not see it begin."""
     cause: Cause = ""
+    """What ended it."""
     nodes: tuple[str, ...] = ()
+    """Names of the nodes that were lost, failed or left, `CAUSE_NODES_MAX` at most."""
 
 
 class Assignment(Record, frozen=True, kw_only=True):
-    """What one member runs in one round; `content` is the planner's text and opaque here.
-
-    `node`: the member's node, by name and boot id, for a leader that starts after the member is gone.
-    """
+    """What one member runs in one round."""
 
     round: Count
     plan_token: str
     content: str
+    """The planner's text, opaque here."""
     node: str = ""
+    """The member's node, by name and boot id, for a leader that starts after the member is gone."""
 
 
 class Status(Record, frozen=True, kw_only=True):
-    """The state of a round on one member.
-
-    `outcome` is "", "succeeded" or "failed" and final once set. `is_stopped`: no process of the round is left on this
-    node. `failed_revision`: the store's revision when the failure was first reported, 0 in that very write; it orders
-    failures, whatever is added later. `failure` is the launcher's text. `is_peer_loss`: the failure looks like a lost
-    connection to a peer. `leaving`: why this member is about to leave, if it is; `leaving_exit_code` its exit code.
-    `rank`: which failed. `is_port_taken`: the failure is that another process listens on the worker port.
-    `saved_count`: checkpoints that the workers of this round reported. `is_final`: no restart shall follow this
-    failure, and `final_reason` says why, if it is because none would help. `is_node_fault`: a worker has said that its
-    node is at fault. `failure_class`: the launcher's words for how the rank failed, without anything that differs from
-    one time to the next. `step`: the highest training step that its workers reported, -1 for none; with `is_stopped`.
-    """
+    """The state of a round on one member."""
 
     round: Count
     plan_token: str = ""
     outcome: Literal["", "succeeded", "failed"] = ""
+    """Final once set."""
     is_stopped: bool = False
+    """No process of the round is left on this node."""
     failed_revision: Count = 0
+    """The store's revision when the failure was first reported, 0 in that very write; it orders failures, whatever is
+    added later.
+    """
     failure: str = ""
+    """The launcher's text."""
     exit_code: ExitCode = 0
     is_peer_loss: bool = False
+    """The failure looks like a lost connection to a peer."""
     leaving: Reason | None = None
+    """Why this member is about to leave, "" if it is not."""
     leaving_exit_code: ExitCode = 0
     worker_port: Port = 0
     rank: Rank = -1
+    """Which failed."""
     is_port_taken: bool = False
+    """The failure is that another process listens on the worker port."""
     saved_count: Count = 0
+    """Checkpoints that the workers of this round reported."""
     is_final: bool = False
+    """No restart shall follow this failure."""
     final_reason: Reason | None = None
+    """Why no restart would help, "" if one might."""
     is_node_fault: bool = False
+    """A worker has reported that its node is at fault."""
     failure_class: str = ""
+    """The launcher's words for how the rank failed, without anything that differs from one time to the next."""
     step: Step = -1
+    """The highest training step that its workers reported, -1 for none; with `is_stopped`."""
 
 
 class Verdict(Record, frozen=True, kw_only=True):
-    """How the job ended, for all members. `kind`: "success", "failure" or "stopped"; `failure`: the first one's text.
-
-    `is_first_sure`: no other node's failure was seen so close to it that it could have been the first; `others`: the
-    texts of some further failures, in the order in which they were written. `ended_at`: seconds since 1970 by the
-    leader's clock, for people; 0 if unknown.
-    """
+    """How the job ended, for all members."""
 
     kind: Literal["success", "failure", "stopped"]
     exit_code: ExitCode
     round: Count
     reason: Reason
     failure: str = ""
+    """The first one's text."""
     is_first_sure: bool = True
+    """No other node's failure was seen so close to it that it could have been the first."""
     others: tuple[str, ...] = ()
+    """The texts of some further failures, in the order in which they were written."""
     ended_at: Seconds = 0.0
+    """Seconds since 1970 by the leader's clock, for people; 0 if unknown."""
 
 
 class StoreOwner(Record, frozen=True, kw_only=True):

@@ -25,9 +25,10 @@ _HEARTBEAT_LINE = b'["beat"]'  # most of the traffic; the leader of a thousand m
 
 
 class ConnectionEnd(Struct, frozen=True):
-    """Why a connection has ended. `is_by_peer`: the peer's kernel ended it by FIN or RST; else this side did."""
+    """Why a connection has ended."""
 
     is_by_peer: bool
+    """The peer's kernel ended it by FIN or RST; otherwise this side did."""
     reason: str
     is_refusal: bool = False
     is_farewell: bool = False

@@ -25,11 +25,12 @@ NONCE_BYTES = 16
 
 
 class PeerIdentity(Struct, frozen=True):
-    """The identity that one side claims. `address`: HOST:PORT where its presence listener is."""
+    """The identity that one side claims."""
 
     job: str
     member_id: str
     address: str
+    """HOST:PORT of its presence listener."""
 
 
 class HandshakeError(Exception):

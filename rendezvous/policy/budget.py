@@ -22,19 +22,17 @@ from rendezvous.settings import Settings
 
 
 class RestartBudget(Struct, frozen=True, kw_only=True):
-    """The restart budget, with times on the leader's own clock. `charged_at`: a time per charged failure, oldest first.
-
-    `losses`, `first_failures` and `blamed` are the strikes for which nodes are quarantined, oldest first. The other
-    fields are those of the Seal.
-    """
+    """The restart budget, with times on the leader's own clock. Fields without a text are those of the Seal."""
 
     restart_count: int = 0
     charged_at: tuple[float, ...] = ()
+    """A time per charged failure, oldest first."""
     short_rounds: int = 0
     provisional_round: int = 0
     provisional_since: float = -math.inf
     port_taken_rounds: int = 0
     losses: tuple[Strike, ...] = ()
+    """Strikes for which nodes are quarantined, oldest first; so are `first_failures` and `blamed`."""
     first_failures: tuple[Strike, ...] = ()
     blamed: tuple[Strike, ...] = ()
     best_step: int = -1

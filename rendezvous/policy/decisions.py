@@ -15,18 +15,17 @@ from rendezvous.records import Cause, Verdict
 
 
 class Wait(Struct, frozen=True):
-    """Do nothing before `until`, unless something changes. `is_limit`: the leader gives up waiting then.
-
-    `setting`: the field of Settings that says how long people wait, and `limit_at` until when; 0 where that is `until`,
-    which may be earlier.
-    """
+    """Do nothing before `until`, unless something changes."""
 
     until: float
     reason: Reason
     is_limit: bool = False
+    """The leader gives up waiting at `until`."""
     rule: str = ""
     setting: str = ""
+    """The field of Settings that limits this wait for people."""
     limit_at: float = 0.0
+    """Until when `setting` lets people wait; 0 where that is `until`, which may be earlier."""
 
 
 class EndRound(Struct, frozen=True):
@@ -40,20 +39,23 @@ class EndRound(Struct, frozen=True):
 
 
 class SealRound(Struct, frozen=True):
-    """Request a plan for these members and seal it, with the budget as it will be then. `remark`: on the last round."""
+    """Request a plan for these members and seal it."""
 
     roster: tuple[str, ...]
     budget: RestartBudget
+    """As it will be then."""
     reason: Reason
     remark: Reason | None = None
+    """On the last round."""
 
 
 class Fence(Struct, frozen=True):
-    """Delete the keys of these members. `is_confirmed_gone`: presence has proven that no process of them is left."""
+    """Delete the keys of these members."""
 
     member_ids: tuple[str, ...]
     reason: Reason
     is_confirmed_gone: bool = False
+    """Presence has proven that no process of them is left."""
     rule: str = ""
 
 

@@ -16,21 +16,24 @@ from rendezvous.records import CAUSE_NODES_MAX, Command, Member, Seal, Status, S
 
 
 class Size(Struct, frozen=True):
-    """The largest world that some members could form; 0 if none. `is_full`: more members could not enlarge it."""
+    """The largest world that some members could form."""
 
     world_size: int
+    """0 for none."""
     is_full: bool
+    """More members could not enlarge it."""
     reason: Reason
     is_complete: bool = False  # all nodes that can join have joined: if no world is possible now, none ever will be
 
 
 class MemberView(Struct, frozen=True):
-    """A live member as the leader sees it. `seen_at`: when the leader first saw it, on its own clock."""
+    """A live member as the leader sees it."""
 
     member: Member
     create_revision: int
     mod_revision: int
     seen_at: float
+    """When the leader first saw it, on its own clock."""
 
     @property
     def node(self) -> str:
@@ -51,49 +54,53 @@ Sizer = Callable[[Sequence[MemberView]], Size]
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """All that the leader knows. Times are on its own clock; `opened_at` is when it began to lead or the job began.
-
-    `active`: the members with ranks in the sealed round, lost ones included. `lost_at`: when the leader noticed the
-    loss of each of those that are gone. `names`: of the nodes of all members ever seen; `nodes`: their keys in
-    quarantines. `statuses` may be of earlier rounds. `saved_at`: when workers of the round last reported a checkpoint.
-
-    `gone`: members whose key still exists, though presence has proven that no process of them is left;
-    `confirmed_gone`: those of the round whose keys were deleted for that reason. `unreachable_since`: members that were
-    reached once and are unreachable now. `reached_count` of `others_count` other members are reached. Before
-    `no_omission_before` a member of the round that has not reported its stop may still run, though its key is gone,
-    because the store had an outage. `unaware_until`: members that were connected when their keys expired, so they did
-    not know that their leases had ended, and until when their workers may live for that reason.
-
-    `drained`: names of nodes (or member ids, where two nodes have one name) that shall leave, and since when.
-    `commands`: people's requests by token, oldest first, without those already answered. `answers`: to those that the
-    program above answers.
-    """
+    """All that the leader knows. Times are on its own clock."""
 
     own_id: str
     members: Mapping[str, MemberView]
     statuses: Mapping[str, StatusView]
+    """May be of earlier rounds."""
     opened_at: float
+    """When it began to lead, or the job began."""
     seal: Seal | None = None
     sealed_at: float = 0.0
     active: Collection[str] = ()
+    """The members with ranks in the sealed round, lost ones included."""
     stop: Stop | None = None
     stopped_at: float = 0.0
     lost_at: Mapping[str, float]
+    """When the leader noticed the loss of each of those that are gone."""
     names: Mapping[str, str]
+    """Of the nodes of all members ever seen."""
     nodes: Mapping[str, str] = field(default_factory=dict)
+    """Keys of these nodes in quarantines."""
     budget: RestartBudget
     saved_at: float = -math.inf
+    """When workers of the round last reported a checkpoint."""
     gone: frozenset[str] = frozenset()
+    """Members whose key still exists, though presence has proven that no process of them is left."""
     confirmed_gone: frozenset[str] = frozenset()
+    """Members of the round whose keys were deleted for that reason."""
     unreachable_since: Mapping[str, float] = field(default_factory=dict)
+    """Members that were reached once and are unreachable now."""
     reached_count: int = 0
+    """How many of `others_count` other members are reached."""
     others_count: int = 0
     no_omission_before: float = -math.inf
+    """Before this time a member of the round that has not reported its stop may still run, though its key is gone,
+    because the store had an outage.
+    """
     unaware_until: Mapping[str, float] = field(default_factory=dict)
+    """Members that were connected when their keys expired, so they did not know that their leases had ended, and until
+    when their workers may live for that reason.
+    """
     spares: tuple[str, ...] = ()
     drained: Mapping[str, float] = field(default_factory=dict)
+    """Names of nodes (or member ids, where two nodes have one name) that shall leave, and since when."""
     commands: Mapping[str, Command] = field(default_factory=dict)
+    """People's requests by token, oldest first, without those already answered."""
     answers: Mapping[str, str] = field(default_factory=dict)
+    """To those that the program above answers."""
     store_address: str = ""
     """The presence address of the agent that serves the store; "" if the store outlives the agents."""
 

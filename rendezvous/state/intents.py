@@ -35,11 +35,12 @@ class SuspectRemoval(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """Give up the membership and exit. `verdict` is the job's, None if this agent ends before the job does."""
+    """Give up the membership and exit."""
 
     exit_code: int
     reason: Reason
     verdict: Verdict | None = None
+    """The job's, None if this agent ends before the job does."""
 
 
 class ExitNow(Struct, frozen=True):

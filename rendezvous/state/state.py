@@ -29,21 +29,20 @@ from rendezvous.stores.contract import Compare, KeyValue, Lease, Put
 
 
 class Setup(Struct, frozen=True):
-    """What an agent is started with; it never changes.
-
-    `node`: this agent's own member record, without member id and worker port. `attempt`: the number of this attempt if
-    an external system counts attempts, else 0. `sizer` computes how large a world some members make. `hosts_store`: the
-    store that the others use ends with this agent.
-    """
+    """What an agent is started with; it never changes."""
 
     settings: Settings
     spec: Spec
     node: Member
+    """This agent's own member record, without member id and worker port."""
     prefix: str
     run_id: str
     attempt: int
+    """The number of this attempt if an external system counts attempts, else 0."""
     sizer: Sizer
+    """Computes how large a world some members make."""
     hosts_store: bool
+    """The store that the others use ends with this agent."""
     store_owner: StoreOwner | None = None
     """Whose the store is that an agent serves; None for one that outlives the agents, as an etcd does."""
 

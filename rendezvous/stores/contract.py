@@ -78,14 +78,14 @@ class GetResult(Struct, frozen=True):
 
 
 class TxnResult(Struct, frozen=True):
-    """`succeeded`: whether every compare held. `found`: one entry per Get of the branch that ran, in order.
-
-    `revision` is the store's after the transaction; keys written by it have it as their mod revision.
-    """
+    """The result of a transaction."""
 
     succeeded: bool
+    """Whether every compare held."""
     revision: int
+    """The store's after the transaction; keys written by it have it as their mod revision."""
     found: tuple[GetResult, ...]
+    """One entry per Get of the branch that ran, in order."""
 
 
 class Lease(Struct, frozen=True):
@@ -96,16 +96,16 @@ class Lease(Struct, frozen=True):
 
 
 class Renewal(Struct, frozen=True):
-    """The result of a renewal, and of the read of a key after it.
-
-    `is_confirmed`: the server that renewed led the store until the key was read, so the lease lives for `ttl_s` from
-    when the renewal was sent. `create_revision` is that of the key, 0 if it was absent, as of `revision`.
-    """
+    """The result of a renewal, and of the read of a key after it."""
 
     ttl_s: float
     is_confirmed: bool
+    """The server that renewed led the store until the key was read, so the lease lives for `ttl_s` from when the
+    renewal was sent.
+    """
     revision: int
     create_revision: int
+    """That of the key, 0 if it was absent, as of `revision`."""
 
 
 class KeyEvent(Struct, frozen=True):
