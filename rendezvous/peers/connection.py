@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import suppress
-
-from msgspec import Struct
+from enum import Enum, auto
 
 from rendezvous.peers.handshake import Handshake, PeerIdentity
 
@@ -24,13 +23,17 @@ BYE: list[object] = ["bye"]
 _HEARTBEAT_LINE = b'["beat"]'  # most of the traffic; the leader of a thousand members receives a thousand per second
 
 
-class ConnectionEnd(Struct, frozen=True):
-    """Why a connection has ended. `is_by_peer`: the peer's kernel ended it by FIN or RST; else this side did."""
+class ConnectionEnd(Enum):
+    """Who has ended a connection."""
 
-    is_by_peer: bool
-    reason: str
-    is_refusal: bool = False
-    is_farewell: bool = False
+    OURS = auto()
+    """This side."""
+    PEER = auto()
+    """The peer's kernel, by FIN or RST."""
+    REFUSED = auto()
+    """The peer's kernel, which refused the dial."""
+    FAREWELL = auto()
+    """The peer, with a farewell."""
 
 
 class PeerConnection:
@@ -66,7 +69,7 @@ class PeerConnection:
         line = data + b"\n"
         assert len(line) <= LINE_BYTES_MAX, "the other side would take it for rubbish"
         if len(self._outbound) + len(line) > OUTBOUND_BYTES_MAX:
-            return ConnectionEnd(False, "it does not read what it is sent")
+            return ConnectionEnd.OURS  # it does not read what it is sent
         self._outbound += line
         self.sent_at = now
         return self.flush()
@@ -94,18 +97,18 @@ class PeerConnection:
         except OSError as error:
             return [], explain_error(error)
         if not data:
-            return [], ConnectionEnd(True, "it has closed the connection")
+            return [], ConnectionEnd.PEER
         self.heard_at = now
         self._inbound += data
         limit = LINE_BYTES_MAX if self.peer is not None else HANDSHAKE_BYTES_MAX
         *lines, remainder = self._inbound.split(b"\n")
         self._inbound = remainder
         if len(remainder) > limit or any(len(line) > limit for line in lines):
-            return [], ConnectionEnd(False, f"it has sent more than {limit} bytes without an end")
+            return [], ConnectionEnd.OURS
         try:
             return [_parse(line) for line in lines if self.peer is None or line != _HEARTBEAT_LINE], None
         except (ValueError, RecursionError):
-            return [], ConnectionEnd(False, "it has sent something else than meshrun would")
+            return [], ConnectionEnd.OURS
 
     def comes_from(self, host: str) -> bool:
         """Return whether the other side's source address is `host`."""
@@ -124,19 +127,16 @@ def _parse(line: bytearray) -> list[object]:
 
 
 def explain_error(error: OSError) -> ConnectionEnd:
-    """Make the end of a connection from a socket error: only a reset comes from the other side's kernel."""
-    is_reset = isinstance(error, (ConnectionResetError, BrokenPipeError))
-    return ConnectionEnd(is_reset, error.strerror or "", isinstance(error, ConnectionRefusedError))
+    """Make the end of a connection from a socket error: only these come from the other side's kernel."""
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionEnd.REFUSED
+    return ConnectionEnd.PEER if isinstance(error, (ConnectionResetError, BrokenPipeError)) else ConnectionEnd.OURS
 
 
 def find_dial_failure(sock: socket.socket) -> ConnectionEnd | None:
     """Return why a dial has failed; None if it is connected."""
     error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if error_number == 0:
-        return None
-    import os
-
-    return explain_error(OSError(error_number, os.strerror(error_number)))
+    return explain_error(OSError(error_number, "")) if error_number else None
 
 
 def _pack_address(host: str) -> bytes | None:

@@ -373,7 +373,7 @@ class EtcdSession:
         try:
             token = endpoint.finish(wire.AUTHENTICATE, log_in[1], limit_s).token
         except CallFailed as failed:
-            if "authentication is not enabled" in failed.refusal.phrase:
+            if failed.refusal.kind is ErrorKind.NO_USERS:
                 token = ""  # as in etcd's own client: the user is given too early, or not needed
             else:
                 kind = ErrorKind.ELSEWHERE if failed.refusal.kind is ErrorKind.UNKNOWN else failed.refusal.kind

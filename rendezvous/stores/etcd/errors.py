@@ -7,19 +7,29 @@ reading.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, auto
 
 from msgspec import Struct
 
 from rendezvous.errors import LeaseExists, LeaseNotFound, StoreEnded, StoreError
+from rendezvous.stores.wire import STORE_ENDED
 
 
 class ErrorKind(Enum):
-    ELSEWHERE = "nothing was done here; another endpoint may do it, or this one later"
-    LOG_IN = "nothing was done; the token is missing or no longer good"
-    REFUSED = "nothing was done, and asking again will not help"
-    UNKNOWN = "it may have been done, or may yet be"
-    FULL = "there is no space; the write that took the last of it was done all the same (seen with etcd 3.4)"
+    """What an error means for the request."""
+
+    ELSEWHERE = auto()
+    """Nothing was done here; another endpoint may do it, or this one later."""
+    LOG_IN = auto()
+    """Nothing was done; the token is missing or no longer good."""
+    NO_USERS = auto()
+    """Nothing was done; etcd has no users to log in."""
+    REFUSED = auto()
+    """Nothing was done, and another attempt will not help."""
+    UNKNOWN = auto()
+    """It may have been done, or may yet be."""
+    FULL = auto()
+    """There is no space; the write that took the last of it was done all the same (seen with etcd 3.4)."""
 
 
 class EtcdError(Struct, frozen=True):
@@ -62,9 +72,7 @@ _ERRORS = {  # by phrases of the text, separated by "|"
         _ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"
     ),
     # A served store
-    "agent that served this store has ended": EtcdError(
-        _REFUSED, "has ended with the agent that served it", error=StoreEnded
-    ),
+    STORE_ENDED: EtcdError(_REFUSED, "has ended with the agent that served it", error=StoreEnded),
     # Another server
     "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "etcd's usual port is 2379"),
     # The cluster
@@ -81,6 +89,7 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     "authentication failed": EtcdError(_REFUSED, "does not accept this user and password"),
     "invalid auth token|auth store is old": EtcdError(_LOG_IN, "does not accept the token it gave this user"),
     "user name is empty": EtcdError(_LOG_IN, "wants a user and a password"),
+    "authentication is not enabled": EtcdError(ErrorKind.NO_USERS, "has no users"),
 }
 
 # Codes that etcd returns before it writes anything.
