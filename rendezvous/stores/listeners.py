@@ -81,7 +81,7 @@ def listen(host: str, port: int) -> socket.socket:
             raise StoreError(f"{prefix}: {error.strerror or error}") from error
         holder = find_foreign_listener(port)
         sentence = f"{prefix}: the port is taken" + (f" by {holder}" if holder else "")
-        raise PortTaken(sentence, hint="give another port, or 0 for any that is free") from error
+        raise PortTaken(sentence, hint="set another port, or 0 for any free port") from error
     return sock
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _DIGITS_MAX = 9  # more is a typing error
-_ELASTIC_EXAMPLE = "write it like --elastic 1:64"
+_ELASTIC_EXAMPLE = "for example, --elastic 1:64"
 
 
 def parse_limits_and_costs(
@@ -111,7 +111,7 @@ def _format_bounds(least: int, most: int | None) -> str:
 def _parse_elastic(text: str, mesh: Mesh) -> tuple[int, int | None]:
     what = f"elastic {text!r}"
     if mesh.elastic_axis is None:
-        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "give one of its axes the size *")
+        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "set the size of one of its axes to *")
     least, colon, most = (piece.strip() for piece in text.partition(":"))
     if colon and not (least or most):
         raise UsageError(f"{what} has neither a minimum nor a maximum", _ELASTIC_EXAMPLE)
@@ -127,7 +127,7 @@ def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str
     rules = _parse_pairs(text, f"within {text!r}", "AXIS=LEVEL", "--within tp=host")
     for axis, level in rules.items():
         if axis not in axes:
-            raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(axes)}")
+            raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"use one of {', '.join(axes)}")
         _require_level(level, f"within {text!r}", (*levels, HOST))
     return rules
 
@@ -136,14 +136,14 @@ def _parse_all_or_nothing(text: str, levels: Sequence[str], nodes: Sequence[Node
     what = f"whole {text!r}"
     level, colon, count = (piece.strip() for piece in text.partition(":"))
     if level == HOST:
-        raise UsageError(f"{what}: a host is one node, no domain of several", "--within AXIS=host keeps ranks on one")
+        raise UsageError(f"{what}: a host is a single node", "use --within AXIS=host to keep ranks on one host")
     _require_level(level, what, levels)
     if colon:
         return AllOrNothing(
-            level=level, hosts=_parse_count(count, f"{what}: {count!r}", "write it like --whole slice:4")
+            level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4")
         )
     if not nodes:
-        raise UsageError(f"{what} does not say how many nodes a complete {level} has", f"write it like {level}:4")
+        raise UsageError(f"{what} lacks the number of nodes in a complete {level}", f"for example, {level}:4")
     domains = build_tree(nodes, levels).domains[levels.index(level)]
     return AllOrNothing(level=level, hosts=max(Counter(domains).values()))
 
@@ -167,9 +167,7 @@ def _parse_rates(text: str, levels: Sequence[str]) -> Rates:
 
 def _require_level(level: str, what: str, known: Sequence[str]) -> None:
     if level not in known:
-        known_here = (
-            f"known here: {', '.join(known)}" if known else "the levels come with the nodes, and none is known here"
-        )
+        known_here = f"use one of {', '.join(known)}" if known else "leave it out: levels come with the nodes"
         question = suggest(level, {name: name for name in known})
         raise UsageError(f"{what}: no level {level!r} is known", " ".join(filter(None, (question, known_here))))
 
@@ -180,7 +178,7 @@ def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
-            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"write it like {example}")
+            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"for example, {example}")
         if name in pairs:
             raise UsageError(f"{what} names {name} twice")
         pairs[name] = value

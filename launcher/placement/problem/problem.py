@@ -95,7 +95,7 @@ def find_fault(problem: Problem, layout: Layout) -> str | None:
     for rule in problem.rules:
         pairs = np.unique(np.stack((rule.class_of, problem.labels[rule.level][layout])), axis=1)
         if pairs.shape[1] != int(rule.class_of.max()) + 1:
-            return f"a class of units lies in several domains of level {rule.level}"
+            return f"a class of units is in several domains of level {rule.level}"
     return None
 
 

@@ -251,7 +251,7 @@ class Endpoint:
             threading.Thread(target=time.monotonic, daemon=True).start()
         except RuntimeError:
             sentence = "cannot be asked: no thread can be started"
-            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, sentence, hint="see ulimit -u")) from None
+            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, sentence, hint="check ulimit -u")) from None
 
     def decode(self, kind: type[Response], data: bytes) -> Response:
         """Decode a response. Raises CallFailed."""
@@ -576,5 +576,5 @@ def _read_pem(path: str) -> bytes:
     except OSError as error:
         raise SettingsError(f"cannot read {path}, which is given for the store: {error.strerror}") from None
     if b"-----BEGIN " not in content:
-        raise SettingsError(f"{path}, which is given for the store, is no PEM file: no line begins with -----BEGIN")
+        raise SettingsError(f"{path}, given for the store, is not a PEM file: no -----BEGIN line")
     return content

@@ -222,7 +222,7 @@ def test_a_plan_of_another_mesh_is_no_precedent() -> None:
     after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), before)
     fresh = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), None)
     assert (after.ranks, after.moved) == (fresh.ranks, 0)
-    assert after.reasons[-1] == "the plan before was made for another mesh, so no rank has a place to keep"
+    assert after.reasons[-1] == "the previous plan was for another mesh, so no rank can keep its place"
 
 
 # Several units on a node
