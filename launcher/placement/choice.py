@@ -44,7 +44,7 @@ from launcher.placement.problem.problem import (
 from launcher.placement.problem.step_time import HostMap, StepTimer
 from launcher.placement.search.refine import lay_whole, refine
 from launcher.placement.search.search import search
-from launcher.placement.stability import fill_holes, fill_holes_apart, tile
+from launcher.placement.stability import fill_holes, tile
 from launcher.placement.units import compute_grid
 
 BLOCKS_MAX = 1 << 18
@@ -191,7 +191,7 @@ class LayoutCandidates:
             self._group_size *= rooms[0]
             # These domains all have one size, so the ranks determine how many are active.
             count = world.size // self._group_size
-            self.problem = replace(self.problem, active_min=count, active_max=count, is_contiguous=True)
+            self.problem = replace(self.problem, active_min=count, active_max=count)
             # J counts the hosts one by one, as if they could be used separately.
             slots = self._group_size // self._positions.shape[1]
             unit = next(unit for unit in range(slots, 0, -1) if slots % unit == 0 and compute_grid(shape, unit))
@@ -281,7 +281,7 @@ class LayoutCandidates:
             return []
         easy = round_weights(self.problem)  # arrays of 64 bits hold its prices
         found: list[LayoutCandidate] = []
-        for way in (fill_holes, tile) if self.problem.is_contiguous else (fill_holes_apart,):
+        for way in (fill_holes, tile):
             runs = way(held, rooms, _Prices(easy, self._held_items).pick)
             if runs is None:
                 continue

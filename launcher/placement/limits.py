@@ -48,8 +48,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     within: Mapping[str, str] = field(default_factory=dict)
     """Axis to level: every group of the axis stays inside one domain of the level ("host" is one, too)."""
     all_or_nothing: AllOrNothing | None = None
-    is_contiguous: bool = True
-    """All of a node's ranks are consecutive; otherwise it may hold several runs of `block_size`."""
 
 
 class Costs(Struct, frozen=True, kw_only=True):

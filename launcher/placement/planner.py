@@ -152,7 +152,7 @@ def _choose_without_search(
             best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
             if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
                 return LayoutChoice([BlockRun(best, 0, unit_count)], 0, 0)
-    if limits.within or not limits.is_contiguous or costs.rates:
+    if limits.within or costs.rates:
         return None
     rooms = [item.room for item in world.items]
     level_costs = resolve_level_costs(tree.levels, costs.level_costs)

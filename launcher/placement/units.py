@@ -174,11 +174,6 @@ class Supply(Struct, frozen=True):
         return self.limits.all_or_nothing.hosts if self.limits.all_or_nothing else 1
 
     @property
-    def is_in_runs(self) -> bool:
-        """Whether the units of an item are consecutive."""
-        return self.limits.is_contiguous or self.limits.all_or_nothing is not None
-
-    @property
     def item_ranks(self) -> int:
         """Ranks that an item takes or leaves as one; 1 if it need not be filled."""
         return self.items[0].room * self.block_size if self.limits.all_or_nothing and self.items else 1

@@ -56,7 +56,6 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     options: Mapping[str, str] = field(default_factory=dict)
     """Name of a flag to its text, such as "mesh" to "pp=4,dp=*,tp=8"."""
-    is_contiguous: bool = True
     previous: Plan | None = None
     """The job's previous plan, of which only shape and ranks are known."""
     is_generated: bool = False
@@ -87,7 +86,6 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     levels: list[str] | None = None
     nodes: Annotated[list[_NodeEntry], Meta(min_length=1)]
-    contiguous: bool | None = None
     previous: Any = None
     mesh: str | Annotated[list[_Axis], Meta(min_length=1)] | None = None
     comms: list[_TrafficEntry] | None = None
@@ -129,7 +127,6 @@ _FAULTS = {
     ".nodes[].path[]": ("{where} has {value} in its path, neither a name nor null", "write names in quotes"),
     ".levels": ("{where} is {kind}, not a list of names", '["pod", "leaf"], outermost first'),
     ".levels[]": ("{name}: level {value} is no name", f"letters and digits, none of {_SEPARATORS}"),
-    ".contiguous": ("{where} is {value}, neither true nor false", ""),
     ".mesh": ("{where} is {kind}, not a list of axes", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
     ".mesh[]": ("{where}: {value} is not a name and a size", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
     ".comms": ("{where} is {kind}, not a list", _COMMS_EXAMPLE),
@@ -168,7 +165,6 @@ def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -
         levels=names,
         nodes=nodes,
         options=_format_options(file),
-        is_contiguous=file.contiguous is not False,
         previous=None if file.previous is None else parse_previous_plan(file.previous, f"{name}: previous"),
     )
 

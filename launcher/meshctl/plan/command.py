@@ -55,7 +55,6 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     options: Mapping[str, str] = field(default_factory=dict)
     """Name of a flag to its text, of those that were set."""
     levels: str | None = None
-    is_contiguous: bool | None = None
     previous: str | None = None
     lose: tuple[str, ...] = ()
     join: tuple[str, ...] = ()
@@ -166,8 +165,7 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
         texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max, nodes=cluster.nodes,
         variables={key: cluster.name for key in cluster.options if key not in request.options},
     )  # fmt: skip
-    is_contiguous = cluster.is_contiguous if request.is_contiguous is None else request.is_contiguous
-    return _Task(mesh, replace(limits, is_contiguous=is_contiguous), costs)
+    return _Task(mesh, limits, costs)
 
 
 def _parse_node_bounds(text: str) -> tuple[int, int | None]:

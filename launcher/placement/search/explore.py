@@ -101,11 +101,10 @@ def _make_swap_model(problem: Problem) -> _SwapModel:
     for rule in problem.rules:
         together = (rule.class_of[:, None] == rule.class_of) & ~np.eye(count, dtype=np.bool_)
         terms.append(_CostTerm(spread(together * penalty), alike.get(rule.level, same_item).astype(np.int64)))
-    if problem.is_contiguous:
-        units = np.arange(count)
-        for room in np.unique(capacity[items[is_large]]).tolist():
-            apart = spread((np.abs(units[:, None] - units) >= room) * -penalty)
-            terms.append(_CostTerm(apart, (same_item & (capacity[items] == room)).astype(np.int64)))
+    units = np.arange(count)
+    for room in np.unique(capacity[items[is_large]]).tolist():
+        apart = spread((np.abs(units[:, None] - units) >= room) * -penalty)
+        terms.append(_CostTerm(apart, (same_item & (capacity[items] == room)).astype(np.int64)))
     return _SwapModel(count, bin_of, item_of, tuple(terms))
 
 

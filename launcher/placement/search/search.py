@@ -122,7 +122,7 @@ def _search(problem: Problem, best: _BestLayouts) -> None:
         return
     if size > 1 and places <= EFFORTS[1].capacity_max and any(map(best.add, _generate_candidates(problem, effort))):
         return
-    is_mixed = problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules
+    is_mixed = int(problem.capacity.max()) > 1 and not problem.rules
 
     def polish(layout: Layout) -> Layout:
         better = improve(problem, layout)

@@ -216,15 +216,6 @@ def test_what_a_rule_holds_back_is_said() -> None:
     )
 
 
-def test_several_runs_on_a_node_let_far_units_meet() -> None:
-    # Two units of different stages on one node: only without consecutive ranks.
-    nodes = leaves(2, slot_count=8)
-    apart = formed(nodes, "pp=4,dp=*,tp=2", limits(within={"pp": "host"}, is_contiguous=False))
-    assert apart.shape == (4, 2, 2)
-    together = formed(nodes, "pp=4,dp=*,tp=2", limits(within={"pp": "host"}))
-    assert together.shape == (4, 1, 2)
-
-
 ODD_LEAF = leaves(8, 8, 7, 1)
 
 
@@ -345,7 +336,6 @@ def questions(draw: st.DrawFn) -> tuple[list[Node], Mesh, Limits]:
         limits(
             within=within,
             all_or_nothing=whole,
-            is_contiguous=draw(st.booleans()),
             nodes_min=draw(st.sampled_from([1, 1, 1, 2])),
             nodes_max=draw(st.sampled_from([None, None, None, 3, 6])),
             elastic_min=draw(st.sampled_from([1, 1, 1, 2])),

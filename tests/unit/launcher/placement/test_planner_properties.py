@@ -59,7 +59,6 @@ def limits(draw: st.DrawFn) -> Limits:
         block_size=UNIT,
         nodes_max=draw(st.sampled_from([None, 6])),
         within=draw(st.sampled_from(WITHIN)),
-        is_contiguous=draw(st.booleans()),
     )
 
 

@@ -73,8 +73,7 @@ def problems(draw: st.DrawFn) -> Problem:
     if not most:
         leaves[0][1].extend([1] * 6)
         most = 1
-    limits = Limits(is_contiguous=draw(st.booleans()))
-    return problem(leaves, mesh, draw(st.integers(1, most)), limits)
+    return problem(leaves, mesh, draw(st.integers(1, most)), Limits())
 
 
 def searched(given: Problem) -> Layout:
