@@ -146,10 +146,9 @@ class BlockRun(Struct, frozen=True):
 
 
 class LayoutChoice(Struct, frozen=True):
-    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
+    """The chosen layout; J and its lower bound, both times `scale`."""
 
     runs: list[BlockRun]
     cost: int
     bound: int
     scale: int = 1
-    notes: tuple[str, ...] = ()

@@ -79,7 +79,6 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         *_describe_cost(answer),
         *_describe_time(found.step_time),
         *remarks,
-        *answer.notes,
     ]
     if previous is not None and owners is None:
         reasons.append("the previous plan was for another mesh, so no rank can keep its place")

@@ -38,7 +38,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
-from launcher.placement.explain import ComparedOrder, compare_orders, explain
+from launcher.placement.explain import ComparedOrder, explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
@@ -102,7 +102,7 @@ def run(request: PlanRequest) -> int:
         before=before,
         change=describe_change(cluster, after, before, plan, task.mesh),
         warnings=_list_warnings(after, task, plan),
-        orders=tuple(compare_orders(plan, after.nodes, *task)) if request.compare else (),
+        orders=explain(plan, after.nodes, *task).baselines if request.compare else (),
     )
     if request.as_json:
         text = render.format_json(plan, answer.warnings, answer.orders)

@@ -78,23 +78,21 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         return [level for level in range(len(level_costs) - 1) if level_costs[level] or level in bound]
 
 
-def find_fault(problem: Problem, layout: Layout) -> str | None:
-    """Return what makes a layout invalid, or None."""
-    if len(layout) != problem.traffic.block_count:
-        return f"{len(layout)} units are placed, not {problem.traffic.block_count}"
+def is_valid(problem: Problem, layout: Layout) -> bool:
+    """Return whether a layout keeps all rules of the problem."""
     held = np.bincount(layout, minlength=len(problem.capacity))
-    if (held > problem.capacity).any():
-        return f"item {int(np.argmax(held > problem.capacity))} holds more than it can"
     active_count = int(np.count_nonzero(held))
-    if active_count < problem.active_min or (problem.active_max is not None and active_count > problem.active_max):
-        return f"{active_count} items are active"
-    if np.count_nonzero(np.diff(layout)) + 1 != active_count:
-        return "the units of an item are not consecutive"
+    most = len(held) if problem.active_max is None else problem.active_max
+    if len(layout) != problem.traffic.block_count or (held > problem.capacity).any():
+        return False
+    # The units of an item are consecutive.
+    if not problem.active_min <= active_count <= most or np.count_nonzero(np.diff(layout)) + 1 != active_count:
+        return False
     for rule in problem.rules:
         pairs = np.unique(np.stack((rule.class_of, problem.labels[rule.level][layout])), axis=1)
         if pairs.shape[1] != int(rule.class_of.max()) + 1:
-            return f"a class of units is in several domains of level {rule.level}"
-    return None
+            return False
+    return True
 
 
 def make_problem(

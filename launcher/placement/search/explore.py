@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem.hops import Ints, build_graph, make_matrix
-from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.problem import Layout, Problem, is_valid
 
 FAR = np.int64(-(1 << 60))
 
@@ -61,7 +61,7 @@ def explore(problem: Problem, starts: list[Layout], beam_width: int, steps: int,
             layout = layout[: model.block_count]
             cost = problem.compute_cost(layout)
             # Where rules count as traffic, a row's total does not tell whether its layout is cheaper.
-            if (best_cost is None or cost < best_cost) and find_fault(problem, layout) is None:
+            if (best_cost is None or cost < best_cost) and is_valid(problem, layout):
                 best, best_cost = layout, cost
         if best_cost is not None and best_cost <= target:
             break

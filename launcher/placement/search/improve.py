@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from launcher.placement.problem.hops import Ints, build_graph, list_neighbours
-from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.problem import Layout, Problem, is_valid
 
 FAR = np.int64(-(1 << 60))
 LINE_MAX = 64
@@ -36,7 +36,7 @@ def improve(problem: Problem, layout: Layout) -> Layout:
     for size in sizes:
         if size <= LINE_MAX and size < len(layout):
             found = _descend(problem, layout, size)
-            if problem.compute_cost(found) < problem.compute_cost(layout) and find_fault(problem, found) is None:
+            if problem.compute_cost(found) < problem.compute_cost(layout) and is_valid(problem, found):
                 layout = found
     return layout
 

@@ -19,7 +19,7 @@ from launcher.placement.problem.problem import (
     Layout,
     Problem,
     coarsen,
-    find_fault,
+    is_valid,
     make_problem,
     restrict,
     round_weights,
@@ -78,7 +78,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 def searched(given: Problem) -> Layout:
     found = search(given)[0]
-    assert find_fault(given, found) is None
+    assert is_valid(given, found)
     return found
 
 
@@ -101,7 +101,7 @@ def test_improving_never_costs_more_and_stays_valid(given: Problem, chance: obje
     items = np.array(order)
     start = np.repeat(items, given.capacity[items])[: given.traffic.block_count].astype(np.int32)
     found = improve(given, start)
-    assert find_fault(given, found) is None
+    assert is_valid(given, found)
     assert given.compute_cost(found) <= given.compute_cost(start)
 
 
@@ -252,7 +252,7 @@ def test_kicks_are_valid_and_the_cheapest_comes_first() -> None:
     found = list(perturb(given, layout, 5))
     costs = [given.compute_cost(each) for each in found]
     assert len(found) == 5
-    assert all(find_fault(given, each) is None for each in found)
+    assert all(is_valid(given, each) for each in found)
     assert costs == sorted(costs)
     assert costs[0] >= given.compute_cost(layout), "nothing that is cheaper was left by reorder"
 
