@@ -12,6 +12,7 @@ from contextlib import suppress
 from enum import Enum, auto
 
 from rendezvous.peers.handshake import Handshake, PeerIdentity
+from rendezvous.stores.addresses import pack_address
 
 HANDSHAKE_BYTES_MAX = 1 << 14  # two ids and an address
 LINE_BYTES_MAX = 1 << 18  # ten thousand member ids
@@ -116,7 +117,7 @@ class PeerConnection:
             source = str(self.sock.getpeername()[0])
         except OSError:  # it is gone
             return False
-        return _pack_address(source) == _pack_address(host)
+        return pack_address(source) == pack_address(host)
 
 
 def _parse(line: bytearray) -> list[object]:
@@ -137,13 +138,3 @@ def find_dial_failure(sock: socket.socket) -> ConnectionEnd | None:
     """Return why a dial has failed; None if it is connected."""
     error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     return explain_error(OSError(error_number, "")) if error_number else None
-
-
-def _pack_address(host: str) -> bytes | None:
-    """Return an address as the kernel compares it; None if it is not an address."""
-    host = host.partition("%")[0]  # an interface of this side says nothing about the other
-    if host.lower().startswith("::ffff:") and "." in host:
-        host = host[7:]
-    with suppress(OSError, ValueError):
-        return socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-    return None

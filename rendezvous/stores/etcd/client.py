@@ -24,14 +24,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
-from rendezvous.stores.addresses import split_address
+from rendezvous.stores.addresses import pack_address, split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import Message, WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
@@ -119,7 +119,7 @@ class Endpoint:
         self.heard_at = 0.0
         """When it last answered any request, on time.monotonic."""
         self._make_channel = make_channel
-        self._is_numeric = is_numeric(split_address(address)[0])
+        self._is_numeric = pack_address(split_address(address)[0]) is not None
         self._patient: set[grpc.Future[bytes]] = set()
         self._stream: Stream | None = None  # the last one
         self._sent = threading.local()
@@ -515,7 +515,7 @@ def resolve(address: str) -> tuple[str, ...]:
     gRPC takes addresses of one family at a time, so beside IPv6 those of IPv4 are written as IPv6 (RFC 4291 2.5.5.2).
     """
     host, port = split_address(address)
-    if is_numeric(host):
+    if pack_address(host) is not None:
         return (address,)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -526,14 +526,6 @@ def resolve(address: str) -> tuple[str, ...]:
         return tuple(f"{host}:{port}" for _, host in hosts)
     mapped = (f"::ffff:{host}" if family == socket.AF_INET else host.replace("%", "%25") for family, host in hosts)
     return tuple(f"[{host}]:{port}" for host in mapped)
-
-
-def is_numeric(host: str) -> bool:
-    """Return whether this is an address, which needs no resolving."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError, ValueError):
-            return bool(socket.inet_pton(family, host.partition("%")[0]))
-    return False
 
 
 def _describe(address: str) -> str:
