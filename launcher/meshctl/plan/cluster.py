@@ -78,7 +78,7 @@ class _TrafficEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class _WholeEntry(msgspec.Struct, forbid_unknown_fields=True):
     level: _Scalar
-    hosts: _Scalar | None = None
+    hosts: _Scalar
 
 
 class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -141,7 +141,7 @@ _FAULTS = {
     ".rates[...]": ("{where} is {kind}, not a rate with a unit", '"400Gbit"'),
     ".within": ("{where} is {kind}, not keys and values", '{"tp": "host"}'),
     ".within[...]": _NOT_A_NUMBER,
-    ".whole": ("{name}: whole does not name a level", '{"level": "slice", "hosts": 4}'),
+    ".whole": ("{name}: whole is not a level with a number of hosts", '{"level": "slice", "hosts": 4}'),
     **dict.fromkeys((".whole.hosts", *(f".{key}" for key in _NUMBERS)), _NOT_A_NUMBER),
 }
 """Place in the file -> sentence and hint for a wrong value; with "!" for a missing one. The nearest place counts."""
@@ -210,7 +210,7 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
         "level-costs": _join_pairs((file.leave_cost or {}).items()),
         "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
-        "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
+        "whole": f"{whole.level}:{whole.hosts}" if whole else "",
         "elastic": _format_bounds(file.elastic_min, file.elastic_max) or _format_bounds(file.dp_min, file.dp_max),
         "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
     }

@@ -162,7 +162,7 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
             raise
         raise UsageError(f"{cluster.name}: {error}", error.hint) from None
     limits, costs = parse_limits_and_costs(
-        texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max, nodes=cluster.nodes,
+        texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max,
         variables={key: cluster.name for key in cluster.options if key not in request.options},
     )  # fmt: skip
     return _Task(mesh, limits, costs)

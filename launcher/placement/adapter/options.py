@@ -10,15 +10,13 @@ Limits and Costs can be formatted as options again, in one way only, so that the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.model import traffic
 from launcher.model.errors import UsageError, suggest
 from launcher.model.mesh import Mesh
-from launcher.model.node import Node
-from launcher.model.topology import HOST, build_tree
+from launcher.model.topology import HOST
 from launcher.model.traffic import parse_number
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 
@@ -38,13 +36,11 @@ def parse_limits_and_costs(
     levels: Sequence[str] = (),
     nodes_min: int = 1,
     nodes_max: int | None = None,
-    nodes: Sequence[Node] = (),
     variables: Mapping[str, str] | None = None,
 ) -> tuple[Limits, Costs]:
     """Parse these texts for this mesh; `texts` are those of PLACEMENT_OPTIONS that were set, by name.
 
-    `levels`: the network's levels, outermost first, as far as they are known. `nodes`: their fullest domain is
-    assumed complete where "whole" does not set the number of its nodes. `variables`: name -> the variable or file
+    `levels`: the network's levels, outermost first, as far as they are known. `variables`: name -> the variable or file
     of its text, for messages. Raises UsageError.
     """
 
@@ -67,7 +63,7 @@ def parse_limits_and_costs(
         levels=tuple(levels),
         block_size=read("unit", lambda text: _parse_count(text, f"unit {text!r}")),
         within=read("within", lambda text: _parse_within(text, mesh, levels)) or {},
-        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels, nodes)),
+        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels)),
     )
     costs = Costs(
         traffic=read("traffic", lambda text: traffic.parse(text, mesh)),
@@ -132,20 +128,13 @@ def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str
     return rules
 
 
-def _parse_all_or_nothing(text: str, levels: Sequence[str], nodes: Sequence[Node]) -> AllOrNothing:
+def _parse_all_or_nothing(text: str, levels: Sequence[str]) -> AllOrNothing:
     what = f"whole {text!r}"
-    level, colon, count = (piece.strip() for piece in text.partition(":"))
+    level, _, count = (piece.strip() for piece in text.partition(":"))
     if level == HOST:
         raise UsageError(f"{what}: a host is a single node", "use --within AXIS=host to keep ranks on one host")
     _require_level(level, what, levels)
-    if colon:
-        return AllOrNothing(
-            level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4")
-        )
-    if not nodes:
-        raise UsageError(f"{what} lacks the number of nodes in a complete {level}", f"for example, {level}:4")
-    domains = build_tree(nodes, levels).domains[levels.index(level)]
-    return AllOrNothing(level=level, hosts=max(Counter(domains).values()))
+    return AllOrNothing(level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4"))
 
 
 def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | float]:

@@ -126,7 +126,7 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"nodes": [NODE], "leave_cost": {"host": [1]}}, "c: leave_cost: host is a list, not a number"),
         ({"nodes": [NODE], "rates": "40Gbit"}, "c: rates is '40Gbit', not keys and values"),
         ({"nodes": [NODE], "rates": {"host": None}}, "c: rates: host is nothing, not a rate with a unit"),
-        ({"nodes": [NODE], "whole": "slice"}, "c: whole does not name a level"),
+        ({"nodes": [NODE], "whole": "slice"}, "c: whole is not a level with a number of hosts"),
         ({"nodes": [NODE], "unit": True}, "c: unit is true, not a number"),
         ({"nodes": [NODE], "previous": [0]}, "c: previous has no keys 'dims' and 'plan'"),
         ({"nodes": [NODE], "previous": {"dims": [0], "plan": {}}}, "c: previous: dims is [0], not the sizes of"),

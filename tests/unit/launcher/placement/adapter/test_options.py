@@ -14,7 +14,6 @@ from launcher.config.options import command_line
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Axis, Mesh
-from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import KINDS, parse
 from launcher.placement.adapter.options import format_options, parse_limits_and_costs
@@ -115,7 +114,7 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"within": "tp=leaf,tp=host"}, "within 'tp=leaf,tp=host' names tp twice", None),
         ({"whole": "slice:4"}, "whole 'slice:4': no level 'slice' is known", "use one of pod, leaf"),
         ({"whole": "leaf:none"}, f"whole 'leaf:none': 'none' is {NUMBER}", "for example, --whole slice:4"),
-        ({"whole": "leaf"}, "whole 'leaf' lacks the number of nodes in a complete leaf", "for example, leaf:4"),
+        ({"whole": "leaf"}, f"whole 'leaf': '' is {NUMBER}", "for example, --whole slice:4"),
         ({"whole": "host"}, "whole 'host': a host is a single node",
          "use --within AXIS=host to keep ranks on one host"),
         ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
@@ -142,14 +141,6 @@ def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> No
         "whole 'leaf:4': no level 'leaf' is known",
         "leave it out: levels come with the nodes",
     )
-
-
-def test_a_complete_domain_is_as_large_as_the_fullest_unless_size_is_given() -> None:
-    paths = [("p", "a"), ("p", "a"), ("p", "a"), ("p", "b"), ("q", "a"), ("q", None)]
-    nodes = [Node(id=f"h{number}", slot_count=8, path=path) for number, path in enumerate(paths)]
-    for text, hosts in (("leaf", 3), ("pod", 4), ("leaf:5", 5)):
-        limits, _ = parse_limits_and_costs({"whole": text}, meshes.parse(MESH), levels=LEVELS, nodes=nodes)
-        assert limits.all_or_nothing == AllOrNothing(level=text.partition(":")[0], hosts=hosts)
 
 
 def test_an_error_names_the_variable_the_text_came_from() -> None:
