@@ -346,7 +346,7 @@ class _Prices:
         best = int(np.lexsort((np.where(fits, rooms, 0), price, np.where(fits, 0, -rooms), ~fits))[0])
         taker = int(items[best])
         self._layout[start : start + min(missing, int(rooms[best]))] = taker
-        self._free = self._free[self._free != taker]  # as the caller will do, except for items with room left
+        self._free = self._free[self._free != taker]  # as the caller will do
         return taker
 
     def _compute_prices(self, items: Ints, blocks: range) -> Ints:
