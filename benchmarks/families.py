@@ -98,7 +98,6 @@ def instance(
     whole: AllOrNothing | None = None,
     within: Mapping[str, str] | None = None,
     unit: int | None = None,
-    is_contiguous: bool = True,
 ) -> Instance:
     """The nodes at these places, in a random order of arrival."""
     grid = meshes.parse(mesh)
@@ -117,13 +116,7 @@ def instance(
         )
         for order, position in enumerate(arrivals)
     ]
-    limits = Limits(
-        levels=tuple(levels.split("/")),
-        block_size=unit,
-        within=within or {},
-        all_or_nothing=whole,
-        is_contiguous=is_contiguous,
-    )
+    limits = Limits(levels=tuple(levels.split("/")), block_size=unit, within=within or {}, all_or_nothing=whole)
     costs = Costs(traffic=traffic.parse(weights, grid) if weights else None, level_costs=level_costs or {})
     return Instance(name, tuple(nodes), grid, limits, costs)
 
@@ -218,16 +211,14 @@ def experts(chance: random.Random, name: str, count: int, mesh: str, weights: st
     return instance(chance, name, [(path, 8) for path in paths], mesh, "pod/leaf", weights=weights)
 
 
-def uneven(
-    chance: random.Random, name: str, count: int, mesh: str, slots: Sequence[int], unit: int, is_contiguous: bool = True
-) -> Instance:
+def uneven(chance: random.Random, name: str, count: int, mesh: str, slots: Sequence[int], unit: int) -> Instance:
     """Machines of two purchases side by side, and some that lost a device."""
     paths = tree(count, [between(chance, 2, 5), between(chance, 5, 14)])
     places: Places = []
     for start in range(0, count, 6):  # half a rack is of one kind
         kind = chance.choice(slots)
         places += [(path, kind - (chance.random() < 0.06)) for path in paths[start : start + 6]]
-    return instance(chance, name, places, mesh, "pod/leaf", unit=unit, is_contiguous=is_contiguous)
+    return instance(chance, name, places, mesh, "pod/leaf", unit=unit)
 
 
 def surplus(chance: random.Random, name: str, count: int, mesh: str, weights: str) -> Instance:
@@ -291,7 +282,7 @@ FAMILIES: dict[Callable[..., Instance], tuple[Row, ...]] = {
     uneven: (
         (10, "pp=2,dp=*,tp=4", (4, 8), 4), (20, "pp=2,dp=*,tp=4", (8, 8, 4), 4), (30, "pp=4,dp=*,tp=4", (8, 16), 4),
         (40, "pp=4,dp=*,tp=8", (8, 16), 8), (48, "pp=4,dp=*,tp=2", (8, 8, 6), 2),
-        (60, "pp=4,dp=*,tp=4", (4, 8), 4, False), (60, "pp=4,dp=*,tp=4", (8, 8, 8), 4),
+        (60, "pp=4,dp=*,tp=4", (4, 8), 4), (60, "pp=4,dp=*,tp=4", (8, 8, 8), 4),
         (100, "pp=8,dp=*,tp=4", (4, 8, 8), 4), (160, "pp=4,dp=*,tp=8", (8, 16), 8),
         (240, "pp=8,dp=*,tp=4", (8, 8, 4), 4), (500, "pp=8,dp=*,tp=4", (8, 16), 4),
     ),

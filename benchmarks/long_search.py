@@ -77,8 +77,6 @@ def puzzle(instance: Instance, shape: tuple[int, ...]) -> Puzzle:
         slices = judge.find_slices(instance, ordered)
         pieces = [Piece(tuple(hosts), 1) for hosts in slices]
         block = unit * sum(node.slot_count // unit for node in slices[0])
-    elif not instance.limits.is_contiguous:
-        pieces = [Piece(piece.nodes, 1) for piece in pieces for _ in range(piece.capacity)]
     else:
         capacity = pieces[0].capacity
         is_even = all(piece.capacity == capacity for piece in pieces) and math.prod(shape) % (unit * capacity) == 0
@@ -280,7 +278,7 @@ def fingerprint(instance: Instance) -> str:
     limits, costs = instance.limits, instance.costs
     nodes = [(node.id, node.slot_count, node.path, node.index) for node in topology.sort_nodes(instance.nodes)]
     whole = None if limits.all_or_nothing is None else (limits.all_or_nothing.level, limits.all_or_nothing.hosts)
-    valid = (limits.levels, limits.block_size, sorted(limits.within.items()), whole, limits.is_contiguous)
+    valid = (limits.levels, limits.block_size, sorted(limits.within.items()), whole)
     talks = None if costs.traffic is None else [(one.axes, one.kind, one.weight) for one in costs.traffic]
     told = repr((nodes, str(instance.mesh), valid, talks, sorted(costs.level_costs.items())))
     return hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -255,7 +255,5 @@ def _join_alone(
         rng=draw_random,
     )
     store = MemoryStore(clock=read_clock, threaded=False)
-    driver = Driver(
-        machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, is_local=True, memory=store
-    )
+    driver = Driver(machine=machine, store=store, planner=planner.plan, clock=read_clock, wake=wake, memory=store)
     return NodeMembership(driver, settings.call_limit_s)

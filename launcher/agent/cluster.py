@@ -142,7 +142,6 @@ class ClusterMembership(NodeMembership):
             planner=planner.plan,
             clock=read_clock,
             wake=wake,
-            is_local=False,
             presence=presence,
         )
         super().__init__(driver, settings.call_limit_s, found.path)

@@ -171,7 +171,7 @@ def _list_granularities(supply: Supply) -> list[_Granularity]:
         whole = _Granularity(supply.item_ranks, [1] * len(rooms), 1, {})
         return [whole, _Granularity(supply.block_size, rooms, rooms[0], {})]
     cuts = [_Granularity(supply.block_size, rooms, 1, {})]
-    if supply.constraints and supply.limits.is_contiguous:
+    if supply.constraints:
         # Consecutive units on one node may belong to classes that lie far apart, and bind them together. Counted in
         # units as large as a node, each node has one and nothing is bound; a node's further slots stay idle.
         cuts += [
@@ -207,7 +207,7 @@ def _lay_out(supply: Supply, granularity: _Granularity, size: int) -> _Filling |
     host = len(supply.tree.levels) if supply.tree else 0
     sizes, domains = [granularity.at_once], []
     for constraint in supply.constraints:
-        if supply.is_in_runs and max(granularity.rooms) > 1 and not constraint.is_in_line(counts):
+        if max(granularity.rooms) > 1 and not constraint.is_in_line(counts):
             return None
         if constraint.level < host:
             assert supply.tree is not None

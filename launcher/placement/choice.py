@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from launcher.model.mesh import Mesh
 from launcher.model.topology import Tree
 from launcher.model.traffic import scale_to_integers
-from launcher.placement import sentences
 from launcher.placement.capacity import LargestWorld
 from launcher.placement.limits import NO_ITEM, BlockRun, Costs, LayoutChoice, Limits
 from launcher.placement.problem.bound import compute_lower_bound
@@ -35,7 +34,7 @@ from launcher.placement.problem.hops import Ints
 from launcher.placement.problem.problem import (
     Layout,
     Problem,
-    find_fault,
+    is_valid,
     make_problem,
     relabel_domains,
     round_weights,
@@ -44,7 +43,7 @@ from launcher.placement.problem.problem import (
 from launcher.placement.problem.step_time import HostMap, StepTimer
 from launcher.placement.search.refine import lay_whole, refine
 from launcher.placement.search.search import search
-from launcher.placement.stability import fill_holes, fill_holes_apart, tile
+from launcher.placement.stability import fill_holes, tile
 from launcher.placement.units import compute_grid
 
 BLOCKS_MAX = 1 << 18
@@ -74,13 +73,21 @@ def choose_layout(
     candidates = LayoutCandidates(world, tree, mesh, limits, costs, owners)
     scale = candidates.problem.traffic.scale
     bound = candidates.compute_bound()
-    choose = _choose_cheapest if candidates.timer is None else _choose_fastest
-    found, notes = choose(candidates, bound, world.size, scale, costs, owners is not None)
+    price, factor = None, 20 * world.size
+    if costs.move_cost is not None:
+        (move_cost,), factor = scale_to_integers([costs.move_cost])
+        price = move_cost * scale
+    if owners is None:
+        found, _ = candidates.make_fresh()
+    elif candidates.timer is None:
+        found = _choose_cheapest(candidates, bound, price, factor)
+    else:
+        found = _choose_fastest(candidates, candidates.timer, price, factor)
     starts = [0, *(np.flatnonzero(np.diff(found.layout)) + 1).tolist()]
     ends = [*starts[1:], len(found.layout)]
     items = found.layout[starts].tolist()
     runs = [BlockRun(item, start, end - start) for item, start, end in zip(items, starts, ends, strict=True)]
-    return LayoutChoice(runs, found.cost, bound, scale, notes)
+    return LayoutChoice(runs, found.cost, bound, scale)
 
 
 class LayoutCandidate(NamedTuple):
@@ -96,32 +103,20 @@ class LayoutCandidate(NamedTuple):
     """Of a step's communication, 0 without rates."""
 
 
-def _choose_fastest(
-    candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
-) -> tuple[LayoutCandidate, tuple[str, ...]]:
+def _choose_fastest(candidates: LayoutCandidates, timer: StepTimer, price: int | None, factor: int) -> LayoutCandidate:
     """Choose by time: of all that take at most a tenth longer than the fastest layout from scratch, the one that moves
     fewest ranks.
 
     A price of a move that the user has set is one of J, and counts in proportion to the time. Where a level has no
     rate, J must not be more than 5 % above that of the fastest either.
     """
-    timer = candidates.timer
-    assert timer is not None
     fresh, fastest_s = candidates.make_fresh()
-    if not has_precedent:
-        return fresh, ()
-    price, factor = 0, 20 * size
-    if costs.move_cost is not None:
-        (price,), factor = scale_to_integers([costs.move_cost])
-        price *= scale
-    patches = candidates.list_patches(factor, None if costs.move_cost is None else price)
-    found = [*candidates.hasten(patches), candidates.relabel(fresh), fresh]
+    patches = candidates.list_patches(factor, price)
+    found = [*candidates.hasten(timer, patches), candidates.relabel(fresh), fresh]
     alike_s = (1 + SAME_TIME) * fastest_s
-    if costs.move_cost is not None:
+    if price is not None:
         move_s = price / factor * fresh.seconds / max(1, fresh.cost)
-        return min(
-            found, key=lambda each: (max(each.seconds, alike_s) + move_s * each.moved, each.moved, each.cost)
-        ), ()
+        return min(found, key=lambda each: (max(each.seconds, alike_s) + move_s * each.moved, each.moved, each.cost))
     # Not of the fastest of these: that depends on the previous plan, and the plan of the same nodes would not stay.
     near = [each for each in found if each.seconds <= (1 + MOVING_GAIN_MIN) * fastest_s]
     if not timer.is_complete:
@@ -131,44 +126,30 @@ def _choose_fastest(
     still = [each for each in near if each.moved == least]
     still_s = min(each.seconds for each in still)
     alike = [each for each in still if each.seconds <= (1 + SAME_TIME) * still_s]
-    return min(alike, key=lambda each: (each.cost, each.seconds)), ()
+    return min(alike, key=lambda each: (each.cost, each.seconds))
 
 
-def _choose_cheapest(
-    candidates: LayoutCandidates, bound: int, size: int, scale: int, costs: Costs, has_precedent: bool
-) -> tuple[LayoutCandidate, tuple[str, ...]]:
-    is_usual_price = costs.move_cost is None
+def _choose_cheapest(candidates: LayoutCandidates, bound: int, price: int | None, factor: int) -> LayoutCandidate:
+    """Choose by J. `price` / `factor`: of a move; None: moving all ranks is worth a twentieth of J."""
 
     def compute_worth(each: LayoutCandidate, cost: int) -> tuple[int, int]:
-        """Return J + price of a move x moved ranks, in integers: moving all ranks is usually worth a twentieth of J."""
-        return each.cost * factor + each.moved * (cost if is_usual_price else price), each.moved
+        """Return J + price of a move x moved ranks, in integers."""
+        return each.cost * factor + each.moved * (cost if price is None else price), each.moved
 
     def choose_patch(patches: list[LayoutCandidate], cost: int) -> LayoutCandidate | None:
         best = min(patches, key=lambda each: compute_worth(each, cost), default=None)
         # docs/internals/decisions/0009-stability-before-cost.md
-        return best if best and best.cost * 20 <= cost * (21 if is_usual_price else 20) else None
+        return best if best and best.cost * 20 <= cost * (21 if price is None else 20) else None
 
-    price, factor = 0, 20 * size
-    if costs.move_cost is not None:
-        (price,), factor = scale_to_integers([costs.move_cost])
-        price *= scale
-    patches = candidates.list_patches(factor, None if is_usual_price else price) if has_precedent else []
+    patches = candidates.list_patches(factor, price)
     patch = choose_patch(patches, bound)
     if patch:
-        return patch, ()
+        return patch
     fresh, _ = candidates.make_fresh()
-    if not has_precedent:
-        return fresh, ()
-    patch = choose_patch(patches, fresh.cost) if is_usual_price else None
+    patch = choose_patch(patches, fresh.cost) if price is None else None
     if patch:
-        return patch, ()
-    best = min([*patches, candidates.relabel(fresh), fresh], key=lambda each: compute_worth(each, fresh.cost))
-    fewer = [each for each in patches if each.moved < best.moved]
-    if not fewer:
-        return best, ()
-    kept = min(fewer, key=lambda each: each.cost)
-    dearer = sentences.format_amount(kept.cost, scale)
-    return best, (f"if only {kept.moved:,} ranks moved, the traffic's cost would be {dearer}",)
+        return patch
+    return min([*patches, candidates.relabel(fresh), fresh], key=lambda each: compute_worth(each, fresh.cost))
 
 
 class LayoutCandidates:
@@ -191,7 +172,7 @@ class LayoutCandidates:
             self._group_size *= rooms[0]
             # These domains all have one size, so the ranks determine how many are active.
             count = world.size // self._group_size
-            self.problem = replace(self.problem, active_min=count, active_max=count, is_contiguous=True)
+            self.problem = replace(self.problem, active_min=count, active_max=count)
             # J counts the hosts one by one, as if they could be used separately.
             slots = self._group_size // self._positions.shape[1]
             unit = next(unit for unit in range(slots, 0, -1) if slots % unit == 0 and compute_grid(shape, unit))
@@ -260,11 +241,11 @@ class LayoutCandidates:
         equal = [self._make_candidate(layout) for seconds, layout in found if seconds <= (1 + SAME_TIME) * found[0][0]]
         return min(equal, key=lambda each: (each.cost, each.seconds)), found[0][0]
 
-    def hasten(self, candidates: Sequence[LayoutCandidate]) -> list[LayoutCandidate]:
+    def hasten(self, timer: StepTimer, candidates: Sequence[LayoutCandidate]) -> list[LayoutCandidate]:
         """Return the candidates, and faster ones after a few exchanges."""
-        if self.timer is None or not candidates:
+        if not candidates:
             return []
-        found = refine(self.problem, self.timer, [each.layout for each in candidates])
+        found = refine(self.problem, timer, [each.layout for each in candidates])
         return [*candidates, *(self._make_candidate(layout) for _, layout in found)]
 
     def relabel(self, other: LayoutCandidate) -> LayoutCandidate:
@@ -281,14 +262,14 @@ class LayoutCandidates:
             return []
         easy = round_weights(self.problem)  # arrays of 64 bits hold its prices
         found: list[LayoutCandidate] = []
-        for way in (fill_holes, tile) if self.problem.is_contiguous else (fill_holes_apart,):
+        for way in (fill_holes, tile):
             runs = way(held, rooms, _Prices(easy, self._held_items).pick)
             if runs is None:
                 continue
             items = np.array([run.item for run in runs], dtype=np.int32)
             layout = np.repeat(items, [run.length for run in runs])
             blocks = layout.reshape(-1, self._group_size // self._world.block_size)
-            if find_fault(self.problem, layout) is None and (blocks == blocks[:, :1]).all():
+            if is_valid(self.problem, layout) and (blocks == blocks[:, :1]).all():
                 found.append(self._make_candidate(layout))
                 move = (found[-1].cost if price is None else price) * self._world.block_size
                 if easy is not self.problem:  # the price of a move in the same proportion to J as before
@@ -365,7 +346,7 @@ class _Prices:
         best = int(np.lexsort((np.where(fits, rooms, 0), price, np.where(fits, 0, -rooms), ~fits))[0])
         taker = int(items[best])
         self._layout[start : start + min(missing, int(rooms[best]))] = taker
-        self._free = self._free[self._free != taker]  # as the caller will do, except for items with room left
+        self._free = self._free[self._free != taker]  # as the caller will do
         return taker
 
     def _compute_prices(self, items: Ints, blocks: range) -> Ints:

@@ -1,8 +1,7 @@
 """Explains a plan's cost: J by level and communicator, the time of a step, and other orders to compare it with.
 
 For every leaf, pod and host the traffic that leaves it is counted. Per level that is a number for each axis; times the
-level's cost, and summed up, they are J exactly. The domain that most traffic leaves is the first to check when the
-network is slow, and the group that spans most domains is affected most.
+level's cost, and summed up, they are J exactly. The group that spans most domains is affected most by a slow network.
 
 The other orders are those of a job without a planner: the same number of ranks on the first nodes in the order in
 which they joined, of their addresses as text (torchrun sorts like this), of their addresses as numbers, of their
@@ -15,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -26,7 +24,7 @@ from launcher.model.node import Node
 from launcher.model.topology import HOST, Tree, build_tree, make_natural_key, resolve_level_costs
 from launcher.model.traffic import Communicator, make_default_traffic, scale_to_integers
 from launcher.placement.limits import Costs, Limits, Plan, StepTime
-from launcher.placement.problem.hops import Exchange, Hops, Labels, Traffic, sum_leaving_traffic
+from launcher.placement.problem.hops import Labels, Traffic, sum_leaving_traffic
 from launcher.placement.problem.problem import Layout, Problem, make_problem
 from launcher.placement.problem.step_time import StepTimer
 from launcher.placement.sentences import pluralize
@@ -34,14 +32,6 @@ from launcher.placement.units import compute_grid
 
 Holders = NDArray[np.int32]
 """rank -> position in the tree's nodes of the one that holds it."""
-
-
-class BusiestDomain(NamedTuple):
-    """The domain that most traffic leaves or enters, the first in order of several; on how many ranks."""
-
-    name: str
-    traffic: Fraction
-    rank_count: int
 
 
 class LevelTraffic(Struct, frozen=True, kw_only=True):
@@ -55,31 +45,24 @@ class LevelTraffic(Struct, frozen=True, kw_only=True):
     """Per communicator: how many domains the widest group touches."""
     domain_count: int
     """Domains that hold ranks."""
-    busiest: BusiestDomain | None
-    """None if nothing leaves."""
 
     @property
     def cost(self) -> Fraction:
         return self.level_cost * sum(self.leaving)
 
 
-class Baseline(NamedTuple):
-    """The cost of another order of the nodes, the rules that it breaks, in words, and its time if rates are known."""
-
-    name: str
-    cost: Fraction
-    faults: tuple[str, ...]
-    step_time: StepTime | None
-
-
 class ComparedOrder(Struct, frozen=True, kw_only=True):
-    """Another order of the nodes in full: node id -> its ranks, and what of J is whose; else as `Baseline`."""
+    """Another order of the nodes."""
 
     name: str
     ranks: Mapping[str, tuple[int, ...]]
+    """By node id."""
     levels: tuple[LevelTraffic, ...]
+    """As in `Explanation`."""
     faults: tuple[str, ...]
+    """The rules that it breaks, in words."""
     step_time: StepTime | None
+    """None where no rates are known."""
 
     @property
     def cost(self) -> Fraction:
@@ -92,7 +75,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     communicators: tuple[Communicator, ...]
     levels: tuple[LevelTraffic, ...]
     """From the outermost to the host."""
-    baselines: tuple[Baseline, ...]
+    baselines: tuple[ComparedOrder, ...]
     """Without those for which the nodes lack data."""
     step_time: StepTime | None = None
     """None where no rates are known."""
@@ -111,32 +94,9 @@ def explain(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs
     return Explanation(
         communicators=view.communicators,
         levels=tuple(_explain_levels(view, problem, layout)),
-        baselines=tuple(_compute_baselines(view, problem.traffic.block_size, limits)),
+        baselines=tuple(_compare_orders(view, problem.traffic.block_size, limits)),
         step_time=view.explain_time(problem, layout),
     )
-
-
-def compare_orders(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs) -> list[ComparedOrder]:
-    """Return the baselines of `explain` in full, in the same order. `nodes`: as there."""
-    tree = build_tree(nodes, limits.levels)
-    view = _ExplainContext(plan.shape, mesh, tree, costs)
-    block_size = view.make_problem(_find_holders(plan, tree))[0].traffic.block_size
-    found = []
-    for name, order in _list_orders(tree.nodes).items():
-        problem, layout = view.make_problem(_fill_in_order(view, order, block_size))
-        ranks: dict[str, list[int]] = {}
-        for rank, position in enumerate(np.repeat(layout, problem.traffic.block_size).tolist()):
-            ranks.setdefault(tree.nodes[position].id, []).append(rank)
-        found.append(
-            ComparedOrder(
-                name=name,
-                ranks={node: tuple(held) for node, held in ranks.items()},
-                levels=tuple(_explain_levels(view, problem, layout)),
-                faults=tuple(_find_faults(view, problem, layout, limits)),
-                step_time=view.explain_time(problem, layout),
-            )
-        )
-    return found
 
 
 COST_PARTS_MAX = 2
@@ -235,9 +195,6 @@ class _ExplainContext:
         every = range(len(self.tree.nodes))
         return StepTimer(problem, self.tree, every, self.mesh, self.shape, self.costs).explain(layout)
 
-    def find_name(self, level: int, domain: int) -> str:
-        return self.tree.nodes[domain].id if level == len(self.tree.levels) else self.tree.names[level][domain]
-
     def measure_spread(self, axes: Sequence[str], labels: Labels, traffic: Traffic) -> int:
         names = [axis.name for axis in self.mesh.axes]
         return _measure_spread(labels.reshape(traffic.grid), [names.index(axis) for axis in axes])
@@ -256,39 +213,17 @@ def _explain_levels(view: _ExplainContext, problem: Problem, layout: Layout) -> 
     cost_scale = scale_to_integers(resolve_level_costs(view.tree.levels, view.costs.level_costs))[1]
     scale = traffic.weight_scale
     for index, domains in enumerate(problem.labels):
-        labels, domain_count = domains[layout], int(domains.max()) + 1
+        labels = domains[layout]
         leaving = dict.fromkeys(view.communicators, 0)
-        at_edge = np.zeros(domain_count, dtype=object)  # Python's integers: weights may be large
         for part, amount in zip(traffic.parts, sum_leaving_traffic(traffic, labels), strict=True):
             leaving[part.communicator] += amount
-            at_edge += _count_ends(part, labels, domain_count).astype(object) * part.weight
-        held = np.bincount(labels, minlength=domain_count)
-        most = int(np.argmax(at_edge))
-        busiest = BusiestDomain(
-            view.find_name(index, most), Fraction(at_edge[most], scale), int(held[most]) * traffic.block_size
-        )
         yield LevelTraffic(
             name=view.levels[index],
             level_cost=Fraction(traffic.level_costs[index], cost_scale),
             leaving=tuple(Fraction(leaving[one], scale) for one in view.communicators),
             spreads=tuple(view.measure_spread(one.axes, labels, traffic) for one in view.communicators),
-            domain_count=int(np.count_nonzero(held)),
-            busiest=busiest if at_edge[most] else None,
+            domain_count=len(np.unique(labels)),
         )
-
-
-def _count_ends(part: Hops | Exchange, labels: Labels, domain_count: int) -> NDArray[np.int64]:
-    """For every domain how many hops, or communicating pairs of units, have one end in it and the other elsewhere."""
-    if isinstance(part, Hops):
-        low, high = labels[part.low], labels[part.high]
-        is_leaving = low != high
-        found = np.bincount(low[is_leaving], minlength=domain_count)
-        return found + np.bincount(high[is_leaving], minlength=domain_count)
-    # The units of a class in a domain, without an entry for each possible pair: that would be units squared.
-    together, counts = np.unique(part.class_of.astype(np.int64) * domain_count + labels, return_counts=True)
-    ends = np.zeros(domain_count, dtype=np.int64)
-    np.add.at(ends, together % domain_count, counts * (part.size - counts))
-    return ends
 
 
 def _list_orders(nodes: Sequence[Node]) -> dict[str, list[int]]:
@@ -310,12 +245,20 @@ def _fill_in_order(view: _ExplainContext, order: Sequence[int], block_size: int)
     return np.repeat(np.array(order, dtype=np.int32), room)[: math.prod(view.shape)]
 
 
-def _compute_baselines(view: _ExplainContext, block_size: int, limits: Limits) -> Iterator[Baseline]:
+def _compare_orders(view: _ExplainContext, block_size: int, limits: Limits) -> Iterator[ComparedOrder]:
     for name, order in _list_orders(view.tree.nodes).items():
-        problem, layout = view.make_problem(_fill_in_order(view, order, block_size))
-        cost = Fraction(problem.compute_cost(layout), problem.traffic.scale)
-        faults = tuple(_find_faults(view, problem, layout, limits))
-        yield Baseline(name, cost, faults, view.explain_time(problem, layout))
+        holders = _fill_in_order(view, order, block_size)
+        problem, layout = view.make_problem(holders)
+        ranks: dict[str, list[int]] = {}
+        for rank, position in enumerate(holders.tolist()):
+            ranks.setdefault(view.tree.nodes[position].id, []).append(rank)
+        yield ComparedOrder(
+            name=name,
+            ranks={node: tuple(held) for node, held in ranks.items()},
+            levels=tuple(_explain_levels(view, problem, layout)),
+            faults=tuple(_find_faults(view, problem, layout, limits)),
+            step_time=view.explain_time(problem, layout),
+        )
 
 
 def _find_faults(view: _ExplainContext, problem: Problem, layout: Layout, limits: Limits) -> Iterator[str]:

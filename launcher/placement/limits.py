@@ -48,8 +48,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     within: Mapping[str, str] = field(default_factory=dict)
     """Axis to level: every group of the axis stays inside one domain of the level ("host" is one, too)."""
     all_or_nothing: AllOrNothing | None = None
-    is_contiguous: bool = True
-    """All of a node's ranks are consecutive; otherwise it may hold several runs of `block_size`."""
 
 
 class Costs(Struct, frozen=True, kw_only=True):
@@ -148,10 +146,9 @@ class BlockRun(Struct, frozen=True):
 
 
 class LayoutChoice(Struct, frozen=True):
-    """The chosen layout; J and its lower bound, both times `scale`; and remarks on it."""
+    """The chosen layout; J and its lower bound, both times `scale`."""
 
     runs: list[BlockRun]
     cost: int
     bound: int
     scale: int = 1
-    notes: tuple[str, ...] = ()

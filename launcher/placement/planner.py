@@ -79,10 +79,9 @@ def plan(nodes: Sequence[Node], mesh: Mesh, limits: Limits, costs: Costs, previo
         *_describe_cost(answer),
         *_describe_time(found.step_time),
         *remarks,
-        *answer.notes,
     ]
     if previous is not None and owners is None:
-        reasons.append("the plan before was made for another mesh, so no rank has a place to keep")
+        reasons.append("the previous plan was for another mesh, so no rank can keep its place")
     if owners is not None:
         reasons += _describe_moves(world, tree, ranks, owners, moved)
     return replace(found, reasons=tuple(reasons))
@@ -152,7 +151,7 @@ def _choose_without_search(
             best = min(able, key=lambda index: (-held.count(index), world.items[index].room))
             if len(able) == len(world.items) == 1 or all(each in (best, NO_ITEM) for each in held):
                 return LayoutChoice([BlockRun(best, 0, unit_count)], 0, 0)
-    if limits.within or not limits.is_contiguous or costs.rates:
+    if limits.within or costs.rates:
         return None
     rooms = [item.room for item in world.items]
     level_costs = resolve_level_costs(tree.levels, costs.level_costs)
@@ -233,7 +232,7 @@ def _describe_unused(world: LargestWorld) -> list[str]:
     shown = world.unused[: sentences.NAMES_MAX]
     told = [f"not usable, as {unused.reason}: {sentences.format_nodes(unused.nodes)}" for unused in shown]
     more = sum(len(unused.nodes) for unused in world.unused[len(shown) :])
-    return [*told, f"not usable for like reasons: {sentences.format_node_count(more)} more"] if more else told
+    return [*told, f"not usable for similar reasons: {sentences.format_node_count(more)} more"] if more else told
 
 
 def _describe_idle_slots(world: LargestWorld, ranks: dict[str, tuple[int, ...]]) -> list[str]:

@@ -80,7 +80,7 @@ def describe_split_groups(split: SplitGroups, plan: Plan, unsplit: LargestWorld,
         f"--unit {split.group_size} keeps each on one"
     )
     if not unsplit.size:
-        return f"{said}, but then there is no world: {unsplit.reason}"
+        return f"{said}, but then no world is possible: {unsplit.reason}"
     now = f"{plan.world_size:,} on {len(plan.ranks):,}"
     return f"{said}: {unsplit.size:,} ranks on {format_node_count(unsplit.node_count)} instead of {now}" + (
         f", {costs}" if costs else ""

@@ -106,27 +106,6 @@ def fill_holes(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> l
     return filled
 
 
-def fill_holes_apart(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
-    """Do the same where an item may hold several runs: every unit stays, every hole gets an item with room left."""
-    left = list(rooms)
-    takers: list[int] = []
-    for item in held:
-        takers.append(item if item != NO_ITEM and left[item] else NO_ITEM)
-        if takers[-1] != NO_ITEM:
-            left[item] -= 1
-    free = dict.fromkeys(item for item, room in enumerate(left) if room)
-    for unit, item in enumerate(takers):
-        if item == NO_ITEM:
-            taker = pick(free, unit, 1) if free else NO_ITEM
-            if taker == NO_ITEM:
-                return None
-            takers[unit] = taker
-            left[taker] -= 1
-            if not left[taker]:
-                del free[taker]
-    return [BlockRun(item, unit, 1) for unit, item in enumerate(takers)]
-
-
 def tile(held: Sequence[int], rooms: Sequence[int], pick: ItemPicker) -> list[BlockRun] | None:
     """Return runs that fill every item but the last, each given to the item that held most of it.
 

@@ -127,7 +127,7 @@ def _require_block_size(block_size: int, nodes: Iterable[Node], mesh: Mesh, host
     if fault:
         fitting = [str(unit) for unit in range(1, most + 1) if compute_elastic_part(mesh, unit)]
         few = [", ".join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting
-        raise UsageError(fault, f"{' or '.join(few)} would fit")
+        raise UsageError(fault, f"use {' or '.join(few)}")
     if host_slots is not None and host_slots % block_size:
         raise UsageError(
             f"unit {block_size} does not divide the {host_slots} devices of a host, and none may stay idle"
@@ -172,11 +172,6 @@ class Supply(Struct, frozen=True):
     def hosts(self) -> int:
         """Nodes of an item."""
         return self.limits.all_or_nothing.hosts if self.limits.all_or_nothing else 1
-
-    @property
-    def is_in_runs(self) -> bool:
-        """Whether the units of an item are consecutive."""
-        return self.limits.is_contiguous or self.limits.all_or_nothing is not None
 
     @property
     def item_ranks(self) -> int:
@@ -301,16 +296,16 @@ def make_constraints(mesh: Mesh, limits: Limits, levels: Sequence[str]) -> tuple
         floor = depths.get(limits.all_or_nothing.level, floor)
         if floor == len(levels):
             known = f"the levels are {', '.join(levels)}" if levels else "no node has a locality path"
-            raise UsageError(f"whole {limits.all_or_nothing.level}: there is no such level of domains; {known}")
+            raise UsageError(f"whole {limits.all_or_nothing.level}: unknown level; {known}")
     bound: dict[int, list[int]] = {}
     for axis, level in limits.within.items():
         if axis not in axes:
             raise UsageError(f"within {axis}={level}: mesh {mesh} has no such axis; its axes are {', '.join(axes)}")
         if level not in depths:
-            raise UsageError(f"within {axis}={level}: there is no such level; the levels are {', '.join(depths)}")
+            raise UsageError(f"within {axis}={level}: unknown level; the levels are {', '.join(depths)}")
         if floor < depths[level] < len(levels):
             raise UsageError(
-                f"within {axis}={level}: a {level} lies inside a {levels[floor]}, which is used as a whole "
+                f"within {axis}={level}: a {level} is inside a {levels[floor]}, which is used as a whole "
                 "in the order of its hosts"
             )
         bound.setdefault(depths[level], []).append(axes[axis])

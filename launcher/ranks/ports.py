@@ -73,7 +73,7 @@ class MasterPort:
         if share.group_rank != 0:
             return False
         from launcher.hardware.linux import kernel
-        from rendezvous.stores.listeners import UNKNOWN, find_foreign_listener
+        from rendezvous.stores.listeners import PortHolder, find_foreign_listener
 
         def list_own() -> set[int]:
             return {os.getpid(), *kernel.list_descendants(os.getpid())}
@@ -81,12 +81,12 @@ class MasterPort:
         # For a worker that has just failed the kernel may not show any more what it listened on: try again.
         for _ in range(ATTEMPTS):
             stranger = find_foreign_listener(share.master_port, list_own)
-            if stranger != UNKNOWN:
+            if stranger != PortHolder():
                 break
             time.sleep(RETRY_INTERVAL_S)
         if stranger:
             log(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
-        return bool(stranger) and self._socket is not None
+        return stranger is not None and self._socket is not None
 
 
 def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:

@@ -40,8 +40,8 @@ PLAN_PAUSE_S = 0.5
 class Driver:
     """Runs one machine. `clock`: seconds on CLOCK_BOOTTIME; `wake` is called from any thread when `run` has work.
 
-    `is_local`: requests are made at once and in the caller's thread. `memory`: the store, if it is in this process and
-    has no thread: its leases are ended and its watches delivered in the caller's.
+    `memory`: the store, if it is in this process and has no thread: its leases are ended, its watches delivered and
+    requests made in the caller's.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class Driver:
         planner: Planner,
         clock: Callable[[], float],
         wake: Callable[[], None],
-        is_local: bool,
         memory: MemoryStore | None = None,
         presence: PeerConnections | None = None,
     ) -> None:
@@ -64,9 +63,8 @@ class Driver:
         self._presence = presence
         self._inbox: deque[tuple[Event, _Subscription | None]] = deque()
         self._watches: dict[str, _Subscription] = {}
-        self._is_local = is_local
         self._memory = memory
-        if not is_local:
+        if memory is None:
             from rendezvous.driver.worker_pool import WorkerPool  # a local store needs only the caller's thread
 
             self._renewal_pool = WorkerPool("keep-alive", 1)
@@ -137,7 +135,7 @@ class Driver:
             self._presence.close()
         subscriptions = list(self._watches.values())
         self._watches.clear()
-        if self._is_local:
+        if self._memory is not None:
             _cancel(subscriptions)
             self._store.close()
             return
@@ -153,7 +151,7 @@ class Driver:
 
     def _report_store_health(self, now: float) -> list[Action]:
         outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        if outcomes and not self._is_local:
+        if outcomes and self._memory is None:
             self.store_latency_s = outcomes[-1][2]
         reasons = [self._store_health.note(purpose, error, now, took_s) for purpose, error, took_s in outcomes]
         return [events.Log(reason, is_remark=True) for reason in reasons if reason is not None]
@@ -206,7 +204,7 @@ class Driver:
         subscription = self._watches.pop(key, None)
         if subscription is not None:
             subscription.is_cancelled = True
-            if self._is_local:
+            if self._memory is not None:
                 subscription.cancel()
             else:
                 self._run_in_pool(self._request_pool, subscription.cancel)
@@ -218,7 +216,7 @@ class Driver:
                 self._wake()
 
     def _plan(self, request: MakePlan) -> None:
-        if self._is_local:
+        if self._memory is not None:
             self._plans.append(request)
         else:  # a large plan may take longer than a lease
             self._run_in_pool(self._request_pool, lambda: self._make_plan(request))
@@ -240,7 +238,7 @@ class Driver:
             self._lacks = False
 
     def _request(self, store_request: StoreRequest) -> None:
-        if self._is_local:
+        if self._memory is not None:
             self._inbox.append((self._execute(store_request), None))
             return
         pool = self._renewal_pool if isinstance(store_request.request, events.KeepAlive) else self._request_pool

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import suppress
-
-from msgspec import Struct
+from enum import Enum, auto
 
 from rendezvous.peers.handshake import Handshake, PeerIdentity
+from rendezvous.stores.addresses import pack_address
 
 HANDSHAKE_BYTES_MAX = 1 << 14  # two ids and an address
 LINE_BYTES_MAX = 1 << 18  # ten thousand member ids
@@ -24,14 +24,17 @@ BYE: list[object] = ["bye"]
 _HEARTBEAT_LINE = b'["beat"]'  # most of the traffic; the leader of a thousand members receives a thousand per second
 
 
-class ConnectionEnd(Struct, frozen=True):
-    """Why a connection has ended."""
+class ConnectionEnd(Enum):
+    """Who has ended a connection."""
 
-    is_by_peer: bool
-    """The peer's kernel ended it by FIN or RST; otherwise this side did."""
-    reason: str
-    is_refusal: bool = False
-    is_farewell: bool = False
+    OURS = auto()
+    """This side."""
+    PEER = auto()
+    """The peer's kernel, by FIN or RST."""
+    REFUSED = auto()
+    """The peer's kernel, which refused the dial."""
+    FAREWELL = auto()
+    """The peer, with a farewell."""
 
 
 class PeerConnection:
@@ -67,7 +70,7 @@ class PeerConnection:
         line = data + b"\n"
         assert len(line) <= LINE_BYTES_MAX, "the other side would take it for rubbish"
         if len(self._outbound) + len(line) > OUTBOUND_BYTES_MAX:
-            return ConnectionEnd(False, "it does not read what it is sent")
+            return ConnectionEnd.OURS  # it does not read what it is sent
         self._outbound += line
         self.sent_at = now
         return self.flush()
@@ -95,18 +98,18 @@ class PeerConnection:
         except OSError as error:
             return [], explain_error(error)
         if not data:
-            return [], ConnectionEnd(True, "it has closed the connection")
+            return [], ConnectionEnd.PEER
         self.heard_at = now
         self._inbound += data
         limit = LINE_BYTES_MAX if self.peer is not None else HANDSHAKE_BYTES_MAX
         *lines, remainder = self._inbound.split(b"\n")
         self._inbound = remainder
         if len(remainder) > limit or any(len(line) > limit for line in lines):
-            return [], ConnectionEnd(False, f"it has sent more than {limit} bytes without an end")
+            return [], ConnectionEnd.OURS
         try:
             return [_parse(line) for line in lines if self.peer is None or line != _HEARTBEAT_LINE], None
         except (ValueError, RecursionError):
-            return [], ConnectionEnd(False, "it has sent something else than meshrun would")
+            return [], ConnectionEnd.OURS
 
     def comes_from(self, host: str) -> bool:
         """Return whether the other side's source address is `host`."""
@@ -114,7 +117,7 @@ class PeerConnection:
             source = str(self.sock.getpeername()[0])
         except OSError:  # it is gone
             return False
-        return _pack_address(source) == _pack_address(host)
+        return pack_address(source) == pack_address(host)
 
 
 def _parse(line: bytearray) -> list[object]:
@@ -125,26 +128,13 @@ def _parse(line: bytearray) -> list[object]:
 
 
 def explain_error(error: OSError) -> ConnectionEnd:
-    """Make the end of a connection from a socket error: only a reset comes from the other side's kernel."""
-    is_reset = isinstance(error, (ConnectionResetError, BrokenPipeError))
-    return ConnectionEnd(is_reset, error.strerror or "", isinstance(error, ConnectionRefusedError))
+    """Make the end of a connection from a socket error: only these come from the other side's kernel."""
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionEnd.REFUSED
+    return ConnectionEnd.PEER if isinstance(error, (ConnectionResetError, BrokenPipeError)) else ConnectionEnd.OURS
 
 
 def find_dial_failure(sock: socket.socket) -> ConnectionEnd | None:
     """Return why a dial has failed; None if it is connected."""
     error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if error_number == 0:
-        return None
-    import os
-
-    return explain_error(OSError(error_number, os.strerror(error_number)))
-
-
-def _pack_address(host: str) -> bytes | None:
-    """Return an address as the kernel compares it; None if it is not an address."""
-    host = host.partition("%")[0]  # an interface of this side says nothing about the other
-    if host.lower().startswith("::ffff:") and "." in host:
-        host = host[7:]
-    with suppress(OSError, ValueError):
-        return socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-    return None
+    return explain_error(OSError(error_number, "")) if error_number else None

@@ -50,8 +50,6 @@ DIAL_LIMIT_S = 3.0
 ACCEPTS_PER_TURN = 128  # accepted in one turn of the loop
 HEARTBEATS_PER_SILENCE = 3
 
-NOT_NEEDED = ConnectionEnd(False, "it is not needed any more")
-
 
 def bind(host: str, ports: Iterable[int]) -> socket.socket:
     """Return a listening socket on the first free one of these ports of `host`; port 0 is any.
@@ -238,7 +236,7 @@ class PeerConnections:
                 self._sweep_at = min(self._sweep_at, self._clock() + self._tick_s)
                 return
             if len(self._unauthenticated) >= self._unauthenticated_max:
-                self._end(next(iter(self._unauthenticated)), ConnectionEnd(False, "too many have not greeted"))
+                self._end(next(iter(self._unauthenticated)), ConnectionEnd.OURS)
             connection = PeerConnection(sock, expected="", now=self._clock())
             self._unauthenticated[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
@@ -254,12 +252,11 @@ class PeerConnections:
         next_at = now + min(interval_s, DIAL_LIMIT_S, HANDSHAKE_LIMIT_S)
         for connection in self._list_connections():
             if connection.peer is None:
-                limit_s = DIAL_LIMIT_S if connection.expected else HANDSHAKE_LIMIT_S
-                due_at = connection.opened_at + limit_s
+                due_at = connection.opened_at + (DIAL_LIMIT_S if connection.expected else HANDSHAKE_LIMIT_S)
                 if now > due_at:
-                    self._end(connection, ConnectionEnd(False, f"it has not answered within {limit_s:g} s"))
+                    self._end(connection, ConnectionEnd.OURS)
             elif now - connection.heard_at > self._silence_s:
-                self._end(connection, ConnectionEnd(False, f"nothing was heard for {self._silence_s:g} s"))
+                self._end(connection, ConnectionEnd.OURS)
             else:
                 if now - connection.sent_at >= interval_s:
                     self._send(connection, HEARTBEAT)
@@ -314,15 +311,15 @@ class PeerConnections:
             case ["tell", str(text)]:
                 self._submit(PeerMessage(connection.peer.member_id, text))
             case ["bye"]:
-                self._end(connection, ConnectionEnd(True, "it has said goodbye", is_farewell=True))
+                self._end(connection, ConnectionEnd.FAREWELL)
             case _:  # a heartbeat
                 pass
 
     def _continue_handshake(self, connection: PeerConnection, handshake: Handshake, message: list[object]) -> None:
         try:
             answers = handshake.take(message)
-        except HandshakeError as error:
-            self._end(connection, ConnectionEnd(False, str(error)))
+        except HandshakeError:
+            self._end(connection, ConnectionEnd.OURS)
             return
         for answer in answers:
             self._send(connection, answer)
@@ -352,7 +349,7 @@ class PeerConnections:
         """End a connection with a farewell, so that the peer does not take it for the end of this agent."""
         if connection.peer is not None:
             connection.send(BYE, self._clock())
-        self._end(connection, NOT_NEEDED)
+        self._end(connection, ConnectionEnd.OURS)
 
     def _end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
         """End a connection, report it, and seek a proof of death if its peer's kernel has ended it."""
@@ -368,8 +365,8 @@ class PeerConnections:
             group.remove(connection)
             if not group:
                 del self._members[peer.member_id]
-                self._submit(PeerDown(peer.member_id, not ending.is_by_peer))
-                if ending.is_by_peer and connection.is_provable and not ending.is_farewell:
+                self._submit(PeerDown(peer.member_id, ending not in (ConnectionEnd.PEER, ConnectionEnd.FAREWELL)))
+                if ending is ConnectionEnd.PEER and connection.is_provable:
                     self._dialer.prove(peer.member_id, peer.address)
 
     def _hang_up(self, connection: PeerConnection) -> None:

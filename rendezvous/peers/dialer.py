@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -152,7 +151,7 @@ class Dialer:
         self._under_way[attempt.member_id] = connection
         error_number = sock.connect_ex(target)
         is_begun = error_number in (0, EINPROGRESS)
-        self._on_dial(connection, None if is_begun else explain_error(OSError(error_number, os.strerror(error_number))))
+        self._on_dial(connection, None if is_begun else explain_error(OSError(error_number, "")))
 
     def handle_end(self, connection: PeerConnection, ending: ConnectionEnd) -> None:
         """Handle the end of a connection that was dialled, or of a dial."""
@@ -162,7 +161,7 @@ class Dialer:
         del self._under_way[member_id]
         attempt = self._attempts.get(member_id)
         if attempt is not None and connection.peer is None:
-            is_refused = connection.is_connecting and ending.is_refusal
+            is_refused = connection.is_connecting and ending is ConnectionEnd.REFUSED
             self._fail(attempt, is_refused=is_refused, is_rejected=not connection.is_connecting)
         elif attempt is not None and attempt.is_connecting:
             attempt.next_at = min(attempt.next_at, self._clock())

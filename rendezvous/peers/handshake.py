@@ -70,7 +70,7 @@ class Handshake:
             self.is_done = True
             return [["proof", self._make_code("dialler")]]
         if len(message) != 2 or message[0] != "proof" or not self._is_code_valid(message[1], "dialler"):
-            raise HandshakeError("no proof that it knows the job")
+            raise HandshakeError
         self.is_done = True
         return []
 
@@ -82,21 +82,19 @@ class Handshake:
     def _take_hello(self, message: list[object]) -> None:
         texts = [item for item in message if isinstance(item, str) and len(item) <= TEXT_CHARACTERS_MAX]
         if not len(message) == len(texts) == 7:
-            raise HandshakeError("no hello")
+            raise HandshakeError
         kind, side, member_id, address, wanted, nonce, code = texts
-        if kind != "hello" or side != ("dialled" if self._is_dialler else "dialler"):
-            raise HandshakeError("no hello")  # also our own hello: a dial that connected to itself on an unused port
-        if not self._own.member_id:  # between two memberships: there is no job's key to know
-            raise HandshakeError("no member is here")
-        if wanted != self._own.member_id or not member_id or member_id == wanted:
-            raise HandshakeError("another member is wanted")
-        if self._is_dialler and member_id != self._expected:
-            raise HandshakeError("another member has answered")
-        if len(nonce) != 2 * NONCE_BYTES:
-            raise HandshakeError("no hello")
+        # Our own hello has our own side: a dial may have connected to itself on an unused port.
+        other_side = "dialled" if self._is_dialler else "dialler"
+        is_hello = kind == "hello" and side == other_side and len(nonce) == 2 * NONCE_BYTES
+        # Between two memberships there is no own id, and no job's key to know.
+        is_meant = bool(self._own.member_id) and wanted == self._own.member_id
+        is_other = member_id not in ("", wanted) and self._expected in ("", member_id)
+        if not (is_hello and is_meant and is_other):
+            raise HandshakeError
         self._peer_nonce, self._peer = nonce, PeerIdentity(self._own.job, member_id, address)
         if self._is_dialler and not self._is_code_valid(code, "dialled"):
-            raise HandshakeError("no proof that it knows the job")
+            raise HandshakeError
 
     def _is_code_valid(self, code: object, side: str) -> bool:
         own = self._make_code(side).encode()

@@ -5,6 +5,9 @@ An IPv6 address has brackets where a port follows.
 
 from __future__ import annotations
 
+from _socket import AF_INET, AF_INET6, inet_pton  # socket has enums, for which a start need not wait
+from contextlib import suppress
+
 from rendezvous.errors import SettingsError
 
 
@@ -30,3 +33,13 @@ def is_local_only(address: str) -> bool:
     """Return whether only this machine, or its neighbours on one link, can use the address: loopback or link-local."""
     host = address.lower().removeprefix("::ffff:")
     return host in ("localhost", "::1") or host.startswith(("127.", "169.254.", "fe8", "fe9", "fea", "feb"))
+
+
+def pack_address(host: str) -> bytes | None:
+    """Return an address as the kernel compares it; None if it is not an address."""
+    host = host.partition("%")[0]  # an interface of this side says nothing about the other
+    if host.lower().startswith("::ffff:") and "." in host:
+        host = host[7:]
+    with suppress(OSError, ValueError):
+        return inet_pton(AF_INET6 if ":" in host else AF_INET, host)
+    return None

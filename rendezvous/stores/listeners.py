@@ -15,6 +15,8 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from rendezvous.errors import StoreError
 from rendezvous.stores.addresses import join_address
 
@@ -31,8 +33,17 @@ _DIAG_REQUEST = struct.Struct("=BBBBI2s2s16s16sIQ")  # struct inet_diag_req_v2 o
 _NO_COOKIE = (1 << 64) - 1
 _USER_AT = 64  # of struct inet_diag_msg; its inode follows
 _LIMIT_S = 1.0
-UNKNOWN = "another user's process"
-"""A process whose files cannot be read; for a moment also a process that is about to exit."""
+
+
+class PortHolder(Struct, frozen=True):
+    """The process that listens on a port."""
+
+    pid: int = 0
+    """0 for a process whose files cannot be read; for a moment also for one that is about to exit."""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.name})" if self.pid else "another user's process"
 
 
 def limit_connections(most: int) -> int:
@@ -70,12 +81,12 @@ def listen(host: str, port: int) -> socket.socket:
             raise StoreError(f"{prefix}: {error.strerror or error}") from error
         holder = find_foreign_listener(port)
         sentence = f"{prefix}: the port is taken" + (f" by {holder}" if holder else "")
-        raise PortTaken(sentence, hint="give another port, or 0 for any that is free") from error
+        raise PortTaken(sentence, hint="set another port, or 0 for any free port") from error
     return sock
 
 
-def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = tuple) -> str:
-    """Return which process not of `list_own` listens there: "pid 12 (python)", "another user's process" or "".
+def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = tuple) -> PortHolder | None:
+    """Return which process not of `list_own` listens there, if one does.
 
     `list_own` is called only if one listens. A process that exits has no files any more, while its sockets are still
     being closed.
@@ -87,11 +98,11 @@ def find_foreign_listener(port: int, list_own: Callable[[], Collection[int]] = t
         if not sockets:
             break
     if not sockets:
-        return ""
+        return None
     for pid_text in filter(str.isdigit, os.listdir("/proc")):
         if int(pid_text) not in own and sockets & _list_inodes(int(pid_text)):
-            return f"pid {pid_text} ({_describe(pid_text)})"
-    return UNKNOWN
+            return PortHolder(int(pid_text), _describe(pid_text))
+    return PortHolder()
 
 
 def find_listeners(port: int) -> set[str]:

@@ -19,6 +19,7 @@ TARGETS = ("version", "create", "mod", "value")  # Compare.target, by number
 OPERANDS = ("version", "create_revision", "mod_revision", "value")  # the field that has the operand for a target
 PUT, DELETE = range(2)  # Event.type
 EVERYTHING = b"\0"  # as key and end of a range
+STORE_ENDED = "meshrun/store-ended"  # in the status of all streams when the agent that served a store has ended
 
 
 def encode_range(key: str, prefix: bool) -> tuple[bytes, bytes]:

@@ -171,7 +171,7 @@ STATIC = ("--nnodes=2", "--nproc-per-node=1", "--node-rank=0")
     [
         (("--lease-ttl=0.1", "--master-addr=127.0.0.1"), "--lease-ttl: a lease of 0.1 s is too short"),
         (("--local-addr=198.51.100.7", "--master-addr=127.0.0.1"), "198.51.100.7 is not an address of this node"),
-        (("--mesh=dp=*,tp=2", "--within=tp=leaf", "--master-addr=127.0.0.1"), "no node says which leaf it is on"),
+        (("--mesh=dp=*,tp=2", "--within=tp=leaf", "--master-addr=127.0.0.1"), "no node reports its leaf"),
     ],
 )
 def test_what_a_run_of_several_nodes_would_refuse_would_stop_a_job(given: tuple[str, ...], seen: str) -> None:

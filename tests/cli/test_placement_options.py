@@ -57,9 +57,9 @@ def test_a_world_that_one_machine_cannot_form_is_refused_at_once(place: Path) ->
         ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: traffic 'tp=1:star': 'star' is no kind of traffic\n"
          "hint: the kinds are ring, line, all"),
         ("--unit=0", "", "unit '0' is not a whole number from 1 to 999999999"),
-        ("--within=tp=nvl", "", "within 'tp=nvl': no level 'nvl' is known\nhint: known here: host"),
+        ("--within=tp=nvl", "", "within 'tp=nvl': no level 'nvl' is known\nhint: use one of host"),
         ("--whole=slice:4", "", "whole 'slice:4': no level 'slice' is known\n"
-         "hint: the levels come with the nodes, and none is known here"),
+         "hint: leave it out: levels come with the nodes"),
         ("", "MOVE_COST:-1", "LAUNCHER_MOVE_COST: move-cost is '-1', not a number from 0 to 1e9"),
     ],
 )  # fmt: skip

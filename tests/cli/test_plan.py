@@ -40,7 +40,6 @@ cost     J 3,752; the lower bound is 2,744
          address order, as text     ... more
          address order, as numbers  ... more
          path order                 ... more
-busiest  leaf l1 with 336 in and out; host h8 with 208 in and out
 
 traffic that leaves a   leaf   host      J
   pp line, weight 3      504    504  1,512

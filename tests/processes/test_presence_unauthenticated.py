@@ -139,7 +139,7 @@ def test_a_leader_that_changes_often_is_not_dialled_more_often() -> None:
         nonlocal dials
         dials += 1
         connection.is_connecting = False  # something listens there
-        dialling.handle_end(connection, ConnectionEnd(True, "it has closed the connection"))
+        dialling.handle_end(connection, ConnectionEnd.PEER)
         connection.sock.close()
 
     dialling = Dialer(

@@ -33,6 +33,7 @@ from tests.simulation.config import PREFIX, RUN_ID
 from tests.simulation.host import Host, Send
 from tests.simulation.network import Network, Timeline
 from tests.simulation.processes import Running
+from tests.support.stores.compaction import compact
 
 SLOW_S = 0.9  # less than any limit of a call
 
@@ -223,7 +224,7 @@ class Storage:
         """Forget the history: a watch from an earlier revision is lost."""
         self._timeline.trace("the store forgets its history")
         with contextlib.suppress(Compacted):  # nothing was written since the last time
-            self.store.compact(self.store.get("nothing").revision)
+            compact(self.store, self.store.get("nothing").revision)
 
     def take_snapshot(self) -> None:
         """Keep what the store has now, for `restore`."""

@@ -13,6 +13,7 @@ from rendezvous.stores.contract import Store
 from rendezvous.stores.etcd.store import EtcdStore
 from rendezvous.stores.server.server import StoreServer
 from tests.store.under_test import FakeClock, StoreUnderTest
+from tests.support.stores.compaction import compact
 
 LIMIT_S = 20.0  # of a call: generous, for tests share two cores with others
 
@@ -37,7 +38,7 @@ class ServedUnderTest(StoreUnderTest):
         self.server._store.expire()  # the server sleeps by the real clock and cannot know
 
     def compact(self, revision: int) -> None:
-        self.server._store.compact(revision)
+        compact(self.server._store, revision)
 
     def close(self) -> None:
         for client in self.clients:

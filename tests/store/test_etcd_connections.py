@@ -88,14 +88,14 @@ def test_a_certificate_that_is_refused_is_said_by_whose_it_is(
         assert refusal([server.endpoint], theirs) == (wanted, hint)
         sentence, hint_without = refusal([server.endpoint])
         assert sentence == f"{at} closes every connection at once"
-        assert hint_without == "it may want TLS, or not be etcd"
+        assert hint_without == "check whether it requires TLS, and whether it is etcd"
 
 
 def test_a_certificate_for_another_name_is_refused(certificates: Certificates, tmp_path: Path) -> None:
     with EtcdServer("3.5", tmp_path, host="127.0.0.2", tls=certificates) as server:
         assert refusal([server.endpoint], Tls(certificates.authority)) == (
             f"the store at {server.endpoint} shows a certificate for another name",
-            "use a name that the certificate carries",
+            "use a host name or address from the certificate",
         )
 
 
@@ -103,7 +103,7 @@ def test_tls_to_a_server_without_it_is_said(certificates: Certificates, tmp_path
     with EtcdServer("3.4", tmp_path) as server:
         assert refusal([server.endpoint], Tls(certificates.authority)) == (
             f"the store at {server.endpoint} does not speak TLS",
-            "for a store without TLS, give no certificates and no https",
+            "remove the certificates and https for a store without TLS",
         )
 
 
@@ -114,7 +114,7 @@ def test_files_that_are_no_certificates_are_refused_before_anything_else(
     rubbish.write_text("rubbish")
     for tls, sentence in (
         (Tls("/no/such/file"), "cannot read /no/such/file, which is given for the store: No such file or directory"),
-        (Tls(str(rubbish)), f"{rubbish}, which is given for the store, is no PEM file"),
+        (Tls(str(rubbish)), f"{rubbish}, given for the store, is not a PEM file"),
         (Tls(None, certificates.client_certificate), "a client certificate for the store needs its key"),
         (Tls(None, None, certificates.client_key), "a client certificate for the store needs its key"),
     ):

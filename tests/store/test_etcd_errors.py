@@ -49,6 +49,7 @@ STATUSES = {
         ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", "is not etcd, or older than its version 3"),
         ("UNIMPLEMENTED", "Received http2 header with status: 404", "is a web server, not an etcd"),
     ],
+    ErrorKind.NO_USERS: [("FAILED_PRECONDITION", "etcdserver: authentication is not enabled", "has no users")],
     ErrorKind.LOG_IN: [
         (INVALID, "etcdserver: user name is empty", "wants a user and a password"),
         (INVALID, "etcdserver: revision of auth store is old", "does not accept the token"),

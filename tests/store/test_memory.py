@@ -16,6 +16,7 @@ from rendezvous.stores.memory import keyspace
 from rendezvous.stores.memory import store as store_module
 from rendezvous.stores.memory.store import MemoryStore
 from tests.store.under_test import FakeClock
+from tests.support.stores.compaction import compact
 from tests.support.waiting import wait_until
 
 LIMIT_S = 20.0
@@ -297,7 +298,7 @@ def test_a_deletion_at_the_very_revision_compacted_to_is_still_told(still: Memor
     told: list[Batch] = []
     still.put("a", b"1")
     still.delete("a")
-    still.compact(3)
+    compact(still, 3)
     still.watch("a", start_revision=3, on_batch=told.append, on_lost=ignore)
     still.deliver()
     assert [(batch.revision, batch.events[0].kind) for batch in told] == [(3, "delete")]
@@ -307,11 +308,11 @@ def test_compaction_of_what_is_gone_or_still_to_come_is_refused(still: MemorySto
     for _ in range(4):
         still.put("a", b"1")
     with pytest.raises(StoreError, match="cannot compact up to revision 6: the store is at 5"):
-        still.compact(6)
-    still.compact(5)
+        compact(still, 6)
+    compact(still, 5)
     for revision in (1, 4, 5):
         with pytest.raises(Compacted) as caught:
-            still.compact(revision)
+            compact(still, revision)
         assert caught.value.revision == 5
 
 

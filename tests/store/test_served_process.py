@@ -75,7 +75,7 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_who_has_it(served: Served
         StoreServer("127.0.0.1", served.server.port).start()
     where = f"the store cannot listen on 127.0.0.1:{served.server.port}"
     assert str(caught.value) == f"{where}: the port is taken by {me}"
-    assert caught.value.hint == "give another port, or 0 for any that is free"
+    assert caught.value.hint == "set another port, or 0 for any free port"
     with pytest.raises(StoreError, match=r"cannot listen on 192\.0\.2\.1:0: Cannot assign requested address"):
         StoreServer("192.0.2.1", 0).start()
 

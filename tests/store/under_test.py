@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from rendezvous.errors import StoreError
 from rendezvous.stores.contract import Batch, KeyEvent, Store
 from rendezvous.stores.memory.store import MemoryStore
+from tests.support.stores.compaction import compact
 from tests.support.waiting import wait_until
 
 
@@ -146,7 +147,7 @@ class MemoryUnderTest(StoreUnderTest):
             pass
 
     def compact(self, revision: int) -> None:
-        self.store.compact(revision)
+        compact(self.store, revision)
 
     def close(self) -> None:
         self.store.close()

@@ -39,7 +39,6 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),
     "launcher.meshctl.plan.cluster": ("Object ", " field ", " at"),
     "rendezvous.codec": (" in ",),
-    "rendezvous.stores.etcd.client": ("authentication is not enabled",),
 }
 
 

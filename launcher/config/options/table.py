@@ -100,7 +100,7 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "",
            "Keep every group of an axis inside one domain of a level, such as tp=host. On a single node, host is the "
            "only level.", part="placement_options"),
-    Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
+    Option("ours", "whole", "placement", "LEVEL:HOSTS", parse_text, "",
            "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", parse_locality, "",

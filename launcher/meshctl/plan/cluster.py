@@ -56,7 +56,6 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     options: Mapping[str, str] = field(default_factory=dict)
     """Name of a flag to its text, such as "mesh" to "pp=4,dp=*,tp=8"."""
-    is_contiguous: bool = True
     previous: Plan | None = None
     """The job's previous plan, of which only shape and ranks are known."""
     is_generated: bool = False
@@ -79,7 +78,7 @@ class _TrafficEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class _WholeEntry(msgspec.Struct, forbid_unknown_fields=True):
     level: _Scalar
-    hosts: _Scalar | None = None
+    hosts: _Scalar
 
 
 class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -87,7 +86,6 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     levels: list[str] | None = None
     nodes: Annotated[list[_NodeEntry], Meta(min_length=1)]
-    contiguous: bool | None = None
     previous: Any = None
     mesh: str | Annotated[list[_Axis], Meta(min_length=1)] | None = None
     comms: list[_TrafficEntry] | None = None
@@ -129,7 +127,6 @@ _FAULTS = {
     ".nodes[].path[]": ("{where} has {value} in its path, neither a name nor null", "write names in quotes"),
     ".levels": ("{where} is {kind}, not a list of names", '["pod", "leaf"], outermost first'),
     ".levels[]": ("{name}: level {value} is no name", f"letters and digits, none of {_SEPARATORS}"),
-    ".contiguous": ("{where} is {value}, neither true nor false", ""),
     ".mesh": ("{where} is {kind}, not a list of axes", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
     ".mesh[]": ("{where}: {value} is not a name and a size", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
     ".comms": ("{where} is {kind}, not a list", _COMMS_EXAMPLE),
@@ -144,7 +141,7 @@ _FAULTS = {
     ".rates[...]": ("{where} is {kind}, not a rate with a unit", '"400Gbit"'),
     ".within": ("{where} is {kind}, not keys and values", '{"tp": "host"}'),
     ".within[...]": _NOT_A_NUMBER,
-    ".whole": ("{name}: whole does not name a level", '{"level": "slice", "hosts": 4}'),
+    ".whole": ("{name}: whole is not a level with a number of hosts", '{"level": "slice", "hosts": 4}'),
     **dict.fromkeys((".whole.hosts", *(f".{key}" for key in _NUMBERS)), _NOT_A_NUMBER),
 }
 """Place in the file -> sentence and hint for a wrong value; with "!" for a missing one. The nearest place counts."""
@@ -168,7 +165,6 @@ def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -
         levels=names,
         nodes=nodes,
         options=_format_options(file),
-        is_contiguous=file.contiguous is not False,
         previous=None if file.previous is None else parse_previous_plan(file.previous, f"{name}: previous"),
     )
 
@@ -214,7 +210,7 @@ def _format_options(file: _ClusterFile) -> dict[str, str]:
         "level-costs": _join_pairs((file.leave_cost or {}).items()),
         "rates": _join_pairs((name.replace(",", ",,"), rate) for name, rate in (file.rates or {}).items()),
         "within": _join_pairs((file.within or {}).items()),
-        "whole": f"{whole.level}" + ("" if whole.hosts is None else f":{whole.hosts}") if whole else "",
+        "whole": f"{whole.level}:{whole.hosts}" if whole else "",
         "elastic": _format_bounds(file.elastic_min, file.elastic_max) or _format_bounds(file.dp_min, file.dp_max),
         "nnodes": _format_bounds(file.nodes_min, file.nodes_max),
     }

@@ -38,7 +38,7 @@ from launcher.model.mesh import Mesh
 from launcher.model.text import format_count
 from launcher.placement import planner
 from launcher.placement.adapter.options import parse_limits_and_costs
-from launcher.placement.explain import ComparedOrder, compare_orders, explain
+from launcher.placement.explain import ComparedOrder, explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.split_groups import describe_split_groups, find_split_groups, find_unsplit_world
 from rendezvous.errors import EXIT_FAILURE, EXIT_USAGE
@@ -55,7 +55,6 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     options: Mapping[str, str] = field(default_factory=dict)
     """Name of a flag to its text, of those that were set."""
     levels: str | None = None
-    is_contiguous: bool | None = None
     previous: str | None = None
     lose: tuple[str, ...] = ()
     join: tuple[str, ...] = ()
@@ -103,7 +102,7 @@ def run(request: PlanRequest) -> int:
         before=before,
         change=describe_change(cluster, after, before, plan, task.mesh),
         warnings=_list_warnings(after, task, plan),
-        orders=tuple(compare_orders(plan, after.nodes, *task)) if request.compare else (),
+        orders=explain(plan, after.nodes, *task).baselines if request.compare else (),
     )
     if request.as_json:
         text = render.format_json(plan, answer.warnings, answer.orders)
@@ -163,11 +162,10 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
             raise
         raise UsageError(f"{cluster.name}: {error}", error.hint) from None
     limits, costs = parse_limits_and_costs(
-        texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max, nodes=cluster.nodes,
+        texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max,
         variables={key: cluster.name for key in cluster.options if key not in request.options},
     )  # fmt: skip
-    is_contiguous = cluster.is_contiguous if request.is_contiguous is None else request.is_contiguous
-    return _Task(mesh, replace(limits, is_contiguous=is_contiguous), costs)
+    return _Task(mesh, limits, costs)
 
 
 def _parse_node_bounds(text: str) -> tuple[int, int | None]:

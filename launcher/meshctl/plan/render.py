@@ -98,7 +98,7 @@ def format_warnings(warnings: Sequence[str]) -> str:
 
 
 def format_cost(plan: Plan, explanation: Explanation) -> str:
-    """Format J with its lower bound and other orders, the busiest domains, and a table of J's parts."""
+    """Format J with its lower bound and other orders, and a table of J's parts."""
     bound = f"; the lower bound is {format_number(plan.lower_bound)}" if explanation.cost else ""
     found = _wrap("cost", f"J {format_number(explanation.cost)}{bound}")
     if meaning := describe_cost(explanation):
@@ -107,10 +107,6 @@ def format_cost(plan: Plan, explanation: Explanation) -> str:
     faults = dict.fromkeys(fault for baseline in explanation.baselines for fault in baseline.faults)
     if faults:
         found += _wrap("", f"not valid: {', '.join(faults)}", 2)
-    busiest = [(level.name, level.busiest) for level in explanation.levels if level.busiest]
-    if busiest:
-        ends = (f"{level} {most.name} with {format_number(most.traffic)} in and out" for level, most in busiest)
-        found += _wrap("busiest", "; ".join(ends))
     return found + "\n" + _format_columns(list_traffic_rows(explanation))
 
 

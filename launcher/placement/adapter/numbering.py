@@ -48,7 +48,7 @@ def resolve_numbering(members: Mapping[str, tuple[Description, int]], node_count
         elif number in holders:
             first = members[holders[number]][0].name or holders[number]
             both = describe_duplicate_rank(name, first, number)
-            others[member_id] = f"{both}: {name} stands by until {first} is gone"
+            others[member_id] = f"{both}: {name} waits as a spare until {first} has left"
         else:
             holders[number] = member_id
     nodes = tuple(holders[number] for number in sorted(holders))
@@ -104,13 +104,13 @@ def find_standby_hosts(members: Mapping[str, tuple[Description, int]]) -> dict[s
             description = members[member_id][0]
             name, index, size = description.name or member_id, description.index, description.slice_hosts
             if size != usual:
-                others[member_id] = f"{name} says that slice {domain} has {size} hosts, and others say {usual}"
+                others[member_id] = f"{name} reports {size} hosts for slice {domain}, other nodes report {usual}"
             elif size > 1 and index is not None and index in holders:
                 first, worker = holders[index], f"worker {index} of slice {domain}"
                 if name == first:
-                    why = f"{name} is here twice, as {worker}: who came later stands by until the other is gone"
+                    why = f"{name} has joined twice, as {worker}: the later waits as a spare until the other has left"
                 else:
-                    why = f"{name} and {first} are both {worker}: {name} stands by until {first} is gone"
+                    why = f"{name} and {first} are both {worker}: {name} waits as a spare until {first} has left"
                 others[member_id] = why
             elif index is not None:
                 holders[index] = name

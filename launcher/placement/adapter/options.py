@@ -10,15 +10,13 @@ Limits and Costs can be made options again, in one way only, so that the nodes o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.model import traffic
 from launcher.model.errors import UsageError, suggest
 from launcher.model.mesh import Mesh
-from launcher.model.node import Node
-from launcher.model.topology import HOST, build_tree
+from launcher.model.topology import HOST
 from launcher.model.traffic import parse_number
 from launcher.placement.limits import AllOrNothing, Costs, Limits
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _DIGITS_MAX = 9  # more is a typing error
-_ELASTIC_EXAMPLE = "write it like --elastic 1:64"
+_ELASTIC_EXAMPLE = "for example, --elastic 1:64"
 
 
 def parse_limits_and_costs(
@@ -38,13 +36,11 @@ def parse_limits_and_costs(
     levels: Sequence[str] = (),
     nodes_min: int = 1,
     nodes_max: int | None = None,
-    nodes: Sequence[Node] = (),
     variables: Mapping[str, str] | None = None,
 ) -> tuple[Limits, Costs]:
     """Parse these texts for this mesh; `texts` are those of PLACEMENT_OPTIONS that were set, by name.
 
-    `levels`: the network's levels, outermost first, as far as they are known. `nodes`: their fullest domain is
-    assumed complete where "whole" does not set the number of its nodes. `variables`: name -> the variable or file
+    `levels`: the network's levels, outermost first, as far as they are known. `variables`: name -> the variable or file
     of its text, for messages. Raises UsageError.
     """
 
@@ -67,7 +63,7 @@ def parse_limits_and_costs(
         levels=tuple(levels),
         block_size=read("unit", lambda text: _parse_count(text, f"unit {text!r}")),
         within=read("within", lambda text: _parse_within(text, mesh, levels)) or {},
-        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels, nodes)),
+        all_or_nothing=read("whole", lambda text: _parse_all_or_nothing(text, levels)),
     )
     costs = Costs(
         traffic=read("traffic", lambda text: traffic.parse(text, mesh)),
@@ -111,7 +107,7 @@ def _format_bounds(least: int, most: int | None) -> str:
 def _parse_elastic(text: str, mesh: Mesh) -> tuple[int, int | None]:
     what = f"elastic {text!r}"
     if mesh.elastic_axis is None:
-        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "give one of its axes the size *")
+        raise UsageError(f"{what}: mesh {mesh} has no elastic axis", "set the size of one of its axes to *")
     least, colon, most = (piece.strip() for piece in text.partition(":"))
     if colon and not (least or most):
         raise UsageError(f"{what} has neither a minimum nor a maximum", _ELASTIC_EXAMPLE)
@@ -127,25 +123,18 @@ def _parse_within(text: str, mesh: Mesh, levels: Sequence[str]) -> dict[str, str
     rules = _parse_pairs(text, f"within {text!r}", "AXIS=LEVEL", "--within tp=host")
     for axis, level in rules.items():
         if axis not in axes:
-            raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(axes)}")
+            raise UsageError(f"within {text!r}: mesh {mesh} has no axis {axis!r}", f"use one of {', '.join(axes)}")
         _require_level(level, f"within {text!r}", (*levels, HOST))
     return rules
 
 
-def _parse_all_or_nothing(text: str, levels: Sequence[str], nodes: Sequence[Node]) -> AllOrNothing:
+def _parse_all_or_nothing(text: str, levels: Sequence[str]) -> AllOrNothing:
     what = f"whole {text!r}"
-    level, colon, count = (piece.strip() for piece in text.partition(":"))
+    level, _, count = (piece.strip() for piece in text.partition(":"))
     if level == HOST:
-        raise UsageError(f"{what}: a host is one node, no domain of several", "--within AXIS=host keeps ranks on one")
+        raise UsageError(f"{what}: a host is a single node", "use --within AXIS=host to keep ranks on one host")
     _require_level(level, what, levels)
-    if colon:
-        return AllOrNothing(
-            level=level, hosts=_parse_count(count, f"{what}: {count!r}", "write it like --whole slice:4")
-        )
-    if not nodes:
-        raise UsageError(f"{what} does not say how many nodes a complete {level} has", f"write it like {level}:4")
-    domains = build_tree(nodes, levels).domains[levels.index(level)]
-    return AllOrNothing(level=level, hosts=max(Counter(domains).values()))
+    return AllOrNothing(level=level, hosts=_parse_count(count, f"{what}: {count!r}", "for example, --whole slice:4"))
 
 
 def _parse_level_costs(text: str, levels: Sequence[str]) -> dict[str, int | float]:
@@ -167,9 +156,7 @@ def _parse_rates(text: str, levels: Sequence[str]) -> Rates:
 
 def _require_level(level: str, what: str, known: Sequence[str]) -> None:
     if level not in known:
-        known_here = (
-            f"known here: {', '.join(known)}" if known else "the levels come with the nodes, and none is known here"
-        )
+        known_here = f"use one of {', '.join(known)}" if known else "leave it out: levels come with the nodes"
         question = suggest(level, {name: name for name in known})
         raise UsageError(f"{what}: no level {level!r} is known", " ".join(filter(None, (question, known_here))))
 
@@ -180,7 +167,7 @@ def _parse_pairs(text: str, what: str, form: str, example: str) -> dict[str, str
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
-            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"write it like {example}")
+            raise UsageError(f"{what}: {part.strip()!r} is not {form}", f"for example, {example}")
         if name in pairs:
             raise UsageError(f"{what} names {name} twice")
         pairs[name] = value

@@ -80,7 +80,7 @@ def resolve_limits(limits: Limits, topology: Topology, known: Iterable[Descripti
         return limits, ()
     usual = max(hosts, key=lambda size: (ready[size], hosts[size], size))
     others = sorted(size for size in hosts if size != usual)
-    remark = f"slices of {', '.join(map(str, others))} hosts cannot be used beside those of {usual}" if others else ""
+    remark = f"slices of {', '.join(map(str, others))} hosts cannot be combined with those of {usual}" if others else ""
     return replace(limits, all_or_nothing=AllOrNothing(level=SLICE, hosts=usual)), (remark,) if remark else ()
 
 
@@ -88,17 +88,17 @@ def check_levels(limits: Limits) -> str:
     """Return why the limits cannot be kept by nodes with these levels; "" if they can."""
     for axis, level in limits.within.items():
         if level not in (*limits.levels, HOST):
-            return f"no node says which {level} it is on, and {axis} shall stay within one (--within {axis}={level})"
+            return f"no node reports its {level}, but {axis} must stay within one (--within {axis}={level})"
     if limits.all_or_nothing is not None and limits.all_or_nothing.level not in limits.levels:
         level = limits.all_or_nothing.level
-        return f"no node says which {level} it is on, and each shall be used as a whole (--whole {level})"
+        return f"no node reports its {level}, but each must be used as a whole (--whole {level})"
     return ""
 
 
 def check_level_costs(costs: Costs, topology: Topology) -> tuple[str, ...]:
     """Return a remark on level costs of levels that no node has."""
     absent = [level for level in costs.level_costs if level not in (*topology.levels, HOST)]
-    return (f"--level-costs: nobody pays for {join_names(absent)}: no node says where it is there",) if absent else ()
+    return (f"--level-costs: {join_names(absent)} has no effect: no node reports such a level",) if absent else ()
 
 
 def merge_rates(given: Rates | None, known: Mapping[str, Description], topology: Topology) -> Rates | None:
@@ -180,7 +180,7 @@ def _join(level: str, levels: list[str], domains_by_node: Mapping[str, dict[str,
                 if place.get(level) == domain and place.get(outer, usual[domain]) != usual[domain]
             )
             taken = f"all on {level} {domain} are taken to be in {outer} {usual[domain]}"
-            remarks.append(f"{taken}, against the word of {join_names(strays)}")
+            remarks.append(f"{taken}, though {join_names(strays)} reported another {outer}")
         for place in domains_by_node.values():
             if place.get(level) in usual:
                 place[outer] = usual[place[level]]
@@ -232,8 +232,8 @@ def _describe_unshared_levels(idle: Mapping[str, tuple[str, ...]]) -> list[str]:
     for level in _sort_names(idle):
         groups.setdefault(idle[level], []).append(level)
     return [
-        f"only {join_names(names)} know{'s its' if len(names) == 1 else ' their'} {join_names(levels)}: that is not "
-        "used, as nobody else is there"
+        f"only {join_names(names)} know{'s its' if len(names) == 1 else ' their'} {join_names(levels)}: this is not "
+        "used, as no other node is there"
         for names, levels in groups.items()
     ]
 

@@ -53,7 +53,7 @@ class ClassRule(NamedTuple):
 
 
 class Problem(Struct, frozen=True, kw_only=True, eq=False):
-    """The valid layouts, and their costs."""
+    """The valid layouts, in which the units of an item are consecutive, and their costs."""
 
     traffic: Traffic
     capacity: NDArray[np.int32]
@@ -63,8 +63,6 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
     in `traffic.level_costs`, outermost first, the host's last; a domain lies inside one of the level before.
     """
     rules: tuple[ClassRule, ...] = ()
-    is_contiguous: bool = True
-    """The units of an item are consecutive."""
     active_min: int = 1
     """How many items must hold units."""
     active_max: int | None = None
@@ -80,23 +78,21 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         return [level for level in range(len(level_costs) - 1) if level_costs[level] or level in bound]
 
 
-def find_fault(problem: Problem, layout: Layout) -> str | None:
-    """Return what makes a layout invalid, or None."""
-    if len(layout) != problem.traffic.block_count:
-        return f"{len(layout)} units are placed, not {problem.traffic.block_count}"
+def is_valid(problem: Problem, layout: Layout) -> bool:
+    """Return whether a layout keeps all rules of the problem."""
     held = np.bincount(layout, minlength=len(problem.capacity))
-    if (held > problem.capacity).any():
-        return f"item {int(np.argmax(held > problem.capacity))} holds more than it can"
     active_count = int(np.count_nonzero(held))
-    if active_count < problem.active_min or (problem.active_max is not None and active_count > problem.active_max):
-        return f"{active_count} items are active"
-    if problem.is_contiguous and np.count_nonzero(np.diff(layout)) + 1 != active_count:
-        return "the units of an item are not consecutive"
+    most = len(held) if problem.active_max is None else problem.active_max
+    if len(layout) != problem.traffic.block_count or (held > problem.capacity).any():
+        return False
+    # The units of an item are consecutive.
+    if not problem.active_min <= active_count <= most or np.count_nonzero(np.diff(layout)) + 1 != active_count:
+        return False
     for rule in problem.rules:
         pairs = np.unique(np.stack((rule.class_of, problem.labels[rule.level][layout])), axis=1)
         if pairs.shape[1] != int(rule.class_of.max()) + 1:
-            return f"a class of units lies in several domains of level {rule.level}"
-    return None
+            return False
+    return True
 
 
 def make_problem(
@@ -132,7 +128,6 @@ def make_problem(
             np.arange(len(positions), dtype=np.int32),
         ),
         rules=_make_class_rules(traffic.grid, make_constraints(mesh, limits, tree.levels)),
-        is_contiguous=limits.is_contiguous,
         active_min=-(-limits.nodes_min // hosts),
         active_max=None if limits.nodes_max is None else limits.nodes_max // hosts,
     )
@@ -188,7 +183,7 @@ def coarsen(problem: Problem) -> tuple[Problem, int]:
     """
     size = math.gcd(*problem.capacity.tolist())
     traffic = problem.traffic
-    if size == 1 or not problem.is_contiguous or traffic.block_count % size:
+    if size == 1 or traffic.block_count % size:
         return problem, 1
     grid = compute_grid(traffic.grid, size)
     if grid is None:

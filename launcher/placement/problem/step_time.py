@@ -174,23 +174,14 @@ class StepTimer:
         found = []
         for part, times in self._list_times(self._spread.expand(layout[None]), self._make_busy(1)):
             one, link, domain = part.communicator, *(_find_slowest(times) if times else (0, 0))
+            seconds, amount, rate, name = part.least, 0.0, 0, ""
             if times and times[link][0, domain] > part.least:
-                kind, seconds = self._links[link], float(times[link][0, domain])
-                rate = self._get_rate(kind, domain)
+                seconds, kind = float(times[link][0, domain]), self._links[link]
+                rate, name = self._get_rate(kind, domain), self._name_link(kind, domain)
                 amount = seconds * rate / _BITS
-                found.append(
-                    PartTime(
-                        communicator=one, seconds=seconds, link=self._name_link(kind, domain), amount=amount, rate=rate
-                    )
-                )
             elif part.least:
-                rate = self._rates.device or 0
-                link_name = "each device's own link"
-                found.append(
-                    PartTime(communicator=one, seconds=part.least, link=link_name, amount=one.weight, rate=rate)
-                )
-            else:
-                found.append(PartTime(communicator=one, seconds=0.0))
+                amount, rate, name = one.weight, self._rates.device or 0, "each device's own link"
+            found.append(PartTime(communicator=one, seconds=seconds, link=name, amount=amount, rate=rate))
         return StepTime(parts=tuple(found), seconds=self.compute(layout), is_absolute=self._is_absolute)
 
     def _make_busy(self, count: int) -> list[Seconds]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem.hops import Ints, build_graph, make_matrix
-from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.problem import Layout, Problem, is_valid
 
 FAR = np.int64(-(1 << 60))
 
@@ -61,7 +61,7 @@ def explore(problem: Problem, starts: list[Layout], beam_width: int, steps: int,
             layout = layout[: model.block_count]
             cost = problem.compute_cost(layout)
             # Where rules count as traffic, a row's total does not tell whether its layout is cheaper.
-            if (best_cost is None or cost < best_cost) and find_fault(problem, layout) is None:
+            if (best_cost is None or cost < best_cost) and is_valid(problem, layout):
                 best, best_cost = layout, cost
         if best_cost is not None and best_cost <= target:
             break
@@ -101,11 +101,10 @@ def _make_swap_model(problem: Problem) -> _SwapModel:
     for rule in problem.rules:
         together = (rule.class_of[:, None] == rule.class_of) & ~np.eye(count, dtype=np.bool_)
         terms.append(_CostTerm(spread(together * penalty), alike.get(rule.level, same_item).astype(np.int64)))
-    if problem.is_contiguous:
-        units = np.arange(count)
-        for room in np.unique(capacity[items[is_large]]).tolist():
-            apart = spread((np.abs(units[:, None] - units) >= room) * -penalty)
-            terms.append(_CostTerm(apart, (same_item & (capacity[items] == room)).astype(np.int64)))
+    units = np.arange(count)
+    for room in np.unique(capacity[items[is_large]]).tolist():
+        apart = spread((np.abs(units[:, None] - units) >= room) * -penalty)
+        terms.append(_CostTerm(apart, (same_item & (capacity[items] == room)).astype(np.int64)))
     return _SwapModel(count, bin_of, item_of, tuple(terms))
 
 

@@ -60,8 +60,8 @@ class DomainTree:
     """The tree of domains for the search: only what affects the cost, as ranges of items.
 
     Levels that cost nothing are omitted unless a rule names them, and a domain with a single child is merged with it.
-    Items in the same innermost domain are equal, so there the tree ends, unless items hold several units that need not
-    be consecutive (`is_split`): then they are its leaves. `is_in_runs`: items hold runs of several units.
+    Items in the same innermost domain are equal, so there the tree ends. `is_in_runs`: items hold runs of several
+    units.
 
     `items`: numbers of the problem's items, those of a domain side by side; `root`: the domain of all.
     `levels`: those that count, outermost first; `level_costs[depth]`: of a hop between two of them and what is inside;
@@ -71,18 +71,13 @@ class DomainTree:
     def __init__(self, problem: Problem) -> None:
         level_costs = problem.traffic.level_costs
         bound = {rule.level: rule.class_size for rule in problem.rules}
-        is_large = int(problem.capacity.max()) > 1
-        self.is_in_runs = is_large and problem.is_contiguous
-        self.is_split = is_large and not problem.is_contiguous
+        self.is_in_runs = int(problem.capacity.max()) > 1
         self.levels = problem.list_levels()
         labels = [problem.labels[level] for level in self.levels]
         items = np.flatnonzero(problem.capacity)
         keys: list[Ints] = [items, *(label[items].astype(np.int64) for label in reversed(labels))]
         self.items = items[np.lexsort(keys)]
         self._cuts = [np.flatnonzero(np.diff(label[self.items], prepend=-1)).tolist() for label in labels]
-        if self.is_split:
-            self.levels.append(len(level_costs) - 1)
-            self._cuts.append(list(range(len(self.items))))
         self.level_costs = [sum(level_costs[level:]) for level in self.levels]
         self.steps = [max([1, *(bound[deep] for deep in bound if deep >= level)]) for level in self.levels]
         self.capacity = problem.capacity[self.items].astype(np.int64)
@@ -157,7 +152,7 @@ class SearchContext:
         self.grid = problem.traffic.grid
         ranks = np.arange(problem.traffic.block_count) if firsts is None else firsts
         units = np.arange(len(ranks))
-        self.room_max = int(problem.capacity.max()) if problem.is_contiguous else 1
+        self.room_max = int(problem.capacity.max())
         # Cutting a run is allowed, but a small item must fill the rest: worth some traffic to avoid.
         self.split_price = SPLIT_PRICE * int(graph.weight.sum()) // len(units) if tree.is_in_runs else 0
         coordinates = np.array(np.unravel_index(ranks, self.grid), dtype=np.int64)
@@ -395,15 +390,13 @@ def _divide_regions(
 
 
 def _fill(context: SearchContext, regions: list[Region], line: Ints) -> Layout | None:
-    """Assign the items of the innermost domains in order; an item of several units is a domain of its own."""
+    """Assign the items of the innermost domains in order."""
     tree = context.tree
     layout = np.empty(len(line), dtype=np.int32)
     cut = compute_profile(context.graph, line).tolist() if tree.is_in_runs else []
     for domain, start, amount in regions:
         units = line[start : start + amount]
-        if tree.is_split:
-            layout[units] = tree.items[domain.start]
-        elif not tree.is_in_runs:
+        if not tree.is_in_runs:
             layout[units] = tree.items[domain.start : domain.start + amount]
         else:
             breaks = (np.flatnonzero(np.diff(units) != 1) + start + 1).tolist()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from launcher.placement.problem.hops import Ints, build_graph, list_neighbours
-from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.problem import Layout, Problem, is_valid
 
 FAR = np.int64(-(1 << 60))
 LINE_MAX = 64
@@ -31,12 +31,12 @@ def improve(problem: Problem, layout: Layout) -> Layout:
         for side in reversed(problem.traffic.grid):
             sizes.append(sizes[-1] * side)
         sizes = list(dict.fromkeys(sizes))
-    elif problem.is_contiguous:
+    else:
         sizes = [1, room, 1]
     for size in sizes:
         if size <= LINE_MAX and size < len(layout):
             found = _descend(problem, layout, size)
-            if problem.compute_cost(found) < problem.compute_cost(layout) and find_fault(problem, found) is None:
+            if problem.compute_cost(found) < problem.compute_cost(layout) and is_valid(problem, found):
                 layout = found
     return layout
 
@@ -77,31 +77,28 @@ class _Segments(NamedTuple):
 
 def _make_segments(problem: Problem, layout: Layout, size: int) -> _Segments:
     """Return lines of `size` units as blocks, if in one domain and ending where items end; else the smallest blocks."""
-    count, level_costs, in_runs = len(layout), problem.traffic.level_costs, problem.is_contiguous
+    count, level_costs = len(layout), problem.traffic.level_costs
     capacity = np.minimum(problem.capacity, count).astype(np.int64)
     every = np.arange(len(capacity))
     kept = problem.list_levels()
-    own = np.full(len(capacity), -1) if in_runs else np.where(capacity > 1, every, -1)
-    keys = np.stack([*(problem.labels[level] for level in kept), own])
+    keys = np.stack([np.zeros_like(every), *(problem.labels[level] for level in kept)])
     domain = np.unique(keys, axis=1, return_inverse=True)[1].ravel()
-    starts = _find_starts(layout, domain[layout], size, in_runs)
+    starts = _find_starts(layout, domain[layout], size)
     length = np.diff([*starts.tolist(), count])
     taken = layout[starts]
-    # Spare places: of an item that holds a run, one if it is empty.
-    held = np.bincount(layout, minlength=len(capacity))
-    spare = np.repeat(every, (held == 0) & (capacity > 0) if in_runs else capacity - held)
+    # Spare places: the empty items.
+    spare = np.flatnonzero((np.bincount(layout, minlength=len(capacity)) == 0) & (capacity > 0))
     # A line moves to a line's place; any other block where there is room for it.
-    is_one = layout[starts + length - 1] == taken if in_runs else length <= 1
+    is_one = layout[starts + length - 1] == taken
     item = np.concatenate((taken, spare)).astype(np.int64)
-    spare_room = capacity[spare] if in_runs else np.ones_like(spare)
-    room = np.concatenate((np.where(is_one & in_runs, capacity[taken], length), spare_room))
+    room = np.concatenate((np.where(is_one, capacity[taken], length), capacity[spare]))
     bins, bin_of = np.unique(np.stack((domain[item], room)), axis=1, return_inverse=True)
     bin_of = bin_of.ravel().astype(np.int64)
     items = np.repeat(item[:, None], int(room.max()), axis=1)
     for index in np.flatnonzero(~is_one).tolist():
         items[index, : length[index]] = layout[starts[index] : starts[index] + length[index]]
     example = item[np.unique(bin_of, return_index=True)[1]]
-    shared = level_costs[-1] * ((own[example][:, None] == own[example]) & (own[example] >= 0)).astype(np.int64)
+    shared = np.zeros((len(example), len(example)), dtype=np.int64)
     for level in kept:
         label = problem.labels[level][example]
         shared += level_costs[level] * (label[:, None] == label)
@@ -118,11 +115,9 @@ def _make_segments(problem: Problem, layout: Layout, size: int) -> _Segments:
     )
 
 
-def _find_starts(layout: Layout, domain: Ints, size: int, is_contiguous: bool) -> Ints:
+def _find_starts(layout: Layout, domain: Ints, size: int) -> Ints:
     """Return the first unit of every block."""
-    begins = np.ones(len(layout), dtype=bool)
-    if is_contiguous:
-        begins[1:] = np.diff(layout) != 0
+    begins = np.diff(layout, prepend=-1) != 0
     if size > 1:
         edge, here = [*begins.tolist(), True], domain.tolist()
         unit = 0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem.hops import Ints
-from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.problem import Layout, Problem, is_valid
 from launcher.placement.problem.step_time import StepTimer
 
 WIDTH = 8
@@ -38,7 +38,7 @@ def refine(problem: Problem, timer: StepTimer, layouts: Sequence[Layout]) -> lis
         chosen: list[Layout] = []
         for index in np.lexsort((crowds, times)).tolist():
             layout = some[index]
-            if layout.tobytes() not in found and find_fault(problem, layout) is None:
+            if layout.tobytes() not in found and is_valid(problem, layout):
                 found[layout.tobytes()] = (times[index], crowds[index], len(found), layout)
                 chosen.append(layout)
                 if len(chosen) == WIDTH:
@@ -131,4 +131,4 @@ def lay_whole(problem: Problem, axis: int) -> Layout | None:
             left += count
     rest = slices[left:].ravel()
     layout[rest] = np.repeat(np.arange(len(room)), room)[: len(rest)]
-    return layout if find_fault(problem, layout) is None else None
+    return layout if is_valid(problem, layout) else None

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem.hops import Graph, Ints, build_graph
-from launcher.placement.problem.problem import Layout, Problem, find_fault
+from launcher.placement.problem.problem import Layout, Problem, is_valid
 
 ROWS_MAX = 16
 LOOKAHEAD = 32
@@ -118,7 +118,7 @@ def reorder(problem: Problem, layout: Layout) -> Layout:
             for one, other in chosen[:count]:
                 order[[one, other]] = order[[other, one]]
             found = np.repeat(items[order], lengths[order]).astype(np.int32)
-            if problem.compute_cost(found) < now and find_fault(problem, found) is None:
+            if problem.compute_cost(found) < now and is_valid(problem, found):
                 layout = found
                 break
         else:

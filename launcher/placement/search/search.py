@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import build_graph
-from launcher.placement.problem.problem import Layout, Problem, coarsen, find_fault, restrict, round_weights
+from launcher.placement.problem.problem import Layout, Problem, coarsen, is_valid, restrict, round_weights
 from launcher.placement.search.explore import explore
 from launcher.placement.search.fit import DomainTree, SearchContext, fill_in_path_order, fit, list_outlines
 from launcher.placement.search.improve import improve
@@ -84,7 +84,7 @@ class _BestLayouts:
 
     def add(self, layout: Layout | None) -> bool:
         """Add a layout; whether the cost of any has equalled the lower bound."""
-        if layout is not None and find_fault(self.problem, layout) is None and layout.tobytes() not in self.found:
+        if layout is not None and is_valid(self.problem, layout) and layout.tobytes() not in self.found:
             cost = self.problem.compute_cost(layout)
             self.found[layout.tobytes()] = cost, len(self.found), layout
             self.is_met |= cost <= self.target
@@ -93,7 +93,7 @@ class _BestLayouts:
     def list_layouts(self, variant: Problem) -> list[Layout]:
         """Return the layouts, the cheapest first, that are also valid for a variant of the problem."""
         layouts = [layout for _, _, layout in sorted(self.found.values(), key=lambda each: each[:2])]
-        return [layout for layout in layouts if find_fault(variant, layout) is None]
+        return [layout for layout in layouts if is_valid(variant, layout)]
 
 
 # docs/internals/decisions/0008-search-bounded-by-counts.md
@@ -122,7 +122,7 @@ def _search(problem: Problem, best: _BestLayouts) -> None:
         return
     if size > 1 and places <= EFFORTS[1].capacity_max and any(map(best.add, _generate_candidates(problem, effort))):
         return
-    is_mixed = problem.is_contiguous and int(problem.capacity.max()) > 1 and not problem.rules
+    is_mixed = int(problem.capacity.max()) > 1 and not problem.rules
 
     def polish(layout: Layout) -> Layout:
         better = improve(problem, layout)

@@ -24,14 +24,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
 from rendezvous.errors import OutcomeUnknown, SettingsError, StoreError, StoreReplaced, Unreachable
 from rendezvous.stores import wire
-from rendezvous.stores.addresses import split_address
+from rendezvous.stores.addresses import pack_address, split_address
 from rendezvous.stores.etcd.errors import CallFailed, ErrorKind, EtcdError, classify
 from rendezvous.stores.protobuf import Message, WireError, decode, encode
 from rendezvous.stores.wire import Method, Request, Response
@@ -119,7 +119,7 @@ class Endpoint:
         self.heard_at = 0.0
         """When it last answered any request, on time.monotonic."""
         self._make_channel = make_channel
-        self._is_numeric = is_numeric(split_address(address)[0])
+        self._is_numeric = pack_address(split_address(address)[0]) is not None
         self._patient: set[grpc.Future[bytes]] = set()
         self._stream: Stream | None = None  # the last one
         self._sent = threading.local()
@@ -251,7 +251,7 @@ class Endpoint:
             threading.Thread(target=time.monotonic, daemon=True).start()
         except RuntimeError:
             sentence = "cannot be asked: no thread can be started"
-            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, sentence, hint="see ulimit -u")) from None
+            raise CallFailed(EtcdError(ErrorKind.ELSEWHERE, sentence, hint="check ulimit -u")) from None
 
     def decode(self, kind: type[Response], data: bytes) -> Response:
         """Decode a response. Raises CallFailed."""
@@ -373,7 +373,7 @@ class EtcdSession:
         try:
             token = endpoint.finish(wire.AUTHENTICATE, log_in[1], limit_s).token
         except CallFailed as failed:
-            if "authentication is not enabled" in failed.refusal.phrase:
+            if failed.refusal.kind is ErrorKind.NO_USERS:
                 token = ""  # as in etcd's own client: the user is given too early, or not needed
             else:
                 kind = ErrorKind.ELSEWHERE if failed.refusal.kind is ErrorKind.UNKNOWN else failed.refusal.kind
@@ -515,7 +515,7 @@ def resolve(address: str) -> tuple[str, ...]:
     gRPC takes addresses of one family at a time, so beside IPv6 those of IPv4 are written as IPv6 (RFC 4291 2.5.5.2).
     """
     host, port = split_address(address)
-    if is_numeric(host):
+    if pack_address(host) is not None:
         return (address,)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -526,14 +526,6 @@ def resolve(address: str) -> tuple[str, ...]:
         return tuple(f"{host}:{port}" for _, host in hosts)
     mapped = (f"::ffff:{host}" if family == socket.AF_INET else host.replace("%", "%25") for family, host in hosts)
     return tuple(f"[{host}]:{port}" for host in mapped)
-
-
-def is_numeric(host: str) -> bool:
-    """Return whether this is an address, which needs no resolving."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError, ValueError):
-            return bool(socket.inet_pton(family, host.partition("%")[0]))
-    return False
 
 
 def _describe(address: str) -> str:
@@ -576,5 +568,5 @@ def _read_pem(path: str) -> bytes:
     except OSError as error:
         raise SettingsError(f"cannot read {path}, which is given for the store: {error.strerror}") from None
     if b"-----BEGIN " not in content:
-        raise SettingsError(f"{path}, which is given for the store, is no PEM file: no line begins with -----BEGIN")
+        raise SettingsError(f"{path}, given for the store, is not a PEM file: no -----BEGIN line")
     return content

@@ -7,19 +7,29 @@ reading.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, auto
 
 from msgspec import Struct
 
 from rendezvous.errors import LeaseExists, LeaseNotFound, StoreEnded, StoreError
+from rendezvous.stores.wire import STORE_ENDED
 
 
 class ErrorKind(Enum):
-    ELSEWHERE = "nothing was done here; another endpoint may do it, or this one later"
-    LOG_IN = "nothing was done; the token is missing or no longer good"
-    REFUSED = "nothing was done, and asking again will not help"
-    UNKNOWN = "it may have been done, or may yet be"
-    FULL = "there is no space; the write that took the last of it was done all the same (seen with etcd 3.4)"
+    """What an error means for the request."""
+
+    ELSEWHERE = auto()
+    """Nothing was done here; another endpoint may do it, or this one later."""
+    LOG_IN = auto()
+    """Nothing was done; the token is missing or no longer good."""
+    NO_USERS = auto()
+    """Nothing was done; etcd has no users to log in."""
+    REFUSED = auto()
+    """Nothing was done, and another attempt will not help."""
+    UNKNOWN = auto()
+    """It may have been done, or may yet be."""
+    FULL = auto()
+    """There is no space; the write that took the last of it was done all the same (seen with etcd 3.4)."""
 
 
 class EtcdError(Struct, frozen=True):
@@ -36,7 +46,7 @@ class EtcdError(Struct, frozen=True):
 _NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 _TLS_HINT = "check the authority's, the client's certificate and the client's key that are given for the store"
-_PLAIN_HINT = "for a store without TLS, give no certificates and no https"
+_PLAIN_HINT = "remove the certificates and https for a store without TLS"
 _SPACE_HINT = "delete unused keys; for etcd also compact, defragment, then `etcdctl alarm disarm`"
 _ELSEWHERE, _LOG_IN, _REFUSED = ErrorKind.ELSEWHERE, ErrorKind.LOG_IN, ErrorKind.REFUSED
 
@@ -50,7 +60,7 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     "Failed parsing HTTP/2": EtcdError(_ELSEWHERE, "is not etcd: what listens there does not speak HTTP/2"),
     "Handshake read failed|WRONG_VERSION_NUMBER": EtcdError(_ELSEWHERE, "does not speak TLS", _PLAIN_HINT),
     "not in peer certificate|Hostname Verification Check failed": EtcdError(
-        _ELSEWHERE, "shows a certificate for another name", "use a name that the certificate carries"
+        _ELSEWHERE, "shows a certificate for another name", "use a host name or address from the certificate"
     ),
     "certificate has expired": EtcdError(_ELSEWHERE, "shows a certificate that has expired"),
     "CERTIFICATE_VERIFY_FAILED": EtcdError(
@@ -59,18 +69,16 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     "SSL_ERROR": EtcdError(_ELSEWHERE, "wants a client certificate, and accepts none that it was shown", _TLS_HINT),
     "Tls handshake failed": EtcdError(_ELSEWHERE, "does not agree to a TLS connection", _TLS_HINT),
     "failed to connect to all addresses": EtcdError(
-        _ELSEWHERE, "closes every connection at once", "it may want TLS, or not be etcd"
+        _ELSEWHERE, "closes every connection at once", "check whether it requires TLS, and whether it is etcd"
     ),
     # A served store
-    "agent that served this store has ended": EtcdError(
-        _REFUSED, "has ended with the agent that served it", error=StoreEnded
-    ),
+    STORE_ENDED: EtcdError(_REFUSED, "has ended with the agent that served it", error=StoreEnded),
     # Another server
-    "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "etcd's usual port is 2379"),
+    "http2 header with status": EtcdError(_REFUSED, "is a web server, not an etcd", "check the port; etcd uses 2379"),
     # The cluster
     "etcdserver: no leader": EtcdError(_ELSEWHERE, "has no leader: it is cut off from most of its cluster"),
     "etcdserver: too many requests": EtcdError(_ELSEWHERE, "has too much to do"),
-    "not supported for learner": EtcdError(_ELSEWHERE, "is a learner, which serves nobody yet"),
+    "not supported for learner": EtcdError(_ELSEWHERE, "is a learner, which does not serve clients yet"),
     "etcdserver: request timed out": EtcdError(ErrorKind.UNKNOWN, "has found no majority of its cluster in time"),
     "database space exceeded": EtcdError(ErrorKind.FULL, "has no space left in its database", _SPACE_HINT),
     "requested lease not found": EtcdError(_REFUSED, "does not know the lease any more", error=LeaseNotFound),
@@ -81,6 +89,7 @@ _ERRORS = {  # by phrases of the text, separated by "|"
     "authentication failed": EtcdError(_REFUSED, "does not accept this user and password"),
     "invalid auth token|auth store is old": EtcdError(_LOG_IN, "does not accept the token it gave this user"),
     "user name is empty": EtcdError(_LOG_IN, "wants a user and a password"),
+    "authentication is not enabled": EtcdError(ErrorKind.NO_USERS, "has no users"),
 }
 
 # Codes that etcd returns before it writes anything.

@@ -114,7 +114,7 @@ class WatchLoop:
                 try:
                     thread.start()
                 except RuntimeError:  # Python's exception for EAGAIN; the next watch may find one
-                    raise Unreachable("no thread can be started to read from the store", "see ulimit -u") from None
+                    raise Unreachable("no thread can be started to read from the store", "check ulimit -u") from None
                 self._thread = thread
             self._watches[watch] = None
             if self._stream is not None:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rendezvous.errors import Compacted, LeaseExists, LeaseNotFound, StoreError, StoreFull
+from rendezvous.errors import LeaseExists, LeaseNotFound, StoreError, StoreFull
 from rendezvous.stores.contract import Batch, Compare, Delete, GetResult, KeyEvent, KeyValue, Operation, Put
 
 _RELATIONS: dict[str, Callable[[Any, Any], bool]]
@@ -247,22 +247,15 @@ class Keyspace:
         while len(self._history) > 1 and (
             len(self._history) > self._history_revisions or self._history_bytes > HISTORY_BYTES_MAX
         ):
-            self._forget(self._history[1].revision)
+            self.forget(self._history[1].revision)
         return batch
 
     def list_batches_from(self, revision: int) -> Iterator[Batch]:
         oldest = self.revision - len(self._history) + 1
         return itertools.islice(self._history, max(0, revision - oldest), None)
 
-    def compact(self, revision: int) -> None:
-        """Drop the history before `revision`. Raises Compacted if that is gone already, StoreError for a future one."""
-        if revision > self.revision:
-            raise StoreError(f"cannot compact up to revision {revision}: the store is at {self.revision}")
-        if revision <= self.compacted_revision:
-            raise Compacted(self.compacted_revision)
-        self._forget(revision)
-
-    def _forget(self, revision: int) -> None:
+    def forget(self, revision: int) -> None:
+        """Drop the history before `revision`."""
         while self._history and self._history[0].revision < revision:
             self._history_bytes -= _measure_batch(self._history.popleft())
         self.compacted_revision = revision

@@ -126,11 +126,6 @@ class MemoryStore(Store):
         with self._lock:
             return self._keyspace.measure_size()
 
-    def compact(self, revision: int) -> None:
-        """Drop the history before `revision`. Raises Compacted if that is gone already, StoreError for a future one."""
-        with self._open():
-            self._keyspace.compact(revision)
-
     # Leases
 
     def lease_grant(self, ttl_s: float, *, id: int = 0) -> Lease:

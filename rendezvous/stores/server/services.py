@@ -60,7 +60,7 @@ NOT_TEXT = ("INVALID_ARGUMENT", "meshrun: a key in the served store is UTF-8 tex
 NO_RANGE = ("INVALID_ARGUMENT", "meshrun: the served store answers for one key or for a prefix, not for other ranges")
 NO_COMPARE = ("INVALID_ARGUMENT", "meshrun: the served store compares versions, revisions and values")
 NO_OPERATION = ("INVALID_ARGUMENT", "meshrun: the served store takes reads, writes and deletions in a transaction")
-ENDED = ("UNAVAILABLE", "meshrun: the agent that served this store has ended")
+ENDED = ("UNAVAILABLE", f"{wire.STORE_ENDED}: the agent that served this store has ended")
 TOO_SLOW = ("UNAVAILABLE", "meshrun: the watch did not take its events in time; watch on from the last one")
 
 

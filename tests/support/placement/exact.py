@@ -62,7 +62,6 @@ class Model:
 
     def __init__(self, problem: Problem) -> None:
         assert int(problem.capacity.max()) <= 2
-        assert problem.is_contiguous
         self.problem = problem
         self.unit_count = problem.traffic.block_count
         self.units = range(self.unit_count)

@@ -65,7 +65,7 @@ def faults(plan: Plan, nodes: Sequence[Node], mesh: Mesh, limits: Limits, unit: 
     for name, ranks in plan.ranks.items():
         if not 0 < len(ranks) <= by_id[name].slot_count:
             yield f"{name} holds {len(ranks)} ranks"
-        if limits.is_contiguous and ranks != tuple(range(ranks[0], ranks[0] + len(ranks))):
+        if ranks != tuple(range(ranks[0], ranks[0] + len(ranks))):
             yield f"{name} holds several runs"
         for start in range(0, len(ranks), unit):
             if ranks[start] % unit or ranks[start : start + unit] != tuple(range(ranks[start], ranks[start] + unit)):

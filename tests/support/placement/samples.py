@@ -12,7 +12,7 @@ from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
 from launcher.placement import planner
-from launcher.placement.explain import ComparedOrder, compare_orders, explain
+from launcher.placement.explain import ComparedOrder, explain
 from launcher.placement.limits import Costs, Limits, Plan
 
 
@@ -124,7 +124,7 @@ def changed() -> Case:
     mesh, limits, costs = parse("pp=4,dp=*,tp=8"), Limits(levels=cluster.levels), Costs()
     before = planner.plan(cluster.nodes, mesh, limits, costs, None)
     plan = planner.plan(after.nodes, mesh, limits, costs, before)
-    orders = compare_orders(plan, after.nodes, mesh, limits, costs)
+    orders = explain(plan, after.nodes, mesh, limits, costs).baselines
     return Case(plan, after.nodes, mesh, limits, costs, describe_change(cluster, after, before, plan, mesh), orders)
 
 

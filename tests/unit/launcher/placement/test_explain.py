@@ -62,30 +62,25 @@ def test_each_level_says_what_leaves_it_per_axis_and_the_sum_is_the_cost() -> No
     assert found.cost == 3752
 
 
-def test_each_level_says_how_wide_groups_are_and_which_domain_is_busiest() -> None:
+def test_each_level_has_the_width_of_groups() -> None:
     before, nodes = papers_case()
     leaf, host = explain(before, nodes, PAPER, LEAF, Costs()).levels
     assert (leaf.spreads, leaf.domain_count) == ((4, 1, 1), 4)
     assert (host.spreads, host.domain_count) == ((4, 7, 1), 28)
-    # The two stages in the middle talk to both sides: 2 x 56 lines x 3. The first of equals is named.
-    assert leaf.busiest == ("l1", Fraction(336), 56)
-    # And on each of their nodes: 2 x 8 x 3 for pp, 2 x 8 x 10 for dp.
-    assert host.busiest == ("h7", Fraction(208), 8)
 
 
-def test_nothing_is_busiest_where_nothing_leaves() -> None:
+def test_where_nothing_leaves_the_cost_is_0() -> None:
     nodes = nodes_on([1])
     found = explain(filled(["h0"], (1, 8)), nodes, parse("dp=*,tp=8"), LEAF, Costs())
-    assert [level.busiest for level in found.levels] == [None, None]
+    assert [level.leaving for level in found.levels] == [(0, 0), (0, 0)]
     assert found.cost == 0
 
 
 def test_an_exchange_is_shared_out_evenly_over_the_others() -> None:
     nodes = nodes_on([1, 2], devices=1)
     found = explain(filled(["h0", "h1", "h2"], (3,), devices=1), nodes, parse("ep=3"), LEAF, Costs())
-    # Each of three sends 20 in all, 10 to each other. h0 is alone on its leaf: 2 x 10 go out and 2 x 10 come in.
+    # Each of three sends 20 in all, 10 to each other.
     assert [level.leaving for level in found.levels] == [(40,), (60,)]
-    assert found.levels[0].busiest == ("l0", Fraction(40), 1)
     assert found.cost == 2 * 40 + 60
 
 

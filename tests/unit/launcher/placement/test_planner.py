@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from launcher.model.errors import UsageError
 from launcher.model.mesh import Mesh, parse
 from launcher.model.node import Node
 from launcher.model.topology import sort_nodes
+from launcher.placement import planner
 from launcher.placement.capacity import assess_feasibility
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.planner import plan as plan_with_costs
@@ -195,7 +197,11 @@ def test_where_it_does_not_matter_who_holds_what_no_search_is_needed(
     # Two leaves make it a question for the search; if leaving them costs nothing, the answer is the same.
     apart = [Node(id=node.id, slot_count=node.slot_count, path=(node.id,)) for node in nodes]
     free = Costs(level_costs={"level 1": 0})
-    other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max, is_contiguous=False), free, None)
+    unsought = mock.DEFAULT if len(nodes) == 1 else None
+    with mock.patch.object(
+        planner, "_choose_without_search", wraps=planner._choose_without_search, return_value=unsought
+    ):
+        other = plan_with_costs(apart, parse(mesh), Limits(elastic_max=limits.elastic_max), free, None)
     cost, bound = ran.stdout.split()
     assert cost == bound == str(other.cost)
     assert other.lower_bound <= other.cost

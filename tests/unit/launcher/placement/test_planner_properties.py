@@ -18,7 +18,7 @@ from launcher.model.traffic import parse as parse_traffic
 from launcher.placement.explain import explain
 from launcher.placement.limits import Costs, Limits, Plan
 from launcher.placement.planner import plan
-from launcher.placement.problem.problem import Layout, Problem, find_fault, make_problem
+from launcher.placement.problem.problem import Layout, Problem, is_valid, make_problem
 from tests.support.placement.plans import faults
 
 UNIT = 4
@@ -59,7 +59,6 @@ def limits(draw: st.DrawFn) -> Limits:
         block_size=UNIT,
         nodes_max=draw(st.sampled_from([None, 6])),
         within=draw(st.sampled_from(WITHIN)),
-        is_contiguous=draw(st.booleans()),
     )
 
 
@@ -116,7 +115,7 @@ def test_a_plan_is_valid_costs_what_it_says_and_no_less_than_its_bound(
     assert found is not None
     problem, layout = as_arrays(found, nodes, mesh, rules, costs)
     assert not list(faults(found, nodes, mesh, rules, UNIT))
-    assert find_fault(problem, layout) is None
+    assert is_valid(problem, layout)
     assert found.cost * problem.traffic.scale == problem.compute_cost(layout)
     assert 0 <= found.lower_bound <= found.cost
 
@@ -138,7 +137,7 @@ def test_with_rates_a_plan_is_valid_and_the_same_for_any_order_of_nodes(
     assume(found is not None)
     assert found is not None
     problem, layout = as_arrays(found, nodes, mesh, rules, costs)
-    assert find_fault(problem, layout) is None
+    assert is_valid(problem, layout)
     assert found.cost * problem.traffic.scale == problem.compute_cost(layout)
     assert planned(chance.sample(nodes, len(nodes)), mesh, rules, costs) == found
     explained = explain(found, nodes, mesh, rules, costs).step_time
@@ -206,7 +205,7 @@ def test_a_plan_after_a_loss_is_as_valid_as_a_fresh_one(nodes: list[Node], text:
     assert (after is None) == (fresh is None)
     if after is not None and fresh is not None:
         problem, layout = as_arrays(after, left, mesh, rules)
-        assert find_fault(problem, layout) is None
+        assert is_valid(problem, layout)
         assert after.shape == fresh.shape
         # Moving everybody is worth 5 % of a plan's cost, so staying may not cost more than that.
         assert after.cost <= fresh.cost * 21 / 20

@@ -68,5 +68,5 @@ def test_the_other_choice_is_told_with_its_price_or_why_it_is_none() -> None:
     split = SplitGroups(axes="tp=7", group_size=7, slot_count=8, split_count=7, group_count=9)
     said = describe_split_groups(split, found, find_unsplit_world(split, few, fixed, Limits()))
     assert said.endswith(
-        "but then there is no world: mesh dp=9,tp=7 needs at least 9 nodes with 8 devices; 8 are present"
+        "but then no world is possible: mesh dp=9,tp=7 needs at least 9 nodes with 8 devices; 8 are present"
     )

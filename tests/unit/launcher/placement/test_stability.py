@@ -192,7 +192,6 @@ def test_the_price_of_a_move_decides_between_cheap_and_still() -> None:
         assert found.cost == 168 + 48
         # Which leaf is the first is free; on either, two stages can stay where they are.
         assert found.moved == count_moved(before, found, mesh) == 32
-    assert any("if only 0 ranks moved" in reason for reason in after(None).reasons)
 
 
 def test_where_a_move_costs_nothing_cost_alone_decides() -> None:
@@ -222,7 +221,7 @@ def test_a_plan_of_another_mesh_is_no_precedent() -> None:
     after = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), before)
     fresh = plan(cluster(4), parse("pp=2,dp=*,tp=4"), LEAVES, Costs(), None)
     assert (after.ranks, after.moved) == (fresh.ranks, 0)
-    assert after.reasons[-1] == "the plan before was made for another mesh, so no rank has a place to keep"
+    assert after.reasons[-1] == "the previous plan was for another mesh, so no rank can keep its place"
 
 
 # Several units on a node
@@ -277,18 +276,6 @@ def test_a_node_that_returns_smaller_keeps_what_it_can_hold() -> None:
     assert after.moved == count_moved(before, after, mesh) <= 4
 
 
-def test_several_runs_on_a_node_stay_where_they_are() -> None:
-    limits = Limits(levels=("spine", "leaf"), is_contiguous=False)
-    mesh = parse("pp=2,dp=*,tp=2")
-    nodes = cluster(6, leaf=2)
-    before = plan(nodes, mesh, limits, Costs(), None)
-    after = plan(nodes[1:], mesh, limits, COSTLY, before)
-    assert not list(faults(after, nodes[1:], mesh, limits, 2))
-    held = coordinates(before, mesh)
-    lost = [place for place in coordinates(after, mesh) if held[place] == "h0"]
-    assert after.moved == count_moved(before, after, mesh) == len(lost)
-
-
 def test_a_slice_takes_the_place_of_a_lost_one_host_by_host() -> None:
     limits = Limits(levels=("slice",), all_or_nothing=AllOrNothing(level="slice", hosts=4))
     nodes = [Node(id=f"t{index}", slot_count=4, path=(f"s{index // 4}",), index=3 - index % 4) for index in range(20)]
@@ -326,19 +313,17 @@ def are_worlds(history: tuple[list[Node], list[Node]], mesh: Mesh, limits: Limit
 @given(
     history=histories(),
     mesh=meshes,
-    is_contiguous=st.booleans(),
     move_cost=st.sampled_from([None, 0, 0.5, 100]),
     data=st.data(),
 )
 def test_every_second_plan_is_valid_counts_its_moves_and_is_worth_them(
     history: tuple[list[Node], list[Node]],
     mesh: Mesh,
-    is_contiguous: bool,
     move_cost: float | None,
     data: st.DataObject,
 ) -> None:
     then, now = history
-    limits, costs = Limits(is_contiguous=is_contiguous), Costs(move_cost=move_cost)
+    limits, costs = Limits(), Costs(move_cost=move_cost)
     if not are_worlds(history, mesh, limits):
         return
     # A layout that is merely valid is precedent and rival enough, and quickly found.

@@ -18,7 +18,7 @@ from launcher.ranks import ports
 from launcher.ranks.ports import MasterPort
 from rendezvous.peers import connections
 from rendezvous.stores import listeners
-from rendezvous.stores.listeners import find_foreign_listener
+from rendezvous.stores.listeners import PortHolder, find_foreign_listener
 from tests.support.processes.tree import state
 from tests.support.waiting import wait_until
 
@@ -202,13 +202,13 @@ def test_presence_gets_a_port_back_that_has_old_connections() -> None:
 def test_a_foreign_listener_is_named_and_an_own_one_is_not(
     held: MasterPort, family: socket.AddressFamily, address: str
 ) -> None:
-    assert find_foreign_listener(held.number) == ""
+    assert find_foreign_listener(held.number) is None
     with bind(family, address, held.number, socket.SO_REUSEADDR) as server:
         # Bound is not listening, so no process has to be looked at.
-        assert find_foreign_listener(held.number, lambda: pytest.fail("a restart has no time for this")) == ""
+        assert find_foreign_listener(held.number, lambda: pytest.fail("a restart has no time for this")) is None
         server.listen()
-        assert find_foreign_listener(held.number).startswith(f"pid {os.getpid()} (")
-        assert find_foreign_listener(held.number, lambda: (os.getpid(),)) == ""
+        assert str(find_foreign_listener(held.number)).startswith(f"pid {os.getpid()} (")
+        assert find_foreign_listener(held.number, lambda: (os.getpid(),)) is None
 
 
 def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
@@ -216,7 +216,7 @@ def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(ports, "log", said.append)
-    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: f"pid {port} (python)")
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder(port, "python"))
     first, second = (
         NodeAssignment(
             ranks=(group_rank,), world_size=2, shape=(2,), group_rank=group_rank, group_world_size=2, role_ranks=(0,),
@@ -237,14 +237,14 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pyte
         master_addr="h", master_port=29500,
     )  # fmt: skip
     said: list[str] = []
-    looks = iter([listeners.UNKNOWN, listeners.UNKNOWN, ""])
+    looks = iter([PortHolder(), PortHolder(), None])
     monkeypatch.setattr(ports, "log", said.append)
     monkeypatch.setattr(ports, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: next(looks))
     drawn = MasterPort(None, None)
     drawn.close()
     assert (drawn.is_taken(share), said) == (False, [])
-    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: listeners.UNKNOWN)
+    monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder())
     assert drawn.is_taken(share)
     assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
 
@@ -255,7 +255,7 @@ def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(
     monkeypatch.setattr(os, "listdir", lambda folder, real=os.listdir: ["999999", *real(folder)])
     with bind(socket.AF_INET, "127.0.0.1", held.number, socket.SO_REUSEADDR) as server:
         server.listen()
-        assert find_foreign_listener(held.number, lambda: (os.getpid(),)) == ""
+        assert find_foreign_listener(held.number, lambda: (os.getpid(),)) is None
 
 
 def test_a_process_whose_first_thread_has_ended_is_still_found() -> None:
@@ -274,7 +274,8 @@ ctypes.CDLL(None).pthread_exit(None)
         wait_until(lambda: state(process.pid) == "Z", 20, "the end of its first thread")
         found = find_foreign_listener(port)
         process.kill()
-    assert found.startswith(f"pid {process.pid} ")
+    assert found is not None
+    assert found.pid == process.pid
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
@@ -303,4 +304,4 @@ def test_where_the_kernel_does_not_tell_nobody_is_blamed(
         monkeypatch.setattr(module, name, value)
         with pytest.raises(OSError, match=r"not tell|not supported|not permitted"):
             list(listeners._ask_kernel(socket.AF_INET, 1 << listeners._LISTEN, (b"", number)))
-        assert find_foreign_listener(number) == ""
+        assert find_foreign_listener(number) is None

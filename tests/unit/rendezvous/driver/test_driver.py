@@ -50,6 +50,7 @@ from rendezvous.settings import Settings
 from rendezvous.stores.contract import Get, Lease, Operation, Renewal, TxnResult
 from rendezvous.stores.memory.store import MemoryStore
 from tests.support.reasons import because
+from tests.support.stores.compaction import compact
 from tests.support.threads import no_threads
 from tests.support.waiting import wait_until
 
@@ -104,7 +105,6 @@ class Bench:
             planner=lambda order: PlanReady(order.id, {}, len(order.roster), "host:1"),
             clock=self._clock,
             wake=self.woken.set,
-            is_local=is_local,
             memory=store if is_local else None,
         )
 
@@ -297,7 +297,7 @@ def test_a_watch_that_the_store_ends_is_reported_as_lost() -> None:
     store = MemoryStore(threaded=False)
     store.put("d/a", b"1")
     store.put("d/a", b"2")
-    store.compact(3)
+    compact(store, 3)
     with driven(StartWatch("d/", 1), store=store, is_local=True) as bench:
         bench.begin()
         wait_until(lambda: bench.heard() and any(isinstance(event, WatchLost) for event in bench.script.events))

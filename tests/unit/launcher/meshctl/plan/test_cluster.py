@@ -54,7 +54,6 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
             "nodes_min": 2,
             "nodes_max": 9,
             "rates": {"leaf": "400Gbit", "leaf:p0/l1": "100Gbit"},
-            "contiguous": False,
         },
         "c",
     )
@@ -69,7 +68,6 @@ def test_every_key_becomes_the_text_of_its_flag() -> None:
         "elastic": "1:64",
         "rates": "leaf=400Gbit,leaf:p0/l1=100Gbit",
     }
-    assert not found.is_contiguous
 
 
 def test_levels_nobody_named_are_numbered_and_a_flag_names_them_anew() -> None:
@@ -118,7 +116,6 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"levels": ["leaf", "leaf"], "nodes": [NODE]}, "c: levels names 'leaf' twice"),
         ({"levels": ["host"], "nodes": [NODE]}, "c: levels names 'host', which stands for the node itself"),
         ({"levels": ["a=b"], "nodes": [NODE]}, "c: level 'a=b' is no name"),
-        ({"nodes": [NODE], "contiguous": 1}, "c: contiguous is 1, neither true nor false"),
         ({"nodes": [NODE], "mesh": []}, "c: mesh is an empty list, not a list of axes"),
         ({"nodes": [NODE], "mesh": [["dp"]]}, "c: mesh: ['dp'] is not a name and a size"),
         ({"nodes": [NODE], "comms": {}}, "c: comms is keys and values, not a list"),
@@ -129,7 +126,7 @@ def test_a_plan_before_is_read_from_the_file() -> None:
         ({"nodes": [NODE], "leave_cost": {"host": [1]}}, "c: leave_cost: host is a list, not a number"),
         ({"nodes": [NODE], "rates": "40Gbit"}, "c: rates is '40Gbit', not keys and values"),
         ({"nodes": [NODE], "rates": {"host": None}}, "c: rates: host is nothing, not a rate with a unit"),
-        ({"nodes": [NODE], "whole": "slice"}, "c: whole does not name a level"),
+        ({"nodes": [NODE], "whole": "slice"}, "c: whole is not a level with a number of hosts"),
         ({"nodes": [NODE], "unit": True}, "c: unit is true, not a number"),
         ({"nodes": [NODE], "previous": [0]}, "c: previous has no keys 'dims' and 'plan'"),
         ({"nodes": [NODE], "previous": {"dims": [0], "plan": {}}}, "c: previous: dims is [0], not the sizes of"),

@@ -76,7 +76,7 @@ def test_two_nodes_with_one_number_are_both_named_and_the_first_has_it() -> None
     found = size(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), **asked(3))
     assert found.reason == (
         "node rank 2 of 3 is missing; joined: h1 (0), h2 (1); "
-        "h3 and h2 are both given --node-rank 1: h3 stands by until h2 is gone"
+        "h3 and h2 are both given --node-rank 1: h3 waits as a spare until h2 has left"
     )
     assert given(numbered("h1", 0), numbered("h2", 1), numbered("h3", 1), node_count=2) == {"h1": (0, 1), "h2": (2, 3)}
 

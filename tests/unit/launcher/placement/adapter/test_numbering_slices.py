@@ -114,7 +114,7 @@ def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> 
     assert {name: share.ranks for name, share in shares(both).items()} == {
         name: share.ranks for name, share in shares(first).items()
     }
-    why = "a-2-new and a-2 are both worker 2 of slice a: a-2-new stands by until a-2 is gone"
+    why = "a-2-new and a-2 are both worker 2 of slice a: a-2-new waits as a spare until a-2 has left"
     assert both.spare_reasons == {"a-2-new": why}
     after = shares(plan([*(one for one in SCRAMBLED if one.name != "a-2"), early], previous=first.assignments))
     assert after["a-2-new"].ranks == shares(first)["a-2"].ranks
@@ -124,14 +124,14 @@ def test_a_replacement_that_comes_before_its_predecessor_is_gone_stands_by() -> 
 def test_a_node_that_claims_a_slice_of_another_size_stands_by_alone(other: Description) -> None:
     planned = plan([other, *(host("a", index) for index in (3, 1, 0, 2))])
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
-    assert planned.spare_reasons == {"x": f"x says that slice a has {other.slice_hosts} hosts, and others say 4"}
+    assert planned.spare_reasons == {"x": f"x reports {other.slice_hosts} hosts for slice a, other nodes report 4"}
 
 
 def test_complete_slices_are_preferred_to_larger_ones_that_are_not() -> None:
     big = [host("big", index, hosts=8) for index in range(5)]
     planned = plan([*big, *(host("a", index) for index in (1, 0, 3, 2))])
     assert {name: share.ranks for name, share in shares(planned).items()} == {f"a-{at}": (at,) for at in range(4)}
-    assert "slices of 8 hosts cannot be used beside those of 4" in planned.remarks
+    assert "slices of 8 hosts cannot be combined with those of 4" in planned.remarks
 
 
 def numbered(numbers: Mapping[int, int]) -> list[Description]:

@@ -14,7 +14,6 @@ from launcher.config.options import command_line
 from launcher.model import mesh as meshes
 from launcher.model.errors import UsageError
 from launcher.model.mesh import Axis, Mesh
-from launcher.model.node import Node
 from launcher.model.rates import parse_rates
 from launcher.model.traffic import KINDS, parse
 from launcher.placement.adapter.options import list_options, parse_limits_and_costs
@@ -81,7 +80,7 @@ def test_the_elastic_axis_is_bounded_whatever_its_name(texts: dict[str, str], le
         assert (limits.elastic_min, limits.elastic_max) == (least, most)
 
 
-RANGE = "write it like --elastic 1:64"
+RANGE = "for example, --elastic 1:64"
 NUMBER = "not a whole number from 1 to 999999999"
 
 
@@ -104,20 +103,20 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"move-cost": "-1"}, "move-cost is '-1', not a number from 0 to 1e9", None),
         ({"move-cost": "inf"}, "move-cost is 'inf', not a number from 0 to 1e9", None),
         ({"level-costs": "leaf"}, "level-costs 'leaf': 'leaf' is not LEVEL=COST",
-         "write it like --level-costs leaf=2,host=1"),
+         "for example, --level-costs leaf=2,host=1"),
         ({"level-costs": "leaf=nan"}, "level-costs 'leaf=nan': the cost of leaf is 'nan', not a number from 0 to 1e9",
          None),
         ({"level-costs": "leaf=1,leaf=2"}, "level-costs 'leaf=1,leaf=2' names leaf twice", None),
-        ({"level-costs": "rack=1"}, "level-costs 'rack=1': no level 'rack' is known", "known here: pod, leaf, host"),
-        ({"within": "tp"}, "within 'tp': 'tp' is not AXIS=LEVEL", "write it like --within tp=host"),
-        ({"within": "ep=leaf"}, f"within 'ep=leaf': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
-        ({"within": "tp=nvl"}, "within 'tp=nvl': no level 'nvl' is known", "known here: pod, leaf, host"),
+        ({"level-costs": "rack=1"}, "level-costs 'rack=1': no level 'rack' is known", "use one of pod, leaf, host"),
+        ({"within": "tp"}, "within 'tp': 'tp' is not AXIS=LEVEL", "for example, --within tp=host"),
+        ({"within": "ep=leaf"}, f"within 'ep=leaf': mesh {MESH} has no axis 'ep'", "use one of pp, dp, tp"),
+        ({"within": "tp=nvl"}, "within 'tp=nvl': no level 'nvl' is known", "use one of pod, leaf, host"),
         ({"within": "tp=leaf,tp=host"}, "within 'tp=leaf,tp=host' names tp twice", None),
-        ({"whole": "slice:4"}, "whole 'slice:4': no level 'slice' is known", "known here: pod, leaf"),
-        ({"whole": "leaf:none"}, f"whole 'leaf:none': 'none' is {NUMBER}", "write it like --whole slice:4"),
-        ({"whole": "leaf"}, "whole 'leaf' does not say how many nodes a complete leaf has", "write it like leaf:4"),
-        ({"whole": "host"}, "whole 'host': a host is one node, no domain of several",
-         "--within AXIS=host keeps ranks on one"),
+        ({"whole": "slice:4"}, "whole 'slice:4': no level 'slice' is known", "use one of pod, leaf"),
+        ({"whole": "leaf:none"}, f"whole 'leaf:none': 'none' is {NUMBER}", "for example, --whole slice:4"),
+        ({"whole": "leaf"}, f"whole 'leaf': '' is {NUMBER}", "for example, --whole slice:4"),
+        ({"whole": "host"}, "whole 'host': a host is a single node",
+         "use --within AXIS=host to keep ranks on one host"),
         ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
         ({"traffic": "ep=1"}, f"traffic 'ep=1': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
     ],
@@ -127,7 +126,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], se
 
 
 def test_bounds_need_an_axis_that_they_bound() -> None:
-    hint = "give one of its axes the size *"
+    hint = "set the size of one of its axes to *"
     assert refusal({"elastic": "1:4"}, "dp=4") == ("elastic '1:4': mesh dp=4 has no elastic axis", hint)
 
 
@@ -136,20 +135,12 @@ def test_without_known_levels_only_the_host_and_level_costs_can_be_named() -> No
     assert (limits.within, costs.level_costs) == ({"tp": "host"}, {"leaf": 2, "host": 1})
     assert refusal({"within": "dp=leaf"}, levels=()) == (
         "within 'dp=leaf': no level 'leaf' is known",
-        "known here: host",
+        "use one of host",
     )
     assert refusal({"whole": "leaf:4"}, levels=()) == (
         "whole 'leaf:4': no level 'leaf' is known",
-        "the levels come with the nodes, and none is known here",
+        "leave it out: levels come with the nodes",
     )
-
-
-def test_a_complete_domain_is_as_large_as_the_fullest_unless_size_is_given() -> None:
-    paths = [("p", "a"), ("p", "a"), ("p", "a"), ("p", "b"), ("q", "a"), ("q", None)]
-    nodes = [Node(id=f"h{number}", slot_count=8, path=path) for number, path in enumerate(paths)]
-    for text, hosts in (("leaf", 3), ("pod", 4), ("leaf:5", 5)):
-        limits, _ = parse_limits_and_costs({"whole": text}, meshes.parse(MESH), levels=LEVELS, nodes=nodes)
-        assert limits.all_or_nothing == AllOrNothing(level=text.partition(":")[0], hosts=hosts)
 
 
 def test_an_error_names_the_variable_the_text_came_from() -> None:

@@ -44,7 +44,7 @@ def test_nodes_without_a_level_that_others_know_are_named_once_per_level() -> No
     found = build_topology(places(h1="zone=a,leaf=l1,x=1,y=1", h2="zone=a", h3="zone=a", h4="leaf=l2,nvl=n"))
     assert found.levels == ("zone", "leaf", "nvl")
     assert found.remarks == (
-        "only h1 knows its x, y: that is not used, as nobody else is there",
+        "only h1 knows its x, y: this is not used, as no other node is there",
         "the zone of h4 is not known: it counts as a zone of its own",
         "the leaf of h2, h3 is not known: each counts as a leaf of its own",
     )
@@ -106,7 +106,7 @@ def test_a_host_with_another_zone_than_its_slice_or_none_does_not_split_it() -> 
     )
     assert found.levels == ("zone", "slice", "leaf")
     assert {path[:2] for path in list(found.paths.values())[:4]} == {("a", "s")}
-    assert "all on slice s are taken to be in zone a, against the word of h2" in found.remarks
+    assert "all on slice s are taken to be in zone a, though h2 reported another zone" in found.remarks
     assert not [remark for remark in found.remarks if "zone of" in remark]
 
 
@@ -176,12 +176,12 @@ def test_where_all_are_together_no_level_is_spoken_of() -> None:
 
 def test_a_level_that_no_node_knows_is_said_and_waited_for() -> None:
     limits = Limits(within={"tp": "leaf"})
-    sentence = "no node says which leaf it is on, and tp shall stay within one (--within tp=leaf)"
+    sentence = "no node reports its leaf, but tp must stay within one (--within tp=leaf)"
     found = size(node("h1", "zone=a"), node("h2"), limits=limits)
     assert (found.world_size, found.reason) == (0, f"{sentence}; joined: h1, h2")
     assert try_plan(node("h1"), limits=limits) == PlanRefused(7, sentence)
     assert size(node("h1"), limits=Limits(all_or_nothing=AllOrNothing(level="nvl", hosts=2))).reason.startswith(
-        "no node says which nvl it is on, and each shall be used as a whole (--whole nvl)"
+        "no node reports its nvl, but each must be used as a whole (--whole nvl)"
     )
     assert size(node("h1", "leaf=l"), limits=limits).world_size == 2
 
@@ -201,7 +201,7 @@ def test_level_costs_of_a_level_that_is_nowhere_are_said_once() -> None:
         found = told(planner.plan(MakePlan(number, number, roster(node("h1", "zone=a"), node("h2", "zone=b")), {})))
         assert isinstance(found, PlanReady)
         remarks.append(found.remarks)
-    assert remarks == [("--level-costs: nobody pays for leaf: no node says where it is there",), ()]
+    assert remarks == [("--level-costs: leaf has no effect: no node reports such a level",), ()]
 
 
 def test_rates_that_nodes_tell_complete_those_of_the_options() -> None:
@@ -245,7 +245,7 @@ def test_slices_of_another_size_stand_aside_and_it_is_said() -> None:
     ]
     planned = plan(*nodes)
     assert set(read_ranks(planned, *nodes)) == {"h0", "h1", "h2", "h3"}
-    assert "slices of 2 hosts cannot be used beside those of 4" in planned.remarks
+    assert "slices of 2 hosts cannot be combined with those of 4" in planned.remarks
 
 
 def test_what_the_user_wants_whole_is_not_overruled_by_slices() -> None:

@@ -14,7 +14,7 @@ from launcher.model.traffic import make_default_traffic
 from launcher.model.traffic import parse as parse_traffic
 from launcher.placement.problem.bound import compute_lower_bound
 from launcher.placement.problem.hops import make_traffic
-from launcher.placement.problem.problem import ClassRule, Layout, Problem, find_fault
+from launcher.placement.problem.problem import ClassRule, Layout, Problem, is_valid
 from tests.support.placement.regular import regular
 
 
@@ -93,7 +93,7 @@ def layouts(draw: st.DrawFn) -> tuple[Problem, Layout]:
         labels=(labels // 2, labels, np.arange(len(leaf), dtype=np.int32)),
         rules=(ClassRule(1, np.arange(talk.block_count, dtype=np.int32) // classes),) if has_rule else (),
     )
-    assert find_fault(problem, layout) is None
+    assert is_valid(problem, layout)
     return problem, layout
 
 

@@ -131,7 +131,7 @@ def test_the_time_is_that_of_all_transfers_added_up_link_by_link(
 def _make_timer(mesh: Mesh, tree: Tree, costs: Costs, unit: int = 1) -> StepTimer:
     every = range(len(tree.nodes))
     shape = mesh.resolve_shape(mesh.replica_size)
-    limits = Limits(levels=tree.levels, is_contiguous=False)
+    limits = Limits(levels=tree.levels)
     problem = make_problem(tree, mesh, shape, unit, limits, costs, [12 // unit] * len(every), every)
     return StepTimer(problem, tree, every, mesh, shape, costs)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.placement.problem.bound import compute_lower_bound
-from launcher.placement.problem.problem import Problem, find_fault
+from launcher.placement.problem.problem import Problem, is_valid
 from launcher.placement.search.explore import explore
 from tests.support.placement.optima import missed, stored
 
@@ -32,7 +32,7 @@ def test_exploring_on_from_the_optimum_does_not_lose_it() -> None:
 def test_every_stored_layout_is_valid_and_costs_what_is_stored() -> None:
     for one in ALL:
         problem, layout = one.problem(), np.array(one.layout, dtype=np.int32)
-        assert find_fault(problem, layout) is None, one.name
+        assert is_valid(problem, layout), one.name
         assert problem.compute_cost(layout) == one.optimum, one.name
 
 
