@@ -21,8 +21,9 @@ from launcher.model.locality_path import LEVELS, is_text
 TIERS = ("leaf", "spine", "core", "tier-3", "tier-4", "tier-5", "tier-6", "tier-7", "tier-8", "tier-9")
 """Levels of switches, nearest to the node first."""
 
-FROM_NEAR = "N counts from the node"  # the levels of a key that ends in N, a number: 0 is the switch next to the node
-FROM_FAR = "N counts towards the node"  # 1 is the farthest, and the highest is the switch next to the node
+FROM_NEAR, FROM_FAR = "near", "far"
+"""The levels of a key that ends in N, a number: counted from the node, where 0 is the switch next to it; or towards the
+node, where 1 is the farthest, and the highest is the switch next to it."""
 
 FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
     "kubernetes": (

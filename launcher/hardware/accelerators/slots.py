@@ -164,10 +164,11 @@ def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> I
     found = [inventory for inventory in inventories if inventory.devices]
     if len(found) > 1:
         these = " and ".join(
-            f"{_describe_devices(inventory.devices, with_vendor=True)} ({inventory.reason})" for inventory in found
+            f"{_describe_devices(inventory.devices)} of kind {inventory.devices[0].kind} ({inventory.reason})"
+            for inventory in found
         )
         flags = " or ".join(f"--devices {inventory.devices[0].kind}" for inventory in found)
-        raise UsageError(f"this node has {these}, and a job runs on one kind of them", f"{flags} says which")
+        raise UsageError(f"this node has {these}, but a job uses devices of one kind", f"set {flags}")
     if found:
         return found[0]
     mistakes = [inventory.mistake for inventory in inventories if inventory.mistake]
@@ -188,7 +189,8 @@ def _assign_cpus(
     if devices_per_worker not in (None, 1, "all"):
         raise UsageError(f"--devices-per-worker is {devices_per_worker}, but {why}")
     if worker_count is None:
-        return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why.replace('was found', 'found')})"
+        why = why if absence is None else f"no accelerator found: {absence}"
+        return _make_slots(1, cpus.devices), f"1 worker on the CPU ({why})"
     if isinstance(worker_count, int):
         sentence = f"{_format_worker_count(worker_count)} on the CPU, as asked"
         return _make_slots(worker_count, cpus.devices), f"{sentence} ({cpus.reason if absence is None else absence})"
@@ -245,15 +247,14 @@ def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
     return tuple(Slot(index=index, devices=(devices[index % len(devices)],)) for index in range(count))
 
 
-def _describe_kind(devices: Sequence[Device], with_vendor: bool = False) -> str:
-    """Return the usual noun for one of these: "GPU", or "NVIDIA GPU" where the vendor matters."""
+def _describe_kind(devices: Sequence[Device]) -> str:
+    """Return the usual noun for one of these."""
     kind = devices[0].kind
-    noun = KINDS[kind].noun if kind in KINDS else "CPU" if kind == "cpu" else kind
-    return noun if with_vendor else noun.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("Intel ")
+    return KINDS[kind].noun if kind in KINDS else "CPU" if kind == "cpu" else kind
 
 
-def _describe_devices(devices: Sequence[Device], with_vendor: bool = False) -> str:
-    return f"{len(devices)} {_describe_kind(devices, with_vendor)}{'s' * (len(devices) > 1)}"
+def _describe_devices(devices: Sequence[Device]) -> str:
+    return f"{len(devices)} {_describe_kind(devices)}{'s' * (len(devices) > 1)}"
 
 
 def _format_worker_count(count: int) -> str:

@@ -126,8 +126,8 @@ def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) 
 def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 0), ("tpu", 4)) == "4 workers, one per TPU chip (4 found)"
     refusal = (
-        "this node has 8 NVIDIA GPUs (8 found) and 1 AMD GPU (1 found), and a job runs on one kind of them | "
-        "--devices nvidia or --devices amd says which"
+        "this node has 8 GPUs of kind nvidia (8 found) and 1 GPU of kind amd (1 found), but a job "
+        "uses devices of one kind | set --devices nvidia or --devices amd"
     )
     assert find(("nvidia", 8), ("amd", 1), ("intel", 0)) == refusal
     assert find(("nvidia", 8), ("amd", 1), worker_count=4) == refusal
@@ -163,8 +163,8 @@ def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kfd").touch()
     known = {
-        "nvidia": DeviceKind("NVIDIA GPU", "A", (str(tmp_path / "nvidiactl"),)),
-        "amd": DeviceKind("AMD GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
+        "nvidia": DeviceKind("GPU", "A", (str(tmp_path / "nvidiactl"),)),
+        "amd": DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
         "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
     monkeypatch.setattr(slots, "KINDS", known)
