@@ -59,8 +59,6 @@ FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
             "oci.oraclecloud.com/host.rack_id": "leaf",
         },
         {"volcano.sh/tor": "leaf", "volcano.sh/hypernode": "spine", "volcano.sh/hypercluster": "core"},
-    ),
-    "ray": (
         {
             "ray.io/availability-region": "region",
             "ray.io/availability-zone": "zone",
@@ -68,7 +66,6 @@ FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
             "ray.io/tpu-slice-name": "slice",
         },
     ),
-    "skypilot": ({"region": "region", "zone": "zone"},),
     "aws": ({"placement/region": "region", "placement/availability-zone": "zone"},),
     "gce": (
         {

@@ -13,7 +13,6 @@ from launcher.locality.contract import Hints
 from launcher.locality.keys import TIERS, RemarkedLevels, derive_levels
 from launcher.locality.kubernetes import LabelsError, parse_labels
 from launcher.locality.kubernetes import Source as KubernetesSource
-from launcher.locality.skypilot import Source as SkyPilotSource
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.locality_path import LEVELS
 
@@ -71,6 +70,8 @@ FAMILIES: list[tuple[str, dict[str, str], str]] = [
      "spine=n leaf=rack"),
     ("Volcano", {"volcano.sh/tor": "t", "volcano.sh/hypernode": "h", "volcano.sh/hypercluster": "c"},
      "core=c spine=h leaf=t"),
+    ("Ray", {"ray.io/availability-region": "r", "ray.io/availability-zone": "z", "ray.io/node-id": "f00"},
+     "region=r zone=z"),
     ("none of all these", {"app": "train", "fabric.topograph.run/tier-": "x", f"{TIER}one": "x"}, ""),
 ]  # fmt: skip
 
@@ -320,38 +321,3 @@ def test_a_cloud_is_likely_only_where_the_firmware_says_so(machine: str, tmp_pat
     environ = {"AWS_REGION": "us-west-2", "GOOGLE_CLOUD_PROJECT": "p", "AZURE_TENANT_ID": "t", "OCI_REGION": "r"}
     found = [cloud for cloud in CLOUDS if CloudSource(cloud, root=str(tmp_path)).is_likely(environ)]
     assert found == [cloud for cloud in CLOUDS if machine.split(" ")[0] == cloud]
-
-
-# SkyPilot
-
-
-def look_at_skypilot(info: str) -> tuple[str, str]:
-    hints = SkyPilotSource().look({"SKYPILOT_CLUSTER_INFO": info}, LIMIT_S)
-    return ",".join(f"{level.name}={level.domain}" for level in hints.levels), hints.reason
-
-
-@pytest.mark.parametrize(
-    ("info", "levels", "reason"),
-    [
-        ('{"cluster_name": "c", "cloud": "AWS", "region": "us-east-1", "zone": "us-east-1a"}',
-         "region=us-east-1,zone=us-east-1a", "SKYPILOT_CLUSTER_INFO of AWS"),
-        ('{"cloud": "Azure", "region": "eastus", "zone": null}', "region=eastus", "SKYPILOT_CLUSTER_INFO of Azure"),
-        ('{"cloud": "Kubernetes", "region": "my-context"}', "",
-         "SKYPILOT_CLUSTER_INFO is about a cluster of Kubernetes, whose name is no place in the network"),
-        ('{"region": "a\\nb", "zone": "none"}', "",
-         "SKYPILOT_CLUSTER_INFO names no place; region is no name; zone is none"),
-        ('{"cloud": ["x"], "region": 7, "zone": {}}', "", "SKYPILOT_CLUSTER_INFO names no place"),
-        ("", "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-        ("region", "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-        ("[" * 100_000, "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-        ('["region"]', "", "SKYPILOT_CLUSTER_INFO is no JSON object"),
-        ("\udcff", "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-    ],
-)  # fmt: skip
-def test_skypilot_names_region_and_zone_or_why_not(info: str, levels: str, reason: str) -> None:
-    assert look_at_skypilot(info) == (levels, reason)
-
-
-def test_a_cluster_of_skypilot_is_known_by_its_description() -> None:
-    assert SkyPilotSource().is_likely({"SKYPILOT_CLUSTER_INFO": "{"})
-    assert not SkyPilotSource().is_likely({"SKYPILOT_NODE_RANK": "0"})
