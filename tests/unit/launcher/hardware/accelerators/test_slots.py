@@ -135,7 +135,7 @@ def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
 
 
 def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
-    twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice, which leaves no GPU"
+    twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice"
     for worker_count in (None, "auto", "gpu", 3):
         assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {MISTAKE_HINT}"
         # It leaves two, but not those that were named.

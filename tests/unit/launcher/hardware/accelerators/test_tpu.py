@@ -130,14 +130,6 @@ def test_newer_models_are_found_by_what_is_in_their_iommu_groups(machine: Machin
     assert machine.detect(GKE) == [*addresses, "4 found in /dev/vfio, v6e-16 by TPU_ACCELERATOR_TYPE"]
 
 
-def test_other_chips_than_gke_says_are_mentioned(machine: Machine) -> None:
-    bounds = {"TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1"}
-    machine.accel(0)
-    assert machine.find(**bounds).reason == "1 found in /dev, though TPU_CHIPS_PER_HOST_BOUNDS=2,2,1"
-    machine.accel(1, 2, 3)
-    assert machine.find(**bounds).reason == "4 found in /dev"
-
-
 def test_what_others_hand_through_is_no_chip_and_a_newer_model_is_one(machine: Machine) -> None:
     machine.vfio(1, ("0000:17:00.0", "0xa2dc"), vendor="0x15b3")  # BlueField-3
     machine.vfio(2, ("0000:00:09.0", "0x0042"))  # Google's network card
