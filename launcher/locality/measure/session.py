@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
 from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree
 from launcher.locality.measure.schedule import LoadRound
@@ -342,7 +341,7 @@ class Session:
             reason = f"{count} nodes are called {name}; --node-name gives each a name of its own"
             finding = TreeFinding(kind="unknown", reason=reason)
         else:
-            finding = self._find(members, known, group_stated(participants))
+            finding = self._find(members, known)
         answer = Answer(participants=participants, finding=finding, seconds=time.monotonic() - began)
         self._put(f"{self._root}/answers/{self._id}", answer)
         until = time.monotonic() + FAREWELL_LIMIT_S
@@ -351,12 +350,12 @@ class Session:
                 pass
         return answer
 
-    def _find(self, members: Sequence[str], known: Mapping[str, Participant], stated: Groups) -> TreeFinding:
+    def _find(self, members: Sequence[str], known: Mapping[str, Participant]) -> TreeFinding:
         """Have the members play step after step, and return the finding."""
         token = draw_token()
         seed = int.from_bytes(token[:4], "big")
         self._player.set_token(token)
-        steps = find_tree(len(members), seed, depth=self._terms.depth, stated=stated or None)
+        steps = find_tree(len(members), seed, depth=self._terms.depth)
         began, number = time.monotonic(), 0
         gone: set[int] = set()
         rounds: tuple[LoadRound, ...] = ()
@@ -380,7 +379,7 @@ class Session:
                 rounds = steps.send(reports) if number else next(steps)
                 number += 1
                 seconds = sum(round.duration_s for round in rounds)
-            return TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
+            return TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s")
         except StopIteration as end:
             found: TreeFinding = end.value
             return found
@@ -407,13 +406,3 @@ class Session:
 
 def draw_token() -> bytes:
     return os.urandom(TOKEN_BYTES)
-
-
-def group_stated(participants: Sequence[Participant]) -> Groups:
-    """Return the groups of the innermost domain that each says it is in; none if one says nothing, or all the same."""
-    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for number, one in enumerate(participants):
-        if not one.path:
-            return ()
-        groups.setdefault(one.path, []).append(number)
-    return tuple(map(tuple, groups.values())) if len(groups) > 1 else ()

@@ -18,6 +18,7 @@ from launcher.model.errors import UsageError
 from tests.support.hardware.devices import UUIDS, FakeNvml, write
 
 CUDA = "CUDA_VISIBLE_DEVICES"
+LIST_FOO = "list numbers separated by commas, as in FOO=0,1, or unset it to show every device"
 FULL_ID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 
@@ -243,10 +244,10 @@ def test_torch_counts_no_devices_under_a_list_that_cannot_be_meant() -> None:
     ("value", "hint"),
     [
         ("0,1", ""), ("foo0, foo1", ""), ("a:0,a:1", ""), ("uuid-1.2/x,2", ""), ("all,none", ""),
-        ('"0,1"', "list numbers separated by commas, as in FOO=0,1, or unset it to show every device"), ("[0,1]", "list numbers separated by commas, as in FOO=0,1, or unset it to show every device"),
-        ("0,1\r", "list numbers separated by commas, as in FOO=0,1, or unset it to show every device"),
+        ('"0,1"', LIST_FOO), ("[0,1]", LIST_FOO),
+        ("0,1\r", LIST_FOO),
         ("$A,$B", "replace $A with a list such as 0,1: no program has replaced it"),
-        ("0;1,2", "list numbers separated by commas, as in FOO=0,1, or unset it to show every device"),
+        ("0;1,2", LIST_FOO),
     ],
 )  # fmt: skip
 def test_the_variable_of_devices_that_are_declared_has_whole_entries(value: str, hint: str) -> None:
