@@ -88,7 +88,7 @@ class SourceQuery:
         self._results: list[SourceResult] = []
         self._threads: list[threading.Thread] = []
         for number, source in enumerate(sources):
-            self._results.append(SourceResult(source.name, (), f"it has not answered within {limit_s:g} s"))
+            self._results.append(SourceResult(source.name, (), f"no answer within {limit_s:g} s"))
             arguments = (number, source, environ, limit_s)
             name = f"locality {source.name}"
             self._threads.append(threading.Thread(target=self._ask, args=arguments, name=name, daemon=True))
@@ -109,7 +109,7 @@ class SourceQuery:
         except UsageError as error:
             hints = Hints((), str(error))
         except Exception as error:  # the job does not depend on a plug-in
-            hints = Hints((), sanitize(f"it has failed with {type(error).__name__}: {error}"))
+            hints = Hints((), sanitize(f"failed with {type(error).__name__}: {error}"))
         self._results[number] = SourceResult(source.name, *hints)
 
 

@@ -149,7 +149,7 @@ def _find_family_keys(family: Mapping[str, str], values: Mapping[str, str], rema
 def _is_usable(name: str, values: Mapping[str, str], remarks: list[str]) -> bool:
     if not is_text(values[name]):
         if values[name]:  # an empty label means none in Kubernetes
-            remarks.append(f"{name} is no name")
+            remarks.append(f"{name} is not a valid name")
         return False
     if values[name].lower() in _PLACEHOLDERS:
         remarks.append(f"{name} is {values[name]}")
@@ -191,6 +191,6 @@ def _assign_from_far(numbered: Mapping[int, str], remarks: list[str]) -> dict[st
         return {}
     last = max(numbered)
     if last not in _LAYERS or 0 in numbered:
-        remarks.append(f"{numbered[last]} is the last layer, where 3 or 4 was expected: which is the leaf is not known")
+        remarks.append(f"{numbered[last]} is the last layer, where 3 or 4 was expected: the leaf is unknown")
         return {}
     return {TIERS[last - number]: name for number, name in numbered.items()}

@@ -47,11 +47,11 @@ def look(cloud: str, answer: Answering, **words: Any) -> tuple[Hints, list[Reque
 @pytest.mark.parametrize(
     ("answer", "clause"),
     [
-        (lambda _: [b"what?\r\n\r\n"], "answers with something that is no HTTP"),
-        (lambda _: [], "answers with something that is no HTTP"),
+        (lambda _: [b"what?\r\n\r\n"], "returned a response that is not HTTP"),
+        (lambda _: [], "returned a response that is not HTTP"),
         (lambda _: [b"HTTP/1.1 200 fine\r\nContent-Length: 9\r\n\r\nfour"], "breaks off within its answer"),
-        (lambda _: [b"HTTP/1.1 200 fine\r\n" + b"X-A: b\r\n" * 200], "answers with something that is no HTTP"),
-        (lambda _: reply(b"\xff\xfe\x00"), "answers with something that is no text"),
+        (lambda _: [b"HTTP/1.1 200 fine\r\n" + b"X-A: b\r\n" * 200], "returned a response that is not HTTP"),
+        (lambda _: reply(b"\xff\xfe\x00"), "returned a response that is not text"),
         (lambda _: reply("x" * 70_000), "answers with more than 64 KiB"),
         (lambda _: [b"HTTP/1.1 200 fine\r\n\r\n", *[b"x" * 10_000] * 20], "answers with more than 64 KiB"),
         (lambda _: [b"HTTP/1.1 100 go on\r\n\r\n" * 10_000], "answers without end"),
@@ -159,10 +159,13 @@ def test_amazon_tells_region_and_zone_and_no_switches() -> None:
     ("answer", "reason"),
     [
         (imds(PLACES, token="another"), "the metadata server answers 401 to placement/region"),
-        (lambda _: reply("", 403), "the metadata server gives no token, it answers 403: it is turned off"),
-        (lambda _: reply("two words"), "the metadata server gives a token that is none"),
-        (lambda _: reply("a\r\nX-Evil:1"), "the metadata server gives a token that is none"),
-        (lambda request: reply(AMAZON_TOKEN if "token" in request.path else "x" * 300), "placement/region is no name"),
+        (lambda _: reply("", 403), "the metadata server refused a token with status 403: it is turned off"),
+        (lambda _: reply("two words"), "the metadata server returned an invalid token"),
+        (lambda _: reply("a\r\nX-Evil:1"), "the metadata server returned an invalid token"),
+        (
+            lambda request: reply(AMAZON_TOKEN if "token" in request.path else "x" * 300),
+            "placement/region is not a valid name",
+        ),
     ],
 )
 def test_amazon_s_server_refuses_or_rambles(answer: Answering, reason: str) -> None:

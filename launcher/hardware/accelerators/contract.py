@@ -139,7 +139,7 @@ def make_unresponsive_error(inventory: Inventory) -> UnfitError:
     these = f"{count} device{'s' * (count > 1)}" if inventory.mistake else f"{count} of {count + found} devices"
     return UnfitError(
         f"{these} {verb} not answer ({inventory.reason})",
-        f"see dmesg; --nproc-per-node={found} goes without" if found else "see dmesg",
+        f"check dmesg, or use --nproc-per-node={found} to go without" if found else "check dmesg",
     )
 
 

@@ -221,9 +221,9 @@ def _assign_accelerators(
         raise UsageError(
             f"{_format_worker_count(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
             f"{worker_total * each_one} {name}s are needed, {len(devices)} are present ({reason})",
-            f"{FLAG}={max(worker_total, 2)} alone, without --devices-per-worker, lets workers share devices"
+            f"use {FLAG}={max(worker_total, 2)} without --devices-per-worker to let workers share devices"
             if can_share
-            else "a TPU chip serves one process",
+            else "request fewer: a TPU chip serves one process",
         )
     found = tuple(
         Slot(index=index, devices=devices[index * width : (index + 1) * width]) for index in range(worker_count)

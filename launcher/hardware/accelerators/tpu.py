@@ -125,7 +125,7 @@ def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[li
     chosen: list[int] = []
     for entry in (part.strip() for part in value.split(",") if value.strip()):
         if entry not in numbers:
-            return [], f"{variable}={value}: there is no TPU chip {entry!r} here, only {', '.join(numbers)}"
+            return [], f"{variable}={value}: no TPU chip {entry!r} exists here, only {', '.join(numbers)}"
         if numbers[entry] in chosen:
             return [], f"{variable}={value} names TPU chip {entry} twice"
         chosen.append(numbers[entry])

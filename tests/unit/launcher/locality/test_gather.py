@@ -144,7 +144,7 @@ def test_a_node_finds_itself_in_a_file(tmp_path: Path, text: str, path: object, 
          "--locality @F has two lines for this node that differ: node-17 in line 1, 10.0.4.9 in line 2"),
         (b"* leaf=a\n* leaf=b", "--locality @F has two lines for this node that differ: * in line 1, * in line 2"),
         (b"a leaf=a\n\xff\xfe\n", "--locality @F, line 2: the text is not in UTF-8"),
-        (b"node-17 leaf=a\0", "--locality @F, line 1: there is a byte of value 0, so this is no text"),
+        (b"node-17 leaf=a\0", "--locality @F, line 1: a byte has the value 0, so the file is not text"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_wrong_for_this_node_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
@@ -226,16 +226,16 @@ def test_a_source_that_is_late_or_fails_is_left_behind_and_the_rest_counts(sourc
         over.set()
     assert place(found) == "zone=a"
     reasons = {one.source: one.reason for one in found.results}
-    assert reasons["kubernetes"] == "it has not answered within 0.2 s"
-    assert reasons["slurm"] == "'it has failed with ValueError: odd\\x1b[2J'"
-    assert reasons["oci"].startswith("it has failed with TypeError: ")
+    assert reasons["kubernetes"] == "no answer within 0.2 s"
+    assert reasons["slurm"] == "'failed with ValueError: odd\\x1b[2J'"
+    assert reasons["oci"].startswith("failed with TypeError: ")
 
 
 def test_nobody_waits_for_the_threads_of_sources() -> None:
     over = threading.Event()
     try:
         asking = SourceQuery([Says("slow", hints(), over)], {}, 0.0)
-        assert asking.wait_for_results()[0].reason == "it has not answered within 0 s"
+        assert asking.wait_for_results()[0].reason == "no answer within 0 s"
         assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("locality"))
     finally:
         over.set()

@@ -96,12 +96,12 @@ def test_levels_of_switches_come_from_one_family() -> None:
     ("labels", "remark"),
     [
         ({f"{TIER}10": "x"}, "fabric.topograph.run/tier-10 is further out than tier-9"),
-        ({f"{AWS}network-node-layer-1": "a", f"{AWS}network-node-layer-2": "b"}, "which is the leaf is not known"),
-        ({f"{AWS}network-node-layer-5": "a"}, "which is the leaf is not known"),
-        ({f"{KUBERNETES}zone": "a\x1b[31m"}, "topology.kubernetes.io/zone is no name"),
+        ({f"{AWS}network-node-layer-1": "a", f"{AWS}network-node-layer-2": "b"}, "the leaf is unknown"),
+        ({f"{AWS}network-node-layer-5": "a"}, "the leaf is unknown"),
+        ({f"{KUBERNETES}zone": "a\x1b[31m"}, "topology.kubernetes.io/zone is not a valid name"),
         ({f"{OCI}rdma.local_block_id": "no-imds-data"}, "oci.oraclecloud.com/rdma.local_block_id is no-imds-data"),
         ({f"{TIER}0": "Unknown"}, "fabric.topograph.run/tier-0 is Unknown"),
-        ({f"{TIER}0": "x" * 256}, "fabric.topograph.run/tier-0 is no name"),
+        ({f"{TIER}0": "x" * 256}, "fabric.topograph.run/tier-0 is not a valid name"),
     ],
 )
 def test_a_label_that_cannot_be_used_is_remarked(labels: dict[str, str], remark: str) -> None:
@@ -149,9 +149,9 @@ def test_labels_are_read_from_every_form(text: str, labels: dict[str, str]) -> N
         ('a="1" b', "'b' is not KEY=VALUE"),
         ('a="never ends', "ends within a value"),
         ("topology.kubernetes.io/zone=$(ZONE)", "$(ZONE) was not replaced: that variable must be defined before"),
-        ("{", "it begins like JSON and is none"),
-        ("{" * 50_000, "it begins like JSON and is none"),
-        ('{"metadata": {"labels": []}}', "its labels are no JSON object"),
+        ("{", "it begins like JSON but is not valid"),
+        ("{" * 50_000, "it begins like JSON but is not valid"),
+        ('{"metadata": {"labels": []}}', "its labels are not a JSON object"),
         ("\n".join(f"k{number}=v" for number in range(10_002)), "more than 10000 labels"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_zone_of_azure_s_that_is_a_number_is_a_fault_domain(tmp_path: Path) ->
     tag.write_text("7783-7084-3265-9085-8269-3286-77\n")
     hints = handed(tmp_path, **numbered)
     assert [level[:2] for level in hints.levels] == [("leaf", "t1")]
-    assert hints.reason.endswith("zone 0 is none, but a fault domain of Azure's")
+    assert hints.reason.endswith("zone 0 is a fault domain of Azure, not a zone")
     named = {"LAUNCHER_NODE_LABELS": "topology.kubernetes.io/zone=eastus-1,volcano.sh/tor=t1"}
     assert handed(tmp_path, **named).levels[0].domain == "eastus-1"
 
@@ -211,7 +211,7 @@ def test_labels_are_handed_in_by_variable_or_file(tmp_path: Path, name: str) -> 
     ("environ", "reason"),
     [
         ({"LAUNCHER_NODE_LABELS_FILE": "/nowhere/labels"}, "/nowhere/labels cannot be read: No such file or directory"),
-        ({"LAUNCHER_NODE_LABELS": "app=x"}, "LAUNCHER_NODE_LABELS: none of them names a place"),
+        ({"LAUNCHER_NODE_LABELS": "app=x"}, "LAUNCHER_NODE_LABELS: no label names a place"),
         ({"LAUNCHER_NODE_LABELS": "zone"}, "LAUNCHER_NODE_LABELS: 'zone' is not KEY=VALUE"),
         ({"LAUNCHER_NODE_LABELS_FILE": "/proc/self/exe"}, "/proc/self/exe: "),
         ({}, "NODE_NAME is not set from spec.nodeName"),
@@ -272,8 +272,8 @@ def test_slurm_s_address_gives_levels(address: str, pattern: str, levels: str, n
         ("s1.s2.s3.tux1", "switch.node", "does not fit switch.node"),
         ("s1.tux2", "switch.node", "is about another node than tux1"),
         ("s1", "switch", "does not end in a node"),
-        ("s\x1b1.tux1", "switch.node", "too long, or no text"),
-        ("s" * 300, "switch.node", "too long, or no text"),
+        ("s\x1b1.tux1", "switch.node", "too long or not text"),
+        ("s" * 300, "switch.node", "too long or not text"),
     ],
 )
 def test_what_slurm_does_not_say_is_said(address: str, pattern: str, reason: str) -> None:

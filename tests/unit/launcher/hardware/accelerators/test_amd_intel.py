@@ -66,28 +66,28 @@ def test_the_product_is_named_where_the_card_has_a_name(instinct: Path) -> None:
         ({"ROCR_VISIBLE_DEVICES": "1,1,2"}, [], "", "names 1 twice"),
         ({"ROCR_VISIBLE_DEVICES": "none"}, [], "", ""),
         ({"ROCR_VISIBLE_DEVICES": "1,2,", "HIP_VISIBLE_DEVICES": "1,"}, [2], "1", ""),
-        ({"ROCR_VISIBLE_DEVICES": "1,7,2"}, [1], "0", "there is no GPU 7, and what follows is hidden, too"),
+        ({"ROCR_VISIBLE_DEVICES": "1,7,2"}, [1], "0", "no GPU 7 exists, and the entries after it are hidden, too"),
         ({"ROCR_VISIBLE_DEVICES": "GPU-000000000000A1"}, [], "",  # how two ids begin
-         "there is no GPU GPU-000000000000A1, and what follows is hidden, too"),
+         "no GPU GPU-000000000000A1 exists, and the entries after it are hidden, too"),
         ({"HIP_VISIBLE_DEVICES": "2,1"}, [2, 1], "2,1", ""),
         ({"HIP_VISIBLE_DEVICES": "2, 1"}, [], "",  # HIP does not take the space away
          "' 1' is not the number or the id of a GPU"),
         ({"HIP_VISIBLE_DEVICES": "0" * 5000}, [], "", "is not the number or the id of a GPU"),
-        ({"ROCR_VISIBLE_DEVICES": "9" * 5000}, [], "", "and what follows is hidden, too"),
+        ({"ROCR_VISIBLE_DEVICES": "9" * 5000}, [], "", "and the entries after it are hidden, too"),
         ({"CUDA_VISIBLE_DEVICES": "1"}, [1], "1", ""),
         ({"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [0], "0", ""),
         ({"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": ""}, [1], "1", ""),
         ({"HIP_VISIBLE_DEVICES": ""}, [], "", ""),
         ({"HIP_VISIBLE_DEVICES": IDS[2]}, [2], IDS[2], ""),
         ({"HIP_VISIBLE_DEVICES": "1,1"}, [], "", "names 1 twice"),
-        ({"HIP_VISIBLE_DEVICES": "3"}, [], "", "there is no GPU 3, and what follows is hidden, too"),
+        ({"HIP_VISIBLE_DEVICES": "3"}, [], "", "no GPU 3 exists, and the entries after it are hidden, too"),
         ({"HIP_VISIBLE_DEVICES": "0,,1"}, [], "", "an entry is empty"),
         ({"HIP_VISIBLE_DEVICES": "0,-1,1"}, [0], "0", ""),
         ({"HIP_VISIBLE_DEVICES": "10000"}, [], "", ""),
         ({"HIP_VISIBLE_DEVICES": "gpu0"}, [], "", "'gpu0' is not the number or the id of a GPU"),
         ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "1"}, [1], "1", ""),
         ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "2"}, [], "",
-         "there is no GPU 2, and what follows is hidden, too"),
+         "no GPU 2 exists, and the entries after it are hidden, too"),
     ],
 )  # fmt: skip
 def test_two_variables_choose_one_after_the_other(
@@ -109,7 +109,7 @@ def test_gpus_of_another_container_cannot_be_read_and_are_not_numbered(instinct:
     assert (ids(inventory), inventory.unresponsive_count) == ([IDS[1]], 0)
     assert inventory.reason == "2 found by AMD's compute driver, 1 may not be opened here"
     (instinct / "dev/kfd").unlink()
-    assert amd(instinct).reason == "2 of AMD's are there, but /dev/kfd may not be opened here"
+    assert amd(instinct).reason == "2 found by AMD's compute driver, but /dev/kfd cannot be opened here"
 
 
 def test_parts_of_one_gpu_are_devices_of_their_own(tmp_path: Path) -> None:

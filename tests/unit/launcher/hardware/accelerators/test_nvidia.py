@@ -294,7 +294,7 @@ def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(migs={1: [None]}))
     assert [device.visible for device in inventory.devices] == [UUIDS[0], *UUIDS[2:]]
     assert (inventory.reason, inventory.unresponsive_count) == (
-        "3 found by NVML, 1 more with MIG on and no instance",
+        "3 found by NVML, 1 more with MIG enabled but no MIG instance",
         0,
     )
     assert detect(machine, FakeNvml(UUIDS[:1], migs={0: []})).devices == ()
