@@ -5,6 +5,8 @@ them in one of two ways. The pod's definition provides them: by the downward API
 the node to the pod, or in a file that an init container has written. Or the agent queries the API server for its own
 node, if the account of the pod may `get` nodes. Provided labels have precedence, and if they name switches the server
 is not queried.
+
+Under Ray the variable has the labels of the Ray node, among them those that Ray fills in by itself (ray/_raylet).
 """
 
 from __future__ import annotations

@@ -36,14 +36,12 @@ TREE = TreeFinding(
 )
 
 
-def make_answer(
-    finding: TreeFinding = TREE, leaves: Sequence[str] = "-----", spines: str = "-----", level: str = "leaf"
-) -> Answer:
+def make_answer(finding: TreeFinding = TREE, leaves: Sequence[str] = "-----", spines: str = "-----") -> Answer:
     """Nodes h10, h1, h2, ..., of which each says the leaf, and the spine, of its letter; - for none."""
     participants = tuple(
         Participant(
             name=name, address=f"10.0.0.{number}", echo_port=1, bulk_port=2, devices=8,
-            path=tuple(one for one in (("spine", spine), (level, leaf)) if one[1] != "-"),
+            path=tuple(one for one in (("spine", spine), ("leaf", leaf)) if one[1] != "-"),
         )
         for number, (name, spine, leaf) in enumerate(
             zip(("h10", "h1", "h2", "h3", "h4"), spines, leaves, strict=True)
