@@ -34,9 +34,9 @@ def find_address(environ: Mapping[str, str]) -> tuple[str, int]:
     host = environ.get(HOST_VARIABLE, "")
     port = next((environ[name] for name in _PORTS if environ.get(name)), "443")
     if not is_token(host):
-        raise NoAnswer(f"no {HOST_VARIABLE}, so there is no API server to ask")
+        raise NoAnswer(f"no {HOST_VARIABLE}, so no API server can be queried")
     if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-        raise NoAnswer(f"{port[:20]!r} is no port of an API server")
+        raise NoAnswer(f"{port[:20]!r} is not a valid port of an API server")
     return host, int(port)
 
 
@@ -49,7 +49,7 @@ def read_token(path: str, missing: str = "no token of a service account (automou
         why = error.strerror or "it cannot be read"
         raise NoAnswer(f"{missing}: {path}: {why}") from None
     if not is_token(token):
-        raise NoAnswer(f"{path} holds no token")
+        raise NoAnswer(f"{path} does not contain a token")
     return token
 
 

@@ -124,7 +124,7 @@ def _require_disjoint(mode: NumaMode, homes: Sequence[frozenset[int]]) -> None:
             raise UsageError(
                 f"{FLAG} {mode}: local ranks {one} and {other} have devices on {_format_nodes(home | its_home)}, which "
                 "cannot be shared out between them",
-                f"{FLAG} node or socket",
+                f"use {FLAG} node or socket",
             )
 
 
@@ -150,8 +150,8 @@ def _assign_complexes(
     """Assign the pool's core complexes in turns, those with most CPUs first."""
     if not topology.cache.keys() >= pool:
         raise UsageError(
-            f"{FLAG} core-complex: this kernel does not say which of the CPUs of {_format_nodes(nodes)} share a cache",
-            f"{FLAG} node or exclusive",
+            f"{FLAG} core-complex: this kernel does not list which CPUs of {_format_nodes(nodes)} share a cache",
+            f"use {FLAG} node or exclusive",
         )
     complexes = sorted(_group_cpus(pool, topology.cache), key=lambda cpus: (-len(cpus), min(cpus)))
     return [complexes[place % len(complexes)] for place in range(count)]

@@ -34,7 +34,7 @@ SIZE_MAX = 1 << 16
 _HEAD_MAX = 1 << 16
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # a minute in all
 _FLAVOR = "Metadata-Flavor"
-_NO_HTTP = "answers with something that is no HTTP"
+_NO_HTTP = "returned a response that is not HTTP"
 
 
 class NoAnswer(Exception):
@@ -164,7 +164,7 @@ class Server:
             said = getattr(error, "verify_message", "") or error.strerror or str(error) or type(error).__name__
             clause = f"cannot be asked: {said}"
         except UnicodeDecodeError:
-            clause = "answers with something that is no text"
+            clause = "returned a response that is not text"
         except UnicodeError:  # of the look-up
             clause = "has an invalid name"
         except ValueError:  # of a chunk with a negative size; errors of TLS are such, too
@@ -227,9 +227,9 @@ def fetch_amazon_token(server: Server, ttl_s: int) -> str:
     token = strip_text(answer.text)
     if answer.status != 200:
         off = ": it is turned off for this machine" if answer.status == 403 else ""
-        raise NoAnswer(f"gives no token, it answers {answer.status}{off}")
+        raise NoAnswer(f"refused a token with status {answer.status}{off}")
     if not is_token(token):
-        raise NoAnswer("gives a token that is none")
+        raise NoAnswer("returned an invalid token")
     return token
 
 
@@ -248,15 +248,20 @@ def query_google(server: Server, key: str, size_max: int = SIZE_MAX) -> HttpResp
 
 def parse_object(text: str) -> dict[str, Any]:
     """Parse a server's JSON object. Raises NoAnswer."""
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise NoAnswer("returned JSON that is not an object")
+    return found
+
+
+def parse_json(text: str) -> object:
+    """Parse a server's JSON. Raises NoAnswer."""
     import json
 
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        raise NoAnswer("answers with something that is no JSON") from None
-    if not isinstance(found, dict):
-        raise NoAnswer("answers with JSON that is no object")
-    return found
+        raise NoAnswer("returned a response that is not JSON") from None
 
 
 def strip_text(value: object) -> str:

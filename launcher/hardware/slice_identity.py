@@ -112,7 +112,7 @@ def _parse_identity(environ: Mapping[str, str]) -> tuple[SliceIdentity, str]:
     host_count, counted_by = (len(hostnames), HOSTNAMES) if hostnames else _count_hosts(environ)
     variable = WORKER_ID if environ.get(WORKER_ID) or host_count == 1 else "JOB_COMPLETION_INDEX"
     if not environ.get(variable) and host_count > 1:
-        raise UsageError(f"{counted_by} says that the slice has {host_count} hosts, and no {WORKER_ID} which this is")
+        raise UsageError(f"{counted_by} gives the slice {host_count} hosts, but {WORKER_ID} of this host is not set")
     worker_id = _parse_number(environ, variable, 0)
     if worker_id >= host_count:
         raise UsageError(f"{variable}={worker_id} is not below the {host_count} of {counted_by}")
@@ -133,7 +133,7 @@ def _find_name(environ: Mapping[str, str], hostnames: tuple[str, ...], host_coun
         names.append(environ.get("MEGASCALE_SLICE_ID", ""))
     name = next((name.strip() for name in names if name.strip() and name.isprintable()), "")
     if host_count > 1 and not name:
-        raise UsageError(f"nothing names this slice of {host_count} hosts: {HOSTNAMES} and TPU_NAME are not set")
+        raise UsageError(f"this slice of {host_count} hosts has no name: {HOSTNAMES} and TPU_NAME are not set")
     return name[:_NAME_MAX]
 
 
@@ -148,7 +148,7 @@ def _parse_hostnames(text: str) -> tuple[str, ...]:
         raise UsageError(f"{HOSTNAMES} lists {len(names)} hosts, more than {_HOSTS_MAX}")
     for name in names:
         if not name or len(name) > _NAME_MAX or not name.isprintable() or " " in name:
-            raise UsageError(f"{HOSTNAMES} holds {name[:40]!r}, which is no name of a host")
+            raise UsageError(f"{HOSTNAMES} holds {name[:40]!r}, which is not a host name")
     if len(set(names)) < len(names):
         twice = next(name for position, name in enumerate(names) if name in names[:position])
         raise UsageError(f"{HOSTNAMES} lists {twice} twice")
@@ -163,7 +163,7 @@ def _count_hosts(environ: Mapping[str, str]) -> tuple[int, str]:
             return math.prod(sides), variable
     if environ.get(TYPE):
         return slice_types.parse(environ[TYPE]).hosts, f"{TYPE}={environ[TYPE]}"
-    raise UsageError(f"{WORKER_ID}={environ.get(WORKER_ID)}, but nothing says how many hosts the slice has")
+    raise UsageError(f"{WORKER_ID}={environ.get(WORKER_ID)}, but the number of hosts of the slice is not set")
 
 
 def _parse_number(environ: Mapping[str, str], variable: str, default: int) -> int:
@@ -190,7 +190,7 @@ def fetch_metadata(
 ) -> TpuMetadata:
     """Return the metadata server's data, queried once, within `limit_s` or LIMIT_S. Only where a chip was found."""
     if environ.get(SKIP):
-        return TpuMetadata({}, f"{SKIP}={environ[SKIP]}: the metadata server is not asked")
+        return TpuMetadata({}, f"{SKIP}={environ[SKIP]}: the metadata server is not queried")
     if address not in _cache:
         _cache[address] = _query_metadata(Server(address, LIMIT_S if limit_s is None else limit_s))
     return _cache[address]
@@ -211,7 +211,7 @@ def _query_metadata(server: Server) -> TpuMetadata:
                 variables[name] = text
     except NoAnswer as error:
         return TpuMetadata({}, f"the metadata server {error}")
-    return TpuMetadata(variables, "by the metadata server" if variables else "the metadata server knows of no TPU")
+    return TpuMetadata(variables, "by the metadata server" if variables else "the metadata server lists no TPU")
 
 
 def _fetch_attribute(server: Server, attribute: str) -> str:

@@ -92,18 +92,19 @@ def parse(text: str, host_chips: int | None = None) -> SliceType:
     prefix, dash, rest = text.strip().partition("-")
     model = next((model for model in MODELS if prefix in model.names), None)
     if model is None:
-        raise UsageError(f"{text!r} begins with the name of no TPU that is known", _suggest_models(text.strip()))
+        known = ", ".join(_format_type(each, 16) for each in MODELS)
+        raise UsageError(f"{text!r} does not begin with the name of a known TPU", f"use one of {known}")
     if not dash or not rest:
         raise UsageError(
-            f"{text!r} does not say how many {model.counted_unit}", f"write it like {_format_type(model, 16)}"
+            f"{text!r} has no number of {model.counted_unit}", f"write, for example, {_format_type(model, 16)}"
         )
     shape = parse_topology(rest)
     if shape is not None:
         chips = math.prod(shape)
         if shape not in _list_shapes(model, chips):
-            raise UsageError(f"{text!r}: {rest} is no topology of {model.name}", _suggest_slices(model, chips))
+            raise UsageError(f"{text!r}: {rest} is not a topology of {model.name}", _suggest_slices(model, chips))
     elif not (rest.isascii() and rest.isdigit() and len(rest) <= 6 and int(rest)):
-        example = f"write it like {_format_type(model, 16)}"
+        example = f"write, for example, {_format_type(model, 16)}"
         raise UsageError(f"{text!r}: {rest!r} is neither a number of {model.counted_unit} nor a topology", example)
     else:
         number, each = int(rest), model.count_units(1)
@@ -194,21 +195,7 @@ def _list_chip_counts(model: TpuModel) -> Iterator[int]:
 
 def _suggest_slices(model: TpuModel, chips: int) -> str:
     nearest = sorted(sorted(_list_chip_counts(model), key=lambda each: abs(each - chips))[:_SUGGESTIONS])
-    return f"near it: {', '.join(_format_type(model, each) for each in nearest)}"
-
-
-def _suggest_models(text: str) -> str:
-    """Suggest the types that may have been meant, else one of each: for "V5E-16", "v5lite-16", "v6-8", "tpu-v4-16"."""
-    word, _, number = text.lower().removeprefix("tpu-").partition("-")
-    close = [
-        model
-        for model in MODELS
-        if any(name.startswith(word) or word.startswith(name) for name in model.names) and word not in ("", "v", "tpu")
-    ]
-    if not close:
-        return f"known: {', '.join(_format_type(model, 16) for model in MODELS)}"
-    meant = [f"{model.names[0]}-{number if number.isdigit() else model.count_units(16)}" for model in close]
-    return f"did you mean {' or '.join(meant)}?"
+    return f"use one of {', '.join(_format_type(model, each) for each in nearest)}"
 
 
 def _format_type(model: TpuModel, chips: int) -> str:

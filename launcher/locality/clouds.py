@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.hardware.cloud_firmware import has_cloud_signature
-from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import (
     AMAZON_OFF,
     AMAZON_TOKEN,
@@ -26,11 +25,10 @@ from launcher.hardware.metadata_server import (
 )
 from launcher.locality.contract import Hints
 from launcher.locality.keys import derive_levels
-from launcher.model.locality_path import is_text
 
 
 class CloudSource:
-    """`root`: the directory above /sys and /var, and `address`: the server's, for tests."""
+    """`root`: the directory above /sys, and `address`: the server's, for tests."""
 
     def __init__(self, name: str, *, root: str = "/", address: tuple[str, int] = LINK_LOCAL) -> None:
         self.name = name
@@ -50,14 +48,11 @@ class CloudSource:
             told = f"the metadata server {error}"
         found = derive_levels(self.name, values)
         server_name = "" if not found.levels else "IMDSv2" if self.name == "aws" else "metadata server"
-        host = read_physical_host(self._root) if self.name == "azure" else ""
-        told_host = f"its physical host is {host}" if host else ""
-        return Hints(found.levels, "; ".join(filter(None, (server_name, told, told_host, *found.remarks))))
+        return Hints(found.levels, "; ".join(filter(None, (server_name, told, *found.remarks))))
 
 
 # Amazon: IMDSv2 has region and zone, and no switches. The network nodes above a machine are available from an API that
-# needs a permission, and on Kubernetes from labels that AWS's controller sets. The placement group is what was
-# requested and its partition what fails together; neither implies nearness, so they are told and not used.
+# needs a permission, and on Kubernetes from labels that AWS's controller sets.
 
 _NO_SWITCHES = (
     "it knows no switches: `aws ec2 describe-instance-topology` and the node labels "
@@ -68,18 +63,8 @@ _NO_SWITCHES = (
 def _ask_aws(server: Server, values: dict[str, str]) -> str:
     headers = {AMAZON_TOKEN: fetch_amazon_token(server, 60)}
     for key in ("placement/region", "placement/availability-zone"):
-        values[key] = _read_aws_value(server, headers, key)
-    group = _read_aws_value(server, headers, "placement/group-name")
-    partition = _read_aws_value(server, headers, "placement/partition-number")
-    if not group or not group.isprintable():
-        return _NO_SWITCHES
-    group = f"{group[:60]}, partition {partition}" if partition.isdecimal() else group[:60]
-    return f"{_NO_SWITCHES}; the placement group {group} says what was asked for, not what is near"
-
-
-def _read_aws_value(server: Server, headers: Mapping[str, str], key: str) -> str:
-    """Return the value of a key; empty if there is none, as for machines in no placement group."""
-    return strip_text(server.ask(f"/latest/meta-data/{key}", headers).get_text(key))
+        values[key] = strip_text(server.ask(f"/latest/meta-data/{key}", headers).get_text(key))
+    return _NO_SWITCHES
 
 
 # Google: machines for accelerators and some for HPC have a position below the zone, where they were placed compactly or
@@ -110,16 +95,13 @@ def _ask_gce(server: Server, values: dict[str, str]) -> str:
 
 # Azure: machines with InfiniBand have a subgroup, one interconnect block such as the 18 machines of an NVLink rack, and
 # a group, as far as InfiniBand reaches. Both came with a late version of the server's API; an older server refuses that
-# version, and is asked again in an old one, where a tag may contain the subgroup. Hyper-V writes the host's name to a
-# file; it is only shown, as machines with accelerators have a host for themselves.
+# version, and is asked again in an old one, where a tag may contain the subgroup.
 
 _AZURE_PATH = "/metadata/instance/compute?format=json&api-version="
 _AZURE_VERSIONS = ("2025-11-11", "2021-12-13")
 _AZURE_SIZE_MAX = 1 << 18  # the machine's user data, up to 64 KiB in base64, are part of the answer
 _AZURE_TAG = "Platform_Interconnect_Group"
 _AZURE_IDS = ("interconnectSubgroupId", "interconnectGroupId")
-_POOL = "/var/lib/hyperv/.kvp_pool_3"
-_POOL_KEY, _POOL_VALUE, _POOL_MAX = 512, 2048, 1 << 20  # a record is a key and a value, filled up with zeros
 
 
 def _ask_azure(server: Server, values: dict[str, str]) -> str:
@@ -145,21 +127,6 @@ def _read_azure_compute(server: Server) -> dict[str, Any]:
         if answer.status != 400:  # 400: an unknown version
             break
     raise NoAnswer(f"answers {answer.status}")
-
-
-def read_physical_host(root: str) -> str:
-    """Return the name of the machine under this one, as Hyper-V wrote it to a file of records; empty if it did not."""
-    try:
-        with open(FileTree(root).resolve(_POOL), "rb") as file:
-            pool = file.read(_POOL_MAX)
-    except OSError:
-        return ""
-    for start in range(0, len(pool), _POOL_KEY + _POOL_VALUE):
-        key, value = pool[start:][:_POOL_KEY], pool[start + _POOL_KEY :][:_POOL_VALUE]
-        if key.partition(b"\0")[0] == b"PhysicalHostName":
-            name = value.partition(b"\0")[0].decode(errors="replace").strip()
-            return name if is_text(name) else ""
-    return ""
 
 
 # Oracle: blocks are known where the owner's tenancy has capacity topology; else a machine may still have its network

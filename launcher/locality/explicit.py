@@ -17,10 +17,11 @@ from launcher.config.config import Config
 from launcher.locality.contract import Level
 from launcher.locality.merge import SourceResult
 from launcher.model.errors import UsageError, sanitize
-from launcher.model.locality_path import EXAMPLE, LevelPath, parse_path
+from launcher.model.locality_path import LevelPath, parse_path
 
 OTHERS = "*"
-_LINE_EXAMPLE = "a line is a host and its place: node-17 zone=a,leaf=l3"
+_LINE_EXAMPLE = "for example: node-17 zone=a,leaf=l3"
+_TEXT_HINT = "write a text file in UTF-8 with a line for each host"
 _FILE_MAX = 32 << 20  # bytes: half a million nodes
 
 
@@ -105,13 +106,13 @@ def read_file(file: str, option: str) -> str:
     if not content.strip():
         raise UsageError(f"{called}: the file is empty", f"write a line for each host; {_LINE_EXAMPLE}")
     if len(content) > _FILE_MAX:
-        raise UsageError(f"{called}: the file has more than {_FILE_MAX >> 20} MiB", "name a file of places")
+        raise UsageError(f"{called}: the file has more than {_FILE_MAX >> 20} MiB", "check that it is a file of places")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{called}, line {line}: the text is not in UTF-8", EXAMPLE) from None
+        raise UsageError(f"{called}, line {line}: the text is not in UTF-8", _TEXT_HINT) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise UsageError(f"{called}, line {line}: there is a byte of value 0, so this is no text", EXAMPLE)
+        raise UsageError(f"{called}, line {line}: a byte has the value 0, so the file is not text", _TEXT_HINT)
     return text

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -22,30 +22,18 @@ from launcher.hardware.slice_identity import SliceIdentity
 from launcher.locality.clouds import CloudSource
 from launcher.locality.contract import Hints, Level, Source
 from launcher.locality.explicit import read_explicit
-from launcher.locality.interconnects import FirmwareSource, InfinibandSource, NvlinkSource, SliceSource
+from launcher.locality.interconnects import NvlinkSource, SliceSource
 from launcher.locality.kubernetes import Source as KubernetesSource
 from launcher.locality.merge import SourceResult, keep_usable_levels, merge, merge_rates
-from launcher.locality.ray import Source as RaySource
-from launcher.locality.skypilot import Source as SkyPilotSource
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.errors import UsageError, sanitize
 from launcher.model.node import Device
 
 LIMIT_S = 2.0
 GROUP = "meshrun.locality"
-BUILT_IN = ("slice", "nvlink", "kubernetes", "ray", "slurm", "skypilot", "oci", "azure", "gce", "aws")
+BUILT_IN = ("slice", "nvlink", "kubernetes", "slurm", "oci", "azure", "gce", "aws")
 """In order of trust: the hardware, the scheduler that placed this process, the owner of the machine."""
-INFORMATIONAL = ("infiniband", "firmware")
-"""Their results have no effect on the plan."""
 _OUTER = ("region", "zone")  # nodes of one job are rarely in two
-_SIMPLE_SOURCES: Mapping[str, Callable[[], Source]] = {
-    "kubernetes": KubernetesSource,
-    "ray": RaySource,
-    "slurm": SlurmSource,
-    "skypilot": SkyPilotSource,
-    "infiniband": InfinibandSource,
-    "firmware": FirmwareSource,
-}
 
 
 class Locality(Struct, frozen=True):
@@ -74,16 +62,14 @@ def resolve_locality(
     *,
     names: Sequence[str],
     devices: Sequence[Device] = (),
-    is_thorough: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Locality:
     """Resolve this node's locality.
 
-    `names`: the node's name, its host's, and its address. `is_thorough`: query informational sources, too. Raises
-    UsageError where the user's settings are wrong.
+    `names`: the node's name, its host's, and its address. Raises UsageError where the user's settings are wrong.
     """
     own = SliceSource(devices)
-    asking = SourceQuery(_choose_sources(config, environ, devices, own, is_thorough), environ, limit_s)
+    asking = SourceQuery(_choose_sources(config, environ, devices, own), environ, limit_s)
     said = read_explicit(config, names)
     found = tuple(map(keep_usable_levels, asking.wait_for_results()))
     merged = merge((*said, *found))
@@ -102,7 +88,7 @@ class SourceQuery:
         self._results: list[SourceResult] = []
         self._threads: list[threading.Thread] = []
         for number, source in enumerate(sources):
-            self._results.append(SourceResult(source.name, (), f"it has not answered within {limit_s:g} s"))
+            self._results.append(SourceResult(source.name, (), f"no answer within {limit_s:g} s"))
             arguments = (number, source, environ, limit_s)
             name = f"locality {source.name}"
             self._threads.append(threading.Thread(target=self._ask, args=arguments, name=name, daemon=True))
@@ -123,19 +109,21 @@ class SourceQuery:
         except UsageError as error:
             hints = Hints((), str(error))
         except Exception as error:  # the job does not depend on a plug-in
-            hints = Hints((), sanitize(f"it has failed with {type(error).__name__}: {error}"))
+            hints = Hints((), sanitize(f"failed with {type(error).__name__}: {error}"))
         self._results[number] = SourceResult(source.name, *hints)
 
 
 def make_built_in(name: str, devices: Sequence[Device]) -> Source:
-    """The source of that name, one of BUILT_IN or INFORMATIONAL, except "slice"."""
+    """The source of that name, one of BUILT_IN except "slice"."""
     if name == "nvlink":
         return NvlinkSource(devices)
-    return _SIMPLE_SOURCES[name]() if name in _SIMPLE_SOURCES else CloudSource(name)
+    if name == "kubernetes":
+        return KubernetesSource()
+    return SlurmSource() if name == "slurm" else CloudSource(name)
 
 
 def _choose_sources(
-    config: Config, environ: Mapping[str, str], devices: Sequence[Device], slice_source: SliceSource, is_thorough: bool
+    config: Config, environ: Mapping[str, str], devices: Sequence[Device], slice_source: SliceSource
 ) -> list[Source]:
     """Choose the sources to query, in order of trust. Raises UsageError for an unknown name.
 
@@ -154,8 +142,7 @@ def _choose_sources(
             found.append(PluginSource(name, config.origins["locality_sources"]))
     if slice_source not in found and slice_source.is_likely(environ):
         found.insert(0, slice_source)
-    informational = [make_built_in(name, devices) for name in INFORMATIONAL] if is_thorough else []
-    return [*found, *(source for source in informational if source.is_likely(environ))]
+    return found
 
 
 class PluginSource:
@@ -181,7 +168,7 @@ def _is_likely(source: Source, environ: Mapping[str, str]) -> bool:
 
 def _describe_unknown(levels: Sequence[Level], found: Sequence[SourceResult]) -> str:
     """Return why nothing is known, or nothing that is nearer than a zone, in one sentence."""
-    asked = "; ".join(f"{one.source}: {one.reason}" for one in found if one.source not in INFORMATIONAL)
-    why = asked or "no sign of Kubernetes, Slurm, SkyPilot or a cloud; --locality sets it"
+    asked = "; ".join(f"{one.source}: {one.reason}" for one in found)
+    why = asked or "no sign of Kubernetes, Slurm or a cloud; set it with --locality"
     what = "switch" if levels else "place in the network"
     return f"this node's {what} is unknown: {why}"

@@ -1,10 +1,8 @@
 """What the hardware of this node says of its position: its TPU slice and its NVLink domain.
 
 Both wire devices of several nodes to each other, in a way that no switch of the network shows. The identifiers of
-InfiniBand adapters and of the firmware only look like positions: they are shown by `meshctl doctor`, and no level is
-derived from them. A node GUID names the adapter and not the switch behind it (Linux,
-Documentation/ABI/stable/sysfs-class-infiniband), and a chassis' serial number, which only root may read, is "Default
-string" at many vendors. Nothing of it was tried on hardware.
+InfiniBand adapters and of the firmware only look like positions: a node GUID names the adapter and not the switch
+behind it (Linux, Documentation/ABI/stable/sysfs-class-infiniband). Nothing of it was tried on hardware.
 """
 
 from __future__ import annotations
@@ -12,15 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launcher.hardware import slice_identity
-from launcher.hardware.linux.sysfs import FileTree
 from launcher.hardware.metadata_server import LIMIT_S
 from launcher.locality.contract import Hints, Level
 from launcher.model.node import Device
-
-_ADAPTERS = "/sys/class/infiniband"
-_ADAPTERS_MAX = 16
-_DMI = "/sys/class/dmi/id"
-_FIRMWARE = ("sys_vendor", "product_name", "chassis_asset_tag", "chassis_serial")
 
 
 class SliceSource:
@@ -83,60 +75,3 @@ class NvlinkSource:
             return Hints((), f"the {count} GPUs are in {len(set(self._domains))} NVLink domains")
         level = Level("nvl", self._domains[0], "clusterUuid.cliqueId of the GPUs' fabric")
         return Hints((level,), f"all {count} GPUs are in one")
-
-
-class InfinibandSource:
-    """`root`: the directory above /sys, for tests."""
-
-    name = "infiniband"
-
-    def __init__(self, root: str = "/") -> None:
-        self._files = FileTree(root)
-
-    def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return self._files.is_directory(_ADAPTERS)
-
-    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        names = _list_printable_names(self._files, _ADAPTERS)
-        if not names:
-            return Hints((), "no adapter is here")
-        told = [self._describe_adapter(name) for name in names[:_ADAPTERS_MAX]]
-        more = [f"and {len(names) - _ADAPTERS_MAX} more"] if names[_ADAPTERS_MAX:] else []
-        return Hints((), "; ".join(("GUIDs name adapters, not switches", *told, *more)))
-
-    def _describe_adapter(self, name: str) -> str:
-        folder = f"{_ADAPTERS}/{name}"
-        words = [name, _read_value(self._files, f"{folder}/node_guid")]
-        for port in _list_printable_names(self._files, f"{folder}/ports")[:_ADAPTERS_MAX]:
-            state = _read_value(self._files, f"{folder}/ports/{port}/state").partition(":")[2].strip().lower()
-            words.append(
-                f"port {port} {_read_value(self._files, f'{folder}/ports/{port}/link_layer')} {state}".rstrip()
-            )
-        return " ".join(filter(None, words))
-
-
-class FirmwareSource:
-    """`root`: the directory above /sys, for tests."""
-
-    name = "firmware"
-
-    def __init__(self, root: str = "/") -> None:
-        self._files = FileTree(root)
-
-    def is_likely(self, environ: Mapping[str, str]) -> bool:
-        return self._files.is_directory(_DMI)
-
-    def look(self, environ: Mapping[str, str], limit_s: float) -> Hints:
-        values = {name: _read_value(self._files, f"{_DMI}/{name}") for name in _FIRMWARE}
-        told = ", ".join(f"{name} {value}" for name, value in values.items() if value)
-        return Hints((), f"{told}; that names no place in the network" if told else "it says nothing that may be read")
-
-
-def _list_printable_names(files: FileTree, folder: str) -> list[str]:
-    return [name for name in files.list_names(folder) if name.isprintable()]
-
-
-def _read_value(files: FileTree, file: str) -> str:
-    """Return the file's one line, "" where it may not be read or contains something else."""
-    text = files.read_text(file)
-    return text if text.isprintable() else ""

@@ -21,8 +21,9 @@ from launcher.model.locality_path import LEVELS, is_text
 TIERS = ("leaf", "spine", "core", "tier-3", "tier-4", "tier-5", "tier-6", "tier-7", "tier-8", "tier-9")
 """Levels of switches, nearest to the node first."""
 
-FROM_NEAR = "N counts from the node"  # the levels of a key that ends in N, a number: 0 is the switch next to the node
-FROM_FAR = "N counts towards the node"  # 1 is the farthest, and the highest is the switch next to the node
+FROM_NEAR, FROM_FAR = "near", "far"
+"""The levels of a key that ends in N, a number: counted from the node, where 0 is the switch next to it; or towards the
+node, where 1 is the farthest, and the highest is the switch next to it."""
 
 FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
     "kubernetes": (
@@ -58,8 +59,6 @@ FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
             "oci.oraclecloud.com/host.rack_id": "leaf",
         },
         {"volcano.sh/tor": "leaf", "volcano.sh/hypernode": "spine", "volcano.sh/hypercluster": "core"},
-    ),
-    "ray": (
         {
             "ray.io/availability-region": "region",
             "ray.io/availability-zone": "zone",
@@ -67,7 +66,6 @@ FAMILIES: Mapping[str, Sequence[Mapping[str, str]]] = {
             "ray.io/tpu-slice-name": "slice",
         },
     ),
-    "skypilot": ({"region": "region", "zone": "zone"},),
     "aws": ({"placement/region": "region", "placement/availability-zone": "zone"},),
     "gce": (
         {
@@ -151,7 +149,7 @@ def _find_family_keys(family: Mapping[str, str], values: Mapping[str, str], rema
 def _is_usable(name: str, values: Mapping[str, str], remarks: list[str]) -> bool:
     if not is_text(values[name]):
         if values[name]:  # an empty label means none in Kubernetes
-            remarks.append(f"{name} is no name")
+            remarks.append(f"{name} is not a valid name")
         return False
     if values[name].lower() in _PLACEHOLDERS:
         remarks.append(f"{name} is {values[name]}")
@@ -193,6 +191,6 @@ def _assign_from_far(numbered: Mapping[int, str], remarks: list[str]) -> dict[st
         return {}
     last = max(numbered)
     if last not in _LAYERS or 0 in numbered:
-        remarks.append(f"{numbered[last]} is the last layer, where 3 or 4 was expected: which is the leaf is not known")
+        remarks.append(f"{numbered[last]} is the last layer, where 3 or 4 was expected: the leaf is unknown")
         return {}
     return {TIERS[last - number]: name for number, name in numbered.items()}

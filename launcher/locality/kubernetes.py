@@ -5,6 +5,8 @@ them in one of two ways. The pod's definition provides them: by the downward API
 the node to the pod, or in a file that an init container has written. Or the agent queries the API server for its own
 node, if the account of the pod may `get` nodes. Provided labels have precedence, and if they name switches the server
 is not queried.
+
+Under Ray the variable has the labels of the Ray node, among them those that Ray fills in by itself (ray/_raylet).
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Source:
         if zone and zone.domain.isdecimal() and has_cloud_signature("azure", self._root):
             # Where Azure has no zones, its cloud provider writes the fault domain there (cloud-provider-azure, #10222).
             del found["zone"]
-            told.append(f"zone {zone.domain} is none, but a fault domain of Azure's")
+            told.append(f"zone {zone.domain} is a fault domain of Azure, not a zone")
         return Hints(sort_levels(found.values()), "; ".join(told))
 
     def _read_label_texts(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str | OSError]]:
@@ -100,7 +102,7 @@ def _merge_labels(origin: str, called: str, labels: Mapping[str, str], found: di
     derived = derive_levels("kubernetes", labels, origin)
     for level in derived.levels:
         found.setdefault(level.name, level)
-    return "; ".join((called if derived.levels else f"{called}: none of them names a place", *derived.remarks))
+    return "; ".join((called if derived.levels else f"{called}: no label names a place", *derived.remarks))
 
 
 # The labels of this pod's Node object, from the API server with the pod's own account.
@@ -111,9 +113,9 @@ def read_node_labels(environ: Mapping[str, str], limit_s: float, root: str = "/"
     account = FileTree(root).resolve(api_server.ACCOUNT)
     node = next((environ[name] for name in NODE_NAMES if environ.get(name)), "")
     if not node:
-        raise NoAnswer(f"{NODE_NAMES[0]} is not set from spec.nodeName, so the node's labels cannot be asked for")
+        raise NoAnswer(f"{NODE_NAMES[0]} is not set from spec.nodeName, so the node's labels cannot be queried")
     if not _NODE.fullmatch(node):
-        raise NoAnswer(f"{node[:60]!r} is no name of a Kubernetes node")
+        raise NoAnswer(f"{node[:60]!r} is not the name of a Kubernetes node")
     address = api_server.find_address(environ)
     headers = {"Authorization": f"Bearer {api_server.read_token(f'{account}/token')}", "Accept": _ACCEPT}
     tls = api_server.make_tls_context(f"{account}/ca.crt")
@@ -170,11 +172,11 @@ def _parse_json(text: str) -> dict[str, str]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise LabelsError("it begins like JSON and is none") from None
+        raise LabelsError("it begins like JSON but is not valid") from None
     metadata = found.get("metadata")
     labels = metadata.get("labels", {}) if isinstance(metadata, dict) else found
     if not isinstance(labels, dict):
-        raise LabelsError("its labels are no JSON object")
+        raise LabelsError("its labels are not a JSON object")
     return _keep_texts(labels)
 
 

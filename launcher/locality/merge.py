@@ -66,7 +66,7 @@ def merge(results: Sequence[SourceResult]) -> RemarkedLevels:
         lists[names] = lists.get(names, 0) + 1
     ordered = order_levels(lists)
     left_out = ordered.levels[LEVELS_MAX:]
-    excess = f"{LEVELS_MAX} levels are the most that are used; left out: {', '.join(left_out)}"
+    excess = f"at most {LEVELS_MAX} levels are used; left out: {', '.join(left_out)}"
     return RemarkedLevels(
         tuple(chosen[name][1] for name in ordered.levels[:LEVELS_MAX]),
         (*remarks, *ordered.remarks, *([excess] if left_out else ())),
@@ -109,7 +109,7 @@ def keep_usable_levels(result: SourceResult) -> SourceResult:
     left_out = len(result.levels) - len(levels)
     if not left_out:
         return result
-    reason = f"{result.reason}; {left_out} of its levels cannot be used, being double or no names"
+    reason = f"{result.reason}; {left_out} of its levels are duplicate or invalid, and not used"
     return replace(result, levels=levels, reason=reason)
 
 

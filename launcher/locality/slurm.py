@@ -29,7 +29,7 @@ class Source:
         if not address or not pattern:
             reason = f"no {PATTERN if address else ADDRESS}: srun has not started this command, or Slurm is old"
         elif not is_text(address) or not is_text(pattern):
-            reason = f"{ADDRESS} or {PATTERN} is too long, or no text"
+            reason = f"{ADDRESS} or {PATTERN} is too long or not text"
         elif last != "node":
             reason = f"{PATTERN}={pattern} does not end in a node"
         elif not kinds:

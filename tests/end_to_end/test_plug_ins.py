@@ -102,7 +102,7 @@ def test_the_plug_in_of_the_examples_gives_each_worker_a_device(tmp_path: Path) 
     assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 1", "1 0 3"]), outcome.err
     outcome = start("ascend:4", "nothing")
     assert outcome.code == 2
-    sentence = f"--devices ascend:4: none is there (no {tmp_path / 'nothing'}/davinciN that may be opened here)"
+    sentence = f"--devices ascend:4: no such device found (no {tmp_path / 'nothing'}/davinciN that may be opened here)"
     assert outcome.err.startswith(f"meshrun: error: {sentence}")
 
 
@@ -138,5 +138,5 @@ def test_workers_share_out_what_the_variable_of_an_unknown_device_holds(tmp_path
     assert (outcome.code, sorted(outcome.out.splitlines())) == (0, ["0 0 4", "1 0 7", "2 0 9"]), outcome.err
     outcome = run("meshrun", *words, environ={"FOO_VISIBLE": "4,7"})
     assert (outcome.code, outcome.err) == (
-        2, "meshrun: error: --devices foo:3: 3 are asked for, and FOO_VISIBLE=4,7 has 2\n",
+        2, "meshrun: error: --devices foo:3: 3 requested, but FOO_VISIBLE=4,7 has 2\n",
     )  # fmt: skip

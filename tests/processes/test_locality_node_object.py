@@ -110,10 +110,13 @@ def test_an_account_that_may_not_is_told_which_rule_is_missing(cluster: Cluster)
     [
         ({"NODE_NAME": "gpu-8"}, "the API server knows no node gpu-8: NODE_NAME must be spec.nodeName"),
         ({"NODE_NAME": ""}, "NODE_NAME is not set from spec.nodeName"),
-        ({"NODE_NAME": "../../secrets"}, "'../../secrets' is no name of a Kubernetes node"),
-        ({"NODE_NAME": "a\r\nb"}, "is no name of a Kubernetes node"),
-        ({"KUBERNETES_SERVICE_HOST": ""}, "there is no API server to ask"),
-        ({"KUBERNETES_SERVICE_PORT": "tcp://10.0.0.1:443"}, "'tcp://10.0.0.1:443' is no port of an API server"),
+        ({"NODE_NAME": "../../secrets"}, "'../../secrets' is not the name of a Kubernetes node"),
+        ({"NODE_NAME": "a\r\nb"}, "is not the name of a Kubernetes node"),
+        ({"KUBERNETES_SERVICE_HOST": ""}, "no API server can be queried"),
+        (
+            {"KUBERNETES_SERVICE_PORT": "tcp://10.0.0.1:443"},
+            "'tcp://10.0.0.1:443' is not a valid port of an API server",
+        ),
     ],
 )
 def test_what_a_pod_is_told_wrongly_is_named(cluster: Cluster, environ: dict[str, str], reason: str) -> None:
@@ -157,9 +160,9 @@ def test_a_server_that_the_cluster_does_not_vouch_for_gets_no_token(cluster: Clu
     ("file", "content", "reason"),
     [
         ("token", None, "no token of a service account (automountServiceAccountToken)"),
-        ("token", "", "holds no token"),
-        ("token", "two words", "holds no token"),
-        ("token", "nämlich", "holds no token"),
+        ("token", "", "does not contain a token"),
+        ("token", "two words", "does not contain a token"),
+        ("token", "nämlich", "does not contain a token"),
         ("ca.crt", None, "ca.crt cannot be used: No such file or directory"),
         ("ca.crt", "no certificate", "ca.crt cannot be used: "),
     ],

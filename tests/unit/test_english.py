@@ -33,7 +33,6 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "launcher.calls.bootstrap": ("<frozen runpy>",),
     "launcher.calls.failure": (r"\n\n(?:The above exception", "+ Exception Group"),
     "launcher.cli": ("can't start new thread",),
-    "launcher.hardware.accelerators.slots": ("Intel ",),
     "launcher.hardware.linux.kernel_log": ("(?:Out of memory|Memory cgroup out of memory)",),
     "launcher.hosts.ray.cluster": ("node has died", "node was terminated", "node is dead"),
     "launcher.logs.reports.symptoms": ("Traceback (most recent call last)",),

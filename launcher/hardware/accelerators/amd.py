@@ -66,7 +66,7 @@ class Detector:
         if not gpus:
             return Inventory((), "no GPU among the processors of AMD's compute driver")
         if not self._files.may_open("/dev/kfd"):
-            return Inventory((), f"{len(gpus)} of AMD's are there, but /dev/kfd may not be opened here")
+            return Inventory((), f"{len(gpus)} found by AMD's compute driver, but /dev/kfd cannot be opened here")
         name = HIP if environ.get(HIP) else CUDA if environ.get(CUDA) else HIP if HIP in environ else CUDA
         if mistaken := examine(environ, (ROCR, name)):
             return mistaken
@@ -134,7 +134,7 @@ def _apply_rocr(value: str | None, gpus: Sequence[AmdGpu]) -> tuple[list[AmdGpu]
         if gpu is None:
             return left, _describe_unknown(ROCR, value, entry.strip())
         if gpu in left:
-            return left, f"{ROCR}={value} names GPU {gpu.ordinal} twice, and what follows is hidden"
+            return left, f"{ROCR}={value} names GPU {gpu.ordinal} twice, and the entries after it are hidden"
         left.append(gpu)
     return left, ""
 
@@ -177,4 +177,4 @@ def _split(value: str) -> list[str]:
 
 def _describe_unknown(name: str, value: str, entry: str) -> str:
     """Describe an entry that names no GPU; "" for -1, which ends the list on purpose. The form is right."""
-    return "" if entry == "-1" else f"{name}={value}: there is no GPU {entry}, and what follows is hidden, too"
+    return "" if entry == "-1" else f"{name}={value}: no GPU {entry} exists, and the entries after it are hidden, too"

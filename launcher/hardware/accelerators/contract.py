@@ -81,9 +81,9 @@ class DeviceKind(Struct, frozen=True):
 
 
 KINDS: Mapping[str, DeviceKind] = {
-    "nvidia": DeviceKind("NVIDIA GPU", "CUDA_VISIBLE_DEVICES", ("/proc/driver/nvidia", "/dev/nvidiactl")),
-    "amd": DeviceKind("AMD GPU", "HIP_VISIBLE_DEVICES", ("/dev/kfd", "/sys/class/kfd")),
-    "intel": DeviceKind("Intel GPU", "ZE_AFFINITY_MASK", ("/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915")),
+    "nvidia": DeviceKind("GPU", "CUDA_VISIBLE_DEVICES", ("/proc/driver/nvidia", "/dev/nvidiactl")),
+    "amd": DeviceKind("GPU", "HIP_VISIBLE_DEVICES", ("/dev/kfd", "/sys/class/kfd")),
+    "intel": DeviceKind("GPU", "ZE_AFFINITY_MASK", ("/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915")),
     "tpu": DeviceKind(
         "TPU chip", "TPU_VISIBLE_CHIPS", ("/dev/accel0", "/dev/vfio"), ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
     ),
@@ -139,7 +139,7 @@ def make_unresponsive_error(inventory: Inventory) -> UnfitError:
     these = f"{count} device{'s' * (count > 1)}" if inventory.mistake else f"{count} of {count + found} devices"
     return UnfitError(
         f"{these} {verb} not answer ({inventory.reason})",
-        f"see dmesg; --nproc-per-node={found} goes without" if found else "see dmesg",
+        f"check dmesg, or use --nproc-per-node={found} to go without" if found else "check dmesg",
     )
 
 

@@ -12,15 +12,13 @@ reported.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-_ORDINAL = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX = 18  # more than any number of a GPU has, and Python reads no number of thousands
-_LIST_ENDS = ", and an entry that names none hides itself and all that follow"
+_LIST_ENDS = ", and such an entry hides itself and all that follow"
 
 
 class NvidiaGpu(Struct, frozen=True):
@@ -50,21 +48,20 @@ class CudaSelection(Struct, frozen=True):
 
 
 def apply_visible(value: str, gpus: Sequence[NvidiaGpu], *, isolates_workers: bool = False) -> CudaSelection:
-    """Apply a value of the variable to the GPUs of this machine, in enumeration order.
+    """Apply a value of the variable to the GPUs of this machine, in enumeration order. Its form is right.
 
     `isolates_workers`: every worker will be given one entry for itself, so that several MIG instances can be used.
     """
     entries = [entry.strip() for entry in value.rstrip(", \t").split(",")]
-    are_migs, by_id = is_mig(entries[0]), _is_id(entries[0])
+    are_migs = is_mig(entries[0])
     setting = f"{VARIABLE}={','.join(entries) if are_migs else value}"
     chosen: dict[str, CudaDevice] = {}
     for entry in entries if isolates_workers or not are_migs else entries[:1]:
-        if are_migs:
-            found, problem = _find_mig_device(entry, gpus)
-        else:
-            found, problem = _find_gpu(entry, gpus, by_id, len(chosen))
+        if entry == "-1":  # ends the list on purpose
+            break
+        found, problem = _find_mig_device(entry, gpus) if are_migs else _find_gpu(entry, gpus, len(chosen))
         if found is None:
-            return CudaSelection(tuple(chosen.values()), f"{setting}{problem}{_LIST_ENDS}" if problem else "")
+            return CudaSelection(tuple(chosen.values()), f"{setting}{problem}{_LIST_ENDS}")
         if found.id in chosen:
             first = chosen[found.id].entry
             twice = f"{first} twice" if first == entry else f"one GPU twice, as {first} and as {entry}"
@@ -81,29 +78,15 @@ def _is_id(entry: str) -> bool:
     return entry.startswith("GPU-")
 
 
-def _parse_entry(entry: str) -> str | int | None:
-    """Return what an entry selects by: the beginning of an id, or a number; None for -1, which ends the list."""
-    if _is_id(entry):
-        return entry
-    found = _ORDINAL.match(entry)
-    number = int(found.group()[:_DIGITS_MAX]) if found else -1
-    return number if number >= 0 else None
-
-
-def _find_gpu(entry: str, gpus: Sequence[NvidiaGpu], by_id: bool, chosen_count: int) -> tuple[CudaDevice | None, str]:
-    """Return the GPU of an entry; else None and why it ends the list, "" if it may end it on purpose."""
-    key = _parse_entry(entry)
-    if key is None and not is_mig(entry):
-        return None, "" if entry else " has an empty entry"
-    if isinstance(key, str) is not by_id or key is None:
-        return None, f": {entry} is of another kind than the {'GPU ids' if by_id else 'numbers'} before it"
-    if isinstance(key, int):
-        found = [gpu for gpu in gpus if gpu.ordinal == key]
-        there = ", ".join(str(gpu.ordinal) for gpu in gpus) or "none"
-        problem = f": there is no GPU {key} (there are: {there})"
+def _find_gpu(entry: str, gpus: Sequence[NvidiaGpu], chosen_count: int) -> tuple[CudaDevice | None, str]:
+    """Return the GPU of an entry; else None and why."""
+    if not _is_id(entry):
+        number = int(entry[:_DIGITS_MAX])
+        found = [gpu for gpu in gpus if gpu.ordinal == number]
+        problem = f": no GPU {number} exists (found: {', '.join(str(gpu.ordinal) for gpu in gpus) or 'none'})"
     elif any(_is_id(gpu.uuid) for gpu in gpus):
-        found = [gpu for gpu in gpus if gpu.uuid.startswith(key)]
-        problem = f": {entry} is how {len(found)} GPU ids begin" if found else f": no GPU is called {entry}"
+        found = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+        problem = f": {len(found)} GPU ids begin with {entry}" if found else f": no GPU is called {entry}"
     elif chosen_count < len(gpus):
         return CudaDevice(entry, entry, None), ""  # the ids are unknown
     else:
@@ -117,8 +100,6 @@ def _find_mig_device(entry: str, gpus: Sequence[NvidiaGpu]) -> tuple[CudaDevice 
     Only NVML knows instances; without it the entry is accepted unverified.
     """
     problem = f": no MIG instance is called {entry}"
-    if not is_mig(entry):
-        return None, problem
     if entry.startswith("MIG-GPU-"):
         owner = next((gpu for gpu in gpus if gpu.uuid == entry.removeprefix("MIG-").split("/")[0]), None)
         is_known = any(_is_id(gpu.uuid) for gpu in gpus)

@@ -6,8 +6,9 @@ card can be. It is no training device and counts only where Intel's devices are 
 not open belongs to another user.
 
 A large GPU is made of tiles. ZE_FLAT_DEVICE_HIERARCHY says what a device is: every tile (FLAT, the usual one, and
-COMBINED), or every GPU (COMPOSITE). ZE_AFFINITY_MASK then chooses among these: "0,3", and with COMPOSITE also tiles,
-"0.1". ONEAPI_DEVICE_SELECTOR, which narrows SYCL alone, is not read. Not tried on hardware.
+COMBINED), or every GPU (COMPOSITE). ZE_AFFINITY_MASK then chooses among these: "0,3". Tiles of a GPU with COMPOSITE,
+"0.1", are refused: FLAT numbers them. ONEAPI_DEVICE_SELECTOR, which narrows SYCL alone, is not read. Not tried on
+hardware.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ MASK = "ZE_AFFINITY_MASK"
 HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
 _PCI_VENDOR = "0x8086"
 _INTEGRATED = re.compile(r"0000:00:02\.[0-7]")
-_ENTRY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 
 
 class IntelGpu(Struct, frozen=True):
@@ -37,10 +37,10 @@ class IntelGpu(Struct, frozen=True):
 
 
 class ZeDevice(Struct, frozen=True):
-    """A device in Level Zero's sense: `entry` selects it in the mask. `tile` None: the whole GPU, or some tiles."""
+    """A device in Level Zero's sense: `number` selects it in the mask. `tile` None: the whole GPU."""
 
     gpu: IntelGpu
-    entry: str
+    number: int
     tile: int | None
 
 
@@ -79,8 +79,8 @@ class Detector:
         gpu = part.gpu
         tile = f"/tile{part.tile}" if part.tile is not None and gpu.tiles > 1 else ""
         return Device(
-            kind=self.kind, index=index, id=f"pci-{gpu.address}{tile}", visible=part.entry, numa_node=gpu.numa_node,
-            model=gpu.model,
+            kind=self.kind, index=index, id=f"pci-{gpu.address}{tile}", visible=str(part.number),
+            numa_node=gpu.numa_node, model=gpu.model,
         )  # fmt: skip
 
     def _may_open(self, address: str) -> bool:
@@ -102,34 +102,13 @@ def _apply_mask(mask: str, gpus: Sequence[IntelGpu], is_composite: bool) -> tupl
     units: list[tuple[IntelGpu, int | None]] = [(gpu, None) for gpu in gpus]
     if not is_composite:
         units = [(gpu, tile) for gpu in gpus for tile in range(gpu.tiles)]
-    every = [ZeDevice(gpu, str(index), tile) for index, (gpu, tile) in enumerate(units)]
+    every = [ZeDevice(gpu, number, tile) for number, (gpu, tile) in enumerate(units)]
     if mask in ("", "default"):
         return every, ""
     if hides_all(mask):
         return [], ""
-    tiles_by_device: dict[int, set[int | None]] = {}  # tiles of a device, None among them: all of it
-    unknown = []
-    for entry in (entry.strip() for entry in mask.rstrip(", ").split(",")):
-        found = _ENTRY.fullmatch(entry)
-        index, tile = (int(found[1]), int(found[2]) if found[2] else None) if found else (-1, None)
-        is_tile = tile is not None and index < len(every) and is_composite and tile < every[index].gpu.tiles
-        if not 0 <= index < len(every) or not (tile is None or is_tile):
-            unknown.append(entry)
-        else:
-            tiles_by_device.setdefault(index, set()).add(tile)
-    parts = [_select_tiles(every[index], tiles) for index, tiles in sorted(tiles_by_device.items())]
-    if not unknown:
-        return parts, ""
-    them = f"{', '.join(map(repr, unknown))} name{'s' * (len(unknown) == 1)} no device"
-    if not is_composite and any("." in entry for entry in unknown):
-        them += f" (every tile is a device with a number of its own, unless {HIERARCHY}=COMPOSITE)"
-    return parts, f"{MASK}={mask}: {them}"
-
-
-def _select_tiles(part: ZeDevice, tiles: set[int | None]) -> ZeDevice:
-    """Return a device of which the mask may have named some tiles only."""
-    named = sorted(tile for tile in tiles if tile is not None)
-    if None in tiles:
-        return part
-    entry = ",".join(f"{part.entry}.{tile}" for tile in named)
-    return ZeDevice(part.gpu, entry, named[0] if len(named) == 1 else None)
+    by_entry = {str(part.number): part for part in every}
+    entries = [entry.strip().lstrip("0") or "0" for entry in mask.rstrip(", ").split(",")]
+    unknown = [entry for entry in entries if entry not in by_entry]
+    mistake = f"{MASK}={mask}: {', '.join(map(repr, unknown))} name{'s' * (len(unknown) == 1)} no device"
+    return [part for entry, part in by_entry.items() if entry in entries], mistake if unknown else ""

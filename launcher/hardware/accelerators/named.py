@@ -80,13 +80,12 @@ def detect_requested(
         raise make_unresponsive_error(found)
     refuse_mistake(found)
     if not found.devices:
-        hint = "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
-        hint = "`meshctl doctor` shows what was looked at" if request.kind in KINDS else hint
-        raise UsageError(f"{request}: none is there ({reason})", hint)
+        hint = "set --visible-env VARIABLE to use a number of devices that are not detected"
+        hint = "run `meshctl doctor` to see what was examined" if request.kind in KINDS else hint
+        raise UsageError(f"{request}: no such device found ({reason})", hint)
     if count is not None and count > len(found.devices):
-        there = f"{len(found.devices)} {'is' if len(found.devices) == 1 else 'are'} there"
-        shares = f"--devices {request.kind} --nproc-per-node={count} starts {count} workers that share them"
-        raise UnfitError(f"{request}: {count} are asked for, {there} ({reason})", shares)
+        shares = f"use --devices {request.kind} --nproc-per-node={count} for {count} workers that share them"
+        raise UnfitError(f"{request}: {count} requested, {len(found.devices)} found ({reason})", shares)
     return replace(found, devices=found.devices[:count], reason=reason)
 
 
@@ -97,9 +96,9 @@ def _make_declared(request: DeviceRequest, environ: Mapping[str, str]) -> Invent
     entries = [entry.strip() for entry in setting.split(",")] if setting else [str(index) for index in range(count)]
     setting = f"{request.variable}={sanitize(setting)}"
     if len(entries) < count:
-        raise UsageError(f"{request}: {count} are asked for, and {setting} has {len(entries)}")
+        raise UsageError(f"{request}: {count} requested, but {setting} has {len(entries)}")
     if "" in entries or len(set(entries)) < len(entries):
-        raise UsageError(f"{request}: {setting} has an entry that is empty, or there twice")
+        raise UsageError(f"{request}: {setting} has an empty or duplicate entry")
     if mistake := find_mistake(request.variable, environ.get(request.variable, ""), DECLARED):
         raise UsageError(mistake.sentence, mistake.hint)
     devices = tuple(
@@ -120,12 +119,12 @@ def _count_tpu_chips(request: DeviceRequest, found: Inventory, environ: Mapping[
         raise UsageError(f"{request}: {error}", error.hint) from None
     identity, said = slice_identity.read_identity(environ)
     if identity is not None and identity.host_count != slice_type.hosts:
-        raise UsageError(f"{request}: {slice_type.hosts} hosts have such a slice, and this is one of {said}")
+        raise UsageError(f"{request}: such a slice has {slice_type.hosts} hosts, but this host is one of {said}")
     return slice_type.chips_per_host, f"{slice_type.description}; {found.reason}"
 
 
 def _detect_by_plugin(request: DeviceRequest, environ: Mapping[str, str]) -> Inventory:
-    believed = "with --visible-env VARIABLE a number of any devices is believed"
+    believed = "set --visible-env VARIABLE to use a number of devices without a plug-in"
     plugin = plugins.load(GROUP, request.kind, str(request), built_in=KINDS, otherwise=believed)
     found = plugins.ask(plugin, "detect", Inventory, environ)
     variable = getattr(plugin.value, "variable", "")
@@ -142,7 +141,7 @@ def _find_problem(found: Inventory, variable: object) -> str:
     if not isinstance(found.devices, tuple) or not all(isinstance(device, Device) for device in found.devices):
         return "an Inventory whose devices are not a tuple of Device"
     if not isinstance(found.reason, str) or not isinstance(found.mistake, str) or not isinstance(variable, str):
-        return "an Inventory, or has a variable, that is no text"
+        return "an Inventory or a variable that is not text"
     kinds = {device.kind for device in found.devices}
     if len(kinds) > 1:
         return f"devices of {len(kinds)} kinds"

@@ -86,7 +86,7 @@ class Detector:
             (self._make_device(index, chosen) for index, chosen in enumerate(choice.devices)),
             f"{len(found.gpus)} found by {found.source}",
             f"{count} more {'does' if count == 1 else 'do'} not answer" if count else "",
-            f"{empty} more with MIG on and no instance" if empty else "",
+            f"{empty} more with MIG enabled but no MIG instance" if empty else "",
             remark,
             mistake=choice.mistake,
             # A list of the user's selects GPUs; if some of these are not found, they may be the unresponsive ones.

@@ -164,10 +164,11 @@ def find_devices(detectors: Sequence[Detector], environ: Mapping[str, str]) -> I
     found = [inventory for inventory in inventories if inventory.devices]
     if len(found) > 1:
         these = " and ".join(
-            f"{_describe_devices(inventory.devices, with_vendor=True)} ({inventory.reason})" for inventory in found
+            f"{_describe_devices(inventory.devices)} of kind {inventory.devices[0].kind} ({inventory.reason})"
+            for inventory in found
         )
         flags = " or ".join(f"--devices {inventory.devices[0].kind}" for inventory in found)
-        raise UsageError(f"this node has {these}, and a job runs on one kind of them", f"{flags} says which")
+        raise UsageError(f"this node has {these}, but a job uses devices of one kind", f"set {flags}")
     if found:
         return found[0]
     mistakes = [inventory.mistake for inventory in inventories if inventory.mistake]
@@ -220,9 +221,9 @@ def _assign_accelerators(
         raise UsageError(
             f"{_format_worker_count(worker_total)} with {each_one} {name}{'s' * (each_one > 1)} each: "
             f"{worker_total * each_one} {name}s are needed, {len(devices)} are present ({reason})",
-            f"{FLAG}={max(worker_total, 2)} alone, without --devices-per-worker, lets workers share devices"
+            f"use {FLAG}={max(worker_total, 2)} without --devices-per-worker to let workers share devices"
             if can_share
-            else "a TPU chip serves one process",
+            else "request fewer: a TPU chip serves one process",
         )
     found = tuple(
         Slot(index=index, devices=devices[index * width : (index + 1) * width]) for index in range(worker_count)
@@ -246,15 +247,14 @@ def _make_slots(count: int, devices: Sequence[Device]) -> tuple[Slot, ...]:
     return tuple(Slot(index=index, devices=(devices[index % len(devices)],)) for index in range(count))
 
 
-def _describe_kind(devices: Sequence[Device], with_vendor: bool = False) -> str:
-    """Return the usual noun for one of these: "GPU", or "NVIDIA GPU" where the vendor matters."""
+def _describe_kind(devices: Sequence[Device]) -> str:
+    """Return the usual noun for one of these."""
     kind = devices[0].kind
-    noun = KINDS[kind].noun if kind in KINDS else "CPU" if kind == "cpu" else kind
-    return noun if with_vendor else noun.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("Intel ")
+    return KINDS[kind].noun if kind in KINDS else "CPU" if kind == "cpu" else kind
 
 
-def _describe_devices(devices: Sequence[Device], with_vendor: bool = False) -> str:
-    return f"{len(devices)} {_describe_kind(devices, with_vendor)}{'s' * (len(devices) > 1)}"
+def _describe_devices(devices: Sequence[Device]) -> str:
+    return f"{len(devices)} {_describe_kind(devices)}{'s' * (len(devices) > 1)}"
 
 
 def _format_worker_count(count: int) -> str:

@@ -8,7 +8,6 @@ the same files, so the vendor is checked. The files are not opened: only an atte
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -53,8 +52,7 @@ class Detector:
         if not chips:
             return Inventory((), self._explain_absence(environ))
         folder = "/dev/vfio" if chips[0].path.startswith("/dev/vfio/") else "/dev"
-        reason = f"{len(chips)} found in {folder}"
-        reason += self._describe_type(environ) + _describe_mismatch(environ, len(chips))
+        reason = f"{len(chips)} found in {folder}{self._describe_type(environ)}"
         chosen, mistake = list(range(len(chips))), ""
         variable = next((name for name in (*VISIBLE, VISIBLE_PATHS) if name in environ), "")
         if variable:
@@ -118,15 +116,6 @@ class Detector:
         return slice_types.find_by_pci_id(self._files.read_text(f"{device}/device"))
 
 
-def _describe_mismatch(environ: Mapping[str, str], count: int) -> str:
-    """Return GKE's statement of the chips of a host, where it differs from what was found; else ""."""
-    for name in ("TPU_CHIPS_PER_HOST_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS"):
-        sides = slice_types.parse_bounds(environ.get(name, ""))
-        if sides is not None:
-            return "" if math.prod(sides) == count else f", though {name}={environ[name]}"
-    return ""
-
-
 def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[list[int], str]:
     """Return the chips that are left, by number; and what is wrong with the text, "" if nothing is.
 
@@ -136,7 +125,7 @@ def _apply_visible(variable: str, value: str, chips: Sequence[Chip]) -> tuple[li
     chosen: list[int] = []
     for entry in (part.strip() for part in value.split(",") if value.strip()):
         if entry not in numbers:
-            return [], f"{variable}={value}: there is no TPU chip {entry!r} here, only {', '.join(numbers)}"
+            return [], f"{variable}={value}: no TPU chip {entry!r} exists here, only {', '.join(numbers)}"
         if numbers[entry] in chosen:
             return [], f"{variable}={value} names TPU chip {entry} twice"
         chosen.append(numbers[entry])

@@ -3,8 +3,7 @@
 A runtime does not report a list that it cannot read. CUDA reads "0-3" and "0;1" as GPU 0, and "all", "cuda:0" or a
 variable that no shell has replaced as no GPU; a script then trains on one GPU, or on the CPU, and ends with 0. So a
 list is refused unless it can be meant: numbers, ids, -1 behind which nothing is visible according to CUDA's
-documentation, or one of the words by which a scheduler or a container runtime says "none". What the user must have
-meant is the hint.
+documentation, or one of the words by which a scheduler or a container runtime says "none".
 
 Imported only for a value that is more than distinct numbers and commas, or where there is a driver. Which entries exist
 is the detectors' question.
@@ -13,7 +12,6 @@ is the detectors' question.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -36,10 +34,6 @@ class _Form(Struct, frozen=True):
     """A regular expression for one entry."""
     noun: str = "GPU"
     names: str = "the number or the id of a GPU"
-    reader: str = ""
-    """The runtime of which it is known what it makes of an entry that it cannot read: it stops there."""
-    reads_prefix: bool = False
-    """Whether it reads the number with which an entry begins, as strtoul does."""
     mixes_kinds: bool = True
     """Whether numbers and ids may stand in one list."""
     allows_blanks: bool = True
@@ -52,13 +46,12 @@ class _Form(Struct, frozen=True):
 _NUMBER = "the number of a device"
 _FORMS: Mapping[str, _Form] = {
     "CUDA_VISIBLE_DEVICES": _Form(
-        rf"\+?[0-9]+|{_GPU_ID}|{_MIG_ID}", reader="CUDA", reads_prefix=True, mixes_kinds=False
+        rf"\+?[0-9]+|{_GPU_ID}|{_MIG_ID}", mixes_kinds=False
     ),
-    "HIP_VISIBLE_DEVICES": _Form(f"0|[1-9][0-9]*|{_GPU_ID}", reader="HIP", allows_blanks=False),
-    "ROCR_VISIBLE_DEVICES": _Form(rf"[+-]?(?:0[Xx][0-9A-Fa-f]+|[0-9]+)|(?i:{_GPU_ID})", reader="ROCr"),
+    "HIP_VISIBLE_DEVICES": _Form(f"0|[1-9][0-9]*|{_GPU_ID}", allows_blanks=False),
+    "ROCR_VISIBLE_DEVICES": _Form(rf"[+-]?(?:0[Xx][0-9A-Fa-f]+|[0-9]+)|(?i:{_GPU_ID})"),
     "ZE_AFFINITY_MASK": _Form(
-        r"[0-9]+(?:\.[0-9]+)?", names="the number of a device or a tile", is_distinct=False,
-        words=HIDING_WORDS | {"default"},
+        "[0-9]+", names=_NUMBER, is_distinct=False, words=HIDING_WORDS | {"default"},
     ),
     "TPU_VISIBLE_CHIPS": _Form("[0-9]+", "TPU chip", _NUMBER, allows_last_comma=False, words=frozenset({""})),
     "TPU_VISIBLE_DEVICES": _Form("[0-9]+", "TPU chip", _NUMBER, allows_last_comma=False, words=frozenset({""})),
@@ -97,7 +90,7 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
     if form is None or value.strip(_BLANKS) in form.words:
         return None
     setting = f"{variable}={sanitize(value if value == value.strip() else repr(value))}"
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     kinds: set[str] = set()
     entries = value.split(",")
     while form.allows_last_comma and len(entries) > 1 and not entries[-1].strip(_BLANKS):
@@ -108,33 +101,17 @@ def find_mistake(variable: str, value: str, form: _Form | None = None) -> Mistak
             return None  # documented: an end of the list, behind which a user may keep what is hidden
         if not re.fullmatch(form.entry, text):
             what = f"{sanitize(repr(entry))} is not {form.names}" if text else "an entry is empty"
-            return Mistake(
-                f"{setting}: {what}{_explain(form, list(seen.values()), text)}", _suggest(form, variable, value)
-            )
+            return Mistake(f"{setting}: {what}", _suggest(form, variable, value))
         key = str(int(text)) if text.isdecimal() and len(text) < 19 else text
         if form.is_distinct and key in seen:
-            left = f", which leaves no {form.noun}" if form.reader in ("CUDA", "HIP") else ""  # as torch reads it
-            return Mistake(f"{setting} names {sanitize(text)} twice{left}", _suggest(form, variable, value))
+            return Mistake(f"{setting} names {sanitize(text)} twice", "list each device once")
         kinds.add("number" if text.lstrip("+").isdecimal() else text[:4])
         if len(kinds) > 1 and not form.mixes_kinds:
             what = f"{sanitize(text)} is of another kind than the entries before it"
-            shown = _explain(form, list(seen.values()), "")
-            return Mistake(f"{setting}: {what}{shown}", "list all by number, or all by id")
-        seen[key] = text
+            return Mistake(f"{setting}: {what}", "list all by number, or all by id")
+        seen.add(key)
     return None
 
-
-def _explain(form: _Form, before: list[str], entry: str) -> str:
-    """Return what the runtime would make of the list: it stops at `entry`, or behind the number that begins it."""
-    if not form.reader:
-        return ""
-    number = re.match(r"\+?[0-9]+", entry) if form.reads_prefix else None
-    shown = [*before, number.group()] if number else before
-    left = f"{form.noun} {', '.join(shown)} alone" if shown else f"no {form.noun}"
-    return f"; {form.reader} would show {sanitize(left)}"
-
-
-# --- what was meant ---
 
 _UNREPLACED = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|\{\{.*?\}\}|%\w+%|<\w[^>]*>|@\w+@")
 _ALL = frozenset(
@@ -143,59 +120,15 @@ _ALL = frozenset(
 _NONE = frozenset(
     {"cpu", "disabled", "empty", "false", "n/a", "nil", "no", "nodevfiles", "none", "nogpu", "null", "off", "void"}
 )
-# What a word processor, a keyboard of another language or a web page puts in place of plain characters.
-_PLAIN = str.maketrans({
-    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d", "-"),
-    **dict.fromkeys("\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb", '"'),
-    **dict.fromkeys("\uff0c\u3001\u060c\uff1b", ","),
-    **dict.fromkeys("\u00a0\u2007\u202f\u200b\ufeff\u3000", " "),
-})  # fmt: skip
-_LABEL = re.compile(
-    r"(?:/dev/)?(?:nvidia|cuda|gpus?|hip|rocm|xpu|npu|hpu|tpu|devices?|cards?|accel|index|id)"
-    r"\s*[:=#_-]?\s*(?=[0-9]+(?![0-9A-Fa-f-]))", re.IGNORECASE,
-)  # fmt: skip
-_RANGE = re.compile(r"([0-9]{1,4})(?:-|\.\.+|~)([0-9]{1,4})")
-_LENGTH_MAX = 64  # devices of a node
 
 
 def _suggest(form: _Form, variable: str, value: str) -> str:
     """Return the next step, which begins with a verb."""
     if unreplaced := _UNREPLACED.search(value):
-        return f"replace {sanitize(unreplaced.group())} by a list such as 0,1: nothing else has replaced it"
-    plain = unicodedata.normalize("NFKC", value).translate(_PLAIN)  # digits and commas of full width
-    word = plain.strip(" \t\r\n\"'`,[](){}").casefold()
+        return f"replace {sanitize(unreplaced.group())} with a list such as 0,1: no program has replaced it"
+    word = value.strip(" \t\r\n\"'`,[](){}").casefold()
     if word in _ALL:
         return f"unset {variable}: without it every {form.noun} is visible"
     if word in _NONE:
         return f"leave the value of {variable} empty to hide every {form.noun}, or unset it to show all"
-    if not word and set("\"'`") & set(plain):  # "" in an env file
-        return f"leave the value of {variable} empty to hide every {form.noun}: the quotes are part of the value"
-    meant = _read_meant(form, plain)
-    if not meant:
-        return f"list numbers separated by commas, as in {variable}=0,1, or unset it to show every {form.noun}"
-    why = ""
-    if "\r" in value:
-        why = ": the value contains a carriage return, as from a file with Windows line ends"
-    elif set("\"'`") & set(plain):
-        why = ": the quotes are part of the value"
-    return f"write {variable}={meant}{why}"
-
-
-def _read_meant(form: _Form, plain: str) -> str:
-    """Return the list that a person would read in the text; "" if there is none."""
-    text = re.sub(r"[\"'`\[\](){}]", " ", plain)
-    text = re.sub(r"^\s*[A-Za-z_]+=", "", text)  # NAME=0,1 as the value
-    text = _LABEL.sub("", text)
-    text = re.sub(r"(?<=[0-9])(?:\s+(?:-|to)\s+|-{2,}|\s*\.\.+\s*)(?=[0-9])", "-", text)
-    found: dict[str, None] = {}
-    for item in filter(None, re.split(r"[\s,;:|+&]+", text)):
-        ends = _RANGE.fullmatch(item)
-        if ends and 0 < int(ends[2]) - int(ends[1]) < _LENGTH_MAX:
-            found |= dict.fromkeys(map(str, range(int(ends[1]), int(ends[2]) + 1)))
-        elif item == "-1" or re.fullmatch("[0-9]{1,6}", item):
-            found[str(int(item))] = None
-        elif re.fullmatch(form.entry, own := re.sub("(?i)^gpu-|^mig-gpu-|^mig-", lambda start: start[0].upper(), item)):
-            found[own] = None
-        else:
-            return ""
-    return ",".join(found)
+    return f"list numbers separated by commas, as in {variable}=0,1, or unset it to show every {form.noun}"

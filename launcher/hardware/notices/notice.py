@@ -106,8 +106,7 @@ class NodeOutlook(Struct, kw_only=True):
         else:
             self.notices[notice.key] = change
         is_cause = not change.is_withdrawn and self._find_leave_at(change) < math.inf
-        verb, _, rest = notice.what.partition(" ")
-        said = f"{self.source} no longer {verb} {rest}" if change.is_withdrawn else f"{self.source} {notice.what}"
+        said = f"{self.source} {'no longer ' * change.is_withdrawn}{notice.what}"
         has_time = notice.left_s is not None and notice.ends_node and not change.is_withdrawn
         left = _describe_left(notice.left_s or 0.0) if has_time else ""
         if is_leaving:

@@ -11,7 +11,6 @@ that event can make the file of --preemption-file.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -24,6 +23,7 @@ from launcher.hardware.metadata_server import (
     NoAnswer,
     Server,
     fetch_amazon_token,
+    parse_json,
     parse_object,
     query_google,
     strip_text,
@@ -115,7 +115,7 @@ class AmazonNotices:
         if answer is None:
             return []
         found = []
-        for event in _parse_list(answer.text):
+        for event in _list_objects(parse_json(answer.text)):
             if _read_text(event, "State") != "active":
                 continue
             code, when = _read_text(event, "Code"), _read_text(event, "NotBefore")
@@ -188,7 +188,7 @@ class GoogleNotices:
                 )
             )
         elif preempted not in ("", "FALSE"):
-            raise NoAnswer(f"says that instance/preempted is {sanitize(preempted[:_TEXT_MAX])}")
+            raise NoAnswer(f"returned instance/preempted = {sanitize(preempted[:_TEXT_MAX])}")
         if self._maintenance not in ("", "NONE"):
             event = sanitize(self._maintenance[:_TEXT_MAX])
             found.append(
@@ -245,14 +245,12 @@ class AzureNotices:
             path = f"/metadata/instance/compute/name?api-version={self.NAME_VERSION}&format=text"
             self._name = strip_text(self._ask(open_server(LIMIT_S), path).text)
             if not self._name:
-                raise NoAnswer("does not say what this machine is called")
+                raise NoAnswer("does not give the name of this machine")
         limit_s = LIMIT_S if self._has_answered else self.FIRST_LIMIT_S
         answer = self._ask(open_server(limit_s), f"/metadata/scheduledevents?api-version={self.VERSION}")
-        events = parse_object(answer.text).get("Events")
-        if not isinstance(events, list):
-            raise NoAnswer("answers with no list of events")
+        events = _list_objects(parse_object(answer.text).get("Events"))
         self._has_answered = True
-        return [self._make_notice(event, answer) for event in _list_objects(events) if self._is_mine(event)]
+        return [self._make_notice(event, answer) for event in events if self._is_mine(event)]
 
     def _ask(self, server: Server, path: str) -> HttpResponse:
         answer = server.ask(path, {"Metadata": "true"})
@@ -332,16 +330,8 @@ def _read_text(found: Mapping[str, Any], key: str) -> str:
     return sanitize(strip_text(found.get(key))[:_TEXT_MAX])
 
 
-def _parse_list(text: str) -> Sequence[Mapping[str, Any]]:
-    """Return the objects of a JSON list. Raises NoAnswer."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise NoAnswer("answers with something that is no JSON") from None
+def _list_objects(found: object) -> Sequence[Mapping[str, Any]]:
+    """Return the objects of a list. Raises NoAnswer."""
     if not isinstance(found, list):
-        raise NoAnswer("answers with JSON that is no list")
-    return _list_objects(found)
-
-
-def _list_objects(found: list[Any]) -> Sequence[Mapping[str, Any]]:
+        raise NoAnswer("returned no list of events")
     return [one for one in found if isinstance(one, dict)][:NOTICES_MAX]

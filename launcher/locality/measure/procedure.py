@@ -11,8 +11,6 @@ finding. Who plays the rounds, nodes of a network or a model of one, it does not
    everyone sends inside its group, and a group that is two falls apart.
 4. Flows that just do not fill the groups' uplinks fill only what lies above them: groups of groups.
 5. A round for each level gives the rates of its links.
-
-Stated groups take the place of the second step, and what is found is compared with them.
 """
 
 from __future__ import annotations
@@ -62,8 +60,6 @@ PACE = 0.85
 RISE_MIN = 2.0
 """Loaded round trips over idle ones: with less, the hosts have filled no link."""
 BUSY_S = 0.002  # a round trip in an idle network is shorter, in one data centre
-VARIATION_MAX = 0.35
-"""Of what arrives in two rounds alike: with more, others use the network as well."""
 OTHERS_ENDED = "the other nodes have ended, or answered too late"
 
 
@@ -96,7 +92,6 @@ class TreeFinding(Struct, frozen=True, kw_only=True):
     """Pairs between which no echo passed."""
     flow_bps: int = 0
     """What one flow reached."""
-    is_busy: bool = False
 
 
 RoundRates = list[tuple[LoadRound, dict[int, int]]]
@@ -104,12 +99,12 @@ RoundRates = list[tuple[LoadRound, dict[int, int]]]
 Steps = Generator[tuple[LoadRound, ...], Reports, TreeFinding]
 
 
-def find_tree(count: int, seed: int, *, depth: int = 2, stated: Groups | None = None) -> Steps:
+def find_tree(count: int, seed: int, *, depth: int = 2) -> Steps:
     """Yield rounds for `count` participants, receive reports, return the finding.
 
-    `depth`: the most levels to look for. `stated`: the groups that are to be checked.
+    `depth`: the most levels to look for.
     """
-    return (yield from _TreeSearch(count, seed, depth).run(stated))
+    return (yield from _TreeSearch(count, seed, depth).run())
 
 
 class _TreeSearch:
@@ -129,10 +124,9 @@ class _TreeSearch:
         self._random_rates: RoundRates = []
         self._idle_s = 0.0
         self._flow_bps = 0
-        self._is_busy = False
         self._best_bps: defaultdict[int, int] = defaultdict(int)  # of one flow to or from a participant
 
-    def run(self, stated: Groups | None) -> Steps:
+    def run(self) -> Steps:
         yield from self._play(LoadRound(), make_random_round(self._count, self._members, self._seed, 0))
         self._drop_unreachable()
         idle, loaded = (self._find_usual(index) for index in (0, 1))
@@ -150,14 +144,8 @@ class _TreeSearch:
             return self._make_unknown(OTHERS_ENDED)
         if self._count == 2:
             return self._conclude_flat("two nodes have one way between them")
-        stated = self._keep_members(stated or ())
-        grouping = None
         for _ in range(ATTEMPTS):
-            # Of groups of one, or a single one, nothing can be checked: then all is found anew.
-            if sum(len(group) > 1 for group in stated) < 2 or grouping is not None:
-                grouping = yield from self._group_at_random()
-            else:
-                grouping = Grouping(groups=stated)
+            grouping = yield from self._group_at_random()
             if len(self._members) < 3:
                 return self._make_unknown(OTHERS_ENDED)
             if len(grouping.groups) == 1 and not grouping.is_consistent:
@@ -395,7 +383,6 @@ class _TreeSearch:
         levels = [self._keep_members(level) for level in levels]
         repeated = self._list_rates(rounds[1:])
         if len(levels) == 1:
-            self._is_busy = _is_varying(measured, repeated)
             repeated += measured
         return self._make_finding(
             kind="tree",
@@ -473,7 +460,6 @@ class _TreeSearch:
 
     def _conclude_flat(self, reason: str) -> TreeFinding:
         if not self._rises and self._idle_s > BUSY_S:
-            self._is_busy = True
             return self._make_unknown(
                 f"round trips take {self._idle_s * 1000:.0f} ms before any load, so others use the network"
             )
@@ -491,7 +477,6 @@ class _TreeSearch:
             left_out=tuple(self._left_out.items()),
             blocked=self._blocked,
             flow_bps=max(self._best_bps.values(), default=0),
-            is_busy=self._is_busy,
             **own,
         )
 
@@ -515,9 +500,3 @@ def _measure_rise(idle: Mapping[Pair, float], loaded: Mapping[Pair, float]) -> f
     """Return how many times longer round trips are under load, in the mean."""
     before, after = ([max(FLOOR_S, value) for value in one.values()] for one in (idle, loaded))
     return statistics.mean(after) / statistics.mean(before) if before and after else 1.0
-
-
-def _is_varying(*measured: RoundRates) -> bool:
-    """Whether what arrived in all differs between measurements that are alike."""
-    totals = [sum(sum(received.values()) for _, received in rounds) / len(rounds) for rounds in measured if rounds]
-    return min(totals) < (1 - VARIATION_MAX) * max(totals)

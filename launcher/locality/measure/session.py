@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from launcher.locality.measure.grouping import Groups
 from launcher.locality.measure.player import Address, Player, read_speed_mbit
 from launcher.locality.measure.procedure import RoundReport, TreeFinding, find_tree
 from launcher.locality.measure.schedule import LoadRound
@@ -105,7 +104,7 @@ def take_part(
     """
     if terms.node_count > PARTICIPANTS_MAX:
         raise UsageError(
-            f"{terms.node_count:,} nodes are too many to measure at once, {PARTICIPANTS_MAX} are the most",
+            f"{terms.node_count:,} nodes are too many to measure at once; the limit is {PARTICIPANTS_MAX}",
             "measure parts of the network one after the other",
         )
     speed_mbit = read_speed_mbit(address)
@@ -117,7 +116,10 @@ def take_part(
     try:
         player = Player(address, speed_mbit)
     except OSError as error:
-        raise UsageError(f"cannot listen at {address}: {error.strerror}", "see --local-addr and --interface") from None
+        raise UsageError(
+            f"cannot listen at {address}: {error.strerror}",
+            "set --local-addr or --interface to an address of this node",
+        ) from None
     try:
         echo_port, bulk_port = player.ports
         own = Participant(
@@ -164,7 +166,7 @@ class Session:
             for item in found.items:
                 self._note(KeyEvent("put", item))
             if self._has_any("orders"):
-                raise TemporaryError("another measurement of this run is under way", "start this one when it has ended")
+                raise TemporaryError("another measurement of this run is under way", "wait until it has ended")
             self._watch(f"{self._root}/", found.revision + 1)
             self._put(f"{self._root}/members/{self._id}", self._own)
             return self._take_part()
@@ -267,7 +269,7 @@ class Session:
                     f"{len(self._names)} of {format_count(terms.node_count, 'node')} have come to the measurement "
                     f"within {terms.wait_s:g} s: {format_list(list(self._names))}"
                     f"{f'; left again: {format_list(left)}' if left else ''}",
-                    "it runs on all nodes at once, with the same --nnodes",
+                    "start it on all nodes at once, with the same --nnodes",
                 )
 
     def _has_any(self, kind: str) -> bool:
@@ -310,7 +312,7 @@ class Session:
                     raise TemporaryError(f"{name} coordinated the measurement and has ended", "start all nodes again")
                 if not self._wait_for_event(until):
                     raise TemporaryError(
-                        f"{name} coordinates the measurement and has said nothing for {ORDER_LIMIT_S:g} s"
+                        f"{name} coordinates the measurement and has sent nothing for {ORDER_LIMIT_S:g} s"
                     )
             if answer_key in self._values:
                 return decode(Answer, self._values[answer_key], answer_key, self._secret)
@@ -318,7 +320,9 @@ class Session:
             if number == 0:  # some may have come since, and be in the order
                 known.update((one, member) for one, (_, member) in self._members.items())
             if self._id not in order.members or set(order.members) - set(known):
-                raise TemporaryError(f"{name} measures without this node", "all nodes begin together, one by this name")
+                raise TemporaryError(
+                    f"{name} measures without this node", "start all nodes together, each with a name of its own"
+                )
             if number == 0:
                 began = time.monotonic()
                 self._log(f"{name} coordinates {format_count(len(order.members), 'node')}")
@@ -339,10 +343,10 @@ class Session:
         began = time.monotonic()
         ((name, count),) = Counter(one.name for one in participants).most_common(1)
         if count > 1:
-            reason = f"{count} nodes are called {name}; --node-name gives each a name of its own"
+            reason = f"{count} nodes are called {name}; set --node-name to a different name on each"
             finding = TreeFinding(kind="unknown", reason=reason)
         else:
-            finding = self._find(members, known, group_stated(participants))
+            finding = self._find(members, known)
         answer = Answer(participants=participants, finding=finding, seconds=time.monotonic() - began)
         self._put(f"{self._root}/answers/{self._id}", answer)
         until = time.monotonic() + FAREWELL_LIMIT_S
@@ -351,12 +355,12 @@ class Session:
                 pass
         return answer
 
-    def _find(self, members: Sequence[str], known: Mapping[str, Participant], stated: Groups) -> TreeFinding:
+    def _find(self, members: Sequence[str], known: Mapping[str, Participant]) -> TreeFinding:
         """Have the members play step after step, and return the finding."""
         token = draw_token()
         seed = int.from_bytes(token[:4], "big")
         self._player.set_token(token)
-        steps = find_tree(len(members), seed, depth=self._terms.depth, stated=stated or None)
+        steps = find_tree(len(members), seed, depth=self._terms.depth)
         began, number = time.monotonic(), 0
         gone: set[int] = set()
         rounds: tuple[LoadRound, ...] = ()
@@ -380,7 +384,7 @@ class Session:
                 rounds = steps.send(reports) if number else next(steps)
                 number += 1
                 seconds = sum(round.duration_s for round in rounds)
-            return TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s", is_busy=True)
+            return TreeFinding(kind="unknown", reason=f"no tree was found within {SECONDS_MAX:g} s")
         except StopIteration as end:
             found: TreeFinding = end.value
             return found
@@ -407,13 +411,3 @@ class Session:
 
 def draw_token() -> bytes:
     return os.urandom(TOKEN_BYTES)
-
-
-def group_stated(participants: Sequence[Participant]) -> Groups:
-    """Return the groups of the innermost domain that each says it is in; none if one says nothing, or all the same."""
-    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for number, one in enumerate(participants):
-        if not one.path:
-            return ()
-        groups.setdefault(one.path, []).append(number)
-    return tuple(map(tuple, groups.values())) if len(groups) > 1 else ()

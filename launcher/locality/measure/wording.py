@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain, product
+from itertools import chain
 from typing import Any
 
 from launcher.locality.measure import rates
@@ -102,19 +102,11 @@ def make_cluster(answer: Answer, level_names: Sequence[str]) -> dict[str, Any]:
 
 
 def list_contradictions(answer: Answer, level_names: Sequence[str]) -> list[str]:
-    """Return sentences, at least one wherever the domains that nodes state are not those that were found.
-
-    Where nodes state a level by another name only, it may be inside that one or around it: an overlap is wrong.
-    """
-    levels, named = name_domains(answer, level_names)
-    stated_levels = dict.fromkeys(level for one in answer.participants for level, _ in one.path)
+    """Return sentences, at least one wherever the domains that nodes state are not those that were found."""
+    levels, _ = name_domains(answer, level_names)
     sentences = []
-    for level, names, domains in zip(levels, named, answer.finding.levels, strict=True):
-        if level in stated_levels:
-            sentences += _compare_domains(answer.participants, level, domains)
-        else:
-            for other in stated_levels:
-                sentences += _list_overlaps(answer.participants, other, level, names, domains)
+    for level, domains in zip(levels, answer.finding.levels, strict=True):
+        sentences += _compare_domains(answer.participants, level, domains)
     return sentences
 
 
@@ -142,19 +134,6 @@ def _compare_domains(participants: Sequence[Participant], level: str, domains: G
     return sentences
 
 
-def _list_overlaps(
-    participants: Sequence[Participant], other: str, level: str, names: Sequence[str], domains: Groups
-) -> list[str]:
-    stated = _list_stated(participants, other)
-    groups = _group_stated(stated, chain(*domains))
-    sentences = []
-    for (path, group), (name, domain) in product(groups.items(), zip(names, domains, strict=True)):
-        if (common := group & {*domain}) and group - common and (stated.keys() & {*domain}) - common:
-            shared = format_list([participants[member].name for member in sorted(common)])
-            sentences.append(f"{other} {path[-1]} and {level} {name} overlap in {shared}, and neither is in the other")
-    return sentences
-
-
 def describe(answer: Answer, level_names: Sequence[str]) -> list[str]:
     """Return the finding as sentences, the verdict first."""
     finding, names = answer.finding, [one.name for one in answer.participants]
@@ -172,8 +151,6 @@ def describe(answer: Answer, level_names: Sequence[str]) -> list[str]:
         differing = rates.find_exceptions(finding.host_rates_bps, rates.HOSTS_VARY)
         others = "".join(f"; {names[one]}: {format_rate(finding.host_rates_bps[one])}" for one in differing)
         lines.append(f"a host's link carries {format_rate(usual)}{others}")
-    if finding.is_busy and finding.kind == "tree":
-        lines.append("what arrived varies between rounds alike, so others use the network and the rates are low")
     lines += [f"node {names[one]} is left out: {reason}" for one, reason in sorted(finding.left_out)]
     if finding.blocked:
         pairs = format_list([f"{names[one]} and {names[other]}" for one, other in finding.blocked], _PAIRS_SHOWN)

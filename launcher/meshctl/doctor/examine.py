@@ -211,7 +211,7 @@ def _examine_locality(
 ) -> tuple[Locality | None, dict[str, Any]]:
     """Return this node's locality, and the same with the sources, to be shown."""
     try:
-        found = gather.resolve_locality(run, environ, names=names, devices=devices, is_thorough=True)
+        found = gather.resolve_locality(run, environ, names=names, devices=devices)
     except LauncherError as error:
         level: Severity = "stop" if run.network is not None else "note"  # one machine queries no source
         findings.append(make_stop("locality", error)._replace(level=level))

@@ -126,16 +126,16 @@ def test_a_device_that_does_not_answer_is_no_device_less(asked: str | None) -> N
     with pytest.raises(UnfitError) as caught:
         assign_devices(asked, 1, {}, accelerators=[Gpus(silent=1)])
     assert str(caught.value) == "1 of 8 devices does not answer (7 found by NVML)"
-    assert caught.value.hint == "see dmesg; --nproc-per-node=7 goes without"
+    assert caught.value.hint == "check dmesg, or use --nproc-per-node=7 to go without"
     assert len(assign_devices(7, 1, {}, accelerators=[Gpus(silent=1)])[0]) == 7
     assert len(assign_devices(asked, 1, {}, accelerators=[Gpus(silent=0)])[0]) == 8
 
 
 def test_a_node_with_fewer_devices_than_were_asked_for_is_not_fit() -> None:
     request = config("--devices=nvidia:9").devices
-    with pytest.raises(UnfitError, match="9 are asked for, 8 are there"):
+    with pytest.raises(UnfitError, match="9 requested, 8 found"):
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=0)])
-    with pytest.raises(UnfitError, match="9 are asked for, 7 are there"):
+    with pytest.raises(UnfitError, match="9 requested, 7 found"):
         assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])
     request = config("--devices=nvidia:7").devices
     assert len(assign_devices(None, 1, {}, request=request, accelerators=[Gpus(silent=1)])[0]) == 7

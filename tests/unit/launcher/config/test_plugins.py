@@ -77,7 +77,7 @@ def test_a_plug_in_counts_its_devices_and_names_their_variable(package: Install)
         (ABACUS.format(detect="return Inventory((1,), '')"),
          "detect() returned an Inventory whose devices are not a tuple of Device"),
         (ABACUS.format(detect="return Inventory((), None)"),
-         "detect() returned an Inventory, or has a variable, that is no text"),
+         "detect() returned an Inventory or a variable that is not text"),
         (ABACUS.format(detect="return Inventory((Device(kind='a', index=0, id='a', visible=''),) * 2, '')"),
          "detect() returned the same device twice"),
         (ABACUS.format(detect="return Inventory((Device(kind='a', index=1, id='a', visible=''),), '')"),
@@ -96,8 +96,8 @@ def test_what_a_plug_in_does_wrong_is_one_sentence_that_names_its_package(
 def test_a_plug_in_without_devices_says_why(package: Install) -> None:
     package(ABACUS.format(detect="return Inventory((), 'no beads')"))
     text, hint = refusal()
-    assert text == "--devices abacus: none is there (no beads)"
-    assert hint == "with --visible-env VARIABLE a number of them is believed, and nothing is looked for"
+    assert text == "--devices abacus: no such device found (no beads)"
+    assert hint == "set --visible-env VARIABLE to use a number of devices that are not detected"
 
 
 def test_a_plug_in_that_is_not_installed_is_refused_with_those_that_are(package: Install) -> None:
@@ -106,7 +106,7 @@ def test_a_plug_in_that_is_not_installed_is_refused_with_those_that_are(package:
     assert text == "--devices sundial: no installed package has a plug-in sundial (meshrun.devices)"
     assert hint is not None
     assert hint.startswith("there are: abacus")
-    assert hint.endswith("; with --visible-env VARIABLE a number of any devices is believed")
+    assert hint.endswith("; set --visible-env VARIABLE to use a number of devices without a plug-in")
     assert refusal("abakus")[1] == "did you mean abacus?"
     assert refusal("nvidai")[1] == "did you mean nvidia?"
     with pytest.raises(UsageError) as caught:

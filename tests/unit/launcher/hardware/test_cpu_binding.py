@@ -124,7 +124,7 @@ def test_more_workers_than_cores_cannot_have_one_each(tmp_path: Path) -> None:
 def test_a_kernel_that_does_not_tell_of_caches_is_refused_for_them_alone(tmp_path: Path) -> None:
     root = machine(tmp_path, nodes=("0-3",))
     assert bound("node", root, slots(None, None)) == ["0-3", "0-3"]
-    with pytest.raises(UsageError, match="does not say which of the CPUs of NUMA node 0 share a cache"):
+    with pytest.raises(UsageError, match="does not list which CPUs of NUMA node 0 share a cache"):
         bound("core-complex", root, slots(None, None))
 
 

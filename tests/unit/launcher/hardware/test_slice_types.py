@@ -59,25 +59,25 @@ def test_eight_chips_are_one_machine_or_two_by_what_this_one_has() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence", "hint"),
     [
-        ("v4-4", "'v4-4': 4 TensorCores, 2 to a chip, make no v4 slice", "near it: v4-8, v4-16, "),
-        ("v5p-9", "'v5p-9': 9 TensorCores, 2 to a chip, make no v5p slice", "near it: v5p-8, "),
+        ("v4-4", "'v4-4': 4 TensorCores, 2 to a chip, make no v4 slice", "use one of v4-8, v4-16, "),
+        ("v5p-9", "'v5p-9': 9 TensorCores, 2 to a chip, make no v5p slice", "use one of v5p-8, "),
         ("v6e-12", "'v6e-12': 12 chips make no v6e slice", "v6e-8, v6e-16"),
         ("v6e-512", "'v6e-512': 512 chips make no v6e slice", "v6e-256"),
-        ("v4-2x3", "'v4-2x3': 2x3 is no topology of v4", "near it: v4-8"),
-        ("v6e-8x4", "'v6e-8x4': 8x4 is no topology of v6e", "v6e-32"),
-        ("v5e", "'v5e' does not say how many chips", "write it like v5litepod-16"),
-        ("v4-", "'v4-' does not say how many TensorCores", "write it like v4-32"),
-        ("v4-many", "'v4-many': 'many' is neither a number of TensorCores nor a topology", "write it like v4-32"),
-        ("v4-0", "'v4-0': '0' is neither a number of TensorCores nor a topology", "write it like v4-32"),
+        ("v4-2x3", "'v4-2x3': 2x3 is not a topology of v4", "use one of v4-8"),
+        ("v6e-8x4", "'v6e-8x4': 8x4 is not a topology of v6e", "v6e-32"),
+        ("v5e", "'v5e' has no number of chips", "write, for example, v5litepod-16"),
+        ("v4-", "'v4-' has no number of TensorCores", "write, for example, v4-32"),
+        ("v4-many", "'v4-many': 'many' is neither a number of TensorCores nor a topology", "write, for example, v4-32"),
+        ("v4-0", "'v4-0': '0' is neither a number of TensorCores nor a topology", "write, for example, v4-32"),
         ("v4-9999999", "'v4-9999999': '9999999' is neither a number of TensorCores nor a topology", "v4-32"),
-        ("V5E-16", "'V5E-16' begins with the name of no TPU that is known", "did you mean v5litepod-16?"),
-        ("v5lite-16", "'v5lite-16' begins with the name of no TPU that is known", "did you mean v5litepod-16?"),
-        ("v5litepod16", "'v5litepod16' begins with the name of no TPU that is known", "did you mean v5litepod-16?"),
-        ("v6-16", "'v6-16' begins with the name of no TPU that is known", "did you mean v6e-16?"),
-        ("v5-8", "'v5-8' begins with the name of no TPU that is known", "did you mean v5p-8 or v5litepod-8?"),
-        ("tpu-v4-16", "'tpu-v4-16' begins with the name of no TPU that is known", "did you mean v4-16?"),
-        ("h100", "'h100' begins with the name of no TPU that is known", "known: v2-32, v3-32, v4-32, v5p-32, "),
-        ("", "'' begins with the name of no TPU that is known", "known: v2-32"),
+        ("V5E-16", "'V5E-16' does not begin with the name of a known TPU", "use one of v2-32, v3-32, v4-32, v5p-32, "),
+        (
+            "tpu-v4-16",
+            "'tpu-v4-16' does not begin with the name of a known TPU",
+            "use one of v2-32, v3-32, v4-32, v5p-32, ",
+        ),
+        ("h100", "'h100' does not begin with the name of a known TPU", "use one of v2-32, v3-32, v4-32, v5p-32, "),
+        ("", "'' does not begin with the name of a known TPU", "use one of v2-32, v3-32, v4-32, v5p-32, "),
     ],
 )
 def test_a_name_that_means_nothing_is_told_what_may_have_been_meant(name: str, sentence: str, hint: str) -> None:
@@ -93,7 +93,7 @@ def test_every_type_that_is_suggested_can_be_read() -> None:
         with pytest.raises(UsageError) as raised:
             parse(f"{model.name}-5")
         assert raised.value.hint
-        for name in raised.value.hint.removeprefix("near it: ").split(", "):
+        for name in raised.value.hint.removeprefix("use one of ").split(", "):
             assert parse(name).model is model
 
 

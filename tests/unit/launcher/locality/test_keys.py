@@ -13,7 +13,6 @@ from launcher.locality.contract import Hints
 from launcher.locality.keys import TIERS, RemarkedLevels, derive_levels
 from launcher.locality.kubernetes import LabelsError, parse_labels
 from launcher.locality.kubernetes import Source as KubernetesSource
-from launcher.locality.skypilot import Source as SkyPilotSource
 from launcher.locality.slurm import Source as SlurmSource
 from launcher.model.locality_path import LEVELS
 
@@ -71,6 +70,8 @@ FAMILIES: list[tuple[str, dict[str, str], str]] = [
      "spine=n leaf=rack"),
     ("Volcano", {"volcano.sh/tor": "t", "volcano.sh/hypernode": "h", "volcano.sh/hypercluster": "c"},
      "core=c spine=h leaf=t"),
+    ("Ray", {"ray.io/availability-region": "r", "ray.io/availability-zone": "z", "ray.io/node-id": "f00"},
+     "region=r zone=z"),
     ("none of all these", {"app": "train", "fabric.topograph.run/tier-": "x", f"{TIER}one": "x"}, ""),
 ]  # fmt: skip
 
@@ -95,12 +96,12 @@ def test_levels_of_switches_come_from_one_family() -> None:
     ("labels", "remark"),
     [
         ({f"{TIER}10": "x"}, "fabric.topograph.run/tier-10 is further out than tier-9"),
-        ({f"{AWS}network-node-layer-1": "a", f"{AWS}network-node-layer-2": "b"}, "which is the leaf is not known"),
-        ({f"{AWS}network-node-layer-5": "a"}, "which is the leaf is not known"),
-        ({f"{KUBERNETES}zone": "a\x1b[31m"}, "topology.kubernetes.io/zone is no name"),
+        ({f"{AWS}network-node-layer-1": "a", f"{AWS}network-node-layer-2": "b"}, "the leaf is unknown"),
+        ({f"{AWS}network-node-layer-5": "a"}, "the leaf is unknown"),
+        ({f"{KUBERNETES}zone": "a\x1b[31m"}, "topology.kubernetes.io/zone is not a valid name"),
         ({f"{OCI}rdma.local_block_id": "no-imds-data"}, "oci.oraclecloud.com/rdma.local_block_id is no-imds-data"),
         ({f"{TIER}0": "Unknown"}, "fabric.topograph.run/tier-0 is Unknown"),
-        ({f"{TIER}0": "x" * 256}, "fabric.topograph.run/tier-0 is no name"),
+        ({f"{TIER}0": "x" * 256}, "fabric.topograph.run/tier-0 is not a valid name"),
     ],
 )
 def test_a_label_that_cannot_be_used_is_remarked(labels: dict[str, str], remark: str) -> None:
@@ -148,9 +149,9 @@ def test_labels_are_read_from_every_form(text: str, labels: dict[str, str]) -> N
         ('a="1" b', "'b' is not KEY=VALUE"),
         ('a="never ends', "ends within a value"),
         ("topology.kubernetes.io/zone=$(ZONE)", "$(ZONE) was not replaced: that variable must be defined before"),
-        ("{", "it begins like JSON and is none"),
-        ("{" * 50_000, "it begins like JSON and is none"),
-        ('{"metadata": {"labels": []}}', "its labels are no JSON object"),
+        ("{", "it begins like JSON but is not valid"),
+        ("{" * 50_000, "it begins like JSON but is not valid"),
+        ('{"metadata": {"labels": []}}', "its labels are not a JSON object"),
         ("\n".join(f"k{number}=v" for number in range(10_002)), "more than 10000 labels"),
     ],
 )
@@ -187,7 +188,7 @@ def test_a_zone_of_azure_s_that_is_a_number_is_a_fault_domain(tmp_path: Path) ->
     tag.write_text("7783-7084-3265-9085-8269-3286-77\n")
     hints = handed(tmp_path, **numbered)
     assert [level[:2] for level in hints.levels] == [("leaf", "t1")]
-    assert hints.reason.endswith("zone 0 is none, but a fault domain of Azure's")
+    assert hints.reason.endswith("zone 0 is a fault domain of Azure, not a zone")
     named = {"LAUNCHER_NODE_LABELS": "topology.kubernetes.io/zone=eastus-1,volcano.sh/tor=t1"}
     assert handed(tmp_path, **named).levels[0].domain == "eastus-1"
 
@@ -210,7 +211,7 @@ def test_labels_are_handed_in_by_variable_or_file(tmp_path: Path, name: str) -> 
     ("environ", "reason"),
     [
         ({"LAUNCHER_NODE_LABELS_FILE": "/nowhere/labels"}, "/nowhere/labels cannot be read: No such file or directory"),
-        ({"LAUNCHER_NODE_LABELS": "app=x"}, "LAUNCHER_NODE_LABELS: none of them names a place"),
+        ({"LAUNCHER_NODE_LABELS": "app=x"}, "LAUNCHER_NODE_LABELS: no label names a place"),
         ({"LAUNCHER_NODE_LABELS": "zone"}, "LAUNCHER_NODE_LABELS: 'zone' is not KEY=VALUE"),
         ({"LAUNCHER_NODE_LABELS_FILE": "/proc/self/exe"}, "/proc/self/exe: "),
         ({}, "NODE_NAME is not set from spec.nodeName"),
@@ -271,8 +272,8 @@ def test_slurm_s_address_gives_levels(address: str, pattern: str, levels: str, n
         ("s1.s2.s3.tux1", "switch.node", "does not fit switch.node"),
         ("s1.tux2", "switch.node", "is about another node than tux1"),
         ("s1", "switch", "does not end in a node"),
-        ("s\x1b1.tux1", "switch.node", "too long, or no text"),
-        ("s" * 300, "switch.node", "too long, or no text"),
+        ("s\x1b1.tux1", "switch.node", "too long or not text"),
+        ("s" * 300, "switch.node", "too long or not text"),
     ],
 )
 def test_what_slurm_does_not_say_is_said(address: str, pattern: str, reason: str) -> None:
@@ -320,38 +321,3 @@ def test_a_cloud_is_likely_only_where_the_firmware_says_so(machine: str, tmp_pat
     environ = {"AWS_REGION": "us-west-2", "GOOGLE_CLOUD_PROJECT": "p", "AZURE_TENANT_ID": "t", "OCI_REGION": "r"}
     found = [cloud for cloud in CLOUDS if CloudSource(cloud, root=str(tmp_path)).is_likely(environ)]
     assert found == [cloud for cloud in CLOUDS if machine.split(" ")[0] == cloud]
-
-
-# SkyPilot
-
-
-def look_at_skypilot(info: str) -> tuple[str, str]:
-    hints = SkyPilotSource().look({"SKYPILOT_CLUSTER_INFO": info}, LIMIT_S)
-    return ",".join(f"{level.name}={level.domain}" for level in hints.levels), hints.reason
-
-
-@pytest.mark.parametrize(
-    ("info", "levels", "reason"),
-    [
-        ('{"cluster_name": "c", "cloud": "AWS", "region": "us-east-1", "zone": "us-east-1a"}',
-         "region=us-east-1,zone=us-east-1a", "SKYPILOT_CLUSTER_INFO of AWS"),
-        ('{"cloud": "Azure", "region": "eastus", "zone": null}', "region=eastus", "SKYPILOT_CLUSTER_INFO of Azure"),
-        ('{"cloud": "Kubernetes", "region": "my-context"}', "",
-         "SKYPILOT_CLUSTER_INFO is about a cluster of Kubernetes, whose name is no place in the network"),
-        ('{"region": "a\\nb", "zone": "none"}', "",
-         "SKYPILOT_CLUSTER_INFO names no place; region is no name; zone is none"),
-        ('{"cloud": ["x"], "region": 7, "zone": {}}', "", "SKYPILOT_CLUSTER_INFO names no place"),
-        ("", "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-        ("region", "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-        ("[" * 100_000, "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-        ('["region"]', "", "SKYPILOT_CLUSTER_INFO is no JSON object"),
-        ("\udcff", "", "SKYPILOT_CLUSTER_INFO is no JSON"),
-    ],
-)  # fmt: skip
-def test_skypilot_names_region_and_zone_or_why_not(info: str, levels: str, reason: str) -> None:
-    assert look_at_skypilot(info) == (levels, reason)
-
-
-def test_a_cluster_of_skypilot_is_known_by_its_description() -> None:
-    assert SkyPilotSource().is_likely({"SKYPILOT_CLUSTER_INFO": "{"})
-    assert not SkyPilotSource().is_likely({"SKYPILOT_NODE_RANK": "0"})

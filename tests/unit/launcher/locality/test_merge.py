@@ -116,7 +116,7 @@ def test_what_a_source_says_that_cannot_be_told_is_left_out() -> None:
     ]
     found = keep_usable_levels(SourceResult("bad", tuple(Level(name, domain, "k") for name, domain in levels), "asked"))
     assert [level.domain for level in found.levels] == ["l3"]
-    assert found.reason == "asked; 6 of its levels cannot be used, being double or no names"
+    assert found.reason == "asked; 6 of its levels are duplicate or invalid, and not used"
     many = tuple(Level(f"l{at}", "a", "k") for at in range(1000))
     assert len(keep_usable_levels(SourceResult("bad", many, "asked")).levels) == LEVELS_MAX
 
@@ -125,4 +125,4 @@ def test_more_levels_than_a_network_has_are_left_out_and_named() -> None:
     one, two = ({f"{letter}{at:02}": "x" for at in range(12)} for letter in "ab")
     found = merge([looked("one", **one), looked("two", **two)])
     assert len(found.levels) == LEVELS_MAX
-    assert found.remarks[-1].startswith("16 levels are the most that are used; left out: ")
+    assert found.remarks[-1].startswith("at most 16 levels are used; left out: ")

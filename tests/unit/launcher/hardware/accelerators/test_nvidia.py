@@ -41,7 +41,7 @@ def ids(inventory: Inventory) -> list[str]:
 
 GPUS = tuple(NvidiaGpu(ordinal, uuid) for ordinal, uuid in enumerate(UUIDS))
 WITH_MIG = (*GPUS, NvidiaGpu(4, "GPU-mig0-4", ("MIG-1111-a", "MIG-1122-b", "MIG-3333-c")))
-ENDS = ", and an entry that names none hides itself and all that follow"
+ENDS = ", and such an entry hides itself and all that follow"
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,16 @@ ENDS = ", and an entry that names none hides itself and all that follow"
         ("+1", [1], ""),
         ("GPU-bb", [2], ""),
         ("GPU-cc44-3,GPU-aa11", [3, 0], ""),
-        ("1,9,0", [1], f"1,9,0: there is no GPU 9 (there are: 0, 1, 2, 3, 4){ENDS}"),
-        ("9" * 5000, [], f"{'9' * 5000}: there is no GPU {'9' * 18} (there are: 0, 1, 2, 3, 4){ENDS}"),
-        ("9", [], f"9: there is no GPU 9 (there are: 0, 1, 2, 3, 4){ENDS}"),
-        ("1,,0", [1], f"1,,0 has an empty entry{ENDS}"),
+        ("1,9,0", [1], f"1,9,0: no GPU 9 exists (found: 0, 1, 2, 3, 4){ENDS}"),
+        ("9" * 5000, [], f"{'9' * 5000}: no GPU {'9' * 18} exists (found: 0, 1, 2, 3, 4){ENDS}"),
+        ("9", [], f"9: no GPU 9 exists (found: 0, 1, 2, 3, 4){ENDS}"),
         ("0,1,0", [], "0,1,0 names 0 twice, which leaves no GPU"),
-        ("0,9,0", [0], f"0,9,0: there is no GPU 9 (there are: 0, 1, 2, 3, 4){ENDS}"),
-        ("GPU-aa", [], f"GPU-aa: GPU-aa is how 2 GPU ids begin{ENDS}"),
+        ("0,9,0", [0], f"0,9,0: no GPU 9 exists (found: 0, 1, 2, 3, 4){ENDS}"),
+        ("GPU-aa", [], f"GPU-aa: 2 GPU ids begin with GPU-aa{ENDS}"),
         ("GPU-bb,GPU-zz,GPU-cc", [2], f"GPU-bb,GPU-zz,GPU-cc: no GPU is called GPU-zz{ENDS}"),
         ("GPU-zz", [], f"GPU-zz: no GPU is called GPU-zz{ENDS}"),
         ("GPU-bb,GPU-bb", [], "GPU-bb,GPU-bb names GPU-bb twice, which leaves no GPU"),
         ("GPU-bb,GPU-bb33", [], "GPU-bb,GPU-bb33 names one GPU twice, as GPU-bb and as GPU-bb33, which leaves no GPU"),
-        ("GPU-bb,0", [2], f"GPU-bb,0: 0 is of another kind than the GPU ids before it{ENDS}"),
-        ("0,GPU-bb", [0], f"0,GPU-bb: GPU-bb is of another kind than the numbers before it{ENDS}"),
-        ("0,MIG-1111-a", [0], f"0,MIG-1111-a: MIG-1111-a is of another kind than the numbers before it{ENDS}"),
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordinals: list[int], mistake: str) -> None:
@@ -80,8 +76,14 @@ def test_cuda_visible_devices_is_read_as_cuda_and_torch_read_it(asked: str, ordi
     assert choice.mistake == (f"CUDA_VISIBLE_DEVICES={mistake}" if mistake else "")
 
 
+LISTS = st.one_of(
+    st.lists(st.sampled_from(["0", "1", "2", "7", "-1"]), min_size=1),
+    st.lists(st.sampled_from(["GPU-aa", "GPU-bb", "GPU-bb33", "GPU-cc44-3", "-1"]), min_size=1),
+)
+
+
 @settings(max_examples=60)
-@given(st.lists(st.sampled_from(["0", "1", "2", "7", "-1", "", "GPU-aa", "GPU-bb", "GPU-bb33", "GPU-cc44-3", "MIG-x"])))
+@given(LISTS)
 def test_what_is_chosen_is_the_beginning_of_the_list_and_each_gpu_once(entries: list[str]) -> None:
     choice = apply_visible(",".join(entries), GPUS, isolates_workers=True)
     chosen = [device.entry for device in choice.devices]
@@ -261,7 +263,7 @@ ON_SECOND = {1: ["MIG-1", "MIG-2"]}
         (4, ON_FIRST, "MIG-2,MIG-1", True, ["MIG-2", "MIG-1"],
          "4 found by NVML, 2 left by CUDA_VISIBLE_DEVICES=MIG-2,MIG-1"),
         (4, ON_FIRST, "MIG-2,MIG-2", True, [],
-         "CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice, which leaves no GPU"),
+         "CUDA_VISIBLE_DEVICES=MIG-2,MIG-2 names MIG-2 twice"),
         (2, ON_BOTH, None, False, ["MIG-1"],
          "2 found by NVML, with 3 MIG instances: CUDA gives a process one, and nothing else"),
         (2, ON_BOTH, None, True, ["MIG-1", "MIG-2", "MIG-3"], "2 found by NVML, 3 MIG instances among them"),
@@ -292,7 +294,7 @@ def test_a_gpu_with_mig_on_and_no_instance_is_none(machine: Path) -> None:
     inventory = detect(machine, FakeNvml(migs={1: [None]}))
     assert [device.visible for device in inventory.devices] == [UUIDS[0], *UUIDS[2:]]
     assert (inventory.reason, inventory.unresponsive_count) == (
-        "3 found by NVML, 1 more with MIG on and no instance",
+        "3 found by NVML, 1 more with MIG enabled but no MIG instance",
         0,
     )
     assert detect(machine, FakeNvml(UUIDS[:1], migs={0: []})).devices == ()

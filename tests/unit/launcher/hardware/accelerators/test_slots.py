@@ -107,7 +107,7 @@ def test_what_cannot_be_shared_out_is_said(
 def test_what_does_not_fit_says_how_to_share_on_purpose() -> None:
     with pytest.raises(UsageError) as caught:
         share(3, 2, gpus=4)
-    assert caught.value.hint == "--nproc-per-node=3 alone, without --devices-per-worker, lets workers share devices"
+    assert caught.value.hint == "use --nproc-per-node=3 without --devices-per-worker to let workers share devices"
 
 
 # Which kind
@@ -126,8 +126,8 @@ def find(*counts: tuple[str, int], mistake: str = "", worker_count: Any = None) 
 def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
     assert find(("nvidia", 0), ("tpu", 4)) == "4 workers, one per TPU chip (4 found)"
     refusal = (
-        "this node has 8 NVIDIA GPUs (8 found) and 1 AMD GPU (1 found), and a job runs on one kind of them | "
-        "--devices nvidia or --devices amd says which"
+        "this node has 8 GPUs of kind nvidia (8 found) and 1 GPU of kind amd (1 found), but a job "
+        "uses devices of one kind | set --devices nvidia or --devices amd"
     )
     assert find(("nvidia", 8), ("amd", 1), ("intel", 0)) == refusal
     assert find(("nvidia", 8), ("amd", 1), worker_count=4) == refusal
@@ -135,7 +135,7 @@ def test_two_kinds_of_devices_are_a_question_for_the_user() -> None:
 
 
 def test_a_variable_that_cannot_be_meant_stops_a_run() -> None:
-    twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice, which leaves no GPU"
+    twice = "CUDA_VISIBLE_DEVICES=0,0 names 0 twice"
     for worker_count in (None, "auto", "gpu", 3):
         assert find(("nvidia", 0), mistake=twice, worker_count=worker_count) == f"{twice} | {MISTAKE_HINT}"
         # It leaves two, but not those that were named.
@@ -163,8 +163,8 @@ def test_devices_none_of_which_answers_are_awaited_and_not_called_absent(count: 
 def test_a_kind_is_looked_for_only_where_there_is_a_sign_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kfd").touch()
     known = {
-        "nvidia": DeviceKind("NVIDIA GPU", "A", (str(tmp_path / "nvidiactl"),)),
-        "amd": DeviceKind("AMD GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
+        "nvidia": DeviceKind("GPU", "A", (str(tmp_path / "nvidiactl"),)),
+        "amd": DeviceKind("GPU", "B", (str(tmp_path / "no"), str(tmp_path / "kfd"))),
         "tpu": DeviceKind("TPU chip", "C", (str(tmp_path / "accel0"),), ("TPU_WORKER_ID",)),
     }
     monkeypatch.setattr(slots, "KINDS", known)
@@ -264,19 +264,19 @@ def test_a_kind_with_a_number_takes_so_many(
 @pytest.mark.parametrize(
     ("wanted", "more", "sentence", "hint"),
     [
-        (DeviceRequest("nvidia", 8), {}, "--devices nvidia:8: 8 are asked for, 4 are there (4 found)",
-         "--devices nvidia --nproc-per-node=8 starts 8 workers that share them"),
-        (DeviceRequest("amd"), {"found": 0}, "--devices amd: none is there (no NVIDIA driver)",
-         "`meshctl doctor` shows what was looked at"),
+        (DeviceRequest("nvidia", 8), {}, "--devices nvidia:8: 8 requested, 4 found (4 found)",
+         "use --devices nvidia --nproc-per-node=8 for 8 workers that share them"),
+        (DeviceRequest("amd"), {"found": 0}, "--devices amd: no such device found (no NVIDIA driver)",
+         "run `meshctl doctor` to see what was examined"),
         (DeviceRequest("amd"), {"found": 0, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no",
          MISTAKE_HINT),
         (DeviceRequest("amd"), {"found": 2, "mistake": "HIP_VISIBLE_DEVICES=9: no"}, "HIP_VISIBLE_DEVICES=9: no",
          MISTAKE_HINT),
-        (FOO, {"environ": {"FOO_VISIBLE": "5,7"}}, "--devices foo:3: 3 are asked for, and FOO_VISIBLE=5,7 has 2", None),
+        (FOO, {"environ": {"FOO_VISIBLE": "5,7"}}, "--devices foo:3: 3 requested, but FOO_VISIBLE=5,7 has 2", None),
         (FOO, {"environ": {"FOO_VISIBLE": "5,,7"}},
-         "--devices foo:3: FOO_VISIBLE=5,,7 has an entry that is empty, or there twice", None),
+         "--devices foo:3: FOO_VISIBLE=5,,7 has an empty or duplicate entry", None),
         (FOO, {"environ": {"FOO_VISIBLE": "5,7,7"}},
-         "--devices foo:3: FOO_VISIBLE=5,7,7 has an entry that is empty, or there twice", None),
+         "--devices foo:3: FOO_VISIBLE=5,7,7 has an empty or duplicate entry", None),
     ],
 )  # fmt: skip
 def test_devices_that_are_not_there_are_refused(
@@ -298,5 +298,5 @@ def test_a_tpu_type_says_how_many_chips_this_host_has() -> None:
     request = DeviceRequest("tpu", shape="v5litepod-16")
     count, _, reason = asked(request, worker_count=4)
     assert (count, reason) == (4, "4 workers, one per TPU chip (v5litepod-16: 4 hosts of 4 chips, 4x4; 4 found)")
-    with pytest.raises((UnfitError, UsageError), match=r"4 are asked for, 2 are there"):
+    with pytest.raises((UnfitError, UsageError), match=r"4 requested, 2 found"):
         asked(request, found=2)

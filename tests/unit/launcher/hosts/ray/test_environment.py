@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from launcher.hosts.ray.environment import format_labels, make_agent_environment
-from launcher.locality.kubernetes import parse_labels
-from launcher.locality.ray import Source
+from launcher.locality.kubernetes import Source, parse_labels
 
 RAYS = {
     "RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "7", "RAY_CLIENT_MODE": "0",
@@ -80,10 +79,3 @@ def test_labels_of_ray_name_levels() -> None:
     found = Source().look(environ, 1.0)
     assert [(level.name, level.domain) for level in found.levels] == [("zone", "z1"), ("nvl", "d1"), ("slice", "s1")]
     assert found.levels[1].origin == "LAUNCHER_NODE_LABELS: ray.io/gpu-domain"
-
-
-def test_labels_without_a_place_and_texts_without_labels_are_explained() -> None:
-    nothing = Source().look({"LAUNCHER_NODE_LABELS": "ray.io/node-id=f00"}, 1.0)
-    assert nothing == ((), "no label of the Ray node names a place", {})
-    assert Source().look({"LAUNCHER_NODE_LABELS": "ray.io/x"}, 1.0).levels == ()
-    assert not Source().is_likely({"LAUNCHER_NODE_LABELS": "topology.kubernetes.io/zone=a"})

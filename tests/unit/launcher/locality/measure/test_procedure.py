@@ -102,15 +102,6 @@ def test_a_third_of_a_hosts_packets_may_be_lost() -> None:
         assert tree.measure(find_tree(8, seed), seed)[0].levels == (((0, 1, 2, 3), (4, 5, 6, 7)),)
 
 
-def test_stated_groups_are_checked_and_wrong_ones_come_out_right() -> None:
-    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS)
-    right: Groups = ((0, 1, 2, 3), (4, 5, 6, 7))
-    wrong: Groups = ((0, 1, 2, 7), (3, 4, 5, 6))
-    for seed in range(RUNS):
-        for stated in (right, wrong):
-            assert tree.measure(find_tree(8, seed, stated=stated), seed)[0].levels == (right,)
-
-
 def test_two_nodes_are_flat_with_the_rate_between_them() -> None:
     tree = QueueTree(leaves(1, 1), ("leaf",), LINKS | {"leaf": 10 * MBIT})
     finding, _, steps = tree.measure(find_tree(2, 0), 0)
@@ -128,7 +119,7 @@ def test_without_any_echo_the_tree_cannot_be_told() -> None:
 def test_round_trips_that_are_long_before_any_load_tell_of_other_traffic() -> None:
     tree = QueueTree(leaves(4, 4), ("leaf",), LINKS, are_hosts_slow=True, idle_s=0.02)
     finding, _, _ = tree.measure(find_tree(8, 0), 0)
-    assert (finding.kind, finding.is_busy) == ("unknown", True)
+    assert finding.kind == "unknown"
     assert finding.reason.endswith("before any load, so others use the network")
 
 
@@ -138,15 +129,6 @@ def test_links_that_the_hosts_cannot_fill_prove_nothing() -> None:
     assert finding.kind == "unknown"
     assert "filled no link" in finding.reason
     assert finding.flow_bps == pytest.approx(5 * MBIT, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    "stated", [tuple((one,) for one in range(8)), (tuple(range(8)),), ((0, 1, 2, 3, 4, 5, 6), (7,))]
-)
-def test_stated_groups_of_which_nothing_can_be_checked_are_found_anew(stated: Groups) -> None:
-    tree = QueueTree(leaves(4, 4), ("leaf",), LINKS)
-    finding, _, _ = tree.measure(find_tree(8, 1, stated=stated), 1)
-    assert finding.levels == (((0, 1, 2, 3), (4, 5, 6, 7)),)
 
 
 @pytest.mark.parametrize("dead", [{1: 1, 2: 1, 3: 1}, {1: 0, 2: 0}, {1: 0, 2: 0, 3: 0}])

@@ -237,7 +237,7 @@ def test_two_nodes_of_one_name_are_named_and_nothing_is_loaded() -> None:
     results = Sessions(["h1", "h2", "h2"], ModelPlayers(lambda name, number: played.append(number))).results
     for result in results.values():
         assert isinstance(result, Answer)
-        assert result.finding.reason == "2 nodes are called h2; --node-name gives each a name of its own"
+        assert result.finding.reason == "2 nodes are called h2; set --node-name to a different name on each"
     assert played == []
 
 

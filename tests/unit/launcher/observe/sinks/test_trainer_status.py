@@ -69,7 +69,7 @@ def answer(status: int, text: str = "", **headers: str) -> HttpResponse:
     ("found", "clause"),
     [
         (answer(200, '{"trainerStatus": {}}'), ""),
-        (answer(200, "<html>log in first</html>"), "answers with something that is no JSON"),
+        (answer(200, "<html>log in first</html>"), "returned a response that is not JSON"),
         (answer(200, "{}"), "answers 200 with something that is no status"),
         (answer(401), "does not accept the token in /token (401)"),
         (answer(403), "does not accept the token in /token (403)"),
