@@ -36,7 +36,6 @@ _NESTED_LAUNCHERS = {
 }
 # Kubeflow Trainer sets these in every pod, so they are no choice of the user's, nor worth a remark if unused.
 _TRAINER_PLACES = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
-_NO_MASTER_ADDRESS = "nothing says where node 0 is"
 
 
 class Detection(Struct, frozen=True):
@@ -58,6 +57,8 @@ class Detection(Struct, frozen=True):
     """With `must_report`, what happens instead."""
     hint: str = ""
     """"" if there is none."""
+    own_variables: tuple[str, ...] = ()
+    """Variables of options that the controller sets in every pod, so no choice of the user's."""
 
 
 class ResolvedOptions(Struct, frozen=True):
@@ -81,20 +82,19 @@ def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str 
     if found is None:
         return ResolvedOptions(given, None, {})
     note = f"{found.controller}: {found.reason}"
-    if found.controller == "Kubeflow Trainer":
-        own = {name: value for name, value in given.items() if value.origin in _TRAINER_PLACES}
-        given |= {name: replace(value, is_detected=True) for name, value in own.items()}
+    own = {name: value for name, value in given.items() if value.origin in found.own_variables}
+    given |= {name: replace(value, is_detected=True) for name, value in own.items()}
     if not found.values:
         must_report = found.must_report and given["nnodes"].is_default and not explain_alone(given)
         lines = (f"{note}; {found.outcome}", *([f"hint: {found.hint}"] if found.hint else []))
         return ResolvedOptions(given, found, {}, lines if must_report else ())
-    used, unused = _merge(found.values, given)
+    used, unused, has_master = _merge(found.values, given)
     return ResolvedOptions(
         {**given, **{name: value for name, value in used.items() if given[name].is_default}},
         found,
         unused,
         (note,) if "nnodes" in used else (),
-        found.missing if _NO_MASTER_ADDRESS in unused.values() else "",
+        "" if has_master else found.missing,
     )
 
 
@@ -123,8 +123,10 @@ def find_nesting(environ: Mapping[str, str], *, but_not: tuple[str, ...] = ()) -
 # --- what the user has set, and what the scheduler says ---
 
 
-def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Return which of a detection's values are used, and why the others are not. `options`: the user's.
+def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str], bool]:
+    """Return which of a detection's values are used, why the others are not, and whether a needed address is known.
+
+    `options`: the user's.
 
     A number of nodes, an endpoint and a rank belong together, so an option that is set disables others. With
     --standalone, one node or an address of this machine alone, the environment's other nodes do not count. With another
@@ -133,11 +135,12 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     """
     is_counted = "nnodes" in found or not options["nnodes"].is_default
     if why := explain_alone(options) or ("" if is_counted else "nothing says how many nodes there are"):
-        return {}, dict.fromkeys(found, why)
+        return {}, dict.fromkeys(found, why), True
     unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
     values = {name: value for name, value in found.items() if name not in unused}
     has_master = not (options["master-addr"].is_default and options["rdzv-endpoint"].is_default)
     is_static, why = _choose_rendezvous(values, options)
+    lacks_master = False
     if why:
         place = values.pop("rdzv-endpoint", None)
         values.pop("rdzv-backend", None)
@@ -146,7 +149,8 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
             values |= _make_values({"master-addr": (split_address(place.text)[0], place.origin)})
     if "node-rank" in values:
         if is_static:
-            why = "" if "master-addr" in values or has_master else _NO_MASTER_ADDRESS
+            lacks_master = "master-addr" not in values and not has_master
+            why = "the address of node 0 is not known" if lacks_master else ""
         else:
             why = "" if "rdzv-endpoint" in values else "the nodes find their order in the store"
         if why:
@@ -158,7 +162,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
         values |= _make_values({"nnodes": (f"1:{count.text}", count.origin)})
         if options["target-nodes"].is_default:
             values |= _make_values({"target-nodes": (count.text, count.origin)})
-    return values, unused
+    return values, unused, not lacks_master
 
 
 def explain_alone(options: Mapping[str, Value]) -> str:
@@ -465,7 +469,7 @@ def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, s
     master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]
     if "-node-0-0." in master:
         row = {"rdzv-endpoint": (join_address(master, SERVED_PORT), "PET_MASTER_ADDR")} if is_host(master) else {}
-        return Detection("Kubeflow Trainer", variables, reason, _make_values(row))
+        return Detection("Kubeflow Trainer", variables, reason, _make_values(row), own_variables=_TRAINER_PLACES)
     if endpoint.endswith("-worker-0") or master.endswith("-master-0"):
         return Detection("Kubeflow PyTorchJob", variables, reason)
     return None
