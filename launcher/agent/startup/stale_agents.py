@@ -44,8 +44,6 @@ from rendezvous.records import name_own_run
 LIMIT_S = 10.0
 """Killed processes end in milliseconds; one that hangs in a driver for longer needs the user, or another node."""
 RETRY_S = 0.05
-TURN_LIMIT_S = 1.0
-"""To make a directory takes no time; a stranger can hold the lock of its parent for ever."""
 PATIENCE_S = 0.2
 """An agent that has just locked the file writes its pid there next; until then no agent seems to hold the lock."""
 KEEPER_LIMIT_S = 5.0
@@ -283,34 +281,15 @@ def _list_suffixed(folder: str) -> list[str]:
     return sorted(place for place in found if os.path.isdir(place) and not _is_foreign(place))
 
 
-def _find_suffixed(folder: str) -> str:
-    return next((place for place in _list_suffixed(folder) if not _find_fault(place)), "")
-
-
 def _make_suffixed(folder: str) -> tuple[str, tuple[str, int] | None]:
     """Return the directory that takes this one's place, which another user has made, and why it cannot be used.
 
-    Nobody can make it first, as its name ends in a random word; it is found again by whose it is. Agents that begin at
-    once take turns, or each would make its own: under a lock of the parent, which anybody may hold, hence the limit.
+    Nobody can make it first, as its name ends in a random word; it is found again by whose it is.
     """
-    if place := _find_suffixed(folder):
+    if place := next((place for place in _list_suffixed(folder) if not _find_fault(place)), ""):
         return place, None
-    parent = os.path.dirname(folder)
-    try:
-        turn = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        return folder, (f"{parent} cannot be listed: {error.strerror}", error.errno or 0)
-    try:
-        deadline = time.monotonic() + TURN_LIMIT_S
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(RETRY_S)
-        place = _find_suffixed(folder) or f"{folder}-{os.urandom(8).hex()}"
-        return place, _find_fault(place)
-    finally:
-        os.close(turn)
+    place = f"{folder}-{os.urandom(8).hex()}"
+    return place, _find_fault(place)
 
 
 def _lock(path: str) -> int | None:
