@@ -55,7 +55,7 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """One run of the command on this node. Times are in seconds; a field that is named after an option holds its value."""
+    """One run of the command on this node. Times are in seconds; a field named after an option holds its value."""
 
     script: str
     script_args: tuple[str, ...]
@@ -237,7 +237,7 @@ def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[
     module, program, path = values["module"], values["no-python"], values["run-path"]
     given = [value for value in (module, program) if value.read()]
     if path.read():
-        notes += [f"{other} has no effect beside {path}" for other in given]
+        notes += [f"{other} has no effect with {path}" for other in given]
         return "path", path.origin
     if len(given) == 2:
         raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")

@@ -47,11 +47,11 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     try:
         offered = entry_points(group=group)
     except Exception as error:  # a file entry_points.txt of any package that is no such file
-        raise UsageError(f"{asked_by}: the installed packages cannot be read: {_describe_error(error)}") from error
+        raise UsageError(f"{asked_by}: cannot read the installed packages: {_describe_error(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
         names = sorted({*built_in, *offered.names})
-        there = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
+        there = f"use one of {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
         hint = suggest(name, {each: each for each in names}) or "; ".join(filter(None, (there, otherwise)))
         raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:

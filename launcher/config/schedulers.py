@@ -134,7 +134,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     backend, the scheduler's endpoint is unused; its number and rank still apply.
     """
     is_counted = "nnodes" in found or not options["nnodes"].is_default
-    if why := explain_alone(options) or ("" if is_counted else "nothing says how many nodes there are"):
+    if why := explain_alone(options) or ("" if is_counted else "the number of nodes is not known"):
         return {}, dict.fromkeys(found, why), True
     unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
     values = {name: value for name, value in found.items() if name not in unused}
@@ -152,7 +152,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
             lacks_master = "master-addr" not in values and not has_master
             why = "the address of node 0 is not known" if lacks_master else ""
         else:
-            why = "" if "rdzv-endpoint" in values else "the nodes find their order in the store"
+            why = "" if "rdzv-endpoint" in values else "the nodes agree on their order in the store"
         if why:
             del values["node-rank"]
             unused["node-rank"] = why
@@ -267,10 +267,10 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         task_count = _count_max_tasks(environ, 1) or 1
         return _leave_tasks_alone(controller, task_count) if task_count > 1 else leave_alone("it has one node")
     if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
-        return leave_alone("the job is heterogeneous: say --nnodes and --rdzv-endpoint", must_report=True)
+        return leave_alone("the job is heterogeneous: set --nnodes and --rdzv-endpoint", must_report=True)
     tasks = _count_max_tasks(environ, count)
     if tasks is None:
-        return leave_alone("nothing says how many tasks a node has")
+        return leave_alone("the number of tasks per node is not known")
     if tasks > 1:
         return _leave_tasks_alone(controller, tasks)
     try:
@@ -278,7 +278,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     except ValueError as error:
         return leave_alone(f"SLURM_STEP_NODELIST cannot be read: {error}", must_report=True)
     if not is_host(first):
-        return leave_alone(f"SLURM_STEP_NODELIST begins with {first!r}, no host", must_report=True)
+        return leave_alone(f"SLURM_STEP_NODELIST begins with {first!r}, which is not a host", must_report=True)
     whole = environ.get("SLURM_JOB_NODELIST", "")
     with suppress(ValueError):  # as far as it can be parsed
         if whole and first not in islice(expand_hostlist(whole), _NODES_MAX):  # sbatch exports its own environment
@@ -286,7 +286,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     here = environ.get("SLURMD_NODENAME", "")
     if rank >= count or (here and (here == first) != (rank == 0)):
         reason = f"task {rank} of {count} is on {here or 'this node'}, and the first node of {nodes} is {first}"
-        return leave_alone(f"{reason}: say --nnodes and --rdzv-endpoint", must_report=True)
+        return leave_alone(f"{reason}: set --nnodes and --rdzv-endpoint", must_report=True)
     port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
     origins = ("SLURM_STEP_NUM_NODES", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_ID")
     return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
@@ -307,7 +307,7 @@ def _leave_tasks_alone(controller: str, tasks: int) -> Detection:
     return Detection(
         controller, _STEP, f"it has {tasks} tasks on a node", must_report=True,
         outcome="each of them runs alone, as rank 0 of a job of its own",
-        hint="start one task on each node: srun --ntasks-per-node=1 makes one job of them",
+        hint="start one task on each node with srun --ntasks-per-node=1, which makes one job of them",
     )  # fmt: skip
 
 
@@ -359,7 +359,7 @@ def _expand_part(part: str) -> Iterator[str]:
     head, bracket, rest = part.partition("[")
     if not bracket:
         if not head.strip() or not head.isprintable():
-            raise ValueError(f"{part!r} is no name of a host")
+            raise ValueError(f"{part!r} is not a host name")
         yield head.strip()
         return
     numbers, _, tail = rest.partition("]")
@@ -404,13 +404,13 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
     if count == 1:
         return leave_alone("the task has one node", must_report=False)
     if missing := [name for name in _SKYPILOT if not environ.get(name)]:
-        return leave_alone(f"its variables are incomplete, there is no {' and no '.join(missing)}")
+        return leave_alone(f"variables are missing: {', '.join(missing)}")
     addresses = environ[_SKYPILOT[2]].split()
     if rank is None or count is None or not 0 <= rank < count:
         found = ", ".join(f"{name}={environ[name]!r}" for name in _SKYPILOT[:2])
         return leave_alone(f"its variables cannot be read: {found}")
     if bad := next((address for address in addresses if not is_host(address)), ""):
-        return leave_alone(f"SKYPILOT_NODE_IPS names {bad!r}, which is no address")
+        return leave_alone(f"SKYPILOT_NODE_IPS contains {bad!r}, which is not an address")
     if len(addresses) != count:
         return leave_alone(
             f"SKYPILOT_NUM_NODES is {count}, and the addresses in SKYPILOT_NODE_IPS are {len(addresses)}"
@@ -465,7 +465,7 @@ def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, s
     RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for PET_ variables from
     elsewhere.
     """
-    reason = "it says all that is needed in PET_ variables"
+    reason = "its PET_ variables contain all that is needed"
     master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]
     if "-node-0-0." in master:
         row = {"rdzv-endpoint": (join_address(master, SERVED_PORT), "PET_MASTER_ADDR")} if is_host(master) else {}
@@ -493,7 +493,7 @@ def _detect_volcano(
 
 
 def _detect_volcano_task(controller: str, variables: tuple[str, ...], _: Mapping[str, str], __: str) -> Detection:
-    reason = "VC_TASK_INDEX counts the pods of one task only; the plug-in pytorch says what a job has to know"
+    reason = "VC_TASK_INDEX counts the pods of one task only; only the plug-in pytorch sets all that a job needs"
     return Detection(controller, variables, reason)
 
 
@@ -509,11 +509,11 @@ def _detect_indexed_job(
     text = environ["JOB_COMPLETION_INDEX"]
     index = parse_integer(text)
     if index is None or index < 0:
-        return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is no index", must_report=True)
+        return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is not an index", must_report=True)
     pod = hostname.partition(".")[0]
     first = f"{pod.removesuffix(text)}0" if pod.endswith(f"-{text}") else "POD-0"
-    reason = f"this is pod {index}; no variable says how many there are and where they meet"
-    missing = f"this pod of an Indexed Job has node rank {index}: --master-addr {first}.SERVICE names the first one"
+    reason = f"this is pod {index}; no variable sets the number of pods and where they meet"
+    missing = f"set --master-addr {first}.SERVICE: this pod of an Indexed Job has node rank {index}"
     values = _make_values({"node-rank": (str(index), "JOB_COMPLETION_INDEX")})
     return Detection(controller, variables, reason, values, missing)
 

@@ -95,7 +95,7 @@ def test_two_nodes_of_a_skypilot_task_are_one_job(tmp_path: Path) -> None:
     assert [(word[0], word[4]) for word in words] == [("2", f"sky-2026_train-{job}")] * 2
     assert f"this agent serves the job's store at {N1.address}:{port}" in ended[0].stderr
     assert f"meshrun: SkyPilot: this is node 1 of 2, and node 0 is {N1.address}\n" in ended[1].stderr
-    assert all("this node stands at region=r1,zone=r1-a, by skypilot" in one.stderr for one in ended)
+    assert all("this node is at region=r1,zone=r1-a, by skypilot" in one.stderr for one in ended)
 
 
 def test_two_pods_of_a_pytorch_job_are_one_job_in_the_order_of_their_ranks(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_an_agent_with_the_number_of_one_that_runs_waits_for_its_end(host: Host)
     assert again.stderr is not None
     assert select.select([again.stdout, again.stderr], [], [], 60)[0] == [again.stderr], "it has taken another name"
     said = again.stderr.readline()
-    assert f"agent {agents[1].pid} (host-2) of run {host.run_id} is here: waiting up to 10 s for its end" in said
+    assert f"agent {agents[1].pid} (host-2) of run {host.run_id} is here: waiting up to 10 s for it to exit" in said
     end(agents[1])
     assert name_of(again) == "host-2"
 
@@ -297,7 +297,7 @@ def test_an_agent_that_still_has_the_devices_is_waited_for(host: Host) -> None:
     second = host.start("GPU-a")
     assert second.stderr is not None
     said = second.stderr.readline()
-    assert f"agent {first.pid} (host) of run {host.run_id} is here: waiting up to 10 s for its end" in said
+    assert f"agent {first.pid} (host) of run {host.run_id} is here: waiting up to 10 s for it to exit" in said
     end(first)
     assert name_of(second) == "host"
 

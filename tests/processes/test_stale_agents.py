@@ -395,8 +395,8 @@ def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path
     with pytest.raises(UsageError) as refusal:
         stale_agents.find_lock_path("a.lock", folders)
     assert str(refusal.value) == (
-        f"there is no place for this node's lock: {folders[0]} cannot be made: Not a directory; "
-        f"{folders[1]} is not a directory of this user's alone"
+        f"cannot create this node's lock file: {folders[0]} cannot be created: Not a directory; "
+        f"{folders[1]} is writable by other users or owned by another user"
     )
 
 
@@ -416,7 +416,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
     first.mkdir(mode=0o755)
     assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
     assert capfd.readouterr().err == (
-        f"meshrun: the lock of this node lies in {second}: {first} is not a directory of this user's alone\n"
+        f"meshrun: the lock of this node is in {second}: {first} is writable by other users or owned by another user\n"
     )
 
 
@@ -458,7 +458,7 @@ def test_a_directory_with_a_suffix_is_remembered_once_the_name_is_free(
     monkeypatch.setattr(stale_agents, "_find_fault", lambda place: ("it is another's", 0) if place == folder else None)
     monkeypatch.setattr(stale_agents, "_list_suffixed", lambda _: [f"{folder}-b", f"{folder}-c"])
     assert stale_agents.find_lock_path("a.lock", [folder]) == f"{folder}-b/a.lock"
-    assert capfd.readouterr().err == f"meshrun: the lock of this node lies in {folder}-b: it is another's\n"
+    assert capfd.readouterr().err == f"meshrun: the lock of this node is in {folder}-b: it is another's\n"
     os.mkdir(f"{folder}-c", 0o700)
     (tmp_path / "places-c" / "a.lock").touch()
     monkeypatch.setattr(stale_agents, "_find_fault", lambda place: None)
@@ -517,6 +517,6 @@ def test_a_read_only_tmp_is_passed_over(places: str) -> None:
     )
     if places == "/tmp":
         assert done.stdout.startswith("/dev/shm/meshrun-0/")
-        assert "the lock of this node lies in /dev/shm/meshrun-0: /tmp/meshrun-0 cannot be " in done.stderr
+        assert "the lock of this node is in /dev/shm/meshrun-0: /tmp/meshrun-0 cannot be " in done.stderr
     else:
-        assert "UsageError: there is no place for this node's lock: /tmp/meshrun-0 cannot be " in done.stderr
+        assert "UsageError: cannot create this node's lock file: /tmp/meshrun-0 cannot be " in done.stderr

@@ -113,7 +113,7 @@ class HostAgents:
         while (rival := self._change(change)) is not None:
             if not has_logged:
                 has_logged = True
-                log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for its end")
+                log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for it to exit")
             time.sleep(RETRY_S)
         if self.name != self._host and running:
             log(f"{self._name_agents(running)} here, too: this node is called {self.name}")
@@ -139,7 +139,7 @@ class HostAgents:
             variable = devices[0].variable or find_visible_variable(devices[0].kind)
             raise TemporaryError(
                 f"{sentence}, which this agent would use, too",
-                f"{f'{variable} gives' if variable else 'give'} each agent devices of its own, or --node-name lets it "
+                f"give each agent devices of its own{f' with {variable}' if variable else ''}, or a --node-name to "
                 "share them",
             )
 
@@ -217,7 +217,7 @@ class HostAgents:
             if time.monotonic() >= deadline:
                 raise TemporaryError(
                     f"{self._path}, the list of this run's agents on this host, was locked for {self._limit_s:g} s",
-                    "an agent of the run may be stopped: see ps -o pid,stat,cmd",
+                    "check whether an agent of the run is stopped: ps -o pid,stat,cmd",
                 )
             time.sleep(RETRY_S)
 

@@ -113,7 +113,7 @@ def take_node_lock(
                 raise UsageError(
                     f"an agent of {name_own_run(run_id)} is on this node with meshrun {version}, as {node_name}: "
                     f"pid {agent}; this is meshrun {__version__}",
-                    "end it first, or install one version of meshrun on every node",
+                    "stop it first, or install one version of meshrun on every node",
                 )
             holders = _list_leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
@@ -135,7 +135,7 @@ def take_node_lock(
             elif agent and not has_logged:
                 has_logged = True
                 here = f"agent {agent} of {name_own_run(run_id)} is here as {node_name}"
-                log(f"{here}: waiting up to {limit_s:g} s for its end")
+                log(f"{here}: waiting up to {limit_s:g} s for it to exit")
             time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
@@ -180,20 +180,20 @@ def _make_refusal(
     if agent:
         return TemporaryError(
             f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}",
-            "end it first; several agents on one node need names of their own, see --node-name",
+            "stop it first, or give each agent of this node a --node-name",
         )
     left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
     if not holders:
         return TemporaryError(
             f"{left} hold its lock and cannot be seen: they are of another user or in another pid namespace",
-            "end them there, as root if need be",
+            "stop them there, as root if necessary",
         )
     if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
         who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
-        return TemporaryError(f"{left} could not be killed: {who}", "end them as root")
+        return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
     return TemporaryError(
         f"{left} are killed and still there after {limit_s:g} s: pid {', '.join(map(str, holders))}",
-        "they may hang in a driver: see ps -o pid,stat,wchan,cmd",
+        "check whether they hang in a driver: ps -o pid,stat,wchan,cmd",
     )
 
 
@@ -235,10 +235,10 @@ def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> st
             place, fault = _make_suffixed(folder)
         if not fault:
             if faults and is_told:
-                log(f"the lock of this node lies in {place}: {'; '.join(sentence for sentence, _ in faults)}")
+                log(f"the lock of this node is in {place}: {'; '.join(sentence for sentence, _ in faults)}")
             return os.path.join(place, file)
         faults.append(fault)
-    sentence = f"there is no place for this node's lock: {'; '.join(sentence for sentence, _ in faults)}"
+    sentence = f"cannot create this node's lock file: {'; '.join(sentence for sentence, _ in faults)}"
     if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
     raise UsageError(sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir")
@@ -251,9 +251,9 @@ def _find_fault(folder: str) -> tuple[str, int] | None:
             os.mkdir(folder, 0o700)
         found = os.lstat(folder)
     except OSError as error:
-        return f"{folder} cannot be made: {error.strerror}", error.errno or 0
+        return f"{folder} cannot be created: {error.strerror}", error.errno or 0
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        return f"{folder} is not a directory of this user's alone", 0
+        return f"{folder} is writable by other users or owned by another user", 0
     if not os.access(folder, os.W_OK, effective_ids=True):
         return f"{folder} cannot be written", 0
     return None

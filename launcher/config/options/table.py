@@ -98,16 +98,16 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that divide a node",
            "Number of consecutive ranks to keep on one node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "",
-           "Keep every group of an axis inside one domain of a level, such as tp=host. On a single node, host is the "
-           "only level.", part="placement_options"),
+           "Keep each group of an axis inside one domain of a level, such as tp=host.", part="placement_options"),
     Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
            "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", parse_locality, "",
-           "This node's place, outermost level first, as in zone=a,spine=s1,leaf=l3; or a file of lines with a host "
-           "and its place, where * is any other host."),
+           "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or a file with a "
+           "line per host: its name and its location (* is any other host)."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
-           "Sources to query: auto-detected, none, or these, the most trusted first."),
+           "Where to look up the network location: in all sources that are detected, in none, or in these, the most "
+           "trusted first."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
            "Run SCRIPT as a module, like python -m.", field="", short="-m"),

@@ -105,7 +105,7 @@ def test_a_plug_in_that_is_not_installed_is_refused_with_those_that_are(package:
     text, hint = refusal("sundial")
     assert text == "--devices sundial: no installed package has a plug-in sundial (meshrun.devices)"
     assert hint is not None
-    assert hint.startswith("there are: abacus")
+    assert hint.startswith("use one of abacus")
     assert hint.endswith("; with --visible-env VARIABLE a number of any devices is believed")
     assert refusal("abakus")[1] == "did you mean abacus?"
     assert refusal("nvidai")[1] == "did you mean nvidia?"
@@ -118,7 +118,7 @@ def test_a_package_with_unreadable_entry_points_is_named_in_the_refusal(package:
     package(ABACUS.format(detect=ROWS))
     (tmp_path / "beads/beads-1.0.dist-info/entry_points.txt").write_bytes(b"\xff")
     text, _ = refusal()
-    assert text.startswith("--devices abacus: the installed packages cannot be read: UnicodeDecodeError")
+    assert text.startswith("--devices abacus: cannot read the installed packages: UnicodeDecodeError")
 
 
 def test_two_packages_with_plug_ins_of_one_name_are_refused(package: Install) -> None:
