@@ -98,7 +98,8 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "unit", "placement", "N", parse_text, "inner axes that divide a node",
            "Number of consecutive ranks to keep on one node.", part="placement_options"),
     Option("ours", "within", "placement", "AXIS=LEVEL,...", parse_text, "",
-           "Keep each group of an axis inside one domain of a level, such as tp=host.", part="placement_options"),
+           "Keep every group of an axis inside one domain of a level, such as tp=host. On a single node, host is the "
+           "only level.", part="placement_options"),
     Option("ours", "whole", "placement", "LEVEL[:HOSTS]", parse_text, "",
            "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
 
