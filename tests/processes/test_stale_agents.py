@@ -347,7 +347,7 @@ def test_a_directory_that_others_could_have_prepared_is_refused(tmp_path: Path, 
     else:
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="not a directory of this user's alone"):
+    with pytest.raises(UsageError, match="not a directory that only this user can access"):
         take_node_lock(RUN, "node", {}, folder=str(folder))
 
 
@@ -396,7 +396,7 @@ def test_if_no_lock_directory_can_be_used_each_is_named_with_the_reason(tmp_path
         stale_agents.find_lock_path("a.lock", folders)
     assert str(refusal.value) == (
         f"cannot create this node's lock file: {folders[0]} cannot be created: Not a directory; "
-        f"{folders[1]} is accessible to other users or owned by another user"
+        f"{folders[1]} is not a directory that only this user can access"
     )
 
 
@@ -416,7 +416,7 @@ def test_what_another_user_has_made_first_is_passed_over_and_told(
     first.mkdir(mode=0o755)
     assert stale_agents.find_lock_path("a.lock", [str(first), str(second)]) == str(second / "a.lock")
     assert capfd.readouterr().err == (
-        f"meshrun: the lock of this node is in {second}: {first} is accessible to other users or owned by another user\n"
+        f"meshrun: the lock of this node is in {second}: {first} is not a directory that only this user can access\n"
     )
 
 

@@ -253,7 +253,7 @@ def _find_fault(folder: str) -> tuple[str, int] | None:
     except OSError as error:
         return f"{folder} cannot be created: {error.strerror}", error.errno or 0
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        return f"{folder} is accessible to other users or owned by another user", 0
+        return f"{folder} is not a directory that only this user can access", 0
     if not os.access(folder, os.W_OK, effective_ids=True):
         return f"{folder} cannot be written", 0
     return None
