@@ -82,8 +82,6 @@ def build_agent(
         shared_page=shared_page,
     )
     spec_builder.add_variables(startup.node_lock.environment if startup else {})
-    if startup is not None and startup.host_agents is not None and spec_builder.cpu_binding is not None:
-        startup.host_agents.take_cpus(config, spec_builder.cpu_binding)
     settings = make_settings(config, handles_sigterm=not spec_builder.is_jax)
     may_grow_at_save = startup is not None and settings.grow == "checkpoint"
     worker_channel = _make_worker_channel(config, spec_builder, shared_page, supervisor, hears_saves=may_grow_at_save)

@@ -239,7 +239,7 @@ class ClusterMembership(NodeMembership):
                 if found == "good":
                     return None
                 if found == "wrong" or time.monotonic() >= deadline:
-                    raise TemporaryError(str(error), "all nodes may be given another port") from None
+                    raise TemporaryError(str(error), "use another port on all nodes") from None
             time.sleep(_PAUSE_S)
         where = startup.network.endpoints[0]
         if not is_numeric(split_address(where)[0]):
@@ -286,7 +286,7 @@ def resolve_node_locality(config: Config, startup: Startup, devices: Sequence[De
     if found.levels:
         sources = dict.fromkeys(one.source for one in found.results if set(one.levels) & set(found.levels))
         place = ",".join(f"{level}={domain}" for level, domain in found.path)
-        log(f"this node stands at {place}, by {' and '.join(sources)}")
+        log(f"this node is at {place}, by {' and '.join(sources)}")
     return found
 
 

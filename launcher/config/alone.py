@@ -44,20 +44,6 @@ def _count_cluster(text: str) -> int | None:
         return None
 
 
-def _count_file_lines(path: str) -> int | None:
-    """Count the hosts of PBS_NODEFILE, which has a line for each of their processes."""
-    try:
-        with open(path, errors="replace") as file:
-            return len(set(file.read().split()))
-    except (OSError, ValueError):
-        return None
-
-
-def _count_lsf_hosts(text: str) -> int | None:
-    """Count the hosts of LSB_MCPU_HOSTS, "hostA 8 hostB 8"."""
-    return len(text.split()) // 2
-
-
 class _NodeGroup(Struct, frozen=True):
     """Variables of one kind. All of `needs` are set where one is: `count` alone may be a name of the user's."""
 
@@ -68,8 +54,6 @@ class _NodeGroup(Struct, frozen=True):
     needs: tuple[str, ...] = ()
     host: str = ""
     """Names the first of them, where a store could be."""
-    runs_once: bool = False
-    """Whether the command is started on the first alone."""
     read: Callable[[str], int | None] = parse_integer
 
 
@@ -110,10 +94,6 @@ _GROUPS = (
     _NodeGroup("MEGASCALE_NUM_SLICES", "TPU slices", ("MEGASCALE_SLICE_ID",)),
     _NodeGroup("TPU_WORKER_HOSTNAMES", "hosts of a TPU slice", ("TPU_WORKER_ID",), read=_count_commas),
     _NodeGroup("TF_CONFIG", "tasks of a cluster", read=_count_cluster),
-    _NodeGroup("LSB_MCPU_HOSTS", "hosts of an LSF job", ("LSB_JOBID",), runs_once=True, read=_count_lsf_hosts),
-    _NodeGroup("PBS_NUM_NODES", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True),
-    _NodeGroup("PBS_NODEFILE", "nodes of a PBS job", ("PBS_JOBID",), runs_once=True, read=_count_file_lines),
-    _NodeGroup("NHOSTS", "hosts of a Grid Engine job", ("PE_HOSTFILE",), runs_once=True),
 )  # fmt: skip
 # A number that is counted from 0 and has no count beside it. `config.SIGNS_OF_OTHERS` has all these names.
 _INDICES = {
@@ -168,9 +148,6 @@ def _explain_groups(values: Mapping[str, Value], environ: Mapping[str, str]) -> 
         if group.count == "WORLD_SIZE" and _is_this_machine(values, environ, count):
             continue
         read, host = f"{group.count}={sanitize(environ[group.count].strip())}", environ.get(group.host, "")
-        if group.runs_once:
-            sentence = f"{read}: this is one of {count} {group.these}, and this agent {_ALONE}"
-            return sentence, f"start an agent on each of them, and add {_format_options(str(count), host)}"
         return _describe(read, count, group.these, host)
     numbers = [(name, parse_integer(environ[name])) for name in environ if _is_volcano_count(name)]
     total = sum(number or 0 for _, number in numbers)

@@ -40,9 +40,9 @@ SCHEDULER_VARIABLES = (
 # One is set where the environment may speak of others that nothing makes one job of (`alone`).
 SIGNS_OF_OTHERS = frozenset((
     "AWS_BATCH_JOB_NUM_NODES", "AZUREML_NODE_COUNT", "CLOUD_TPU_TASK_ID", "FLUX_JOB_SIZE", "HOROVOD_SIZE",
-    "JAX_NUM_PROCESSES", "JOB_COMPLETION_INDEX", "JSM_NAMESPACE_SIZE", "LSB_MCPU_HOSTS", "LWS_GROUP_SIZE",
-    "MEGASCALE_NUM_SLICES", "MLP_WORKER_NUM", "MV2_COMM_WORLD_SIZE", "NHOSTS", "NNODES", "NUM_NODES", "NUM_PROCESSES",
-    "OMPI_COMM_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "PBS_NODEFILE", "PBS_NUM_NODES", "PMIX_RANK", "PMI_SIZE", "SM_HOSTS",
+    "JAX_NUM_PROCESSES", "JOB_COMPLETION_INDEX", "JSM_NAMESPACE_SIZE", "LWS_GROUP_SIZE",
+    "MEGASCALE_NUM_SLICES", "MLP_WORKER_NUM", "MV2_COMM_WORLD_SIZE", "NNODES", "NUM_NODES", "NUM_PROCESSES",
+    "OMPI_COMM_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "PMIX_RANK", "PMI_SIZE", "SM_HOSTS",
     "TF_CONFIG", "TPU_WORKER_HOSTNAMES", "VC_TASK_INDEX", "WORLD_SIZE",
 ))  # fmt: skip
 # Variable -> the value that has an effect under torchrun ("": any), and why it has none here.
@@ -113,7 +113,6 @@ class Config(Struct, frozen=True, kw_only=True):
     network: StoreConfig | None
     """None: one machine."""
     attempt: int | None
-    in_place_restart: str
     node_name: str | None
     """None: the host's."""
     locality: tuple[tuple[str, str], ...] | str
@@ -238,7 +237,7 @@ def _choose_launch_mode(values: Mapping[str, Value], notes: list[str]) -> tuple[
     module, program, path = values["module"], values["no-python"], values["run-path"]
     given = [value for value in (module, program) if value.read()]
     if path.read():
-        notes += [f"{other} has no effect beside {path}" for other in given]
+        notes += [f"{other} has no effect with {path}" for other in given]
         return "path", path.origin
     if len(given) == 2:
         raise UsageError(f"{program} and {module} exclude each other", "leave out one of them")

@@ -12,7 +12,7 @@ import stat
 from launcher.config.config import Config
 from launcher.model.errors import TemporaryError, UsageError, sanitize, suggest
 
-_MOUNT_PROC = "mount -t proc proc /proc mounts it; unshare has --mount-proc for that"
+_MOUNT_PROC = "run mount -t proc proc /proc, or unshare with --mount-proc"
 _STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "name a file"
 
@@ -20,7 +20,7 @@ _FROM_STDIN = "the script cannot be read from stdin: every worker reads it", "na
 def check(config: Config) -> None:
     """Raise UsageError if the script cannot be run, or the log directory not be written."""
     if not config.script:
-        raise UsageError("the script's name is empty", "is a variable of the shell empty?")
+        raise UsageError("the script's name is empty", "check whether a variable of the shell is empty")
     if config.script == "-":
         raise UsageError(*_FROM_STDIN)
     if config.launch_mode == "module":
@@ -89,7 +89,7 @@ def _suggest_script(config: Config) -> str:
     try:
         present = os.listdir(directory or ".")
     except OSError:
-        return f"check the path: there is no directory {sanitize(directory)}"
+        return f"check the path: no such directory: {sanitize(directory)}"
     # The ending alone makes two names of scripts alike.
     question = suggest(name, {entry: os.path.join(directory, entry) for entry in present}, similarity=0.8)
     if question:

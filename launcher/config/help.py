@@ -188,15 +188,18 @@ def render_reference() -> str:
         for option in _list_options(group):
             typed = " or ".join(f"`{spelling}`" for spelling in option.spellings)
             if option.metavar:
-                # Markdown parsers treat a | inside a cell differently.
-                typed += f" `{option.metavar.replace('|', ' or ')}`"
+                typed += f" `{_write_metavar(option)}`"
             variables = ", ".join(f"`{variable}`" for variable in option.variables)
             lines.append(f"| {typed} | {_escape(option.default)} | {variables} | {_escape(option.help)} |")
     lines += ["", "## Settings by variable", "", _ABOUT_SETTINGS, "", "| variable | default | |", "|---|---|---|"]
     for row in SETTINGS:
-        value = f" `{row.metavar.replace('|', ' or ')}`" * bool(row.metavar)
+        value = f" `{_write_metavar(row)}`" * bool(row.metavar)
         lines.append(f"| `{row.flag}`{value} | {_escape(row.default)} | {_escape(row.help)} |")
     return "\n".join(lines) + "\n"
+
+
+def _write_metavar(option: Option) -> str:
+    return " or ".join(option.metavar.split("|"))  # Markdown parsers treat a | inside a cell differently
 
 
 def _escape(text: str) -> str:

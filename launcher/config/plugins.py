@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from launcher.model.errors import UsageError, suggest
+from launcher.model.errors import UsageError, describe_bug, suggest
 
 Answer = TypeVar("Answer")
-_TEXT_MAX = 200  # of a plug-in's error message
 
 
 class Plugin(Struct, frozen=True):
@@ -47,11 +46,11 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     try:
         offered = entry_points(group=group)
     except Exception as error:  # a file entry_points.txt of any package that is no such file
-        raise UsageError(f"{asked_by}: the installed packages cannot be read: {_describe_error(error)}") from error
+        raise UsageError(f"{asked_by}: cannot read the installed packages: {describe_bug(error)}") from error
     found = {point.value: point for point in offered if point.name == name}
     if not found:
         names = sorted({*built_in, *offered.names})
-        there = f"there are: {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
+        there = f"use one of {', '.join(names)}" if names else "install the package that has it, for the agent's Python"
         hint = suggest(name, {each: each for each in names}) or "; ".join(filter(None, (there, otherwise)))
         raise UsageError(f"{asked_by}: no installed package has a plug-in {name} ({group})", hint)
     if len(found) > 1:
@@ -62,7 +61,7 @@ def load(group: str, name: str, asked_by: str, *, built_in: Iterable[str] = (), 
     try:
         return replace(plugin, value=point.load()())
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{plugin} cannot be loaded: {_describe_error(error)}") from error
+        raise UsageError(f"{plugin} cannot be loaded: {describe_bug(error)}") from error
 
 
 def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> Answer:
@@ -76,28 +75,12 @@ def ask(plugin: Plugin, method: str, kind: type[Answer], *arguments: object) -> 
     try:
         answer = call(*arguments)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{plugin} failed: {_describe_error(error)}") from error
+        raise UsageError(f"{plugin} failed: {describe_bug(error)}") from error
     if not isinstance(answer, kind):
-        found = "nothing" if answer is None else _add_article(type(answer).__name__)
-        raise UsageError(f"{plugin}: {method}() returned {found}, not {_add_article(kind.__name__)}")
+        raise UsageError(f"{plugin}: {method}() must return {kind.__name__}, not {type(answer).__name__}")
     return answer
 
 
 def _describe_package(point: Any) -> str:
     distribution = point.dist
     return f"{distribution.name} {distribution.version}" if distribution is not None else "an unknown package"
-
-
-def _describe_error(error: BaseException) -> str:
-    """The error in one line."""
-    if isinstance(error, SystemExit):
-        return f"it exits with {error.code}"
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # its message may raise, too
-        text = ""
-    return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else type(error).__name__
-
-
-def _add_article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

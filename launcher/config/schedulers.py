@@ -36,7 +36,6 @@ _NESTED_LAUNCHERS = {
 }
 # Kubeflow Trainer sets these in every pod, so they are no choice of the user's, nor worth a remark if unused.
 _TRAINER_PLACES = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
-_NO_MASTER_ADDRESS = "nothing says where node 0 is"
 
 
 class Detection(Struct, frozen=True):
@@ -58,6 +57,8 @@ class Detection(Struct, frozen=True):
     """With `must_report`, what happens instead."""
     hint: str = ""
     """"" if there is none."""
+    own_variables: tuple[str, ...] = ()
+    """Variables of options that the controller sets in every pod, so no choice of the user's."""
 
 
 class ResolvedOptions(Struct, frozen=True):
@@ -81,20 +82,19 @@ def resolve(flags: Mapping[str, str], environ: Mapping[str, str], hostname: str 
     if found is None:
         return ResolvedOptions(given, None, {})
     note = f"{found.controller}: {found.reason}"
-    if found.controller == "Kubeflow Trainer":
-        own = {name: value for name, value in given.items() if value.origin in _TRAINER_PLACES}
-        given |= {name: replace(value, is_detected=True) for name, value in own.items()}
+    own = {name: value for name, value in given.items() if value.origin in found.own_variables}
+    given |= {name: replace(value, is_detected=True) for name, value in own.items()}
     if not found.values:
         must_report = found.must_report and given["nnodes"].is_default and not explain_alone(given)
         lines = (f"{note}; {found.outcome}", *([f"hint: {found.hint}"] if found.hint else []))
         return ResolvedOptions(given, found, {}, lines if must_report else ())
-    used, unused = _merge(found.values, given)
+    used, unused, has_master = _merge(found.values, given)
     return ResolvedOptions(
         {**given, **{name: value for name, value in used.items() if given[name].is_default}},
         found,
         unused,
         (note,) if "nnodes" in used else (),
-        found.missing if _NO_MASTER_ADDRESS in unused.values() else "",
+        "" if has_master else found.missing,
     )
 
 
@@ -123,8 +123,10 @@ def find_nesting(environ: Mapping[str, str], *, but_not: tuple[str, ...] = ()) -
 # --- what the user has set, and what the scheduler says ---
 
 
-def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Return which of a detection's values are used, and why the others are not. `options`: the user's.
+def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str], bool]:
+    """Return which of a detection's values are used, why the others are not, and whether a needed address is known.
+
+    `options`: the user's.
 
     A number of nodes, an endpoint and a rank belong together, so an option that is set disables others. With
     --standalone, one node or an address of this machine alone, the environment's other nodes do not count. With another
@@ -132,12 +134,13 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
     backend, the scheduler's endpoint is unused; its number and rank still apply.
     """
     is_counted = "nnodes" in found or not options["nnodes"].is_default
-    if why := explain_alone(options) or ("" if is_counted else "nothing says how many nodes there are"):
-        return {}, dict.fromkeys(found, why)
+    if why := explain_alone(options) or ("" if is_counted else "the number of nodes is not known"):
+        return {}, dict.fromkeys(found, why), True
     unused = {name: f"{options[name]} is given" for name in found if not options[name].is_default}
     values = {name: value for name, value in found.items() if name not in unused}
     has_master = not (options["master-addr"].is_default and options["rdzv-endpoint"].is_default)
     is_static, why = _choose_rendezvous(values, options)
+    lacks_master = False
     if why:
         place = values.pop("rdzv-endpoint", None)
         values.pop("rdzv-backend", None)
@@ -146,9 +149,10 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
             values |= _make_values({"master-addr": (split_address(place.text)[0], place.origin)})
     if "node-rank" in values:
         if is_static:
-            why = "" if "master-addr" in values or has_master else _NO_MASTER_ADDRESS
+            lacks_master = "master-addr" not in values and not has_master
+            why = "the address of node 0 is not known" if lacks_master else ""
         else:
-            why = "" if "rdzv-endpoint" in values else "the nodes find their order in the store"
+            why = "" if "rdzv-endpoint" in values else "the nodes agree on their order in the store"
         if why:
             del values["node-rank"]
             unused["node-rank"] = why
@@ -158,7 +162,7 @@ def _merge(found: Mapping[str, Value], options: Mapping[str, Value]) -> tuple[di
         values |= _make_values({"nnodes": (f"1:{count.text}", count.origin)})
         if options["target-nodes"].is_default:
             values |= _make_values({"target-nodes": (count.text, count.origin)})
-    return values, unused
+    return values, unused, not lacks_master
 
 
 def explain_alone(options: Mapping[str, Value]) -> str:
@@ -263,10 +267,10 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
         task_count = _count_max_tasks(environ, 1) or 1
         return _leave_tasks_alone(controller, task_count) if task_count > 1 else leave_alone("it has one node")
     if parse_integer(environ.get("SLURM_HET_SIZE", "1")) != 1:
-        return leave_alone("the job is heterogeneous: say --nnodes and --rdzv-endpoint", must_report=True)
+        return leave_alone("the job is heterogeneous: set --nnodes and --rdzv-endpoint", must_report=True)
     tasks = _count_max_tasks(environ, count)
     if tasks is None:
-        return leave_alone("nothing says how many tasks a node has")
+        return leave_alone("the number of tasks per node is not known")
     if tasks > 1:
         return _leave_tasks_alone(controller, tasks)
     try:
@@ -274,7 +278,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     except ValueError as error:
         return leave_alone(f"SLURM_STEP_NODELIST cannot be read: {error}", must_report=True)
     if not is_host(first):
-        return leave_alone(f"SLURM_STEP_NODELIST begins with {first!r}, no host", must_report=True)
+        return leave_alone(f"SLURM_STEP_NODELIST begins with {first!r}, which is not a host", must_report=True)
     whole = environ.get("SLURM_JOB_NODELIST", "")
     with suppress(ValueError):  # as far as it can be parsed
         if whole and first not in islice(expand_hostlist(whole), _NODES_MAX):  # sbatch exports its own environment
@@ -282,7 +286,7 @@ def _detect_slurm(_: str, variables: tuple[str, ...], environ: Mapping[str, str]
     here = environ.get("SLURMD_NODENAME", "")
     if rank >= count or (here and (here == first) != (rank == 0)):
         reason = f"task {rank} of {count} is on {here or 'this node'}, and the first node of {nodes} is {first}"
-        return leave_alone(f"{reason}: say --nnodes and --rdzv-endpoint", must_report=True)
+        return leave_alone(f"{reason}: set --nnodes and --rdzv-endpoint", must_report=True)
     port = _PORT_FIRST + ((parse_integer(job) or 0) * 31 + step) % _PORT_COUNT
     origins = ("SLURM_STEP_NUM_NODES", "SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_ID")
     return _make_job(controller, _STEP, count, rank, first, f"{first}:{port}", f"{job}.{step}", origins)
@@ -303,7 +307,7 @@ def _leave_tasks_alone(controller: str, tasks: int) -> Detection:
     return Detection(
         controller, _STEP, f"it has {tasks} tasks on a node", must_report=True,
         outcome="each of them runs alone, as rank 0 of a job of its own",
-        hint="start one task on each node: srun --ntasks-per-node=1 makes one job of them",
+        hint="start one task on each node with srun --ntasks-per-node=1, which makes one job of them",
     )  # fmt: skip
 
 
@@ -355,7 +359,7 @@ def _expand_part(part: str) -> Iterator[str]:
     head, bracket, rest = part.partition("[")
     if not bracket:
         if not head.strip() or not head.isprintable():
-            raise ValueError(f"{part!r} is no name of a host")
+            raise ValueError(f"{part!r} is not a host name")
         yield head.strip()
         return
     numbers, _, tail = rest.partition("]")
@@ -400,13 +404,13 @@ def _detect_skypilot(controller: str, _: tuple[str, ...], environ: Mapping[str, 
     if count == 1:
         return leave_alone("the task has one node", must_report=False)
     if missing := [name for name in _SKYPILOT if not environ.get(name)]:
-        return leave_alone(f"its variables are incomplete, there is no {' and no '.join(missing)}")
+        return leave_alone(f"variables are missing: {', '.join(missing)}")
     addresses = environ[_SKYPILOT[2]].split()
     if rank is None or count is None or not 0 <= rank < count:
         found = ", ".join(f"{name}={environ[name]!r}" for name in _SKYPILOT[:2])
         return leave_alone(f"its variables cannot be read: {found}")
     if bad := next((address for address in addresses if not is_host(address)), ""):
-        return leave_alone(f"SKYPILOT_NODE_IPS names {bad!r}, which is no address")
+        return leave_alone(f"SKYPILOT_NODE_IPS contains {bad!r}, which is not an address")
     if len(addresses) != count:
         return leave_alone(
             f"SKYPILOT_NUM_NODES is {count}, and the addresses in SKYPILOT_NODE_IPS are {len(addresses)}"
@@ -461,11 +465,11 @@ def _detect_kubeflow(_: str, variables: tuple[str, ...], environ: Mapping[str, s
     RANK and WORLD_SIZE, which count pods and not workers: every worker gets its own. None for PET_ variables from
     elsewhere.
     """
-    reason = "it says all that is needed in PET_ variables"
+    reason = "its PET_ variables contain all that is needed"
     master, endpoint = environ.get("PET_MASTER_ADDR", ""), environ.get("PET_RDZV_ENDPOINT", "").partition(":")[0]
     if "-node-0-0." in master:
         row = {"rdzv-endpoint": (join_address(master, SERVED_PORT), "PET_MASTER_ADDR")} if is_host(master) else {}
-        return Detection("Kubeflow Trainer", variables, reason, _make_values(row))
+        return Detection("Kubeflow Trainer", variables, reason, _make_values(row), own_variables=_TRAINER_PLACES)
     if endpoint.endswith("-worker-0") or master.endswith("-master-0"):
         return Detection("Kubeflow PyTorchJob", variables, reason)
     return None
@@ -489,7 +493,7 @@ def _detect_volcano(
 
 
 def _detect_volcano_task(controller: str, variables: tuple[str, ...], _: Mapping[str, str], __: str) -> Detection:
-    reason = "VC_TASK_INDEX counts the pods of one task only; the plug-in pytorch says what a job has to know"
+    reason = "VC_TASK_INDEX counts the pods of one task only; only the plug-in pytorch sets all that a job needs"
     return Detection(controller, variables, reason)
 
 
@@ -505,11 +509,11 @@ def _detect_indexed_job(
     text = environ["JOB_COMPLETION_INDEX"]
     index = parse_integer(text)
     if index is None or index < 0:
-        return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is no index", must_report=True)
+        return Detection(controller, variables, f"JOB_COMPLETION_INDEX={text} is not an index", must_report=True)
     pod = hostname.partition(".")[0]
     first = f"{pod.removesuffix(text)}0" if pod.endswith(f"-{text}") else "POD-0"
-    reason = f"this is pod {index}; no variable says how many there are and where they meet"
-    missing = f"this pod of an Indexed Job has node rank {index}: --master-addr {first}.SERVICE names the first one"
+    reason = f"this is pod {index}; no variable sets the number of pods and where they meet"
+    missing = f"set --master-addr {first}.SERVICE: this pod of an Indexed Job has node rank {index}"
     values = _make_values({"node-rank": (str(index), "JOB_COMPLETION_INDEX")})
     return Detection(controller, variables, reason, values, missing)
 

@@ -32,7 +32,7 @@ _is_unread = False
 _buffer: list[memoryview] = []
 _lock = _thread.allocate_lock()  # threads log, too
 _stamp_node: str | None = None  # the node's name, if lines begin with time and node
-_RED, _CYAN, _BOLD, _PLAIN = "\x1b[1;31m", "\x1b[1;36m", "\x1b[1m", "\x1b[0m"
+_RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[1;36m", "\x1b[0m"
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 _ESCAPES |= {code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))}
 
@@ -184,7 +184,7 @@ def _is_coloured() -> bool:
 
 
 def _paint(line: str) -> str:
-    """Colour `error:` with the program before it, `hint:`, the head of a failure report, and absolute paths."""
+    """Colour `error:` with the program before it, `hint:`, and the head of a failure report."""
     start, colour = "", ""
     program, error, rest = line.partition(": error: ")
     if error and " " not in program:
@@ -194,17 +194,7 @@ def _paint(line: str) -> str:
             start, colour, line = hint, _CYAN, line.removeprefix(hint)
     if line.endswith(" FAILED"):
         return f"{_RED}{line}{_PLAIN}"
-    head = f"{colour}{start}{_PLAIN}" if start else ""
-    return head + " ".join(map(_paint_path, line.split(" ")))
-
-
-def _paint_path(word: str) -> str:
-    path = word.rstrip(":,;.)\"'")
-    opening = path[: len(path) - len(path.lstrip("\"'("))]
-    path = path.removeprefix(opening)
-    if len(path) < 2 or path[0] != "/":
-        return word
-    return f"{opening}{_BOLD}{path}{_PLAIN}{word[len(opening) + len(path) :]}"
+    return f"{colour}{start}{_PLAIN}{line}" if start else line
 
 
 def escape(text: str) -> str:

@@ -76,7 +76,7 @@ def sanitize(text: str) -> str:
     return repr(text) if text and (not text.isprintable() or text.isspace()) else text
 
 
-def describe_bug(error: Exception) -> str:
+def describe_bug(error: BaseException) -> str:
     """Describe an error that no user has caused, in a part that may fail while the job goes on."""
     text = sanitize(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

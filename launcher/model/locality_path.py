@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from launcher.model.errors import UsageError
 
-EXAMPLE = "write it like zone=a,spine=s1,leaf=l3, outermost level first"
+EXAMPLE = "use for example zone=a,spine=s1,leaf=l3, outermost level first"
 
 LevelPath = tuple[tuple[str, str], ...]
 
@@ -25,7 +25,7 @@ def parse_path(text: str, what: str) -> LevelPath:
         if not (level and equals and domain):
             raise UsageError(f"{what}: {_shorten(part.strip())} is not LEVEL=DOMAIN", EXAMPLE)
         if not is_level_identifier(level):
-            raise UsageError(f"{what}: {_shorten(level)} is no name of a level", "letters, digits, - and _")
+            raise UsageError(f"{what}: {_shorten(level)} is not a level name", "use letters, digits, - and _")
         if level == HOST:
             raise UsageError(f"{what} names {HOST!r}, which is the node itself", "leave it out")
         if not is_text(domain):
@@ -33,12 +33,10 @@ def parse_path(text: str, what: str) -> LevelPath:
                 f"{what}: the domain {_shorten(domain)} has more than {TEXT_MAX} or unprintable characters"
             )
         if level in found:
-            raise UsageError(
-                f"{what} names the level {level} twice, as {_shorten(found[level])} and {_shorten(domain)}"
-            )
+            raise UsageError(f"{what} sets the level {level} twice, to {_shorten(found[level])} and {_shorten(domain)}")
         found[level] = domain
     if len(found) > LEVELS_MAX:
-        raise UsageError(f"{what} has {len(found)} levels, {LEVELS_MAX} are the most")
+        raise UsageError(f"{what} has {len(found)} levels; the limit is {LEVELS_MAX}")
     _require_order(found, what)
     return tuple(found.items())
 
@@ -54,7 +52,8 @@ def _require_order(names: Iterable[str], what: str) -> None:
     for name, right in zip(known, usual, strict=True):
         if name != right:
             raise UsageError(
-                f"{what}: {name} stands before {right}, which is around it", f"outermost first: {', '.join(usual)}"
+                f"{what}: {name} comes before {right}, which contains it",
+                f"put the outermost level first: {', '.join(usual)}",
             )
 
 

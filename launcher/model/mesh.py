@@ -51,7 +51,7 @@ class Mesh(Struct, frozen=True, kw_only=True):
         return ",".join(f"{axis.name}={'*' if axis.size is None else axis.size}" for axis in self.axes)
 
 
-_EXAMPLE = "write it like --mesh pp=4,dp=*,tp=8; * takes what is there"
+_EXAMPLE = "use for example --mesh pp=4,dp=*,tp=8; * is as large as possible"
 DEFAULT_MESH = Mesh(axes=(Axis(name="dp", size=None),))
 """The mesh without --mesh."""
 
@@ -65,7 +65,7 @@ def parse(text: str) -> Mesh:
             raise UsageError(f"mesh {text!r}: {part.strip()!r} is not NAME=SIZE", _EXAMPLE)
         # Workers read MESH_<AXIS>_RANK in capitals, so dp and DP would be one variable.
         if any(axis.name.upper() == name.upper() for axis in axes):
-            raise UsageError(f"mesh {text!r} names the axis {name} twice")
+            raise UsageError(f"mesh {text!r} has two axes {name}")
         if size == "*":
             axes.append(Axis(name=name, size=None))
         elif size.isascii() and size.isdigit() and len(size) < 10 and int(size) > 0:
@@ -77,7 +77,7 @@ def parse(text: str) -> Mesh:
     stars = [axis.name for axis in axes if axis.size is None]
     if len(stars) > 1:
         raise UsageError(
-            f"mesh {text!r} has {len(stars)} elastic axes ({', '.join(stars)}), at most one may be *",
+            f"mesh {text!r} has {len(stars)} elastic axes ({', '.join(stars)}); at most one may be *",
             "give all but one a size",
         )
     return Mesh(axes=tuple(axes))
@@ -87,6 +87,6 @@ def require_fit(mesh: Mesh, worker_count: int) -> None:
     """Raise UsageError unless `worker_count` workers, on all nodes together, fill the grid exactly."""
     size = mesh.replica_size
     if mesh.elastic_axis is None and worker_count != size:
-        raise UsageError(f"mesh {mesh} needs {size} workers, not {worker_count}", "one axis may be *")
+        raise UsageError(f"mesh {mesh} needs {size} workers, not {worker_count}", "use * for one axis")
     if worker_count % size:
         raise UsageError(f"mesh {mesh} needs a multiple of {size} workers, not {worker_count}")

@@ -31,7 +31,7 @@ RATE_LIMIT = 2**53
 """Bits per second below which every number is exact as a float."""
 
 _NAMES_MAX = 3
-_EXAMPLE = "write it like --rates leaf=400Gbit,host=200Gbit"
+_EXAMPLE = "use for example --rates leaf=400Gbit,host=200Gbit"
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([kMGT]?)(bit|b|B)(?:/s|ps)?")
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -98,11 +98,11 @@ def _parse_name(name: str, what: str) -> LinkName:
     level, colon, domain = (piece.strip() for piece in name.partition(":"))
     if colon:
         if not (level and domain) or level == DEVICE:
-            raise UsageError(f"{what}: {name!r} names no domain", "write it like leaf:l3=100Gbit")
+            raise UsageError(f"{what}: {name!r} names no domain", "use for example leaf:l3=100Gbit")
         return LinkName(level, domain)
     level, slash, member = (piece.strip() for piece in name.partition("/"))
     if not level or "," in level or (slash and (member != HOST or level in (HOST, DEVICE))):
-        raise UsageError(f"{what}: {name!r} names no link", "LEVEL, LEVEL:DOMAIN or LEVEL/host")
+        raise UsageError(f"{what}: {name!r} is not a link", "use LEVEL, LEVEL:DOMAIN or LEVEL/host")
     return LinkName(level, member=member)
 
 
@@ -110,7 +110,10 @@ def parse_rate(text: str, what: str) -> int:
     """Return the bits per second of "400Gbit", "12.5GB" or "400Gb/s". Raises UsageError, calling it `what`."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{what} is {text!r}, not a rate with a unit", "400Gbit is bits per second, 50GB bytes")
+        raise UsageError(
+            f"{what} is {text!r}, not a rate with a unit",
+            "use for example 400Gbit (bits per second) or 50GB (bytes per second)",
+        )
     number, prefix, unit = match.groups()
     whole, _, decimals = number.partition(".")
     rate = int(whole + decimals.ljust(6, "0")) * _FACTORS[prefix] * (8 if unit == "B" else 1) // 10**6
@@ -179,14 +182,14 @@ def _find_own_rates(rates: Rates, level: str, domains: Sequence[str]) -> tuple[d
             absent.append(name)
         elif len(found) > 1:
             example = f"{level}:{domains[found[0]]}"
-            remarks.append(f"rate of {level}:{name}: {len(found)} domains have this name, write one like {example}")
+            remarks.append(f"rate of {level}:{name}: {len(found)} domains have this name; use a path such as {example}")
         else:
             (domain,) = found
             if own.setdefault(domain, rate) != rate:
                 remarks.append(f"{level} {domains[domain]} has two rates: the lower counts")
             own[domain] = min(rate, own[domain])
     if absent:
-        remarks.append(f"rates of {level} {_shorten(absent)} are not used: there is no such {level}")
+        remarks.append(f"rates of {level} {_shorten(absent)} are not used: no such {level}")
     return own, remarks
 
 
@@ -201,5 +204,5 @@ def require_known_levels(rates: Rates, levels: Sequence[str], what: str) -> None
     for link in rates.links:
         if link.level not in known:
             question = suggest(link.level, {name: name for name in known})
-            hint = " ".join(filter(None, (question, f"known here: {', '.join(known)}")))
-            raise UsageError(f"{what}: no level {link.level!r} is known", hint)
+            hint = " ".join(filter(None, (question, f"use one of {', '.join(known)}")))
+            raise UsageError(f"{what}: unknown level {link.level!r}", hint)

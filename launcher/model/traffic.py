@@ -29,7 +29,7 @@ DECIMALS_MAX = 6
 NUMBER_MAX = 10**9
 
 _BYTES = r"(\d{1,15}(?:\.\d{1,9})?(?:e-?\d{1,2})?) ?([kMGT]?)B"
-_BYTES_EXAMPLE = "write it like 1.2GB or 300MB: k, M, G and T are powers of 1000"
+_BYTES_EXAMPLE = "use for example 1.2GB or 300MB; k, M, G and T are powers of 1000"
 _MEGABYTES = {"": 1e-6, "k": 1e-3, "M": 1, "G": 10**3, "T": 10**6}
 
 
@@ -97,18 +97,18 @@ def parse(text: str, mesh: Mesh) -> tuple[Communicator, ...]:
         name, equals, rest = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise UsageError(
-                f"{what}: {part.strip()!r} is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"
+                f"{what}: {part.strip()!r} is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"
             )
         axes = [piece.strip() for piece in name.split("+")]
         for axis in axes:
             if axis not in place:
-                raise UsageError(f"{what}: mesh {mesh} has no axis {axis!r}", f"its axes are {', '.join(place)}")
+                raise UsageError(f"{what}: mesh {mesh} has no axis {axis!r}", f"use its axes: {', '.join(place)}")
         if len(set(axes)) < len(axes):
             raise UsageError(f"{what}: {name!r} names an axis twice")
         weight, colon, word = (piece.strip() for piece in rest.partition(":"))
         kind = next((kind for kind in KINDS if kind == word), None) if colon else _find_default(axes[-1]).kind
         if kind is None:
-            raise UsageError(f"{what}: {word!r} is no kind of traffic", f"the kinds are {', '.join(KINDS)}")
+            raise UsageError(f"{what}: {word!r} is not a kind of traffic", f"use {', '.join(KINDS)}")
         key = tuple(sorted(place[axis] for axis in axes)), KINDS.index(kind)
         if key in found:
             raise UsageError(f"{what} names {name} twice")
@@ -144,7 +144,7 @@ def _require_one_unit(communicators: Iterable[Communicator], mesh: Mesh, what: s
     if proportions and len(proportions) < len(talking):
         raise UsageError(
             f"{what} gives bytes for some axes, and {', '.join(proportions)} has a weight without a unit",
-            f"write it like {proportions[0]}=300MB, or {proportions[0]}=0 if it does not talk",
+            f"set {proportions[0]}=300MB, or {proportions[0]}=0 if it does not talk",
         )
 
 
@@ -157,7 +157,7 @@ def parse_number(text: str, what: str) -> int | float:
     if not 0 <= found <= NUMBER_MAX:  # false for NaN
         raise UsageError(f"{what} is {text!r}, not a number from 0 to 1e9")
     if round(found, DECIMALS_MAX) != found:
-        raise UsageError(f"{what} is {text!r}, more than {DECIMALS_MAX} decimals", "only proportions matter")
+        raise UsageError(f"{what} is {text!r}, more than {DECIMALS_MAX} decimals", "round it: only proportions matter")
     return int(found) if found == int(found) else found
 
 

@@ -36,14 +36,14 @@ def no_scripts(place: Path) -> None:
     [
         ([], "no script given", "run meshrun [options] SCRIPT [arguments of the script]; see meshrun -h"),
         (["tarin.py"], "script tarin.py does not exist", "did you mean train.py?"),
-        (["no/where.py"], "script no/where.py does not exist", "check the path: there is no directory no"),
+        (["no/where.py"], "script no/where.py does not exist", "check the path: no such directory: no"),
         (["train.py/x"], "script train.py/x cannot be read: Not a directory", None),
         (["folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
         (["bundle.zip"], "bundle.zip is a zip file without __main__.py", None),
         (["--run-path", "folder"], "folder is a directory without __main__.py", "give the name of a script in it"),
         (["pipe"], "script pipe is neither a file nor a directory", "name a file that every worker can read"),
         (["-"], "the script cannot be read from stdin: every worker reads it", "name a file"),
-        ([""], "the script's name is empty", "is a variable of the shell empty?"),
+        ([""], "the script's name is empty", "check whether a variable of the shell is empty"),
         (["-m", "train.py"], "--module takes the name of a module, train.py is a file", "leave out --module"),
         (
             ["--nproc-per-node", "99999999999999999999", "train.py"],
@@ -72,7 +72,7 @@ def no_scripts(place: Path) -> None:
         ),
         (
             ["--mesh", "dp=*,tp=*", "train.py"],
-            "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *",
+            "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp); at most one may be *",
             "give all but one a size",
         ),
         (["--log-dir", "train.py", "train.py"], "log directory train.py is not a directory", None),
@@ -132,7 +132,7 @@ def test_an_answer_that_cannot_be_written_is_no_bug_of_ours(word: str) -> None:
             "--rdzv-backend foo: the backends are static, c10d and etcd\n",
             None,
         ),
-        (["--mesh=dp=-1"], {}, "mesh 'dp=-1': the size of dp is '-1', ", "write it like --mesh pp=4,dp=*,tp=8; "),
+        (["--mesh=dp=-1"], {}, "mesh 'dp=-1': the size of dp is '-1', ", "use for example --mesh pp=4,dp=*,tp=8; "),
         ([sys.executable], {}, f"{sys.executable} is a program, not a Python script\n", "add --no-python to run it\n"),
         (["python", "train.py"], {}, "script python does not exist\n", "leave out python: meshrun starts it"),
         (

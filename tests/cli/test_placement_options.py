@@ -53,9 +53,9 @@ def test_a_world_that_one_machine_cannot_form_is_refused_at_once(place: Path) ->
 @pytest.mark.parametrize(
     ("word", "variable", "error"),
     [
-        ("--traffic=pp=3", "", "traffic 'pp=3': mesh dp=*,tp=2 has no axis 'pp'\nhint: its axes are dp, tp"),
-        ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: traffic 'tp=1:star': 'star' is no kind of traffic\n"
-         "hint: the kinds are ring, line, all"),
+        ("--traffic=pp=3", "", "traffic 'pp=3': mesh dp=*,tp=2 has no axis 'pp'\nhint: use its axes: dp, tp"),
+        ("", "TRAFFIC:tp=1:star", "LAUNCHER_TRAFFIC: traffic 'tp=1:star': 'star' is not a kind of traffic\n"
+         "hint: use ring, line, all"),
         ("--unit=0", "", "unit '0' is not a whole number from 1 to 999999999"),
         ("--within=tp=nvl", "", "within 'tp=nvl': no level 'nvl' is known\nhint: use one of host"),
         ("--whole=slice:4", "", "whole 'slice:4': no level 'slice' is known\n"

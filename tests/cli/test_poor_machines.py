@@ -29,7 +29,7 @@ def test_without_proc_nothing_is_started() -> None:
     assert run("unshare", "--mount", "sh", "-c", f"umount -l /proc; {words}") == (
         75,
         "meshrun: error: /proc is not mounted, and meshrun finds processes there\n"
-        "hint: mount -t proc proc /proc mounts it; unshare has --mount-proc for that\n",
+        "hint: run mount -t proc proc /proc, or unshare with --mount-proc\n",
     )
 
 

@@ -81,7 +81,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(mutual: str, certific
 def test_tls_on_one_side_only_is_told_from_either(plain: str, encrypted: str) -> None:
     assert look(plain, uses_tls=True) == ProbeResult(
         "wrong", f"{plain} does not speak TLS",
-        "write etcd:// in front of it, without protocol=https and certificates",
+        "prefix it with etcd://, and leave out protocol=https and certificates",
     )  # fmt: skip
     finding = look(encrypted)
     assert (finding.kind, finding.sentence) == ("wrong", f"{encrypted} expects TLS but is addressed without it")
@@ -91,7 +91,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(encrypted: str) -> Non
     finding = look(encrypted, uses_tls=True)
     assert finding.kind == "wrong"
     assert finding.sentence.startswith(f"the certificate of {encrypted} is refused: ")
-    assert finding.hint == "cacert=FILE in --rdzv-conf names its root"
+    assert finding.hint == "add cacert=FILE, its root certificate, to --rdzv-conf"
 
 
 def test_a_web_server_is_no_etcd(web: str) -> None:
@@ -120,5 +120,5 @@ def test_files_that_are_no_certificates_are_refused_by_name(tmp_path: Path, plai
         look(plain, uses_tls=True, ca_file="/no/ca")
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("rubbish")
-    with pytest.raises(UsageError, match=rf"^{rubbish}: no certificates and keys in PEM form that fit each other"):
+    with pytest.raises(UsageError, match=rf"^{rubbish}: no matching certificate and key in PEM format"):
         look(plain, uses_tls=True, ca_file=str(rubbish))

@@ -143,7 +143,7 @@ def test_a_script_on_stdin_is_refused(place: Path, name: bytes) -> None:
         ([b"--role=a\nb"], {}, rb"--role 'a\nb': it must contain only printable characters"),
         ([b"--tee=\x1b[31m"], {}, rb"--tee '\x1b[31m' is neither a code nor RANK:CODE,..."),
         ([b"--max-restarts= "], {}, b"--max-restarts ' ' must be an integer >= 0"),
-        ([b"--mesh=" + b"dp=1," * 20000], {}, b"--mesh has 100000 characters, 4096 is the limit"),
+        ([b"--mesh=" + b"dp=1," * 20000], {}, b"--mesh has 100000 characters; the limit is 4096"),
         ([b"--\xff"], {}, rb"unknown option '--\udcff'"),
         ([b"--log-dir", b"x/" * 2000], {}, b"log directory " + b"x/" * 75 + b"... (4000 characters) cannot be created: "
          b"it has too many levels"),

@@ -124,7 +124,7 @@ def test_a_second_agent_with_the_same_devices_is_refused(tmp_path: Path) -> None
         *_, sentence, hint = second.stderr.splitlines()
         assert sentence.startswith(f"meshrun: error: agent {first.pid} ({HOST}) of this run is here ")
         assert sentence.endswith("with foo0, foo1, which this agent would use, too")
-        assert hint == "hint: FOO_VISIBLE gives each agent devices of its own, or --node-name lets it share them"
+        assert hint == "hint: give each agent devices of its own with FOO_VISIBLE, or a --node-name to share them"
         third = host.start(CUDA_VISIBLE_DEVICES="7", FOO_VISIBLE="4,5")
         wait_until(lambda: f"this node is called {HOST}-2" in third.stderr, 60, "its name")
         named = host.start("--node-name=mine")

@@ -30,7 +30,7 @@ def test_ranks_follow_the_leaves_and_a_node_that_comes_back_keeps_its_own(tmp_pa
         first = cluster.wait_for_round(1, 4)
         assert sorted([*first["n1"], *first["n3"]]) in ([0, 1], [2, 3])
         assert sorted([*first["n2"], *first["n4"]]) in ([0, 1], [2, 3])
-        cluster[N4].says("this node stands at spine=s,leaf=east, by --locality")
+        cluster[N4].says("this node is at spine=s,leaf=east, by --locality")
         cluster[N1].says("tp stays on one leaf; dp goes over 2 leaves")
 
         shown = meshctl("status", cluster.run_id, "--json", endpoint=etcd.endpoint).stdout

@@ -104,7 +104,7 @@ def test_labels_of_nodes_keep_groups_together(cluster: RayTestCluster, tmp_path:
         workers = driver.wait_for_world(2)
         leaves = {cluster.nodes[find_number(cluster, worker)].leaf for worker in workers}
         assert leaves == {"leaf1"}  # the only leaf of two nodes
-        driver.wait_for("stands at zone=a,leaf=leaf0, by kubernetes")
+        driver.wait_for("is at zone=a,leaf=leaf0, by kubernetes")
 
 
 def test_a_locality_that_contradicts_the_labels_is_said(cluster: RayTestCluster, tmp_path: Path) -> None:

@@ -16,11 +16,8 @@ import pytest
 
 from launcher.agent.startup.host_agents import HostAgents, take_host_place
 from launcher.agent.startup.stale_agents import NodeLock
-from launcher.hardware.cpu_binding import CpuBinding
-from launcher.hardware.node_binding import NodeBinding
 from launcher.model.errors import TemporaryError
 from launcher.model.node import Device, Slot
-from tests.support.options import resolve
 from tests.support.processes.lock_agents import (
     BEGIN_WORKER,
     SLEEP,
@@ -174,7 +171,7 @@ def test_an_agent_with_the_number_of_one_that_runs_waits_for_its_end(host: Host)
     assert again.stderr is not None
     assert select.select([again.stdout, again.stderr], [], [], 60)[0] == [again.stderr], "it has taken another name"
     said = again.stderr.readline()
-    assert f"agent {agents[1].pid} (host-2) of run {host.run_id} is here: waiting up to 10 s for its end" in said
+    assert f"agent {agents[1].pid} (host-2) of run {host.run_id} is here: waiting up to 10 s for it to exit" in said
     end(agents[1])
     assert name_of(again) == "host-2"
 
@@ -300,7 +297,7 @@ def test_an_agent_that_still_has_the_devices_is_waited_for(host: Host) -> None:
     second = host.start("GPU-a")
     assert second.stderr is not None
     said = second.stderr.readline()
-    assert f"agent {first.pid} (host) of run {host.run_id} is here: waiting up to 10 s for its end" in said
+    assert f"agent {first.pid} (host) of run {host.run_id} is here: waiting up to 10 s for it to exit" in said
     end(first)
     assert name_of(second) == "host"
 
@@ -361,25 +358,6 @@ def test_a_list_that_its_last_agent_has_removed_meanwhile_is_not_used(
     second.join({}, uses_accelerators=False)
     assert second.name == "host"
     assert (tmp_path / "x.agents").exists()
-
-
-def test_workers_bound_to_the_cpus_of_others_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first, second = (HostAgents("run", "host", str(tmp_path / "x.agents")) for _ in range(2))
-    for agents in (first, second):
-        agents.join({}, uses_accelerators=False)
-    capfd.readouterr()
-
-    def take(agents: HostAgents, *cpus: int, mode: str = "exclusive") -> str:
-        bindings = tuple(CpuBinding(frozenset({cpu}), "", 1) for cpu in cpus)
-        agents.take_cpus(resolve(f"--numa-binding={mode}"), NodeBinding(bindings, ""))
-        return capfd.readouterr().err
-
-    assert take(first, 0, 1) == take(second, 2, 3) == ""
-    assert take(second, 1, 2, mode="node") == "", "they are shared anyway"
-    assert take(second, 1, 2) == (
-        f"meshrun: --numa-binding exclusive: agent {os.getpid()} (host) of run run is here with workers on the same "
-        "CPUs; taskset gives each agent CPUs of its own\n"
-    )
 
 
 def test_cpus_are_no_devices_that_an_agent_takes(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_an_agent_of_another_version_under_this_node_s_name_is_named_at_once(
         assert refused(job, "n2") == (
             f"an agent of run {job.run_id} is on this node with meshrun {other.name}, as here: pid {job[N1].pid}; this "
             f"is meshrun {__version__}",
-            "end it first, or install one version of meshrun on every node",
+            "stop it first, or install one version of meshrun on every node",
         )
         assert job[N1].exit_code is None
 

@@ -102,7 +102,7 @@ def describe_doubt(endpoint: str) -> str:
     host = split_address(endpoint)[0]
     found = list(dict.fromkeys(str(place[0]) for _, place in _resolve_endpoint(endpoint)))
     if any(map(_is_unspecified, found)):
-        return f"{host} stands for every host, so each host that is given it serves a store of its own"
+        return f"{host} means every host, so each host would serve a store of its own"
     names = (host, host.partition(".")[0])
     if not _is_own_name(endpoint) or any(name.lower() == os.uname().nodename.lower() for name in names):
         return ""
@@ -177,7 +177,7 @@ def _resolve_host(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise UsageError(f"--local-addr {host}: there is no such address, and no host of that name") from None
+        raise UsageError(f"--local-addr {host}: not an address, and no host has that name") from None
     addresses = [str(place[0]) for *_, place in found]
     return next((address for address in addresses if is_here(f"[{address}]:1")), addresses[0])
 

@@ -55,7 +55,7 @@ def require_unique_rank(store: Store, startup: Startup, run_id: str, node_rank: 
                 return
             if time.monotonic() >= deadline:
                 claims.withdraw()
-                raise UsageError(sentence, "each node has a number of its own, from 0")
+                raise UsageError(sentence, "give each node a --node-rank of its own, from 0")
             if not said:
                 said = True
                 log(f"{sentence}: waiting up to {patience_s:g} s for {other.name} to go")

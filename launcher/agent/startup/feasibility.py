@@ -29,7 +29,8 @@ def resolve_limits(config: Config, mesh: Mesh, levels: Sequence[str] = ()) -> tu
         variables={name: origin for name, origin in origins.items() if not origin.startswith("--")},
     )
     if not levels and (unknown := [level for level in costs.level_costs if level != HOST]):
-        log(f"{config.origins['level-costs']}: nobody pays for {', '.join(unknown)}: one machine knows no such level")
+        option = config.origins["level-costs"]
+        log(f"{option}: unknown level {', '.join(unknown)}; a single node has only the level host")
     return limits, costs
 
 
@@ -65,5 +66,5 @@ def require_feasible(config: Config, mesh: Mesh, limits: Limits, slot_count: int
         nodes = "any number of nodes" if count != limits.nodes_max else f"{count} node{'s' * (count > 1)}"
         raise UsageError(
             f"{nodes} with {slot_count} worker{'s' * (slot_count > 1)} each cannot form this: {world.reason}",
-            f"where other nodes have more, {config.origins['worker_count']} auto waits for them",
+            f"use {config.origins['worker_count']} auto to wait for nodes that have more",
         )

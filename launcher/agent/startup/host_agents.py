@@ -50,8 +50,6 @@ from rendezvous.errors import RecordError
 from rendezvous.records import name_own_run
 
 if TYPE_CHECKING:
-    from launcher.config.config import Config
-    from launcher.hardware.node_binding import NodeBinding
     from launcher.model.node import Slot
 
 _SHOWN_MAX = 4  # devices in a message
@@ -72,8 +70,6 @@ class HostAgent(Struct, frozen=True, kw_only=True):
     """None if it was given none."""
     devices: tuple[str, ...] = ()
     """Ids of the accelerators that it has taken."""
-    cpus: tuple[int, ...] = ()
-    """Those to which it has bound its workers, if no other worker is to use them."""
 
     @property
     def is_running(self) -> bool:
@@ -117,7 +113,7 @@ class HostAgents:
         while (rival := self._change(change)) is not None:
             if not has_logged:
                 has_logged = True
-                log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for its end")
+                log(f"{self._name_agents([rival])} here: waiting up to {self._limit_s:g} s for it to exit")
             time.sleep(RETRY_S)
         if self.name != self._host and running:
             log(f"{self._name_agents(running)} here, too: this node is called {self.name}")
@@ -143,31 +139,16 @@ class HostAgents:
             variable = devices[0].variable or find_visible_variable(devices[0].kind)
             raise TemporaryError(
                 f"{sentence}, which this agent would use, too",
-                f"{f'{variable} gives' if variable else 'give'} each agent devices of its own, or --node-name lets it "
+                f"give each agent devices of its own{f' with {variable}' if variable else ''}, or a --node-name to "
                 "share them",
             )
-
-    def take_cpus(self, config: Config, binding: NodeBinding) -> None:
-        """Note the CPUs that this agent's workers are to have to themselves, and log if another's have some of them."""
-        if config.numa_binding not in ("exclusive", "core-complex"):
-            return
-        taken = frozenset[int]().union(*(one.cpus for one in binding.bindings))
-
-        def change(agents: list[HostAgent]) -> list[HostAgent]:
-            self._enter(agents, replace(self._own, cpus=tuple(sorted(taken))))
-            return [other for other in self._list_others(agents) if not taken.isdisjoint(other.cpus)]
-
-        if others := self._change(change):
-            what = f"{config.origins['numa_binding']} {config.numa_binding}"
-            there = f"{self._name_agents(others)} here with workers on the same CPUs"
-            log(f"{what}: {there}; taskset gives each agent CPUs of its own")
 
     def leave(self, *, is_clean: bool) -> None:
         """Note that this agent has ended; unless `is_clean`, something is left of it, and its name comes first."""
 
         def change(agents: list[HostAgent]) -> None:
             if self._own in agents:
-                self._enter(agents, replace(self._own, pid=0 if is_clean else -1, started="", devices=(), cpus=()))
+                self._enter(agents, replace(self._own, pid=0 if is_clean else -1, started="", devices=()))
 
         with suppress(TemporaryError):  # that the process has ended is seen as well
             self._change(change)
@@ -236,7 +217,7 @@ class HostAgents:
             if time.monotonic() >= deadline:
                 raise TemporaryError(
                     f"{self._path}, the list of this run's agents on this host, was locked for {self._limit_s:g} s",
-                    "an agent of the run may be stopped: see ps -o pid,stat,cmd",
+                    "check whether an agent of the run is stopped: ps -o pid,stat,cmd",
                 )
             time.sleep(RETRY_S)
 

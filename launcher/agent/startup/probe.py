@@ -25,10 +25,10 @@ LIMIT_S = 2.0  # for each step: a connection in a data centre takes milliseconds
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113 3.4: empty settings
 _SETTINGS_FRAME = 4
 _OTHER_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH: OpenSSL's x509_vfy.h
-_PORT_HINT = "etcd's usual port is 2379"
-_OTHER_PORT_HINT = "something else has the port: give all nodes another"
-_TLS_HINT = "write etcds:// in front of it, or protocol=https into --rdzv-conf"
-_PLAIN_HINT = "write etcd:// in front of it, without protocol=https and certificates"
+_PORT_HINT = "check the port: etcd's usual one is 2379"
+_OTHER_PORT_HINT = "use another port on all nodes"
+_TLS_HINT = "prefix it with etcds://, or set protocol=https in --rdzv-conf"
+_PLAIN_HINT = "prefix it with etcd://, and leave out protocol=https and certificates"
 
 
 class ProbeResult(Struct, frozen=True):
@@ -59,7 +59,7 @@ def _probe_endpoint(endpoint: str, context: ssl.SSLContext | None, network: Stor
     try:
         connection = socket.create_connection((host, port), LIMIT_S)
     except UnicodeError:
-        return ProbeResult("wrong", f"{endpoint} cannot be a place: {host[:80]!r} is no name of a host")
+        return ProbeResult("wrong", f"{endpoint}: {host[:80]!r} is not a host name")
     except socket.gaierror as error:
         return ProbeResult("absent", f"{endpoint} cannot be found: {error.strerror}")
     except TimeoutError:
@@ -76,7 +76,7 @@ def _probe_endpoint(endpoint: str, context: ssl.SSLContext | None, network: Stor
                 return _probe_plain(endpoint, connection, (host, port), "an etcd", _PORT_HINT, _TLS_HINT)
             return _probe_tls(endpoint, connection, context, (host, port), network.cert_file is not None)
         except TimeoutError:
-            return ProbeResult("absent", f"{endpoint} accepts connections and does not answer")
+            return ProbeResult("absent", f"{endpoint} accepts connections but does not answer")
         except OSError as error:
             return ProbeResult("absent", f"{endpoint} ended the connection: {error.strerror or error}")
 
@@ -112,9 +112,9 @@ def _probe_tls(
             reply = _send_preface(encrypted)
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".").lower()
-        hint = "cacert=FILE in --rdzv-conf names its root"
+        hint = "add cacert=FILE, its root certificate, to --rdzv-conf"
         if error.verify_code in _OTHER_NAME:
-            hint = "--rdzv-endpoint takes one of the names or addresses in the certificate"
+            hint = "use a host name or address from the certificate in --rdzv-endpoint"
         return ProbeResult("wrong", f"the certificate of {endpoint} is refused: {reason}", hint)
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
@@ -122,11 +122,11 @@ def _probe_tls(
         if "ALERT" in (error.reason or ""):
             what = "this node's certificate" if has_certificate else "a client without a certificate"
             return ProbeResult(
-                "wrong", f"{endpoint} refuses {what}: {_format_error(error)}", "cert=FILE,key=FILE in --rdzv-conf"
+                "wrong", f"{endpoint} refuses {what}: {_format_error(error)}", "add cert=FILE,key=FILE to --rdzv-conf"
             )
         return _explain_no_answer(endpoint, f"ended the TLS connection: {_format_error(error)}", address)
     except TimeoutError:
-        return _explain_no_answer(endpoint, "accepts connections and does not answer", address)
+        return _explain_no_answer(endpoint, "accepts connections but does not answer", address)
     except ConnectionError as error:
         return _explain_no_answer(endpoint, f"ended the TLS connection: {error.strerror or error}", address)
     if _is_settings(reply):
@@ -184,7 +184,7 @@ def _make_context(network: StoreConfig) -> ssl.SSLContext:
             context.load_cert_chain(network.cert_file, network.key_file, password=_refuse_password)
     except (ssl.SSLError, ValueError) as error:
         named = ", ".join(str(path) for path in files.values() if path is not None)
-        raise UsageError(f"{named}: no certificates and keys in PEM form that fit each other ({error})") from None
+        raise UsageError(f"{named}: no matching certificate and key in PEM format ({error})") from None
     context.set_alpn_protocols(["h2"])
     return context
 

@@ -44,8 +44,6 @@ from rendezvous.records import name_own_run
 LIMIT_S = 10.0
 """Killed processes end in milliseconds; one that hangs in a driver for longer needs the user, or another node."""
 RETRY_S = 0.05
-TURN_LIMIT_S = 1.0
-"""To make a directory takes no time; a stranger can hold the lock of its parent for ever."""
 PATIENCE_S = 0.2
 """An agent that has just locked the file writes its pid there next; until then no agent seems to hold the lock."""
 KEEPER_LIMIT_S = 5.0
@@ -115,7 +113,7 @@ def take_node_lock(
                 raise UsageError(
                     f"an agent of {name_own_run(run_id)} is on this node with meshrun {version}, as {node_name}: "
                     f"pid {agent}; this is meshrun {__version__}",
-                    "end it first, or install one version of meshrun on every node",
+                    "stop it first, or install one version of meshrun on every node",
                 )
             holders = _list_leftovers(name, path if lock is None else "", spared)
             if lock is not None and not holders:
@@ -137,7 +135,7 @@ def take_node_lock(
             elif agent and not has_logged:
                 has_logged = True
                 here = f"agent {agent} of {name_own_run(run_id)} is here as {node_name}"
-                log(f"{here}: waiting up to {limit_s:g} s for its end")
+                log(f"{here}: waiting up to {limit_s:g} s for it to exit")
             time.sleep(RETRY_S)
     except BaseException:
         if lock is not None:
@@ -182,20 +180,20 @@ def _make_refusal(
     if agent:
         return TemporaryError(
             f"an agent of {name_own_run(run_id)} is on this node already, as {node_name}: pid {agent}",
-            "end it first; several agents on one node need names of their own, see --node-name",
+            "stop it first, or give each agent of this node a --node-name",
         )
     left = f"an earlier agent of {name_own_run(run_id)} has left processes that"
     if not holders:
         return TemporaryError(
             f"{left} hold its lock and cannot be seen: they are of another user or in another pid namespace",
-            "end them there, as root if need be",
+            "stop them there, as root if necessary",
         )
     if reasons := {pid: refused[pid] for pid in holders if refused.get(pid)}:
         who = ", ".join(f"pid {pid} ({reason})" for pid, reason in reasons.items())
-        return TemporaryError(f"{left} could not be killed: {who}", "end them as root")
+        return TemporaryError(f"{left} could not be killed: {who}", "stop them as root")
     return TemporaryError(
         f"{left} are killed and still there after {limit_s:g} s: pid {', '.join(map(str, holders))}",
-        "they may hang in a driver: see ps -o pid,stat,wchan,cmd",
+        "check whether they hang in a driver: ps -o pid,stat,wchan,cmd",
     )
 
 
@@ -237,10 +235,10 @@ def find_lock_path(file: str, folders: list[str], *, is_told: bool = True) -> st
             place, fault = _make_suffixed(folder)
         if not fault:
             if faults and is_told:
-                log(f"the lock of this node lies in {place}: {'; '.join(sentence for sentence, _ in faults)}")
+                log(f"the lock of this node is in {place}: {'; '.join(sentence for sentence, _ in faults)}")
             return os.path.join(place, file)
         faults.append(fault)
-    sentence = f"there is no place for this node's lock: {'; '.join(sentence for sentence, _ in faults)}"
+    sentence = f"cannot create this node's lock file: {'; '.join(sentence for sentence, _ in faults)}"
     if hint := next(filter(None, (find_shortage_hint(number) for _, number in faults)), None):
         raise TemporaryError(sentence, hint)
     raise UsageError(sentence, "mount a /tmp that can be written, such as a tmpfs or an emptyDir")
@@ -253,9 +251,9 @@ def _find_fault(folder: str) -> tuple[str, int] | None:
             os.mkdir(folder, 0o700)
         found = os.lstat(folder)
     except OSError as error:
-        return f"{folder} cannot be made: {error.strerror}", error.errno or 0
+        return f"{folder} cannot be created: {error.strerror}", error.errno or 0
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        return f"{folder} is not a directory of this user's alone", 0
+        return f"{folder} is not a directory that only this user can access", 0
     if not os.access(folder, os.W_OK, effective_ids=True):
         return f"{folder} cannot be written", 0
     return None
@@ -283,34 +281,15 @@ def _list_suffixed(folder: str) -> list[str]:
     return sorted(place for place in found if os.path.isdir(place) and not _is_foreign(place))
 
 
-def _find_suffixed(folder: str) -> str:
-    return next((place for place in _list_suffixed(folder) if not _find_fault(place)), "")
-
-
 def _make_suffixed(folder: str) -> tuple[str, tuple[str, int] | None]:
     """Return the directory that takes this one's place, which another user has made, and why it cannot be used.
 
-    Nobody can make it first, as its name ends in a random word; it is found again by whose it is. Agents that begin at
-    once take turns, or each would make its own: under a lock of the parent, which anybody may hold, hence the limit.
+    Nobody can make it first, as its name ends in a random word; it is found again by whose it is.
     """
-    if place := _find_suffixed(folder):
+    if place := next((place for place in _list_suffixed(folder) if not _find_fault(place)), ""):
         return place, None
-    parent = os.path.dirname(folder)
-    try:
-        turn = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        return folder, (f"{parent} cannot be listed: {error.strerror}", error.errno or 0)
-    try:
-        deadline = time.monotonic() + TURN_LIMIT_S
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(RETRY_S)
-        place = _find_suffixed(folder) or f"{folder}-{os.urandom(8).hex()}"
-        return place, _find_fault(place)
-    finally:
-        os.close(turn)
+    place = f"{folder}-{os.urandom(8).hex()}"
+    return place, _find_fault(place)
 
 
 def _lock(path: str) -> int | None:

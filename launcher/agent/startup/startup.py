@@ -186,17 +186,15 @@ def find_store(config: Config, network: StoreConfig, limit_s: float) -> tuple[st
         return ()
     if config.node_rank is not None:
         whose = "the agent of node rank 0 serves it"
-        hint = f"{whose}: it must run, with the same --master-addr and --master-port"
+        hint = f"check that it runs: {whose}, with the same --master-addr and --master-port"
     elif _is_named_by_scheduler(config, network):
         whose = "the agent of node 0 serves it"
-        hint = f"{config.origins['rdzv_endpoint']} names it, and it has to run; --standalone runs this node alone"
+        hint = f"check that it runs: {config.origins['rdzv_endpoint']} is its address; or run alone with --standalone"
     elif network.is_host is False:
-        whose, hint = "the node with is_host=1 serves it", "--rdzv-conf is_host=1 belongs to one of the nodes"
+        whose, hint = "the node with is_host=1 serves it", "set --rdzv-conf is_host=1 on one of the nodes"
     else:
         whose = "the agent of the node with that address serves it"
-        hint = (
-            f"{host} is no address of this node, and as far as can be seen here none of a node that came; see is_host"
-        )
+        hint = f"check --rdzv-endpoint: {host} is not an address of this node, nor of a node seen so far; see is_host"
     if network.is_host is False:
         wait_for_store(network, limit_s, server_note=whose, hint=hint)
         return ()
@@ -234,17 +232,19 @@ def choose_serving_addresses(config: Config, network: StoreConfig) -> tuple[str,
     host = split_address(endpoint)[0]
     if _is_named_by_scheduler(config, network):
         raise UsageError(
-            f"{config.origins['rdzv_endpoint']} calls this node {host}, and no address of it goes by that name",
-            "--local-addr says where others reach this one, --rdzv-endpoint where else to meet",
+            f"{config.origins['rdzv_endpoint']} names this node {host}, which does not resolve to an address of it",
+            "set --local-addr to the address at which others reach this node, or --rdzv-endpoint to another node",
         )
     if config.node_rank is None:
-        raise UsageError(f"is_host=1, and {endpoint} is not on this node", "--rdzv-endpoint names the node that is")
+        raise UsageError(
+            f"is_host=1, but {endpoint} is not on this node", "set --rdzv-endpoint to the node that has is_host=1"
+        )
     origin = config.origins["node_rank"]
     whose = "no --node-rank is given, which makes 0" if origin == "default" else f"this is node rank 0 ({origin})"
     raise UsageError(
-        f"{whose}, and the master, {host}, is not on this node",
-        "each node has a --node-rank of its own, or none with --rdzv-backend c10d; if others do reach this one at that "
-        "address, --local-addr says where it listens",
+        f"{whose}, but the master, {host}, is not on this node",
+        "give each node a --node-rank of its own, or use --rdzv-backend c10d; if others reach this node at that "
+        "address, set --local-addr to where it listens",
     )
 
 
@@ -274,8 +274,8 @@ def wait_for_store(
         if finding.kind == "good":
             if own and is_sole:
                 raise UsageError(
-                    f"this node is to serve the store at {network.endpoints[0]}, and another server does already",
-                    "--rdzv-conf is_host=0 joins the job that is there",
+                    f"this node would serve the store at {network.endpoints[0]}, but another server already does",
+                    "set --rdzv-conf is_host=0 to join the job that is there",
                 )
             return ()
         if finding.kind == "wrong":
@@ -301,7 +301,7 @@ def require_master_port(config: Config) -> None:
     if holder := find_foreign_listener(config.master_port):
         raise TemporaryError(
             f"port {config.master_port} is meant for rank 0 on this node, and {holder} listens there",
-            "--master-port gives another, on all nodes",
+            "set --master-port to another one, on all nodes",
         )
 
 
@@ -316,7 +316,7 @@ def listen(config: Config, address: str) -> socket.socket:
             raise UsageError(f"{address} is not an address of this node", hint) from None
         if error.errno == errno.EADDRINUSE:
             raise TemporaryError(
-                f"every port from {first} to {last} of {address} is taken", "--port-range gives others"
+                f"every port from {first} to {last} of {address} is taken", "set --port-range to others"
             ) from None
         raise TemporaryError(f"cannot listen on {address}: {error.strerror}") from None
 
@@ -356,5 +356,5 @@ def require_timer() -> None:
         if int(used) >= int(limit):
             raise TemporaryError(
                 f"the kernel refuses another timer: {used} of {limit} pending signals of this user are taken",
-                "see ulimit -i",
+                "raise ulimit -i",
             )

@@ -155,6 +155,6 @@ def _resolve_value(option: Option, flags: Mapping[str, str], environ: Mapping[st
         if origin != option.flag and origin.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://")):
             continue  # Kubernetes' link to a Service of that name
         if len(text) > TEXT_MAX:
-            raise UsageError(f"{origin} has {len(text)} characters, {TEXT_MAX} is the limit")
+            raise UsageError(f"{origin} has {len(text)} characters; the limit is {TEXT_MAX}")
         return Value(option, text, origin)
     return Value(option, option.default, "default")

@@ -81,7 +81,7 @@ def resolve_network(
         raise UsageError(f"{endpoint} names an etcd, but {backend} does not use one", "leave one of them out")
     _require_no_file_store(values["rdzv-conf"], conf)
     if len(texts) > 1:
-        raise UsageError(f"{endpoint}: one node serves the store, {len(texts)} are named")
+        raise UsageError(f"{endpoint}: name exactly one node for c10d, not {len(texts)}")
     address = _parse_endpoint(endpoint, texts[0], SERVED_PORT)
     if address.endswith(":0"):
         raise UsageError(
@@ -102,7 +102,7 @@ def _split_endpoints(value: Value) -> tuple[str, list[str]]:
     if not mark:
         return "", value.text.split(",")
     if scheme not in _USES_TLS:
-        raise UsageError(f"{value}: {scheme}:// is not known", "use etcd://, or etcds:// for TLS")
+        raise UsageError(f"{value}: unknown scheme {scheme}://", "use etcd://, or etcds:// for TLS")
     return scheme, [text.strip().removeprefix(f"{scheme}://").rstrip("/") for text in rest.split(",")]
 
 

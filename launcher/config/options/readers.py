@@ -251,7 +251,7 @@ def parse_hang_timeout(value: Value) -> HangLimits | None:
             raise UsageError(f"{value} sets {name or 'the limit of a step'} twice")
         limits[field] = parse_seconds_text(text, f"{value.origin}: {sanitize(part.strip())!r}")
     if (step_s := limits.pop("step_s", None)) is None:
-        raise UsageError(f"{value} needs a limit for a step", "write it as 600,first-step=7200")
+        raise UsageError(f"{value} needs a limit for a step", "use for example 600,first-step=7200")
     if step_s == 0 and limits:
         raise UsageError(f"{value}: 0 disables detection in every phase", "leave out start= and first-step=")
     if step_s == 0:
@@ -306,7 +306,7 @@ def parse_grow(value: Value) -> tuple[str, float | None]:
         return policy, parse_seconds_text(seconds, f"{value}: {sanitize(seconds)!r}")
     if policy in ("never", "delay", "checkpoint") and not equals:
         return policy, None
-    hint = f"write it as {value.option.flag} delay={value.text}" if value.text.isdigit() else None
+    hint = f"write {value.option.flag} delay={value.text}" if value.text.isdigit() else None
     raise UsageError(f"{value} is not never, delay, delay=SECONDS or checkpoint", hint)
 
 
@@ -346,7 +346,7 @@ def parse_printable(value: Value) -> str:
 def parse_short_text(value: Value) -> str:
     """A text that goes to the other nodes."""
     if len(parse_printable(value)) > SHORT_TEXT_MAX:
-        raise UsageError(f"{value.origin} has {len(value.text)} characters, {SHORT_TEXT_MAX} is the most")
+        raise UsageError(f"{value.origin} has {len(value.text)} characters; the limit is {SHORT_TEXT_MAX}")
     return value.text
 
 
@@ -359,7 +359,9 @@ def parse_conf(value: Value) -> dict[str, str]:
         raise UsageError(f"{value.origin}: a password on the command line can be read by other users", PASSWORD_HINT)
     for part, key, _, text in rows:
         if not key or not text:
-            raise UsageError(f"{value.origin}: {part!r} is not KEY=VALUE", "write it as timeout=600,read_timeout=60")
+            raise UsageError(
+                f"{value.origin}: {part!r} is not KEY=VALUE", "use for example timeout=600,read_timeout=60"
+            )
         if key in _NUMBER_KEYS:
             parse_seconds_text(text, f"{value.origin}: {key}={text}")
         conf[key] = text
@@ -460,7 +462,7 @@ def parse_node_range(value: Value) -> tuple[int, int | None]:
     if least < 1:
         raise UsageError(f"{value}: at least 1 node is needed")
     if most is not None and least > most:
-        raise UsageError(f"{value}: the least, {least}, is more than the most, {most}")
+        raise UsageError(f"{value}: the minimum, {least}, is more than the maximum, {most}")
     return least, most
 
 
@@ -522,7 +524,9 @@ def parse_devices(value: Value) -> DeviceRequest:
     if colon and count is None and kind == "tpu" and rest:
         return DeviceRequest(kind, shape=rest)
     if colon and (count is None or count < 1):
-        raise UsageError(f"{value} has no number of devices after its colon", f"--devices {kind} takes all there are")
+        raise UsageError(
+            f"{value} has no number of devices after its colon", f"use --devices {kind} for all that are found"
+        )
     if count is not None and count > _WORKERS_MAX:
         raise UsageError(f"{value}: more than {_WORKERS_MAX} devices of one machine")
     return DeviceRequest(kind, count)
@@ -536,7 +540,8 @@ def parse_modules(value: Value) -> tuple[str, ...]:
             raise UsageError(f"{value} holds an empty name", f"{value.option.flag} {value.option.metavar}")
         if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
             raise UsageError(
-                f"{value}: {sanitize(name)} is not the name of a module", "write it as in an import: torch.nn"
+                f"{value}: {sanitize(name)} is not the name of a module",
+                "use the name as in an import, such as torch.nn",
             )
         if name in names[:number]:
             raise UsageError(f"{value} names {sanitize(name)} twice")
@@ -547,8 +552,8 @@ def parse_standby(value: Value) -> int:
     """A number of sets of workers."""
     number = parse_count(value)
     if number > _STANDBY_MAX:
-        sentence = f"{value}: more than {_STANDBY_MAX} sets of workers that wait"
-        raise UsageError(sentence, "a restart needs one; they are made anew")
+        sentence = f"{value}: more than {_STANDBY_MAX} standby sets of workers"
+        raise UsageError(sentence, "use 1: a restart needs one set, and they are created again")
     return number
 
 
@@ -575,7 +580,9 @@ def parse_streams(value: Value) -> Streams:
     for part in value.text.split(","):
         rank, _, code = part.partition(":")
         if not (rank.isascii() and rank.isdigit()) or code not in ("0", "1", "2", "3"):
-            codes = "codes: 0 nothing, 1 stdout, 2 stderr, 3 both; 0:3,1:2 is both of local rank 0 and stderr of 1"
+            codes = (
+                "use 0 for nothing, 1 for stdout, 2 for stderr, 3 for both; or codes of local ranks, such as 0:3,1:2"
+            )
             raise UsageError(f"{value} is neither a code nor RANK:CODE,...", codes)
         by_rank[int(rank)] = int(code)
     return Streams(by_rank=by_rank)
@@ -586,14 +593,14 @@ def parse_local_ranks(value: Value) -> frozenset[int]:
     ranks = frozenset(parse_integer(part) for part in value.text.split(","))
     valid = frozenset(rank for rank in ranks if rank is not None and rank >= 0)
     if valid != ranks:
-        raise UsageError(f"{value} is not a list of local ranks", "write it as 0,1,2")
+        raise UsageError(f"{value} is not a list of local ranks", "use for example 0,1,2")
     return valid
 
 
 def explain_signal(name: str) -> str:
     """Return why no process, or not this one, can handle the signal; "" if it can."""
     if name not in signal.Signals.__members__:
-        return ", ".join(filter(None, ("there is no such signal", _suggest_signal(name))))
+        return ", ".join(filter(None, ("no such signal", _suggest_signal(name))))
     return _UNHANDLEABLE.get(name, "")
 
 
@@ -622,7 +629,7 @@ def parse_locality(value: Value) -> tuple[tuple[str, str], ...] | str:
         return ()
     if value.text.startswith("@"):
         if value.text == "@":
-            raise UsageError(f"{value}: @ names no file", "write it like @places")
+            raise UsageError(f"{value}: @ names no file", "use for example @places")
         return parse_printable(value)[1:]
     from launcher.model.locality_path import parse_path
 
@@ -636,7 +643,7 @@ def parse_locality_sources(value: Value) -> tuple[str, ...] | None:
         return None if names == ("auto",) else ()
     for name in names:
         if not name:
-            raise UsageError(f"{value} has an empty name", "write it as --locality-sources kubernetes,slurm")
+            raise UsageError(f"{value} has an empty name", "use for example --locality-sources kubernetes,slurm")
         if name in ("auto", "none"):
             raise UsageError(
                 f"{value}: {name} cannot be combined with others", "leave it out, or name all sources to query"

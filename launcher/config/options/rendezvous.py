@@ -67,7 +67,7 @@ def resolve_rendezvous(values: Mapping[str, Value], notes: list[str], nodes: Nod
         is_alone = nodes[1] == 1 or (nodes[0] == 1 and endpoint.text.endswith(":0"))  # no other node can know the port
         if (network := resolve_network(values, conf, is_alone=is_alone, notes=notes)) is not None:
             _note_ignored(values, conf, notes)
-            _note_unused(notes, unused, "where nodes meet in a store: the round says who is who")
+            _note_unused(notes, unused, "where nodes meet in a store, because each round assigns the ranks")
             found = {**nowhere, "network": network, "node_rank": None, "run_id": name or UNNAMED_RUN}
             return {**found, "rdzv_backend": "etcd"} if network.backend == "etcd" else found
         if _is_static_cluster(values, nodes):

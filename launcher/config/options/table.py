@@ -104,10 +104,11 @@ TABLE: tuple[Option, ...] = (
            "Use each domain of this level with all its HOSTS nodes, or not at all.", part="placement_options"),
 
     Option("ours", "locality", "locality", "LEVEL=DOMAIN,...|@FILE", parse_locality, "",
-           "This node's place, outermost level first, as in zone=a,spine=s1,leaf=l3; or a file of lines with a host "
-           "and its place, where * is any other host."),
+           "Network location of this node, outermost level first, such as zone=a,spine=s1,leaf=l3; or a file with a "
+           "line per host: its name and its location (* is any other host)."),
     Option("ours", "locality-sources", "locality", "auto|none|NAME,...", parse_locality_sources, "auto",
-           "Sources to query: auto-detected, none, or these, the most trusted first."),
+           "Where to look up the network location: in all sources that are detected, in none, or in these, the most "
+           "trusted first."),
 
     Option("torchrun", "module", "script", "", parse_flag, "0",
            "Run SCRIPT as a module, like python -m.", field="", short="-m"),
@@ -134,9 +135,6 @@ TABLE: tuple[Option, ...] = (
     Option("ours", "attempt", "restarts", "N", make_optional(parse_count), "none",
            "Attempt number, from the scheduler. Agents of an earlier attempt exit.",
            last_variable="SLURM_RESTART_COUNT"),
-    Option("ours", "in-place-restart", "restarts", "none|jobset", parse_choice, "none",
-           "Act as JobSet's in-place restart agent: start when all pods are running, exit when JobSet restarts them. "
-           "Sets --attempt."),
 
     Option("torchrun", "signals-to-handle", "shutdown", "NAME,...", parse_signals, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
            "Signals that the agent forwards to the workers; the node then leaves the job."),

@@ -103,7 +103,7 @@ def _find_inventory(
         inventory = inventory or find_devices(detectors or (TorchDetector(worker_count, python),), environ)
         refuse_mistake(inventory)
         if not inventory.devices:
-            raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {FLAG} to cpu, auto or a number")
+            raise UsageError(f"{origin}={worker_count}: {inventory.reason}", f"set {origin} to cpu, auto or a number")
         return inventory
     if detectors is None:
         kinds = GPU_KINDS if worker_count == "gpu" else tuple(KINDS)
@@ -116,7 +116,7 @@ def _find_inventory(
     refuse_mistake(inventory)
     if not inventory.devices and worker_count == "gpu":
         raise UsageError(
-            f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"set {FLAG} to cpu, auto or a number"
+            f"{origin}=gpu, but no GPU was found: {inventory.reason}", f"set {origin} to cpu, auto or a number"
         )
     return inventory
 

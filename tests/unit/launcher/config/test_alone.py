@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,30 +109,6 @@ def test_a_task_of_a_launcher_of_processes_is_told_so(environ: dict[str, str], s
 
 
 @pytest.mark.parametrize(
-    ("environ", "sentence"),
-    [
-        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "hostA 8 hostB 8 "},
-         "LSB_MCPU_HOSTS=hostA 8 hostB 8: this is one of 2 hosts of an LSF job"),
-        ({"PBS_JOBID": "7", "PBS_NUM_NODES": "2"}, "PBS_NUM_NODES=2: this is one of 2 nodes of a PBS job"),
-        ({"NHOSTS": "2", "PE_HOSTFILE": "/spool/pe"}, "NHOSTS=2: this is one of 2 hosts of a Grid Engine job"),
-    ],
-)  # fmt: skip
-def test_the_script_of_a_job_on_several_hosts_runs_on_the_first(environ: dict[str, str], sentence: str) -> None:
-    hint = f"hint: start an agent on each of them, and add {meet(2)}"
-    assert resolve(environ=environ).notes == (f"{sentence}, and this agent {ALONE}", hint)
-
-
-def test_hosts_of_a_pbs_job_are_counted_in_the_file_of_its_processes(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    environ = {"PBS_JOBID": "7", "PBS_NODEFILE": str(hosts)}
-    assert resolve(environ=environ).notes == ()
-    hosts.write_text("h1\nh1\n")
-    assert resolve(environ=environ).notes == ()
-    hosts.write_text("h1\nh1\nh2\nh2\n")
-    assert resolve(environ=environ).notes[0].startswith(f"PBS_NODEFILE={hosts}: this is one of 2 nodes of a PBS job")
-
-
-@pytest.mark.parametrize(
     "environ",
     [
         {**PODS, "WORLD_SIZE": "1", "RANK": "0"},
@@ -152,9 +126,8 @@ def test_hosts_of_a_pbs_job_are_counted_in_the_file_of_its_processes(tmp_path: P
         {"VC_TASK_INDEX": "0", "VC_WORKER_NUM": "1"}, {"VC_WORKER_NUM": "4"},
         {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, {"TPU_WORKER_HOSTNAMES": "a,b"},
         {"MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0"}, {"CLOUD_TPU_TASK_ID": "0"},
-        {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "hostA 8"}, {"PBS_JOBID": "7", "PBS_NUM_NODES": "1"},
-        {**PODS, "WORLD_SIZE": "8", "RANK": "0", "NNODES": "1", "NODE_RANK": "0"}, {"NHOSTS": "2"},
-        {"NHOSTS": "1", "PE_HOSTFILE": "/spool/pe"}, {"HOROVOD_SIZE": "1", "HOROVOD_RANK": "0"},
+        {**PODS, "WORLD_SIZE": "8", "RANK": "0", "NNODES": "1", "NODE_RANK": "0"},
+        {"HOROVOD_SIZE": "1", "HOROVOD_RANK": "0"},
         {"NNODES": "2"}, {"NNODES": "1", "NODE_RANK": "0"}, {"NUM_PROCESSES": "4"},
         {"TF_CONFIG": '{"cluster": {"chief": ["a"]}}'}, {"TF_CONFIG": "[]"}, {"TF_CONFIG": '{"cluster": 7}'},
         {"TF_CONFIG": '{"cluster": {"chief": ["a"], "evaluator": ["b"]}}'},

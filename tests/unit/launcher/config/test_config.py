@@ -29,7 +29,7 @@ def test_without_options_torchruns_defaults_hold() -> None:
         "duplicate_stdout_filters": (), "duplicate_stderr_filters": (),
         "log_times": "auto", "events": "", "notify": "",
         "progress": "none", "request_nodes": None,
-        "serve": None, "in_place_restart": "none", "shutdown_timeout_s": 30.0,
+        "serve": None, "shutdown_timeout_s": 30.0,
         "signals_to_handle": ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"), "virtual_local_rank": False,
         "legacy_local_rank": False, "numa_binding": None, "run_id": None, "standalone": False,
         "rdzv_backend": "static", "rdzv_endpoint": None, "rdzv_conf": {}, "network": None, "attempt": None,
@@ -124,7 +124,7 @@ def test_streams_that_torchrun_refuses_are_refused(text: str) -> None:
     sentence, hint = refusal("-t", text)
     assert sentence == f"--tee {text} is neither a code nor RANK:CODE,..."
     assert hint is not None
-    assert "0 nothing, 1 stdout, 2 stderr, 3 both" in hint
+    assert "0 for nothing, 1 for stdout, 2 for stderr, 3 for both" in hint
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--nnodes=a"], "--nnodes a is neither a number of nodes nor MIN:MAX"),
         (["--nnodes=1:2:3"], "--nnodes 1:2:3 is neither a number of nodes nor MIN:MAX"),
         (["--nnodes=:4"], "--nnodes :4 is neither a number of nodes nor MIN:MAX"),
-        (["--nnodes=4:2"], "--nnodes 4:2: the least, 4, is more than the most, 2"),
+        (["--nnodes=4:2"], "--nnodes 4:2: the minimum, 4, is more than the maximum, 2"),
         (["--nnodes=0"], "--nnodes 0: at least 1 node is needed"),
         (["--nnodes=-1:1"], "--nnodes -1:1: at least 1 node is needed"),
         (["--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
@@ -195,7 +195,7 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--local-ranks-filter", "0,a"], "--local-ranks-filter 0,a is not a list of local ranks"),
         (["--local-ranks-filter", "0,"], "--local-ranks-filter 0, is not a list of local ranks"),
         (["--local-ranks-filter", "0,-1"], "--local-ranks-filter 0,-1 is not a list of local ranks"),
-        (["--mesh", "dp=*,tp=*"], "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *"),
+        (["--mesh", "dp=*,tp=*"], "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp); at most one may be *"),
         (["--mesh=dp=3", "--nproc-per-node=4"], "mesh dp=3 needs 3 workers, not 4"),
         (["--devices=4"], "--devices 4 is not a kind of device"),
         (["--devices=nvidia:"], "--devices nvidia: has no number of devices after its colon"),
@@ -226,7 +226,7 @@ def test_workers_are_counted_or_found(text: str, count: int | str) -> None:
         (["--standby=-1"], "--standby -1 must be an integer >= 0"),
         (["--standby=some"], "--standby some must be an integer >= 0"),
         (["--standby=1.5"], "--standby 1.5 must be an integer >= 0"),
-        (["--standby=17"], "--standby 17: more than 16 sets of workers that wait"),
+        (["--standby=17"], "--standby 17: more than 16 standby sets of workers"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_its_flag(words: list[str], sentence: str) -> None:
@@ -268,7 +268,7 @@ LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
     ("words", "environ", "notes"),
     [
         (["--run-path", "--no-python"], {"PET_MODULE": "1"},
-         ["PET_MODULE=1 has no effect beside --run-path", "--no-python has no effect beside --run-path"]),
+         ["PET_MODULE=1 has no effect with --run-path", "--no-python has no effect with --run-path"]),
         (["--monitor-interval", "5"], {}, [f"--monitor-interval 5 {POLLS}"]),
         ([], {"PET_MONITOR_INTERVAL": "5"}, [f"PET_MONITOR_INTERVAL=5 {POLLS}"]),
         *((["--start-method", way], {}, [f"--start-method {way} {ALONE}"]) for way in METHODS),
@@ -289,8 +289,8 @@ LEFT_OUT = "--signals-to-handle: {} is ignored: {}"
         (["--standby=1", "--max-restarts=3"], {}, []),
         (["--standby=1"], {}, ["--standby 1 has no effect without --max-restarts: nothing is restarted here"]),
         (["--signals-to-handle", SIGNALS], {}, [
-            LEFT_OUT.format("SIGFOO", "there is no such signal"),
-            LEFT_OUT.format("SIGTREM", "there is no such signal, did you mean SIGTERM?"),
+            LEFT_OUT.format("SIGFOO", "no such signal"),
+            LEFT_OUT.format("SIGTREM", "no such signal, did you mean SIGTERM?"),
             LEFT_OUT.format("SIGKILL", "no process can handle it"),
             LEFT_OUT.format("SIGCHLD", "it tells the agent that a worker has ended"),
             LEFT_OUT.format("SIGCLD", "it tells the agent that a worker has ended"),
@@ -446,7 +446,7 @@ def test_a_hang_has_a_limit_in_each_phase(text: str, limits: HangLimits | None) 
         (
             "--hang-timeout=start=5",
             "--hang-timeout start=5 needs a limit for a step",
-            "write it as 600,first-step=7200",
+            "use for example 600,first-step=7200",
         ),
         (
             "--hang-timeout=0,start=5",

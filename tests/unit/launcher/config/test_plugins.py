@@ -66,14 +66,14 @@ def test_a_plug_in_counts_its_devices_and_names_their_variable(package: Install)
     ("source", "sentence"),
     [
         ("import no_such_module", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("import sys; sys.exit(3)", "cannot be loaded: it exits with 3"),
+        ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3"),
         ("other = 1", "cannot be loaded: AttributeError: module 'beads_of_the_test' has no attribute 'Detector'"),
         ("Detector = 1", "cannot be loaded: TypeError: 'int' object is not callable"),
         ("class Detector:\n    pass", "has no method detect()"),
-        (ABACUS.format(detect="raise OSError('the frame is\\n broken')"), "failed: OSError: the frame is broken"),
-        (ABACUS.format(detect="raise SystemExit(2)"), "failed: it exits with 2"),
-        (ABACUS.format(detect="return None"), "detect() returned nothing, not an Inventory"),
-        (ABACUS.format(detect="return [1, 2]"), "detect() returned a list, not an Inventory"),
+        (ABACUS.format(detect="raise OSError('the frame is\\n broken')"), "failed: OSError: 'the frame is\\n broken'"),
+        (ABACUS.format(detect="raise SystemExit(2)"), "failed: SystemExit: 2"),
+        (ABACUS.format(detect="return None"), "detect() must return Inventory, not NoneType"),
+        (ABACUS.format(detect="return [1, 2]"), "detect() must return Inventory, not list"),
         (ABACUS.format(detect="return Inventory((1,), '')"),
          "detect() returned an Inventory whose devices are not a tuple of Device"),
         (ABACUS.format(detect="return Inventory((), None)"),
@@ -105,7 +105,7 @@ def test_a_plug_in_that_is_not_installed_is_refused_with_those_that_are(package:
     text, hint = refusal("sundial")
     assert text == "--devices sundial: no installed package has a plug-in sundial (meshrun.devices)"
     assert hint is not None
-    assert hint.startswith("there are: abacus")
+    assert hint.startswith("use one of abacus")
     assert hint.endswith("; set --visible-env VARIABLE to use a number of devices without a plug-in")
     assert refusal("abakus")[1] == "did you mean abacus?"
     assert refusal("nvidai")[1] == "did you mean nvidia?"
@@ -118,7 +118,7 @@ def test_a_package_with_unreadable_entry_points_is_named_in_the_refusal(package:
     package(ABACUS.format(detect=ROWS))
     (tmp_path / "beads/beads-1.0.dist-info/entry_points.txt").write_bytes(b"\xff")
     text, _ = refusal()
-    assert text.startswith("--devices abacus: the installed packages cannot be read: UnicodeDecodeError")
+    assert text.startswith("--devices abacus: cannot read the installed packages: UnicodeDecodeError")
 
 
 def test_two_packages_with_plug_ins_of_one_name_are_refused(package: Install) -> None:

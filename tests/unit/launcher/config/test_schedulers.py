@@ -159,7 +159,7 @@ def test_an_elastic_job_of_kubeflow_is_elastic_here() -> None:
           "SLURM_STEP_TASKS_PER_NODE": "1"}, "it has one node"),
         ({**LWS, "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}, "it has one pod"),
         ({"VC_TASK_INDEX": "1", "VK_TASK_INDEX": "1", "VC_WORKER_HOSTS": "a,b"}, "VC_TASK_INDEX counts the pods of "
-         "one task only; the plug-in pytorch says what a job has to know"),
+         "one task only; only the plug-in pytorch sets all that a job needs"),
         ({**SLURM, "TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID is set: this is a worker of a launcher, which is "
          "not what the controller started"),
         ({**SLURM, "OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK is set: this is a task of mpirun, which is "
@@ -190,13 +190,13 @@ def test_what_torchrun_runs_alone_runs_alone_and_says_nothing(environ: dict[str,
         ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, "it has 8 tasks on a node"),
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x3),2"}, "it has 2 tasks on a node"),
         ({"SLURM_STEP_TASKS_PER_NODE": "", "SLURM_STEP_NUM_TASKS": "5"}, "it has 2 tasks on a node"),
-        ({"SLURM_HET_SIZE": "2"}, "the job is heterogeneous: say --nnodes and --rdzv-endpoint"),
+        ({"SLURM_HET_SIZE": "2"}, "the job is heterogeneous: set --nnodes and --rdzv-endpoint"),
         ({"SLURM_STEP_NODELIST": "gpu[03"}, "SLURM_STEP_NODELIST cannot be read: 'gpu[03': a bracket that is never "
          "closed"),
-        ({"SLURM_STEP_NODELIST": "a b"}, "SLURM_STEP_NODELIST begins with 'a b', no host"),
-        ({"SLURMD_NODENAME": "gpu03"}, "task 1 of 4 is on gpu03, and the first node of gpu[03-05,08] is gpu03: say "
+        ({"SLURM_STEP_NODELIST": "a b"}, "SLURM_STEP_NODELIST begins with 'a b', which is not a host"),
+        ({"SLURMD_NODENAME": "gpu03"}, "task 1 of 4 is on gpu03, and the first node of gpu[03-05,08] is gpu03: set "
          "--nnodes and --rdzv-endpoint"),
-        ({"SLURM_PROCID": "4"}, "task 4 of 4 is on gpu04, and the first node of gpu[03-05,08] is gpu03: say --nnodes "
+        ({"SLURM_PROCID": "4"}, "task 4 of 4 is on gpu04, and the first node of gpu[03-05,08] is gpu03: set --nnodes "
          "and --rdzv-endpoint"),
     ],
 )  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_step_that_is_no_job_of_one_task_a_node_runs_alone_and_says_why(enviro
     made = resolve(environ={**SLURM, **environ})
     has_tasks = reason.endswith("tasks on a node")
     outcome = "each of them runs alone, as rank 0 of a job of its own" if has_tasks else "this node runs alone"
-    hint = "hint: start one task on each node: srun --ntasks-per-node=1 makes one job of them"
+    hint = "hint: start one task on each node with srun --ntasks-per-node=1, which makes one job of them"
     said = (f"Slurm step 4711.2: {reason}; {outcome}", *([hint] if has_tasks else []))
     assert (nodes(made), made.network, made.notes) == ((1, 1), None, said)
     for words in (["--standalone"], ["--nnodes=1"], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"]):
@@ -227,7 +227,7 @@ def test_several_tasks_of_a_step_on_one_node_run_alone_and_each_says_so(
     assert (nodes(made), made.network) == ((1, 1), None)
     assert made.notes == (
         f"Slurm step 4711.2: it has {count} tasks on a node; each of them runs alone, as rank 0 of a job of its own",
-        "hint: start one task on each node: srun --ntasks-per-node=1 makes one job of them",
+        "hint: start one task on each node with srun --ntasks-per-node=1, which makes one job of them",
     )
 
 
@@ -275,17 +275,17 @@ def test_a_command_that_runs_once_in_a_job_of_several_nodes_says_so(
 @pytest.mark.parametrize(
     ("environ", "reason"),
     [
-        ({"SKYPILOT_NODE_IPS": ""}, "its variables are incomplete, there is no SKYPILOT_NODE_IPS"),
+        ({"SKYPILOT_NODE_IPS": ""}, "variables are missing: SKYPILOT_NODE_IPS"),
         ({"SKYPILOT_NODE_IPS": "", "SKYPILOT_NUM_NODES": ""},
-         "its variables are incomplete, there is no SKYPILOT_NUM_NODES and no SKYPILOT_NODE_IPS"),
+         "variables are missing: SKYPILOT_NUM_NODES, SKYPILOT_NODE_IPS"),
         ({"SKYPILOT_NODE_RANK": "3"}, "its variables cannot be read: SKYPILOT_NODE_RANK='3', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NODE_RANK": "-1"}, "its variables cannot be read: SKYPILOT_NODE_RANK='-1', SKYPILOT_NUM_NODES='3'"),
         ({"SKYPILOT_NUM_NODES": "0"}, "its variables cannot be read: SKYPILOT_NODE_RANK='1', SKYPILOT_NUM_NODES='0'"),
         ({"SKYPILOT_NUM_NODES": "4"}, "SKYPILOT_NUM_NODES is 4, and the addresses in SKYPILOT_NODE_IPS are 3"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7,10.0.0.8,10.0.0.9"},
-         "SKYPILOT_NODE_IPS names '10.0.0.7,10.0.0.8,10.0.0.9', which is no address"),
+         "SKYPILOT_NODE_IPS contains '10.0.0.7,10.0.0.8,10.0.0.9', which is not an address"),
         ({"SKYPILOT_NODE_IPS": "10.0.0.7\n$(hostname)\n10.0.0.9"},
-         "SKYPILOT_NODE_IPS names '$(hostname)', which is no address"),
+         "SKYPILOT_NODE_IPS contains '$(hostname)', which is not an address"),
     ],
 )  # fmt: skip
 def test_variables_of_skypilot_that_make_no_job_are_reported_and_not_used(environ: dict[str, str], reason: str) -> None:
@@ -412,7 +412,7 @@ def test_an_indexed_job_has_its_node_rank_and_needs_only_the_master() -> None:
     assert (made.rdzv_backend, made.node_rank, made.notes) == ("c10d", None, ())
     assert refusal("--nnodes=4", **INDEXED_JOB) == (
         "--nnodes 4: several nodes need a rendezvous",
-        "this pod of an Indexed Job has node rank 3: --master-addr train-0.SERVICE names the first one",
+        "set --master-addr train-0.SERVICE: this pod of an Indexed Job has node rank 3",
     )
 
 

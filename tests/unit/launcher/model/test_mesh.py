@@ -57,13 +57,13 @@ def test_a_world_that_does_not_divide_has_no_shape(mesh: str, world: int) -> Non
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("dp=*,tp=*", "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp), at most one may be *"),
+        ("dp=*,tp=*", "mesh 'dp=*,tp=*' has 2 elastic axes (dp, tp); at most one may be *"),
         ("dp", "mesh 'dp': 'dp' is not NAME=SIZE"),
         ("dp=2,", "mesh 'dp=2,': '' is not NAME=SIZE"),
         ("2=dp", "mesh '2=dp': '2=dp' is not NAME=SIZE"),
         ("d-p=2", "mesh 'd-p=2': 'd-p=2' is not NAME=SIZE"),
-        ("dp=2,dp=3", "mesh 'dp=2,dp=3' names the axis dp twice"),
-        ("dp=2,DP=3", "mesh 'dp=2,DP=3' names the axis DP twice"),
+        ("dp=2,dp=3", "mesh 'dp=2,dp=3' has two axes dp"),
+        ("dp=2,DP=3", "mesh 'dp=2,DP=3' has two axes DP"),
         ("dp=0", "mesh 'dp=0': the size of dp is '0', neither a positive number nor *"),
         ("dp=-1", "mesh 'dp=-1': the size of dp is '-1', neither a positive number nor *"),
         ("dp=x", "mesh 'dp=x': the size of dp is 'x', neither a positive number nor *"),

@@ -38,11 +38,11 @@ def test_rates_are_read_with_units_and_written_the_same_way() -> None:
         ("leaf=-1Gbit", "rates 'leaf=-1Gbit': the rate of leaf is '-1Gbit', not a rate with a unit"),
         ("leaf=0Gbit", "rates 'leaf=0Gbit': the rate of leaf must be greater than 0"),
         ("leaf:=1Gbit", "rates 'leaf:=1Gbit': 'leaf:' names no domain"),
-        ("leaf/rank=1Gbit", "rates 'leaf/rank=1Gbit': 'leaf/rank' names no link"),
+        ("leaf/rank=1Gbit", "rates 'leaf/rank=1Gbit': 'leaf/rank' is not a link"),
         ("device:h1=1Gbit", "rates 'device:h1=1Gbit': 'device:h1' names no domain"),
         ("host=1200TB", "rates 'host=1200TB': the rate of host is '1200TB', more than any link carries"),
-        ("host/host=1Gbit", "rates 'host/host=1Gbit': 'host/host' names no link"),
-        ("leaf=1Gbit,,host=1Gbit", "rates 'leaf=1Gbit,,host=1Gbit': 'leaf=1Gbit,host' names no link"),
+        ("host/host=1Gbit", "rates 'host/host=1Gbit': 'host/host' is not a link"),
+        ("leaf=1Gbit,,host=1Gbit", "rates 'leaf=1Gbit,,host=1Gbit': 'leaf=1Gbit,host' is not a link"),
         ("leaf=1Gbit,leaf=2Gbit", "rates 'leaf=1Gbit,leaf=2Gbit' names leaf twice"),
     ],
 )
@@ -56,7 +56,7 @@ def test_an_unknown_level_is_refused_with_a_question() -> None:
     with pytest.raises(UsageError) as caught:
         require_known_levels(parse_rates("leef=1Gbit"), ("pod", "leaf"), "rates")
     assert (str(caught.value), caught.value.hint) == (
-        "rates: no level 'leef' is known", "did you mean leaf? known here: pod, leaf, host, device",
+        "rates: unknown level 'leef'", "did you mean leaf? use one of pod, leaf, host, device",
     )  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def test_rates_of_what_does_not_exist_or_is_ambiguous_are_remarked() -> None:
     assert found.levels[1].domains == (1000 * MBIT, 1000 * MBIT)
     assert found.remarks == (
         "rates of rack are not used: no node has a rack",
-        "rate of leaf:l0: 2 domains have this name, write one like leaf:p0/l0",
-        "rates of leaf l5, l6, l7 and 2 more are not used: there is no such leaf",
+        "rate of leaf:l0: 2 domains have this name; use a path such as leaf:p0/l0",
+        "rates of leaf l5, l6, l7 and 2 more are not used: no such leaf",
     )
 
 

@@ -153,7 +153,7 @@ class Environment:
         ("{'MY_RANK': str(place.rank), 'RANK': 'mine'}", {"MY_RANK": "0", "RANK": "mine"}),
         ("{'MY_RANK': place.rank}", "'MY_RANK': 0 is no variable and its text"),
         ("{'A=B': ''}", "'A=B': '' is no variable and its text"),
-        ("None", "returned nothing, not a dict"),
+        ("None", "must return dict, not NoneType"),
         ("1 / 0", "ZeroDivisionError"),
     ],
 )

@@ -143,7 +143,7 @@ def test_an_unknown_host_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(UsageError, match="--local-addr nohost: there is no such address, and no host of that name"):
+    with pytest.raises(UsageError, match="--local-addr nohost: not an address, and no host has that name"):
         find_own_address(local_addr="nohost", interface=None, endpoints=[])
     assert find_source_address("nohost:1") == ""
 
@@ -194,8 +194,8 @@ def test_of_several_hosts_that_have_the_name_one_serves(
     [
         ("head", ["127.0.1.1"], "head is 127.0.1.1 on this host, n1: where it is loopback on another host too"),
         ("head.example", ["127.0.0.1", "::1"], "head.example is 127.0.0.1 and ::1 on this host, n1: where"),
-        ("0.0.0.0", ["0.0.0.0"], "0.0.0.0 stands for every host"),
-        ("any", ["::"], "any stands for every host"),
+        ("0.0.0.0", ["0.0.0.0"], "0.0.0.0 means every host"),
+        ("any", ["::"], "any means every host"),
         ("n1", ["127.0.1.1"], ""),  # as on Debian
         ("N1.example", ["127.0.1.1"], ""),
         ("head", ["10.0.0.1"], ""),

@@ -37,7 +37,7 @@ def test_what_can_never_be_formed_is_refused_with_the_numbers(words: tuple[str, 
     with pytest.raises(UsageError) as refused:
         launched("--nproc-per-node=4", *words)
     assert sentence in str(refused.value)
-    assert refused.value.hint == "where other nodes have more, --nproc-per-node auto waits for them"
+    assert refused.value.hint == "use --nproc-per-node auto to wait for nodes that have more"
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,14 @@ def test_a_name_that_resolves_to_another_machine_is_resolved_again(
     find: Callable[..., tuple[str, ...]],
 ) -> None:
     assert find(*STATIC, turns=[{"head": ELSEWHERE}, {"head": ELSEWHERE}, {"head": HERE}])[0] == HERE
-    with pytest.raises(UsageError, match="the master, head, is not on this node"):
+    with pytest.raises(UsageError, match="but the master, head, is not on this node"):
         find(*STATIC, turns=[{"head": ELSEWHERE}])
 
 
 def test_where_a_store_answers_nothing_is_served(find: Callable[..., tuple[str, ...]]) -> None:
     assert find(*STATIC, "--node-rank=1", turns=[{"head": ELSEWHERE}], answers=True) == ()
     assert find(*C10D, turns=[{"head": HERE}], answers=True) == ()
-    with pytest.raises(UsageError, match="and another server does already"):
+    with pytest.raises(UsageError, match="but another server already does"):
         find(*C10D, "--rdzv-conf=is_host=1", turns=[{"head": HERE}], answers=True)
 
 

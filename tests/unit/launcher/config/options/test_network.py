@@ -24,7 +24,7 @@ def test_a_prefix_of_our_own_overrides_torchruns() -> None:
 
 
 def test_a_growth_after_some_seconds_is_seldom_meant_as_a_number() -> None:
-    assert refusal(*ETCD, "--grow=60")[1] == "write it as --grow delay=60"
+    assert refusal(*ETCD, "--grow=60")[1] == "write --grow delay=60"
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
     assert made.notes == (
         "--rdzv-conf: cert without effect with --rdzv-backend c10d",
         "--rdzv-conf: read_timeout without effect here",
-        "--node-rank 1, --master-addr a, --master-port 5 have no effect where nodes meet in a store: the round says "
-        "who is who",
+        "--node-rank 1, --master-addr a, --master-port 5 have no effect where nodes meet in a store, because each "
+        "round assigns the ranks",
     )
 
 
@@ -153,10 +153,10 @@ def test_where_nodes_meet_in_a_store_ranks_and_masters_have_no_effect() -> None:
         (["--rdzv-backend=etcd", "--rdzv-endpoint=h"],
          "an etcd rendezvous needs --rdzv-id"),
         (["--rdzv-backend=etc", "--rdzv-endpoint=h"], "--rdzv-backend etc: the backends are static, c10d and etcd"),
-        (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: zk:// is not known"),
+        (["--rdzv-endpoint=zk://h", "--rdzv-backend=etcd"], "--rdzv-endpoint zk://h: unknown scheme zk://"),
         ([*SERVED, "--rdzv-endpoint=etcd://h"], "--rdzv-endpoint etcd://h names an etcd, but --rdzv-backend c10d "
          "does not use one"),
-        ([*SERVED, "--rdzv-endpoint=a,b"], "--rdzv-endpoint a,b: one node serves the store, 2 are named"),
+        ([*SERVED, "--rdzv-endpoint=a,b"], "--rdzv-endpoint a,b: name exactly one node for c10d, not 2"),
         ([*SERVED, "--rdzv-endpoint=a:0"], "--rdzv-endpoint a:0: other nodes connect to this port: it cannot be 0"),
         (["--rdzv-backend=c10d", "--nnodes=2"], "--nnodes 2: several nodes need a rendezvous"),
         (["--standalone", "--nnodes=2"], "--nnodes 2 and --standalone exclude each other"),
@@ -230,7 +230,7 @@ def test_a_text_that_other_nodes_could_not_read_is_refused() -> None:
     made = resolve("--role", long, "--node-name", long, "--local-addr", long)
     told = Description(slot_count=1, address=made.local_addr or "", role=made.role, name=made.node_name or "")
     assert decode_description(encode_description(told)) == told
-    assert refusal("--role", longer)[0] == "--role has 256 characters, 255 is the most"
-    assert refusal(LAUNCHER_NODE_NAME=longer)[0] == "LAUNCHER_NODE_NAME has 256 characters, 255 is the most"
+    assert refusal("--role", longer)[0] == "--role has 256 characters; the limit is 255"
+    assert refusal(LAUNCHER_NODE_NAME=longer)[0] == "LAUNCHER_NODE_NAME has 256 characters; the limit is 255"
     for option in ("--local-addr", "--master-addr"):
         assert refusal(option, longer)[0].endswith("is neither an address nor the name of a host")

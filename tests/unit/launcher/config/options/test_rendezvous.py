@@ -37,7 +37,7 @@ def test_the_run_is_called_as_under_torchrun(words: list[str], run_id: str | Non
 
 
 def alone(place: str, backend: str = " --rdzv-backend c10d") -> list[str]:
-    """What is said of a place to meet where nothing says how many nodes there are."""
+    """What is said of a place to meet where the number of nodes is not known."""
     return [
         f"{place}: without --nnodes this agent runs alone, as rank 0 of a job of its own",
         f"hint: add --nnodes N{backend} to run on N nodes, or --standalone to run on this one",
@@ -251,4 +251,6 @@ def test_an_etcd_or_c10d_numbers_the_nodes_itself() -> None:
     for words in (["--rdzv-backend=c10d", "--rdzv-endpoint=h"], ["--rdzv-endpoint=etcd://h", "--rdzv-id=r"]):
         made = resolve("--nnodes=2", *words, "--master-port=5")
         assert (made.node_rank, made.master_addr, made.master_port) == (None, None, None)
-        assert made.notes == ("--master-port 5 has no effect where nodes meet in a store: the round says who is who",)
+        assert made.notes == (
+            "--master-port 5 has no effect where nodes meet in a store, because each round assigns the ranks",
+        )

@@ -94,9 +94,9 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"elastic": "1:2:3"}, f"elastic '1:2:3': '2:3' is {NUMBER}", RANGE),
         ({"elastic": "1:1e3"}, f"elastic '1:1e3': '1e3' is {NUMBER}", RANGE),
         ({"rates": "leaf=40"}, "rates 'leaf=40': the rate of leaf is '40', not a rate with a unit",
-         "400Gbit is bits per second, 50GB bytes"),
-        ({"rates": "rack=4Gbit"}, "rates 'rack=4Gbit': no level 'rack' is known",
-         "known here: pod, leaf, host, device"),
+         "use for example 400Gbit (bits per second) or 50GB (bytes per second)"),
+        ({"rates": "rack=4Gbit"}, "rates 'rack=4Gbit': unknown level 'rack'",
+         "use one of pod, leaf, host, device"),
         ({"unit": "0"}, f"unit '0' is {NUMBER}", None),
         ({"unit": "2.5"}, f"unit '2.5' is {NUMBER}", None),
         ({"unit": "9999999999"}, f"unit '9999999999' is {NUMBER}", None),
@@ -117,8 +117,8 @@ NUMBER = "not a whole number from 1 to 999999999"
         ({"whole": "leaf"}, f"whole 'leaf': '' is {NUMBER}", "for example, --whole slice:4"),
         ({"whole": "host"}, "whole 'host': a host is a single node",
          "use --within AXIS=host to keep ranks on one host"),
-        ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "write it like --traffic tp=100,dp=10,pp=3"),
-        ({"traffic": "ep=1"}, f"traffic 'ep=1': mesh {MESH} has no axis 'ep'", "its axes are pp, dp, tp"),
+        ({"traffic": "tp"}, "traffic 'tp': 'tp' is not AXIS=WEIGHT", "use for example --traffic tp=100,dp=10,pp=3"),
+        ({"traffic": "ep=1"}, f"traffic 'ep=1': mesh {MESH} has no axis 'ep'", "use its axes: pp, dp, tp"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused_in_a_sentence(texts: dict[str, str], sentence: str, hint: str | None) -> None:
@@ -234,5 +234,5 @@ def test_a_job_says_by_which_variable_it_was_asked_what_cannot_be() -> None:
 
 def test_level_costs_of_levels_that_one_machine_does_not_know_are_noted(capfd: pytest.CaptureFixture[str]) -> None:
     demands("--mesh=dp=*", "--level-costs=leaf=2,host=1,pod=4")
-    note = "meshrun: --level-costs: nobody pays for leaf, pod: one machine knows no such level\n"
+    note = "meshrun: --level-costs: unknown level leaf, pod; a single node has only the level host\n"
     assert capfd.readouterr().err == note
