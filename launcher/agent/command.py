@@ -32,6 +32,11 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
     files.check(config)
     files.require_proc()
     exporter = _make_exporter(config)
+    restart_watch = None
+    if config.in_place_restart != "none":
+        from launcher.agent.startup.in_place_restart import pass_barrier
+
+        config, restart_watch = pass_barrier(config, os.environ)
     startup = None
     if config.network is not None:
         from launcher.agent.startup.startup import start_up
@@ -54,7 +59,7 @@ def run(args: ParsedArgs, supervisor: Supervisor) -> int:
         gc.enable()
         if startup is None:
             _log_notes(config)
-        return node_main.run(config, supervisor, startup, shared_page, exporter)
+        return node_main.run(config, supervisor, startup, shared_page, exporter, restart_watch)
     finally:
         if exporter is not None:
             exporter.close()
