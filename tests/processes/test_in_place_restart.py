@@ -138,7 +138,7 @@ def test_what_waiting_cannot_fix_is_the_users(cluster: JobSets, method: str, sta
     [
         ({"POD_NAME": ""}, "--in-place-restart jobset: POD_NAME is not set"),
         ({"JOBSET_NAME": "a/../b"}, "--in-place-restart jobset: JOBSET_NAME 'a/../b' is not a valid name"),
-        ({"KUBERNETES_SERVICE_HOST": ""}, "no KUBERNETES_SERVICE_HOST, so there is no API server to ask"),
+        ({"KUBERNETES_SERVICE_HOST": ""}, "no KUBERNETES_SERVICE_HOST, so no API server can be queried"),
     ],
 )
 def test_a_pod_that_lacks_a_variable_says_so(cluster: JobSets, changes: dict[str, str], sentence: str) -> None:
