@@ -18,7 +18,7 @@ def explain(error: click.ClickException) -> UsageError:
     flag = sanitize(getattr(error, "option_name", ""))
     hint = f"use {path} -h to list {'the commands' if path == 'meshctl' else 'its options'}"
     if isinstance(error, click.NoSuchOption):
-        return UsageError(f"unknown option {flag}", _find_option_hint(error, path) or hint)
+        return UsageError(f"unknown option {flag}", _find_option_hint(error) or hint)
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return UsageError(f"{path} needs {error.param.human_readable_name}", hint)
     if isinstance(error, click.BadOptionUsage):
@@ -30,16 +30,19 @@ def explain(error: click.ClickException) -> UsageError:
     return UsageError(_soften(error.message), hint)
 
 
-def _find_option_hint(error: click.NoSuchOption, path: str) -> str:
-    flags = [flag for one in error.ctx.command.params for flag in one.opts] if error.ctx is not None else []
+def _find_option_hint(error: click.NoSuchOption) -> str:
+    if error.ctx is None:
+        return ""
+    command = error.ctx.command
+    flags = [flag for one in command.params for flag in one.opts]
     if likely := suggest(error.option_name, {flag: flag for flag in flags}):
         return likely
     with suppress(UsageError):  # then it is none of meshrun's either
         option = find_option(error.option_name)
-        if path == "meshctl doctor":
+        if command.name == "doctor":
             return f"put options of meshrun after --: meshctl doctor -- {option.flag} {option.metavar}".rstrip()
         if option.name in STORE_OPTIONS:
-            return f"run {path} on a node of the run: it asks an agent there, not the store"
+            return f"run {error.ctx.command_path} on a node of the run: it asks an agent there, not the store"
     return ""
 
 

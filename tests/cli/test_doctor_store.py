@@ -116,20 +116,6 @@ def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert [finding.level for finding in found.findings] == ["stop"]
 
 
-class _Old(http.server.BaseHTTPRequestHandler):
-    """etcd before its version 3: JSON over HTTP/1.1."""
-
-    def do_GET(self) -> None:
-        body = b'{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}' if self.path == "/version" else b"404 page not found"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
 @contextmanager
 def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -143,10 +129,7 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
         server.server_close()
 
 
-def test_an_etcd_of_version_2_is_told_from_a_web_server() -> None:
-    with serving(_Old) as endpoint:
-        _, amiss = reached(place(endpoint))
-    assert amiss == [("stop", f"{endpoint} is etcd 2.3.8, which speaks version 2 of its language alone")]
+def test_a_web_server_is_no_store() -> None:
     with serving(http.server.BaseHTTPRequestHandler) as endpoint:
         _, amiss = reached(place(endpoint))
     assert amiss == [("stop", f"{endpoint} is a web server, not an etcd")]

@@ -25,7 +25,6 @@ from launcher.config import credentials
 from launcher.config.config import Config
 from launcher.config.credentials import Credentials
 from launcher.config.options.network import StoreConfig
-from launcher.hardware.metadata_server import NoAnswer, Server, parse_object, strip_text
 from launcher.meshctl.doctor.checks import Finding, make_stop
 from launcher.model.errors import LauncherError, TemporaryError, UsageError
 from rendezvous import records
@@ -35,8 +34,6 @@ from rendezvous.stores.contract import Compare, Put
 
 LIMIT_S = 10.0
 """For the address, and for the whole check of the store: each step has limits of its own, but there may be many."""
-VERSION_LIMIT_S = 2.0
-_VERSION_MIN = "3.4"
 _NO_SECRET = Finding(
     "secret",
     "note",
@@ -165,9 +162,6 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     login = credentials.read(network, environ)
     answer = probe(network)
     kind, sentence, hint = answer.kind, answer.sentence, answer.hint
-    if answer.is_web and network.backend == "etcd" and (old := _read_old_version(network)):
-        sentence = f"{network.endpoints[0]} is etcd {old}, which speaks version 2 of its language alone"
-        raise UsageError(sentence, f"etcd {_VERSION_MIN} or later is needed")
     if network.backend == "etcd":
         hint = hint or "--rdzv-endpoint names the store; is it there, and does a firewall let this node in?"
     if kind == "wrong":
@@ -239,12 +233,3 @@ def _check_listen(address: str, endpoint: str) -> str:
         except OSError as error:
             return f"{endpoint}: {error.strerror}"
     return ""
-
-
-def _read_old_version(network: StoreConfig) -> str:
-    """Return the version of an etcd from before gRPC, "" if it is something else."""
-    try:
-        answer = Server(split_address(network.endpoints[0]), VERSION_LIMIT_S).ask("/version", {})
-        return strip_text(parse_object(answer.text).get("etcdserver"))[:40]
-    except NoAnswer:
-        return ""

@@ -21,6 +21,7 @@ from launcher.model.text import format_clock, format_count, format_duration, for
 from launcher.observe.node_report import EventPage, ReadEvents
 from launcher.observe.run_events import parse_time
 from launcher.observe.run_source import RunSource
+from rendezvous.records import name_run
 
 HOLD_S = 0.5
 SAME_S = 2.0
@@ -87,7 +88,7 @@ class EventView:
         self._print(None)
         if self._poller.is_over and self._poller.report is not None:
             ending = self._folders.describe_ending(self._poller.report)
-            self._warn(describe_gone(self._poller.report.run_id, ending))
+            self._warn(f"{name_run(self._poller.report.run_id)} {describe_gone(ending)}")
 
     def _print(self, until: float | None) -> None:
         """Print what came before this time; all with None. Where nothing did, `write` still finds its reader gone."""

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from launcher.observe.local_socket import list_local_agents
 from launcher.observe.node_report import RunReport
-from rendezvous.records import name_run
 
 _BLOCK = 1 << 16
 _ROUND_FILE = re.compile(r"round_(\d{1,9})\.json")
@@ -68,9 +67,9 @@ class LocalFolders:
         return ""
 
 
-def describe_gone(run_id: str, ending: str) -> str:
+def describe_gone(ending: str) -> str:
     """Describe that no agent of a run is here any more, and how its last round ended, if that is known."""
-    return f"{name_run(run_id)} has no agent on this machine any more" + (f": {ending}" if ending else "")
+    return "has no agent on this machine any more" + (f": {ending}" if ending else "")
 
 
 def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:

@@ -231,7 +231,7 @@ class LogView:
             )
             rest = f"; the last lines of {sanitize(format_list(merge_names(remote)))} may be missing" if remote else ""
             ending = self._folders.describe_ending(self._report)
-            self._warn(f"{describe_gone(self._report.run_id, ending)}{rest}")
+            self._warn(f"{name_run(self._report.run_id)} {describe_gone(ending)}{rest}")
         elif self._remarks and not self._has_files:
             raise TemporaryError(_format_remark(*max(self._remarks.items(), key=lambda one: len(one[1]))))
 

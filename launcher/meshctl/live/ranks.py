@@ -25,9 +25,8 @@ def describe_ranks(report: RunReport, width: int = 0) -> str:
     idle: dict[str, list[str]] = {}
     for node in report.nodes:
         if not node.ranks:
-            is_said = node.waiting.startswith(node.state)
-            why = node.waiting if is_said else ": ".join(filter(None, (node.state, node.waiting)))
-            idle.setdefault(why, []).append(node.node)
+            state = "" if node.state == "waiting" and node.waiting else node.state  # the sentence contains it
+            idle.setdefault(": ".join(filter(None, (state, node.waiting))), []).append(node.node)
     rest = [f"{format_names(names)}: {state}" for state, names in sorted(idle.items())]
     if report.missing:
         rest.append(f"{format_names(report.missing)}: no answer")

@@ -126,7 +126,7 @@ class TopState:
                 return f"has ended: {event.sentence}"
         last = self.report.rounds[-1] if self.report is not None and self.report.rounds else None
         seen = f"it was last seen in round {last.round}" if last is not None else ""
-        return describe_gone("", self.ending or seen).removeprefix("run  ")
+        return describe_gone(self.ending or seen)
 
 
 def format_goodput(goodput: Goodput) -> str:

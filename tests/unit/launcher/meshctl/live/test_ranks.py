@@ -15,7 +15,7 @@ def test_what_nodes_say_cannot_move_the_cursor_or_add_lines() -> None:
         waiting="for\n\x1b[2Jh1\u202e",
     )  # fmt: skip
     report = RunReport(run_id="exp", at=1.0, leader="h0", nodes=(node,), missing=("h2\n",))
-    assert describe_ranks(report).split("\n") == ["h0: waiting: for\\n\\x1b[2Jh1\\u202e", "h2\\n: no answer"]
+    assert describe_ranks(report).split("\n") == ["h0: for\\n\\x1b[2Jh1\\u202e", "h2\\n: no answer"]
 
 
 def test_a_sentence_that_begins_with_the_state_stands_alone() -> None:
