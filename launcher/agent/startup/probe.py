@@ -37,7 +37,6 @@ class ProbeResult(Struct, frozen=True):
     kind: Literal["good", "absent", "wrong"]
     sentence: str = ""
     hint: str | None = None
-    """A web server answers, as etcd's of version 2 do."""
 
 
 def probe(network: StoreConfig) -> ProbeResult:

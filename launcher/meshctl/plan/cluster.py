@@ -40,7 +40,6 @@ YAML_BYTES_MAX = 1 << 20
 DEPTH_MAX = 100
 """Levels of a YAML file; a cluster file has seven at most."""
 
-_FORMS_HINT = "meshctl plan -h shows what can be written in the place of a file"
 _AXES_MAX = 64
 _SEPARATORS = ",=:/"  # separators of names in flags
 
@@ -108,44 +107,24 @@ class _PreviousPlan(msgspec.Struct):
     plan: dict[str, list[Any]]
 
 
-_NODE_EXAMPLE = '{"id": "h0", "devices": 8}'
-_EXAMPLE = 'like {"levels": ["leaf"], "nodes": [{"id": "h0", "path": ["l0"], "devices": 8}]}'
-_COMMS_EXAMPLE = '[{"axes": ["tp"], "kind": "ring", "weight": 100}]'
-_NUMBERS = ("unit", "dp_min", "dp_max", "move_cost", "elastic_min", "elastic_max", "nodes_min", "nodes_max")
-_NOT_A_NUMBER = ("{where} is {kind}, not a number", "")
-_FAULTS = {
-    "": ("{name} holds {kind}, not keys and values", _EXAMPLE),
-    ".nodes!": ("{name} has no key 'nodes'", _EXAMPLE),
-    ".nodes": ("{where} is {kind}, not a list with at least one node", _EXAMPLE),
-    ".nodes[]": ("{where} is {kind}, not keys and values", _NODE_EXAMPLE),
-    ".nodes[].id": ("{where} has the id {value}, which is no name", "text in quotes, e.g. 'h0'"),
-    ".nodes[].devices!": ("{where} does not say how many devices it has", _NODE_EXAMPLE),
-    ".nodes[].devices": (f"{{where}}: devices is {{value}}, not a whole number from 1 to {DEVICES_MAX}", ""),
-    ".nodes[].addr": ("{where} has the addr {value}, which is no address", ""),
-    ".nodes[].index": ("{where} has the index {value}, not a whole number from 0", ""),
-    ".nodes[].path": ("{where} has the path {value}, not a list of names", "outermost first; null where unknown"),
-    ".nodes[].path[]": ("{where} has {value} in its path, neither a name nor null", "write names in quotes"),
-    ".levels": ("{where} is {kind}, not a list of names", '["pod", "leaf"], outermost first'),
-    ".levels[]": ("{name}: level {value} is no name", f"letters and digits, none of {_SEPARATORS}"),
-    ".mesh": ("{where} is {kind}, not a list of axes", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
-    ".mesh[]": ("{where}: {value} is not a name and a size", '[["pp", 4], ["dp", "*"], ["tp", 8]]'),
-    ".comms": ("{where} is {kind}, not a list", _COMMS_EXAMPLE),
-    ".comms[]": ("{where} is {kind}, not keys and values", _COMMS_EXAMPLE),
-    ".comms[].axes": ("{where} has the axes {value}, not a list of names", _COMMS_EXAMPLE),
-    ".comms[].weight!": ("{where} has no weight", _COMMS_EXAMPLE),
-    ".comms[].weight": _NOT_A_NUMBER,
-    ".comms[].kind": _NOT_A_NUMBER,
-    ".leave_cost": ("{where} is {kind}, not keys and values", '{"leaf": 2, "host": 1}'),
-    ".leave_cost[...]": _NOT_A_NUMBER,
-    ".rates": ("{where} is {kind}, not keys and values", '{"leaf": "400Gbit", "leaf:l3": "100Gbit"}'),
-    ".rates[...]": ("{where} is {kind}, not a rate with a unit", '"400Gbit"'),
-    ".within": ("{where} is {kind}, not keys and values", '{"tp": "host"}'),
-    ".within[...]": _NOT_A_NUMBER,
-    ".whole": ("{name}: whole is not a level with a number of hosts", '{"level": "slice", "hosts": 4}'),
-    **dict.fromkeys((".whole.hosts", *(f".{key}" for key in _NUMBERS)), _NOT_A_NUMBER),
+_EXAMPLE = '{"levels": ["leaf"], "nodes": [{"id": "h0", "path": ["l0"], "devices": 8}]}'
+_HINTS = {
+    "": f"write keys and values: {_EXAMPLE}",
+    ".nodes": 'list at least one node: [{"id": "h0", "devices": 8}]',
+    ".nodes.id": "write a name of printable characters, in quotes",
+    ".nodes.devices": f"write a whole number from 1 to {DEVICES_MAX}",
+    ".nodes.index": "write a whole number, counted from 0",
+    ".nodes.path": 'list the domains, outermost first, null where one is unknown: ["p0", null]',
+    ".levels": f'list names without any of {_SEPARATORS}, outermost first: ["pod", "leaf"]',
+    ".mesh": 'list names and sizes of axes: [["pp", 4], ["dp", "*"], ["tp", 8]]',
+    ".comms": 'list axes and their traffic: [{"axes": ["tp"], "kind": "ring", "weight": 100}]',
+    ".leave_cost": 'write a number for each level: {"leaf": 2, "host": 1}',
+    ".rates": 'write a rate with its unit for each level: {"leaf": "400Gbit", "leaf:l3": "100Gbit"}',
+    ".within": 'write a level for each axis: {"tp": "host"}',
+    ".whole": 'write a level and its hosts: {"level": "slice", "hosts": 4}',
 }
-"""Place in the file -> sentence and hint for a wrong value; with "!" for a missing one. The nearest place counts."""
-_KEYS = {"": _ClusterFile, ".nodes[]": _NodeEntry, ".comms[]": _TrafficEntry, ".whole": _WholeEntry}
+"""Place in the file, without the numbers of entries -> how to write it. The nearest place counts."""
+_KEYS = {"": _ClusterFile, ".nodes": _NodeEntry, ".comms": _TrafficEntry, ".whole": _WholeEntry}
 
 
 def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -> ClusterSpec:
@@ -159,7 +138,7 @@ def parse_cluster(values: Any, name: str, levels: Sequence[str] | None = None) -
     seen: dict[str, int] = {}
     for index, node in enumerate(nodes):
         if seen.setdefault(node.id, index) != index:
-            raise UsageError(f"{name}: the id {node.id} stands twice, at nodes {seen[node.id] + 1} and {index + 1}")
+            raise UsageError(f"{name}: nodes[{seen[node.id]}] and nodes[{index}] have the same id {node.id}")
     return ClusterSpec(
         name=name,
         levels=names,
@@ -175,9 +154,9 @@ def parse_levels(levels: Sequence[str], name: str) -> tuple[str, ...]:
         if not is_text(level) or any(letter in _SEPARATORS for letter in level):
             raise _make_fault(name, {"levels": levels}, f".levels[{index}]")
         if level == HOST:
-            raise UsageError(f"{name}: levels names {HOST!r}, which stands for the node itself", "leave it out")
+            raise UsageError(f"{name}: levels cannot contain {HOST!r}, the node itself", "remove it")
         if level in levels[:index]:
-            raise UsageError(f"{name}: levels names {format_value(level)} twice")
+            raise UsageError(f"{name}: levels contains {format_value(level)} twice")
     return tuple(levels)
 
 
@@ -191,8 +170,8 @@ def _make_node(one: _NodeEntry, index: int, levels: Sequence[str], name: str, va
     if len(path) != len(levels):
         has = "1 entry" if len(path) == 1 else f"{len(path)} entries"
         called = f"{len(levels)} ({', '.join(levels)})" if levels else "none"
-        sentence = f"{name}: node {one.id} has a path of {has}, the levels are {called}"
-        raise UsageError(sentence, "write null where one is unknown")
+        sentence = f"{name}: the path of node {one.id} has {has}, the levels are {called}"
+        raise UsageError(sentence, "write null where a domain is unknown")
     return Node(
         id=one.id, slot_count=one.devices, path=tuple(path), address=one.addr or "", order=index, index=one.index
     )
@@ -234,24 +213,19 @@ def parse_previous_plan(values: Any, name: str) -> Plan:
     """Parse the plan in an answer of `meshctl plan --json`, or in a file's key `previous`. Raises UsageError."""
     try:
         entry = msgspec.convert(values, _PreviousPlan)
-    except msgspec.ValidationError as error:
-        if "`$.dims" in str(error):
-            dims = format_value(values["dims"])
-            raise UsageError(f"{name}: dims is {dims}, not the sizes of the mesh's axes") from None
-        if "`$.plan" in str(error):
-            raise UsageError(f"{name}: plan gives no list of ranks for every node", '{"h0": [0, 1, 2]}') from None
-        hint = '{"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}'
-        raise UsageError(f"{name} has no keys 'dims' and 'plan'", hint) from None
+    except msgspec.ValidationError:
+        hint = 'use an answer of meshctl plan --json: {"dims": [4, 8, 8], "plan": {"h0": [0, 1, 2]}}'
+        raise UsageError(f"{name} is not a plan with 'dims' and 'plan'", hint) from None
     world_size = math.prod(entry.dims)
     require_size(0, world_size, name)
     holder: dict[int, str] = {}
     for node, ranks in entry.plan.items():
         if not is_text(node):
-            raise UsageError(f"{name}: plan has the node {format_value(node)}, which is no name")
+            raise UsageError(f"{name}: {format_value(node)} is not the name of a node")
         for rank in ranks:
             if type(rank) is not int or not 0 <= rank < world_size:
                 has = f"node {node} has rank {format_value(rank)}"
-                raise UsageError(f"{name}: {has}, the world has ranks 0 to {world_size - 1}")
+                raise UsageError(f"{name}: {has}, but ranks go from 0 to {world_size - 1}")
             if rank in holder:
                 raise UsageError(f"{name}: rank {rank} is on {holder[rank]} and on {node}")
             holder[rank] = node
@@ -269,7 +243,7 @@ def require_same_mesh(previous: Plan, mesh: Mesh, name: str) -> None:
     if len(shape) != len(sizes) or any(size not in (None, old) for size, old in zip(sizes, shape, strict=True)):
         was = " x ".join(map(str, shape))
         raise UsageError(
-            f"{name}: the previous plan is of a mesh of {was}, not of {mesh}", "leave it out to plan afresh"
+            f"{name}: the previous plan is of a mesh of {was}, not of {mesh}", "omit it to make a new plan"
         )
 
 
@@ -277,7 +251,7 @@ def require_size(node_count: int, device_count: int, name: str) -> None:
     """Raise UsageError for more nodes or devices than the planner accepts."""
     for count, most, what in ((node_count, NODES_MAX, "nodes"), (device_count, DEVICES_MAX_ALL, "devices")):
         if count > most:
-            raise UsageError(f"{name} has {count} {what}, more than the {most} that are planned for")
+            raise UsageError(f"{name} has {count} {what}; the limit is {most}")
 
 
 def _convert(values: Any, name: str) -> _ClusterFile:
@@ -286,36 +260,34 @@ def _convert(values: Any, name: str) -> _ClusterFile:
     except msgspec.ValidationError as error:
         what, _, place = str(error).removesuffix("`").partition(" - at `$")
         key = what.partition(" field ")[2].strip("`")
+        where = f"{name}: {place[1:]}" if place else name
+        if what.startswith("Object missing"):
+            raise UsageError(f"{where} has no key {key!r}", _find_hint(f"{place}.{key}")) from None
         if what.startswith("Object contains unknown"):
-            raise _make_fault(name, values, place, unknown=key) from None
-        raise _make_fault(name, values, f"{place}.{key}!" if what.startswith("Object missing") else place) from None
+            known = {one: repr(one) for one in _KEYS[_strip_indexes(place)].__struct_fields__}
+            hint = suggest(key[:60], known) or f"use one of the keys {', '.join(known)}"
+            raise UsageError(f"{where}: unknown key {format_value(key)}", hint) from None
+        raise _make_fault(name, values, place) from None
 
 
-def _make_fault(name: str, values: Any, place: str, unknown: str = "") -> UsageError:
-    """Return the error for the value at `place`, e.g. ".nodes[3].path[0]", or for an unknown key in it."""
-    steps, found = re.findall(r"[^].![]+|\.\.\.", place), [values]
-    for index, step in enumerate(steps):
-        inner: Any = found[-1]
-        if step == "...":  # msgspec does not say which key
-            steps[index] = step = next(key for key, one in inner.items() if type(one) not in (int, float, str))
-        found.append(inner[int(step)] if isinstance(inner, list) else inner.get(step))
-    where = ": ".join((name, *(step for step in steps if not step.isdigit())))
-    if noun := {"nodes": "node", "comms": "comms:"}.get(steps[0]) if len(steps) > 1 else None:
-        id = found[2].get("id") if noun == "node" and isinstance(found[2], dict) else None
-        where = f"{name}: {noun} {id if is_text(id) else f'number {int(steps[1]) + 1}'}"
-    pattern = re.sub(r"\d+(?=\])", "", place)
-    if unknown:
-        known = {key: repr(key) for key in _KEYS[pattern].__struct_fields__}
-        question = suggest(unknown[:60], known) or f"the keys are {', '.join(known)}"
-        return UsageError(f"{where}: unknown key {format_value(unknown)}", question)
-    while pattern not in _FAULTS:
-        if not pattern.endswith("!"):
-            found.pop()
-        pattern = re.sub(r"(!|\.\w+|\[[^]]*\])$", "", pattern)
-    sentence, hint = _FAULTS[pattern]
-    value = found[-1]
-    sentence = sentence.format(name=name, where=where, value=format_value(value), kind=_describe_kind(value))
-    return UsageError(sentence, hint or None)
+def _make_fault(name: str, values: Any, place: str) -> UsageError:
+    """Return the error for the value at `place`, e.g. ".nodes[3].path[0]"."""
+    place = place.removesuffix("[...]")  # any value of a mapping: msgspec does not say which
+    value = values
+    for step in re.findall(r"[^].[]+", place):
+        value = value[int(step)] if isinstance(value, list) else value.get(step)
+    where = f"{name}: {place[1:]}" if place else name
+    return UsageError(f"{where} cannot be {format_value(value)}", _find_hint(place))
+
+
+def _find_hint(place: str) -> str:
+    place = _strip_indexes(place)
+    parent = place.rpartition(".")[0]
+    return _HINTS.get(place) or (_HINTS[parent] if parent else "write a number")
+
+
+def _strip_indexes(place: str) -> str:
+    return re.sub(r"\[[^]]*\]", "", place)
 
 
 _short_repr = Repr()
@@ -333,33 +305,26 @@ def format_value(value: object) -> str:
         return "a number with thousands of digits"
 
 
-def _describe_kind(value: object) -> str:
-    """Describe the kind of a value, for a sentence: "nodes is a list"."""
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    return "nothing" if value is None else "keys and values" if isinstance(value, dict) else format_value(value)
-
-
 def read_file(name: str) -> Any:
     """Read the value in a file; "-" is stdin. Raises UsageError.
 
     The extension determines the format; without one, a text that begins with a brace or bracket is JSON.
     """
     if not name:
-        raise UsageError("the name of a file is empty", "is a variable of the shell empty?")
+        raise UsageError("the name of a file is empty", "check that a shell variable is set")
     called = "stdin" if name == "-" else name
     data = _read_bytes(name)
     if len(data) > JSON_BYTES_MAX:
-        raise UsageError(f"{called} is larger than {JSON_BYTES_MAX >> 20} MiB, which is as much as is read")
+        raise UsageError(f"{called} is larger than the limit of {JSON_BYTES_MAX >> 20} MiB")
     text = _decode_text(data, called)
     if not text.strip():
-        raise UsageError(f"{called} is empty", 'the least is {"nodes": [{"id": "h0", "devices": 8}]}')
+        raise UsageError(f"{called} is empty", _HINTS[""])
     ending = os.path.splitext(name)[1].lower()
     if ending == ".json" or (ending not in (".yaml", ".yml") and text.lstrip()[0] in "{["):
         return _parse_json(text, called)
     if len(data) > YAML_BYTES_MAX:
-        limit, hint = f"{YAML_BYTES_MAX >> 20} MiB of YAML", f"JSON may be up to {JSON_BYTES_MAX >> 20} MiB"
-        raise UsageError(f"{called} is larger than {limit}, which is as much as is read", hint)
+        limit, hint = YAML_BYTES_MAX >> 20, f"use JSON, up to {JSON_BYTES_MAX >> 20} MiB"
+        raise UsageError(f"{called} is larger than the limit of {limit} MiB for YAML", hint)
     return _parse_yaml(text, called)
 
 
@@ -369,7 +334,7 @@ def _read_bytes(name: str) -> bytes:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             return file.read(JSON_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise UsageError(f"file {name} does not exist", _FORMS_HINT) from None
+        raise UsageError(f"file {name} does not exist", "use meshctl plan -h to list what CLUSTER can be") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{'stdin' if name == '-' else f'file {name!r}'} cannot be read: {why}") from None
@@ -381,7 +346,7 @@ def _decode_text(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
         at = f"line {line}, column {column}"
-        raise UsageError(f"{name} is no text: {at}: byte 0x{data[error.start]:02x} is no UTF-8") from None
+        raise UsageError(f"{name} is not UTF-8: {at}: byte 0x{data[error.start]:02x}") from None
 
 
 def _parse_json(text: str, name: str) -> Any:
@@ -390,26 +355,26 @@ def _parse_json(text: str, name: str) -> Any:
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise UsageError(f"{name}: the key {twice!r} stands twice in one object")
+            raise UsageError(f"{name}: duplicate key {twice!r}")
         return found
 
     try:
         return json.loads(text, object_pairs_hook=make_object)
     except json.JSONDecodeError as error:
         what = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
-        raise UsageError(f"{name} is no JSON: line {error.lineno}, column {error.colno}: {what}") from None
+        raise UsageError(f"{name} is not valid JSON: line {error.lineno}, column {error.colno}: {what}") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply") from None
     except ValueError:  # Python parses no number of more than 4,300 digits
-        raise UsageError(f"{name} holds a number with thousands of digits") from None
+        raise UsageError(f"{name} has a number with thousands of digits") from None
 
 
 def _parse_yaml(text: str, name: str) -> Any:
     try:
         import yaml
     except ImportError:
-        hint = "pip install pyyaml, or write it as JSON"
-        raise UsageError(f"{name} is read as YAML, for which PyYAML is missing", hint) from None
+        hint = "install it: pip install pyyaml, or write the file as JSON"
+        raise UsageError(f"{name}: YAML needs PyYAML", hint) from None
     loader, depth = _make_loader(yaml), 0
     try:
         for event in yaml.parse(text, loader):  # libyaml's composer overflows the C stack of a deep document
@@ -417,41 +382,26 @@ def _parse_yaml(text: str, name: str) -> Any:
             if depth > DEPTH_MAX:
                 raise UsageError(f"{name} is nested too deeply")
         return yaml.load(text, loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UsageError(f"{name} is no YAML that can be used: {place}{error.problem or error.context}") from None
-    except yaml.YAMLError as error:  # a character that YAML forbids
-        at = getattr(error, "position", 0) or 0
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-        why = str(getattr(error, "reason", error))
-        raise UsageError(f"{name} is no YAML: line {line}, column {column}: {why}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # a date with a month 99; "!!bool x"
+        raise UsageError(f"{name} has a value that cannot be read as YAML: {error}") from None
     except (MemoryError, RecursionError):
         raise UsageError(f"{name} is nested too deeply") from None
 
 
 def _make_loader(yaml: Any) -> Any:
-    """Return PyYAML's safe loader, which here refuses what it would take in silence: a key that is there twice."""
+    """Return PyYAML's safe loader, which here refuses what it would take in silence: a duplicate key."""
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        def construct_object(self, node: Any, deep: bool = False) -> Any:
-            try:
-                return super().construct_object(node, deep=True)  # which refuses an alias inside what it names
-            except (ValueError, LookupError, TypeError, AttributeError):  # a date with a month 99; "!!bool x"
-                raise _fail(node, "this value cannot be read") from None
-
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
             found: dict[str, Any] = {}
             for key, value in node.value:
-                if key.tag != "tag:yaml.org,2002:str":
-                    raise _fail(key, "a key must be text, and << is not supported")
-                if key.value in found:
-                    raise _fail(key, f"the key {key.value!r} stands twice in one mapping")
-                found[key.value] = self.construct_object(value)
+                is_text = key.tag == "tag:yaml.org,2002:str"
+                if not is_text or key.value in found:
+                    what = f"duplicate key {key.value!r}" if is_text else "a key must be text, and << is not supported"
+                    raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+                found[key.value] = self.construct_object(value, deep=True)  # refuses an alias inside what it names
             return found
-
-    def _fail(node: Any, what: str) -> Exception:
-        error: Exception = yaml.constructor.ConstructorError(None, None, what, node.start_mark)
-        return error
 
     return Loader

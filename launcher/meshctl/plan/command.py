@@ -19,6 +19,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.config.options.readers import Value, parse_node_range
+from launcher.config.options.table import BY_NAME
 from launcher.meshctl.plan import render
 from launcher.meshctl.plan.changes import Change, apply_changes, describe_change, list_moves, parse_list
 from launcher.meshctl.plan.cluster import (
@@ -156,33 +158,17 @@ def _make_task(request: PlanRequest, cluster: ClusterSpec) -> _Task:
         key = "mesh"
         mesh = meshes.parse(texts[key]) if key in texts else meshes.DEFAULT_MESH
         key = "nnodes"
-        nodes_min, nodes_max = _parse_node_bounds(texts[key]) if key in texts else (1, None)
+        bounds = Value(BY_NAME[key], texts.get(key, "1:"), f"--{key}")
+        nodes_min, nodes_max = parse_node_range(bounds)
     except UsageError as error:
-        if key in request.options:
-            raise
-        raise UsageError(f"{cluster.name}: {error}", error.hint) from None
+        where = "" if key in request.options else f"{cluster.name}: "
+        hint = "set --nnodes N or --nnodes MIN:MAX" if key == "nnodes" else error.hint
+        raise UsageError(f"{where}{error}", hint) from None
     limits, costs = parse_limits_and_costs(
         texts, mesh, levels=cluster.levels, nodes_min=nodes_min, nodes_max=nodes_max,
         variables={key: cluster.name for key in cluster.options if key not in request.options},
     )  # fmt: skip
     return _Task(mesh, limits, costs)
-
-
-def _parse_node_bounds(text: str) -> tuple[int, int | None]:
-    least, colon, most = (piece.strip() for piece in text.partition(":"))
-    low = _parse_integer(least)
-    high = low if not colon else _parse_integer(most) if most else None
-    if low is None or (most and high is None):
-        raise UsageError(f"nnodes {text!r} is neither a number of nodes nor MIN:MAX", "write it like --nnodes 4:32")
-    if low < 1:
-        raise UsageError(f"nnodes {text!r}: at least 1 node is needed")
-    if high is not None and low > high:
-        raise UsageError(f"nnodes {text!r}: the least, {low}, is more than the most, {high}")
-    return low, high
-
-
-def _parse_integer(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _read_previous(request: PlanRequest, cluster: ClusterSpec, mesh: Mesh) -> Plan | None:

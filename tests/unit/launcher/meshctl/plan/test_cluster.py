@@ -88,54 +88,54 @@ def test_a_plan_before_is_read_from_the_file() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ([], "c holds an empty list, not keys and values"),
+        ([], "c cannot be []"),
         ({}, "c has no key 'nodes'"),
-        ({"nodes": []}, "c: nodes is an empty list, not a list with at least one node"),
+        ({"nodes": []}, "c: nodes cannot be []"),
         ({"nodes": [NODE], "mash": 1}, "c: unknown key 'mash'"),
-        ({"nodes": [{**NODE, "device": 1}]}, "c: node a: unknown key 'device'"),
-        ({"nodes": ["a"]}, "c: node number 1 is 'a', not keys and values"),
-        ({"nodes": [NODE, {"devices": 8}]}, "c: node number 2 has the id null, which is no name"),
-        ({"nodes": [{**NODE, "id": "a\x1b[2J"}]}, "c: node number 1 has the id 'a\\x1b[2J', which is no name"),
-        ({"nodes": [NODE, {**NODE, "id": "b"}, NODE]}, "c: the id a stands twice, at nodes 1 and 3"),
-        ({"nodes": [{"id": "a"}]}, "c: node a does not say how many devices it has"),
-        ({"nodes": [{**NODE, "devices": -8}]}, "c: node a: devices is -8, not a whole number from 1 to 1024"),
-        ({"nodes": [{**NODE, "devices": 0}]}, "c: node a: devices is 0, not a whole number from 1 to 1024"),
-        ({"nodes": [{**NODE, "devices": 2.5}]}, "c: node a: devices is 2.5, not a whole number from 1 to 1024"),
-        ({"nodes": [{**NODE, "devices": True}]}, "c: node a: devices is true, not a whole number from 1 to 1024"),
-        ({"nodes": [{**NODE, "devices": "8"}]}, "c: node a: devices is '8', not a whole number from 1 to 1024"),
-        ({"nodes": [{**NODE, "devices": 10**9}]}, "c: node a: devices is 1000000000, not a whole number from 1 to"),
-        ({"nodes": [{**NODE, "index": -1}]}, "c: node a has the index -1, not a whole number from 0"),
-        ({"nodes": [{**NODE, "addr": 10}]}, "c: node a has the addr 10, which is no address"),
-        ({"nodes": [{**NODE, "path": "p0/l0"}]}, "c: node a has the path 'p0/l0', not a list of names"),
-        ({"nodes": [{**NODE, "path": [3]}]}, "c: node a has 3 in its path, neither a name nor null"),
-        ({"nodes": [{**NODE, "path": [[]]}]}, "c: node a has [] in its path, neither a name nor null"),
+        ({"nodes": [{**NODE, "device": 1}]}, "c: nodes[0]: unknown key 'device'"),
+        ({"nodes": ["a"]}, "c: nodes[0] cannot be 'a'"),
+        ({"nodes": [NODE, {"devices": 8}]}, "c: nodes[1] has no key 'id'"),
+        ({"nodes": [{**NODE, "id": "a\x1b[2J"}]}, "c: nodes[0].id cannot be 'a\\x1b[2J'"),
+        ({"nodes": [NODE, {**NODE, "id": "b"}, NODE]}, "c: nodes[0] and nodes[2] have the same id a"),
+        ({"nodes": [{"id": "a"}]}, "c: nodes[0] has no key 'devices'"),
+        ({"nodes": [{**NODE, "devices": -8}]}, "c: nodes[0].devices cannot be -8"),
+        ({"nodes": [{**NODE, "devices": 0}]}, "c: nodes[0].devices cannot be 0"),
+        ({"nodes": [{**NODE, "devices": 2.5}]}, "c: nodes[0].devices cannot be 2.5"),
+        ({"nodes": [{**NODE, "devices": True}]}, "c: nodes[0].devices cannot be true"),
+        ({"nodes": [{**NODE, "devices": "8"}]}, "c: nodes[0].devices cannot be '8'"),
+        ({"nodes": [{**NODE, "devices": 10**9}]}, "c: nodes[0].devices cannot be 1000000000"),
+        ({"nodes": [{**NODE, "index": -1}]}, "c: nodes[0].index cannot be -1"),
+        ({"nodes": [{**NODE, "addr": 10}]}, "c: nodes[0].addr cannot be 10"),
+        ({"nodes": [{**NODE, "path": "p0/l0"}]}, "c: nodes[0].path cannot be 'p0/l0'"),
+        ({"nodes": [{**NODE, "path": [3]}]}, "c: nodes[0].path[0] cannot be 3"),
+        ({"nodes": [{**NODE, "path": [[]]}]}, "c: nodes[0].path[0] cannot be []"),
         ({"nodes": [{**NODE, "path": ["x", "y"]}, {"id": "b", "devices": 8, "path": ["x"]}]},
-         "c: node b has a path of 1 entry, the levels are 2 (level1, level2)"),
-        ({"levels": ["leaf"], "nodes": [{**NODE, "path": []}]}, "c: node a has a path of 0 entries, the levels are 1"),
-        ({"levels": "leaf", "nodes": [NODE]}, "c: levels is 'leaf', not a list of names"),
-        ({"levels": ["leaf", "leaf"], "nodes": [NODE]}, "c: levels names 'leaf' twice"),
-        ({"levels": ["host"], "nodes": [NODE]}, "c: levels names 'host', which stands for the node itself"),
-        ({"levels": ["a=b"], "nodes": [NODE]}, "c: level 'a=b' is no name"),
-        ({"nodes": [NODE], "mesh": []}, "c: mesh is an empty list, not a list of axes"),
-        ({"nodes": [NODE], "mesh": [["dp"]]}, "c: mesh: ['dp'] is not a name and a size"),
-        ({"nodes": [NODE], "comms": {}}, "c: comms is keys and values, not a list"),
-        ({"nodes": [NODE], "comms": [{"axes": "tp", "weight": 1}]}, "c: comms: number 1 has the axes 'tp', not a list"),
-        ({"nodes": [NODE], "comms": [{"axes": ["tp"]}]}, "c: comms: number 1 has no weight"),
-        ({"nodes": [NODE], "comms": [{"axes": ["tp"], "wait": 1}]}, "c: comms: number 1: unknown key 'wait'"),
-        ({"nodes": [NODE], "leave_cost": [1]}, "c: leave_cost is a list, not keys and values"),
-        ({"nodes": [NODE], "leave_cost": {"host": [1]}}, "c: leave_cost: host is a list, not a number"),
-        ({"nodes": [NODE], "rates": "40Gbit"}, "c: rates is '40Gbit', not keys and values"),
-        ({"nodes": [NODE], "rates": {"host": None}}, "c: rates: host is nothing, not a rate with a unit"),
-        ({"nodes": [NODE], "whole": "slice"}, "c: whole is not a level with a number of hosts"),
-        ({"nodes": [NODE], "unit": True}, "c: unit is true, not a number"),
-        ({"nodes": [NODE], "previous": [0]}, "c: previous has no keys 'dims' and 'plan'"),
-        ({"nodes": [NODE], "previous": {"dims": [0], "plan": {}}}, "c: previous: dims is [0], not the sizes of"),
-        ({"nodes": [NODE], "previous": {"dims": [1] * 65, "plan": {}}}, "c: previous: dims is [1, 1, 1, 1, 1, 1, 1, 1"),
-        ({"nodes": [NODE], "previous": {"dims": [16**9999], "plan": {}}}, "c: previous: dims is a number with"),
-        ({"nodes": [{**NODE, "devices": 16**9999}]}, "c: node a: devices is a number with thousands of digits"),
-        ({"nodes": [NODE], "previous": {"dims": [1], "plan": {"a": 0}}}, "c: previous: plan gives no list of ranks"),
+         "c: the path of node b has 1 entry, the levels are 2 (level1, level2)"),
+        ({"levels": ["leaf"], "nodes": [{**NODE, "path": []}]}, "c: the path of node a has 0 entries, the levels"),
+        ({"levels": "leaf", "nodes": [NODE]}, "c: levels cannot be 'leaf'"),
+        ({"levels": ["leaf", "leaf"], "nodes": [NODE]}, "c: levels contains 'leaf' twice"),
+        ({"levels": ["host"], "nodes": [NODE]}, "c: levels cannot contain 'host', the node itself"),
+        ({"levels": ["a=b"], "nodes": [NODE]}, "c: levels[0] cannot be 'a=b'"),
+        ({"nodes": [NODE], "mesh": []}, "c: mesh cannot be []"),
+        ({"nodes": [NODE], "mesh": [["dp"]]}, "c: mesh[0] cannot be ['dp']"),
+        ({"nodes": [NODE], "comms": {}}, "c: comms cannot be {}"),
+        ({"nodes": [NODE], "comms": [{"axes": "tp", "weight": 1}]}, "c: comms[0].axes cannot be 'tp'"),
+        ({"nodes": [NODE], "comms": [{"axes": ["tp"]}]}, "c: comms[0] has no key 'weight'"),
+        ({"nodes": [NODE], "comms": [{"axes": ["tp"], "wait": 1}]}, "c: comms[0]: unknown key 'wait'"),
+        ({"nodes": [NODE], "leave_cost": [1]}, "c: leave_cost cannot be [1]"),
+        ({"nodes": [NODE], "leave_cost": {"host": [1]}}, "c: leave_cost cannot be {'host': [1]}"),
+        ({"nodes": [NODE], "rates": "40Gbit"}, "c: rates cannot be '40Gbit'"),
+        ({"nodes": [NODE], "rates": {"host": None}}, "c: rates cannot be {'host': None}"),
+        ({"nodes": [NODE], "whole": "slice"}, "c: whole cannot be 'slice'"),
+        ({"nodes": [NODE], "unit": True}, "c: unit cannot be true"),
+        ({"nodes": [NODE], "previous": [0]}, "c: previous is not a plan with 'dims' and 'plan'"),
+        ({"nodes": [NODE], "previous": {"dims": [0], "plan": {}}}, "c: previous is not a plan with"),
+        ({"nodes": [NODE], "previous": {"dims": [1] * 65, "plan": {}}}, "c: previous is not a plan with"),
+        ({"nodes": [NODE], "previous": {"dims": [16**9999], "plan": {}}}, "c: previous is not a plan with"),
+        ({"nodes": [{**NODE, "devices": 16**9999}]}, "c: nodes[0].devices cannot be a number with thousands of digits"),
+        ({"nodes": [NODE], "previous": {"dims": [1], "plan": {"a": 0}}}, "c: previous is not a plan with"),
         ({"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0, 2]}}},
-         "c: previous: node a has rank 2, the world has ranks 0 to 1"),
+         "c: previous: node a has rank 2, but ranks go from 0 to 1"),
         ({"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0], "b": [0]}}}, "c: previous: rank 0 is on a and"),
         ({"nodes": [NODE], "previous": {"dims": [2], "plan": {"a": [0]}}}, "c: previous: rank 1 of 2 is on no node"),
         ({"nodes": [NODE], "previous": {"dims": [10**5] * 9, "plan": {}}}, "c: previous has 1000000000000000000000000"),
@@ -158,26 +158,30 @@ def test_a_misspelt_key_gets_a_question() -> None:
     [
         ("", "c.json", " is empty"),
         (" \n", "c.yaml", " is empty"),
-        ('{"nodes": [\n  {"id": }]}', "c.json", " is no JSON: line 2, column 10: expecting value"),
-        ('{"a": 1}}', "c.json", " is no JSON: line 1, column 9: extra data"),
-        ('{"a": 1, "a": 2}', "c.json", ": the key 'a' stands twice in one object"),
+        ('{"nodes": [\n  {"id": }]}', "c.json", " is not valid JSON: line 2, column 10: expecting value"),
+        ('{"a": 1}}', "c.json", " is not valid JSON: line 1, column 9: extra data"),
+        ('{"a": 1, "a": 2}', "c.json", ": duplicate key 'a'"),
         ("[" * 100_000, "c.json", " is nested too deeply"),
         ("[" * 100_000, "c.yaml", " is nested too deeply"),
         ("- " * 100_000, "c.yaml", " is nested too deeply"),
-        ("[%s]" % ("9" * 5000), "c.json", " holds a number with thousands of digits"),
-        (b'{"a": "\xff"}', "c.json", " is no text: line 1, column 8: byte 0xff is no UTF-8"),
-        (b"\x00\x01", "c.yaml", " is no YAML: line 1, column 1: control characters are not allowed"),
-        ("a: [1, 2\nb: 3", "c.yaml", " is no YAML that can be used: line 2, column "),
-        ("a:\n\t- b", "c.yml", " is no YAML that can be used: line 2, column "),
-        ("a: 1\na: 2", "c.yaml", " is no YAML that can be used: line 2, column 1: the key 'a' stands twice"),
-        ("a: 1\n---\nb: 2", "c.yaml", " is no YAML that can be used: line 2, column 1: but found another document"),
-        ("nodes: &n\n  - {path: *n}", "c.yaml", " is no YAML that can be used: line 1, column 8: found unconstr"),
-        ("a: *b", "c.yaml", " is no YAML that can be used: line 1, column 4: found undefined alias"),
-        ("1: a", "c.yaml", " is no YAML that can be used: line 1, column 1: a key must be text"),
-        ("a: !!python/name:os.system ''", "c.yaml", " is no YAML that can be used: line 1, column 4: could not"),
-        ("a: !!int ''", "c.yaml", " is no YAML that can be used: line 1, column 4: this value cannot be read"),
-        ("a: !!bool x", "c.yaml", " is no YAML that can be used: line 1, column 4: this value cannot be read"),
-        ("a: 2001-99-99", "c.yaml", " is no YAML that can be used: line 1, column 4: this value cannot be read"),
+        ("[%s]" % ("9" * 5000), "c.json", " has a number with thousands of digits"),
+        (b'{"a": "\xff"}', "c.json", " is not UTF-8: line 1, column 8: byte 0xff"),
+        (
+            b"\x00\x01",
+            "c.yaml",
+            " is not valid YAML: unacceptable character #x0000: control characters are not allowed",
+        ),
+        ("a: [1, 2\nb: 3", "c.yaml", " is not valid YAML: while parsing a flow sequence"),
+        ("a:\n\t- b", "c.yml", " is not valid YAML: while scanning for the next token"),
+        ("a: 1\na: 2", "c.yaml", " is not valid YAML: duplicate key 'a' in \"<unicode string>\", line 2, column 1"),
+        ("a: 1\n---\nb: 2", "c.yaml", " is not valid YAML: expected a single document"),
+        ("nodes: &n\n  - {path: *n}", "c.yaml", " is not valid YAML: found unconstructable recursive node"),
+        ("a: *b", "c.yaml", " is not valid YAML: found undefined alias"),
+        ("1: a", "c.yaml", " is not valid YAML: a key must be text"),
+        ("a: !!python/name:os.system ''", "c.yaml", " is not valid YAML: could not determine a constructor"),
+        ("a: !!int ''", "c.yaml", " has a value that cannot be read as YAML"),
+        ("a: !!bool x", "c.yaml", " has a value that cannot be read as YAML"),
+        ("a: 2001-99-99", "c.yaml", " has a value that cannot be read as YAML: month must be in 1..12"),
     ],
 )
 def test_what_is_not_json_or_yaml_is_told_with_line_and_column(
@@ -196,15 +200,15 @@ def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
 
 def test_without_an_ending_a_brace_means_json(tmp_path: Path) -> None:
     assert read(tmp_path, ' {"a": [1]}', "cluster") == read(tmp_path, "a: [1]", "cluster") == {"a": [1]}
-    with pytest.raises(UsageError, match="is no JSON: line 1, column 2"):
+    with pytest.raises(UsageError, match="is not valid JSON: line 1, column 2"):
         read(tmp_path, "{a: 1}", "cluster")
 
 
 def test_yaml_without_pyyaml_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(UsageError, match="for which PyYAML is missing") as caught:
+    with pytest.raises(UsageError, match="YAML needs PyYAML") as caught:
         read(tmp_path, "a: 1", "c.yaml")
-    assert caught.value.hint == "pip install pyyaml, or write it as JSON"
+    assert caught.value.hint == "install it: pip install pyyaml, or write the file as JSON"
     assert read(tmp_path, '{"a": 1}') == {"a": 1}
 
 
@@ -213,17 +217,17 @@ def test_a_file_of_a_million_nodes_is_refused_before_it_is_taken_apart(name: str
     with open(tmp_path / name, "wb") as file:
         file.write(b'{"nodes": [')
         file.truncate(limit + 1)
-    with pytest.raises(UsageError, match=f"is larger than {limit >> 20} MiB"):
+    with pytest.raises(UsageError, match=f"is larger than the limit of {limit >> 20} MiB"):
         clusters.read_file(str(tmp_path / name))
-    with pytest.raises(UsageError, match=r"/dev/zero is larger than 16 MiB, which is as much as is read"):
+    with pytest.raises(UsageError, match=r"/dev/zero is larger than the limit of 16 MiB"):
         clusters.read_file("/dev/zero")
 
 
 def test_as_many_nodes_and_devices_as_are_planned_for_and_no_more() -> None:
     many = [{"id": str(at), "devices": 1} for at in range(clusters.NODES_MAX + 1)]
     assert len(parse_cluster({"nodes": many[:-1]}, "c").nodes) == 65536
-    with pytest.raises(UsageError, match="c has 65537 nodes, more than the 65536 that are planned for"):
+    with pytest.raises(UsageError, match="c has 65537 nodes; the limit is 65536"):
         parse_cluster({"nodes": many}, "c")
     wide = [{"id": str(at), "devices": 1024} for at in range(1025)]
-    with pytest.raises(UsageError, match="c has 1049600 devices, more than the 1048576 that are planned for"):
+    with pytest.raises(UsageError, match="c has 1049600 devices; the limit is 1048576"):
         parse_cluster({"nodes": wide}, "c")
