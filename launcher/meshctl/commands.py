@@ -109,7 +109,7 @@ def plan(cluster: str | None, **given: Any) -> int:
     from launcher.meshctl.plan import command
 
     if cluster is None:
-        raise UsageError("no cluster is given", "name a generator or a file: meshctl plan dgx:4x8x8")
+        raise UsageError("no cluster is given", "set a generator or a file: meshctl plan dgx:4x8x8")
     own = {key: given.pop(key) for key in command.PlanRequest.__struct_fields__ if key in given}
     options = {key.replace("_", "-"): text for key, text in given.items() if text}
     return command.run(command.PlanRequest(cluster=cluster, options=options, **own))
@@ -184,7 +184,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
         conclusion = why.ask_agent(agent, timeout_s)
     elif run_id is None or not knows_store(store, os.environ):
         what = "job of this user" if run_id is None else f"run or agent named {sanitize(run_id)}"
-        raise UsageError(f"no {what} is on this machine{mention_silent(silent)}", _RUN_HINT)
+        raise UsageError(f"no {what} was found on this machine{mention_silent(silent)}", _RUN_HINT)
     else:
         with open_jobs(store, run_id) as jobs:
             conclusion = why.ask_leader(jobs, run_id, _name_user(), timeout_s)
@@ -194,7 +194,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
 
 @job_command("Measure the tree of the network and the rates of its links.")
 @click.option(
-    "--nnodes", "node_count", type=click.IntRange(1), required=True, metavar="N", help="Number of nodes that run it."
+    "--nnodes", "node_count", type=click.IntRange(2), required=True, metavar="N", help="Number of nodes that run it."
 )
 @click.option(
     "--levels",
@@ -217,7 +217,7 @@ def why(store: Mapping[str, str], run_id: str | None, stacks: bool, as_json: boo
     metavar="SECONDS",
     help="How long to wait for all nodes.",
 )
-@_add_option("node-name", "NAME", "What this node is called.")
+@_add_option("node-name", "NAME", "Name of this node.")
 @_add_option("local-addr", "ADDRESS", "This node's address, as others reach it.")
 @_add_option("interface", "NAME", "The network interface that has this node's address.")
 @_add_option("locality", "LEVEL=DOMAIN,...|@FILE", "This node's place in the network, to be checked.")

@@ -65,20 +65,20 @@ class JobStore(NamedTuple):
         if not there:
             where = f"/{self.prefix}/"
             raise UsageError(
-                f"{name_run(run_id)} is not there; no run is under {where}",
+                f"{name_run(run_id)} does not exist; no run is under {where}",
                 "set LAUNCHER_RDZV_PREFIX if the run has another prefix",
             )
         shown = get_close_matches(run_id, there, n=_SUGGESTED_MAX, cutoff=0.5) or there
         word = "there is" if len(shown) == 1 else "there are"
-        raise UsageError(f"{name_run(run_id)} is not there; {word} {format_list(shown, _SUGGESTED_MAX)}")
+        raise UsageError(f"{name_run(run_id)} does not exist; {word} {format_list(shown, _SUGGESTED_MAX)}")
 
     def _require_version(self, run_id: str, spec_key: str) -> None:
         spec = self.store.get(spec_key).first
         try:
             records.require_version(spec.value if spec is not None else b"", spec_key)
         except VersionError as error:
-            sentence = f"{name_run(run_id)} is one of meshrun {error.version}, this is meshrun {__version__}"
-            raise UsageError(sentence, f"ask with meshctl of meshrun {error.version}") from None
+            sentence = f"{name_run(run_id)} uses meshrun {error.version}, this is meshrun {__version__}"
+            raise UsageError(sentence, f"use meshctl of meshrun {error.version}") from None
         except RecordError:
             pass  # who reads it says so
 
@@ -107,7 +107,7 @@ class JobStore(NamedTuple):
                 left_s = self._read_lease_left_s(job, items)
                 return JobSnapshot(run_id, job, items, answer.revision, left_s, time.time())
             # another job, or another round, since we began
-        raise StoreError(f"{name_run(run_id)} seals one round after the other: it cannot be read as of one moment")
+        raise StoreError(f"{name_run(run_id)} starts one round after the other: its state cannot be read")
 
     def make_keys(self, run_id: str, current: KeyValue) -> Keys:
         """Return the keys of the job that `current` names."""
@@ -144,13 +144,13 @@ def open_job_store(values: Mapping[str, str], run_id: str | None, environ: Mappi
     if given["rdzv-backend"].is_default:
         given = command_line.resolve_values({**words, "rdzv-backend": "etcd"}, environ)
     if given["rdzv-endpoint"].is_default:
-        raise UsageError("no store is named", NAME_STORE)
+        raise UsageError("no store is set", NAME_STORE)
     given["rdzv-id"].read()
     conf = given["rdzv-conf"].read()
     notes = rendezvous.list_conf_remarks(given["rdzv-conf"], conf, " here", ())
     found = network.resolve_network(given, conf, is_alone=False, notes=notes)
     if found is None:
-        raise UsageError(f"{given['rdzv-backend']}: jobs that meet there have no store", "--rdzv-backend etcd or c10d")
+        raise UsageError(f"{given['rdzv-backend']} has no store", "use --rdzv-backend etcd or c10d")
     login = credentials.read(found, environ)
     finding = probe(found)
     if finding.kind == "absent":

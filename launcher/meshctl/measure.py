@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -26,8 +26,8 @@ from launcher.config.config import Config
 from launcher.hardware.accelerators.slots import make_node_slots
 from launcher.locality.gather import resolve_locality
 from launcher.locality.measure import wording
-from launcher.locality.measure.procedure import TreeFinding
-from launcher.locality.measure.session import Answer, Participant, Terms, take_part
+from launcher.locality.measure.session import Answer, Terms, take_part
+from launcher.meshctl.job_store import NAME_STORE
 from launcher.model.console import write_stderr, write_stdout
 from launcher.model.errors import LauncherError, UnfitError, UsageError
 from launcher.model.locality_path import is_level_identifier
@@ -59,13 +59,13 @@ def run(request: MeasureRequest) -> int:
     """Measure, print the finding, write the places on the coordinator; 1 if the tree cannot be told."""
     levels = tuple(request.levels.split(","))
     if not all(map(is_level_identifier, levels)) or "host" in levels or len(set(levels)) < len(levels):
-        raise UsageError(f"--levels {request.levels}: these are no names of levels", "outermost first, e.g. spine,leaf")
-    if request.node_count < 2:
-        return _report(request, ["one node: there is no network to measure"], _make_alone(request), levels)
+        raise UsageError(
+            f"--levels {request.levels} is not a list of level names", "list them outermost first, e.g. spine,leaf"
+        )
     if not request.insist and (pids := list_running_agents()):
         raise UsageError(
-            f"an agent runs on this node, and its job would be disturbed: pid {format_list(list(map(str, pids)))}",
-            "--insist measures all the same",
+            f"an agent runs on this node, and measuring would disturb its job: pid {format_list(list(map(str, pids)))}",
+            "add --insist to measure anyway",
         )
     environ = {name: text for name, text in os.environ.items() if name.partition("_")[2] not in _NOT_MEASURED}
     config = parse(_make_words(request), environ)
@@ -73,33 +73,15 @@ def run(request: MeasureRequest) -> int:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup does
             signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
     answer, number = _measure(request, config, len(levels))
-    return _report(request, wording.describe(answer, levels), answer, levels, is_coordinator=number == 0)
-
-
-def _report(
-    request: MeasureRequest,
-    sentences: Sequence[str],
-    answer: Answer,
-    levels: Sequence[str],
-    *,
-    is_coordinator: bool = True,
-) -> int:
-    """Print what was found, write the places, return the exit code."""
+    sentences = wording.describe(answer, levels)
     own = {"verdict": answer.finding.kind, "sentences": sentences, "seconds": round(answer.seconds, 2)}
     found = json.dumps({**own, **wording.make_cluster(answer, levels)}) if request.as_json else "\n".join(sentences)
     write_stdout(found)
     if answer.finding.kind == "unknown":
         return 1
-    if request.output and is_coordinator:
+    if request.output and number == 0:
         _write(request.output, wording.make_places(answer, levels))
     return 0
-
-
-def _make_alone(request: MeasureRequest) -> Answer:
-    name = request.options.get("node-name", os.uname().nodename)
-    address = request.options.get("local-addr", name)
-    alone = Participant(name=name, address=address, echo_port=0, bulk_port=0)
-    return Answer(participants=(alone,), finding=TreeFinding(kind="flat", host_rates_bps=(0,)))
 
 
 def _make_words(request: MeasureRequest) -> list[str]:
@@ -112,7 +94,7 @@ def _make_words(request: MeasureRequest) -> list[str]:
 def _measure(request: MeasureRequest, config: Config, depth: int) -> tuple[Answer, int]:
     network = config.network
     if network is None:
-        raise UsageError("no store is named", "--rdzv-endpoint HOST:PORT, or the variable LAUNCHER_RDZV_ENDPOINT")
+        raise UsageError("no store is set", NAME_STORE)
     login = credentials.read(network, os.environ)
     serves_at = find_store(config, network, request.wait_s)
     address = find_own_address(local_addr=config.local_addr, interface=config.interface, endpoints=network.endpoints)
@@ -156,7 +138,7 @@ def _require_no_job(store: Store, prefix: str, run_id: str) -> None:
     keys = records.make_job_keys(prefix, run_id, current.value.decode(errors="replace"))
     if store.get(keys.members, prefix=True).items and store.get(keys.verdict).first is None:
         raise UsageError(
-            f"{records.name_run(run_id)} has a job that would be disturbed", "--insist measures all the same"
+            f"{records.name_run(run_id)} has a job that measuring would disturb", "add --insist to measure anyway"
         )
 
 

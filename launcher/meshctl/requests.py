@@ -67,7 +67,7 @@ def submit_request(
             raise UsageError(f"{name_run(run_id)}: {answer}")
         if wait.clock() >= deadline:
             reason = _explain_timeout(jobs, run_id, command, keys, wait.limit_s)
-            raise TemporaryError(reason, "the request stays, and the next leader carries it out")
+            raise TemporaryError(reason, "wait: the request remains, and the next leader carries it out")
         wait.sleep(POLL_INTERVAL_S)
     while not _has_happened(command, seen := read_overview(jobs, run_id)) and wait.clock() < deadline:
         wait.sleep(POLL_INTERVAL_S)
@@ -82,7 +82,7 @@ def write_request(jobs: JobStore, run_id: str, command: Command, current: KeyVal
         return
     item = answer.found[0].first
     if item is None:
-        raise TemporaryError(f"{name_run(run_id)} has just been replaced by another job", "ask again")
+        raise TemporaryError(f"{name_run(run_id)} has just been replaced by another job", "try again")
     try:
         reason = describe(decode(Verdict, item.value, item.key, jobs.secret).reason)
     except RecordError as error:
@@ -94,12 +94,12 @@ def _explain_timeout(jobs: JobStore, run_id: str, command: Command, keys: Keys, 
     """Return why nothing has happened."""
     item = jobs.store.get(keys.leader).first
     if item is None:
-        return f"{name_run(run_id)} has had no leader for {limit_s:g} s, so the request has not been carried out"
+        return f"{name_run(run_id)} has had no leader for {limit_s:g} s, so the request is still pending"
     try:
         name = decode(LeaderRecord, item.value, item.key, jobs.secret).node_name
     except RecordError as error:
         return f"{name_run(run_id)}: {error}"
-    return f"{name} leads {name_run(run_id)} and has not answered for {limit_s:g} s"
+    return f"{name}, the leader of {name_run(run_id)}, has not responded for {limit_s:g} s"
 
 
 def _require_node(command: Command, overview: Overview) -> None:
@@ -115,7 +115,7 @@ def _require_node(command: Command, overview: Overview) -> None:
         return
     if command.target not in there:
         close = get_close_matches(command.target, there, n=4, cutoff=0.5)
-        hint = f"did you mean {format_list(close)}?" if close else f"there: {format_list(names, 4)}"
+        hint = f"did you mean {format_list(close)}?" if close else f"use one of {format_list(names, 4)}"
         raise UsageError(amiss, hint if close or names else None)
 
 
@@ -167,7 +167,7 @@ def clean(jobs: JobStore, run_id: str | None, *, dry_run: bool, insist: bool) ->
     for leftover in found:
         what, keep_reason = f"{name_run(leftover.run_id)}, job {leftover.job.name}", leftover.keep_reason
         if not keep_reason and not dry_run and not remove(jobs.store, leftover):
-            keep_reason = "it has changed meanwhile"
+            keep_reason = "it has changed in the meantime"
         count = format_count(leftover.key_count, "key")
         done = f"{'would remove' if dry_run else 'removed'}: {what}, {count}"
         lines.append(f"kept: {what}: {keep_reason}" if keep_reason else done)
@@ -202,7 +202,7 @@ def _find_in_run(prefix: str, run_id: str, items: list[KeyValue], insist: bool) 
         member_count = sum(1 for item in by_job[job_key] if item.key.startswith(job.members))
         keep_reason = ""
         if member_count:
-            keep_reason = f"{member_count} of its members live" if member_count > 1 else "a member of it lives"
+            keep_reason = f"it has {format_count(member_count, 'live member')}"
         elif job_key == now and verdict is None and not insist:
             keep_reason = "it has no verdict and no members: it may have ended long ago, or be cut off from the store"
         if current is not None and job_key == now:

@@ -89,7 +89,7 @@ def _read_overview(store: Mapping[str, str], run_id: str) -> Overview:
     try:
         local = _find(run_id)
     except NoAgentError as missing:
-        raise problem or UsageError(f"{missing}, and no store is named", NAME_STORE) from None
+        raise problem or UsageError(f"{missing}, and no store is set", NAME_STORE) from None
     # If the store has no such run, it has another store or none; anything else keeps us from knowing.
     if problem is not None and not isinstance(problem, UsageError):
         _warn(f"{problem}; an agent of this machine reports:")

@@ -48,10 +48,11 @@ def ask_leader(jobs: JobStore, run_id: str, by: str, limit_s: float) -> Conclusi
         if time.monotonic() >= deadline:
             jobs.store.txn((Compare(key, "mod", "=", item.mod_revision),), (Delete(key),))
             raise TemporaryError(
-                f"{name_run(run_id)} has not answered for {limit_s:g} s", "see meshctl status: does one lead?"
+                f"{name_run(run_id)} has not answered for {limit_s:g} s",
+                "check with meshctl status that it has a leader",
             )
         time.sleep(POLL_INTERVAL_S)
-    raise TemporaryError(f"{name_run(run_id)} has just ended", "its verdict: meshctl status")
+    raise TemporaryError(f"{name_run(run_id)} has just ended", "use meshctl status to show how it ended")
 
 
 def render(conclusion: Conclusion, *, stacks: bool) -> str:
@@ -61,7 +62,7 @@ def render(conclusion: Conclusion, *, stacks: bool) -> str:
 
 def _read_answer(text: bytes, run_id: str) -> Conclusion:
     if text == b"{}":
-        raise TemporaryError(f"the leader of {name_run(run_id)} has not answered in time", "ask again")
+        raise TemporaryError(f"the leader of {name_run(run_id)} has not answered in time", "try again")
     try:
         return msgspec.json.decode(text, type=Conclusion)
     except msgspec.MsgspecError:  # a sentence: why the leader does not answer it

@@ -149,7 +149,7 @@ def test_a_missing_script_and_a_missing_python_would_stop_a_job(tmp_path: Path) 
     outcome = run("meshctl", "doctor", "--", "--log-dir=logs", "train.py", cwd=tmp_path, environ=environ)
     assert outcome.code == 1
     assert "would stop a job: script train.py does not exist" in words(outcome)
-    assert "would stop a job: the workers' Python, /opt/no/python, cannot be run" in words(outcome)
+    assert "would stop a job: the workers' Python, /opt/no/python, cannot be executed" in words(outcome)
     assert list(tmp_path.iterdir()) == []  # nothing is written
 
 
@@ -319,7 +319,7 @@ def test_where_a_node_stands_is_shown_with_origins_and_conflicts() -> None:
     assert locality["remarks"] == ["leaf is l7 by --locality, which counts, and l2 by slurm (SLURM_TOPOLOGY_ADDR)"]
     assert {"kubernetes", "aws"} <= set(locality["no_sign_of"])
     found = examine([], NO_GPU)["locality"]
-    assert (found["levels"], found["reason"]) == ([], "nothing says where this node stands")
+    assert (found["levels"], found["reason"]) == ([], "no source gives the location of this node")
 
 
 def test_a_place_that_cannot_be_read_would_stop_a_job_of_several_nodes() -> None:
@@ -342,7 +342,7 @@ def test_a_kind_that_is_not_built_in_is_shown_where_it_is_named() -> None:
     ("given", "sentence"),
     [
         (["doctor", "--", "--nproc-per-node=0"], "meshctl: error: --nproc-per-node 0: at least 1 worker is needed\n"),
-        (["doctor", "--nodes=0"], "meshctl: error: --nodes 0: from 1 to 4096 can be shown\n"),
+        (["doctor", "--nodes=0"], "meshctl: error: --nodes 0 is not from 1 to 4096\n"),
         (
             ["doctor", "--nproc_per_node", "4"],
             "meshctl: error: unknown option --nproc_per_node\n"

@@ -195,7 +195,7 @@ def test_a_store_that_an_agent_serves_wants_its_token() -> None:
 
 def test_the_address_that_others_would_be_told_and_why() -> None:
     found = examine(served(nobody(), "--local-addr=127.0.0.5"), {})["network"]
-    assert (found["address"], found["reason"][:24]) == ("127.0.0.5", "--local-addr says so; no")
+    assert (found["address"], found["reason"][:24]) == ("127.0.0.5", "set by --local-addr; nod")
     found = examine(served("192.0.2.1:1", "--rdzv-conf=is_host=0"), {"LAUNCHER_INTERFACE": "lo"})
     assert found["network"]["address"] == ""
     assert [finding["level"] for finding in found["findings"] if finding["check"] == "address"] == ["stop"]

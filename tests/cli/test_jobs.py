@@ -84,7 +84,7 @@ def test_the_variables_of_meshrun_name_the_store_and_its_options(server: EtcdSer
     assert "no run is under /meshrun/" in meshctl(server, "stop", "exp-41").err
     for variable, value, sentence in (
         ("LAUNCHER_RDZV_CONF", "cert=/no/such", "LAUNCHER_RDZV_CONF names a certificate but no key"),
-        ("LAUNCHER_RDZV_BACKEND", "static", "static: jobs that meet there have no store"),
+        ("LAUNCHER_RDZV_BACKEND", "static", "static has no store"),
     ):
         outcome = meshctl(server, "drain", "exp-41", "h1", **{variable: value})
         assert outcome.code == 2
@@ -97,8 +97,8 @@ def test_a_wrong_run_id_is_a_sentence_with_near_misses(server: EtcdServer, store
     outcome = meshctl(server, "status", "exp-41")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err in (
-        "meshctl: error: run exp-41 is not there; there are exp-42, exp-40\n",
-        "meshctl: error: run exp-41 is not there; there are exp-40, exp-42\n",
+        "meshctl: error: run exp-41 does not exist; there are exp-42, exp-40\n",
+        "meshctl: error: run exp-41 does not exist; there are exp-40, exp-42\n",
     )
 
 
@@ -144,8 +144,8 @@ def test_a_request_without_a_leader_ends_at_its_limit(server: EtcdServer, job: S
     assert outcome == (
         75,
         "",
-        "meshctl: error: run exp-41 has had no leader for 0.3 s, so the request has not been carried out\n"
-        "hint: the request stays, and the next leader carries it out\n",
+        "meshctl: error: run exp-41 has had no leader for 0.3 s, so the request is still pending\n"
+        "hint: wait: the request remains, and the next leader carries it out\n",
     )
 
 
@@ -153,10 +153,10 @@ def test_clean_says_what_it_removes(server: EtcdServer, job: StoredJob, store: S
     ended = StoredJob(store, "old", "9f")
     ended.seal(1, 0)
     ended.end("success")
-    says = "kept: run exp-41, job 0a1b: 3 of its members live\n{}: run old, job 9f, 6 keys\n"
+    says = "kept: run exp-41, job 0a1b: it has 3 live members\n{}: run old, job 9f, 6 keys\n"
     assert meshctl(server, "clean", "--all", "--dry-run") == (0, says.format("would remove"), "")
     assert meshctl(server, "clean", "--all") == (0, says.format("removed"), "")
-    assert meshctl(server, "clean", "--all").out == "kept: run exp-41, job 0a1b: 3 of its members live\n"
+    assert meshctl(server, "clean", "--all").out == "kept: run exp-41, job 0a1b: it has 3 live members\n"
     assert meshctl(server, "clean", "old").code == 2
 
 
@@ -180,7 +180,7 @@ def test_words_that_cannot_be_meant_are_refused(server: EtcdServer, words: tuple
 
 def test_a_store_that_is_not_there_or_not_named_is_a_sentence() -> None:
     outcome = run("meshctl", "status", "x")
-    sentence = "meshctl: error: no agent of run x is on this machine, and no store is named"
+    sentence = "meshctl: error: no agent of run x is on this machine, and no store is set"
     assert (outcome.code, outcome.err.splitlines()[0]) == (2, sentence)
     outcome = run("meshctl", "status", "x", "--rdzv-endpoint", "127.0.0.1:1")
     assert outcome.code == 75

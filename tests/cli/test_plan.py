@@ -177,7 +177,7 @@ def test_nodes_are_lost_and_join_as_often_as_the_flags_are_given() -> None:
     assert set(answer_of(*words)["plan"]) == {"h2", "h3", "h8", "h9"}
     outcome = run("meshctl", "plan", "dgx:2x2x8", "--lose", "h0", "--lose", "h7")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "meshctl: error: --lose: dgx:2x2x8 has no node 'h7'\nhint: its nodes are h0-h3\n"
+    assert outcome.err == "meshctl: error: --lose: dgx:2x2x8 has no node 'h7'\nhint: use one of h0-h3\n"
 
 
 def test_groups_that_are_split_are_warned_of_with_the_other_choice() -> None:
@@ -260,7 +260,7 @@ FILES = {
 @pytest.mark.parametrize(
     ("words", "sentence", "hint"),
     [
-        ([], "no cluster is given", "name a generator or a file: meshctl plan dgx:4x8x8"),
+        ([], "no cluster is given", "set a generator or a file: meshctl plan dgx:4x8x8"),
         ([""], "the name of a file is empty", "check that a shell variable is set"),
         (["nowhere.json"], "file nowhere.json does not exist", "use meshctl plan -h to list what"),
         (["."], "file '.' cannot be read: Is a directory", None),
@@ -271,14 +271,18 @@ FILES = {
         (["escape.json"], "escape.json: previous: '\\x1b[31m' is not the name of a node", None),
         (["a\x1b[31m"], "file a\\x1b[31m does not exist", "use meshctl plan -h to list"),
         (["-"], "stdin is empty", "write keys and values"),
-        (["dgx:4x8x8x8x8x8"], "cluster 'dgx:4x8x8x8x8x8' is not of the form dgx:[[[ZONESx]PODSx]LEAVESx]", "numbers"),
-        (["dgx:4x8", "--lose", "h9"], "--lose: dgx:4x8 has no node 'h9'", "its nodes are h"),
+        (
+            ["dgx:4x8x8x8x8x8"],
+            "cluster 'dgx:4x8x8x8x8x8' is not of the form dgx:[[[ZONESx]PODSx]LEAVESx]",
+            "separate numbers",
+        ),
+        (["dgx:4x8", "--lose", "h9"], "--lose: dgx:4x8 has no node 'h9'", "use one of h"),
         (["dgx:4x8", "--whole", "slice:4"], "whole 'slice:4': no level 'slice' is known", None),
         (["dgx:4x8", "--traffic", "dp=nan"], "traffic 'dp=nan': the weight of dp is 'nan', not a number", None),
         (["dgx:4x8", "--unit", "0"], "unit '0' is not a whole number from 1", None),
         (["dgx:4x8", "--nnodes", "4:2"], "--nnodes 4:2: the least, 4, is more than the most, 2", None),
         (["dgx:4x8", "--nnodes", "x"], "--nnodes x is neither a number of nodes nor MIN:MAX", "set --nnodes"),
-        (["dgx:4x8x8", "--levels", "a,b"], "--levels a,b names 2 levels, dgx:4x8x8 has 1: leaf", None),
+        (["dgx:4x8x8", "--levels", "a,b"], "--levels a,b has 2 levels, dgx:4x8x8 has 1: leaf", None),
         (["good.json", "--levels", "leaf,leaf"], "good.json: levels contains 'leaf' twice", None),
         (
             ["dgx:4x8", "--previous", "good.json"],

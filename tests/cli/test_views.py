@@ -88,7 +88,7 @@ def test_an_agent_that_does_not_answer_is_not_denied(command: str) -> None:
     with agent(9000, b""):
         outcome = meshctl(command, "exp")
     assert outcome.code == 2
-    assert ", unless it is one that does not answer (pid " in outcome.err
+    assert " (agents that do not respond: pid " in outcome.err
 
 
 def test_status_without_a_run_lists_several() -> None:
@@ -109,7 +109,7 @@ def test_status_of_two_jobs_of_one_name_asks_for_a_pid() -> None:
     assert outcome.code == 2
     assert "2 jobs of that id run on this machine: name a pid" in outcome.err
     outcome = meshctl("status", "twin")
-    assert "no agent of run twin is on this machine, and no store is named" in outcome.err
+    assert "no agent of run twin is on this machine, and no store is set" in outcome.err
 
 
 def test_a_view_waits_for_a_reader_of_a_pipe_that_does_not_block() -> None:

@@ -46,8 +46,8 @@ POD_GRACE_MARGIN_S = 15.0  # for what comes after the workers: their last output
 IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 # Its name, the ports that it listens on for traffic in and out, the prefix of its own variables, the remedy.
 _SIDECARS = (
-    ("Istio", (15001, 15006), "ISTIO_META_", 'the label sidecar.istio.io/inject: "false" on the pod'),
-    ("Linkerd", (4140, 4143), "LINKERD2_PROXY_", "the annotation linkerd.io/inject: disabled on the pod"),
+    ("Istio", (15001, 15006), "ISTIO_META_", 'set the label sidecar.istio.io/inject: "false" on the pod'),
+    ("Linkerd", (4140, 4143), "LINKERD2_PROXY_", "set the annotation linkerd.io/inject: disabled on the pod"),
     ("Envoy", (9901, 15001), None, "run the pod without it"),
 )
 
@@ -109,14 +109,14 @@ def check_shared_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Findi
     if space is None:
         return
     size, free = format_bytes(space.size), format_bytes(space.free)
-    remedy = "docker run --ipc=host or --shm-size=16g; in Kubernetes mount an emptyDir with medium: Memory at /dev/shm"
+    remedy = "use docker run --ipc=host or --shm-size=16g; in Kubernetes mount an emptyDir with medium: Memory"
     if space.amiss:
         seen = f"/dev/shm cannot be used: {space.amiss}"
     elif space.size <= SHARED_MEMORY_SMALL:
         seen = f"/dev/shm has {size}, of which {free} are free"
     elif space.free < SHARED_MEMORY_FULL:
         seen = f"/dev/shm is full: {free} of {size} are free"
-        remedy = "look for what killed jobs have left: ls -l /dev/shm"
+        remedy = "remove files left by killed jobs: ls -l /dev/shm"
     else:
         return
     harm = "torch's data loaders and NCCL pass data through it; a worker that finds it full dies of SIGBUS"
@@ -126,9 +126,9 @@ def check_shared_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Findi
 def check_oom_group(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     for path in machine.oom_groups[:1]:
         seen = f"memory.oom.group is 1 in {path}"
-        harm = "if one process here is killed for want of memory, all are, the agent too: nobody restarts or reports"
-        kubelet = "Kubernetes from 1.32 on: singleProcessOOMKill: true in the kubelet's configuration"
-        yield Finding("oom-group", "hurt", seen, harm, f"{kubelet}; systemd: OOMPolicy=continue")
+        harm = "if memory runs out, the kernel kills all processes here, the agent too: nothing restarts or reports"
+        kubelet = "set singleProcessOOMKill: true in the kubelet's configuration (Kubernetes 1.32 or later)"
+        yield Finding("oom-group", "hurt", seen, harm, f"{kubelet}; with systemd set OOMPolicy=continue")
 
 
 def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
@@ -136,7 +136,9 @@ def check_cpus(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     if quota is not None and quota.most < workers:
         seen = f"a quota of {format_number(quota.most)} CPUs for {format_workers(workers)}, in {quota.origin}"
         harm = "the kernel stops all of them for the rest of each period once it is used up, and peers wait for them"
-        yield Finding("cpu-quota", "hurt", seen, harm, "give the container at least one CPU per worker, better several")
+        yield Finding(
+            "cpu-quota", "hurt", seen, harm, "give the container at least one CPU per worker, preferably several"
+        )
     elif machine.cpu_count * (1 if run.accelerators else CPU_SHARERS) < workers:
         seen = f"this process may run on {format_number(machine.cpu_count)} CPUs, for {format_workers(workers)}"
         harm = "workers take turns, and all wait for the slowest"
@@ -163,7 +165,7 @@ def check_processes(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
 def _check_process_limit(check: str, limit: CgroupLimit, run: PlannedRun, remedy: str) -> Iterator[Finding]:
     left, workers = int(limit.left), run.worker_count
     if left < workers + LAUNCHER_PROCESSES:
-        wanted = f"{format_workers(workers)} and the launcher's {LAUNCHER_PROCESSES} are wanted"
+        wanted = f"{format_workers(workers)} and {LAUNCHER_PROCESSES} processes of the launcher are needed"
         seen = f"{max(left, 0)} more processes may be started, in {limit.origin}; {wanted}"
         yield Finding(check, "stop", seen, "not all of them can be started", remedy)
     elif left < workers * THREADS_PER_WORKER:
@@ -185,7 +187,7 @@ def check_open_files(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]
     elif soft is not None and soft < FILES_OF_WORKER:
         seen = f"a worker may have {format_number(soft)} files open (ulimit -n)"
         harm = "data loaders pass tensors as open files; 'Too many open files' ends one"
-        yield Finding("open-files", "hurt", seen, harm, f"ulimit -n {hard or 65536}")
+        yield Finding("open-files", "hurt", seen, harm, f"run ulimit -n {hard or 65536}")
 
 
 def check_locked_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
@@ -193,19 +195,19 @@ def check_locked_memory(machine: MachineInfo, run: PlannedRun) -> Iterator[Findi
     if not machine.rdma_devices or machine.may_lock or soft is None or soft >= LOCKED_MEMORY_SMALL:
         return
     seen = f"{format_bytes(soft)} of memory may be locked (ulimit -l), and {', '.join(machine.rdma_devices)} is there"
-    harm = "InfiniBand and its like lock what they send and receive; NCCL fails with 'Cannot allocate memory'"
+    harm = "InfiniBand and RoCE lock the memory that they send and receive; NCCL fails with 'Cannot allocate memory'"
     slurm = "Slurm: PropagateResourceLimitsExcept=MEMLOCK"
-    remedy = f"docker run --ulimit memlock=-1; {slurm}; systemd: LimitMEMLOCK=infinity"
+    remedy = f"use docker run --ulimit memlock=-1; {slurm}; systemd: LimitMEMLOCK=infinity"
     yield Finding("locked-memory", "hurt", seen, harm, remedy)
 
 
 def check_log_space(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
-    space, elsewhere = machine.logs, "--log-dir names another place"
+    space, elsewhere = machine.logs, "set --log-dir to another directory"
     if space is None:
         return
     if space.amiss:
         seen = f"{space.path} cannot be written: {space.amiss}"
-        yield Finding("logs", "stop", seen, "log files lie there", elsewhere)
+        yield Finding("logs", "stop", seen, "log files are written there", elsewhere)
     # A node with less does not join, see launcher.agent.node_main.
     elif space.free < min(FREE_BYTES_MIN, space.size * FREE_FRACTION_MIN) or space.inodes_free == 0:
         lack = "no more files can be made there" if space.inodes_free == 0 else f"{format_bytes(space.free)} are free"
@@ -213,7 +215,7 @@ def check_log_space(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         yield Finding("logs", "stop", seen, "a run makes a directory for its logs there", elsewhere)
     elif space.free < min(LOGS_NEARLY_FULL, space.size * LOGS_NEARLY_FULL_FRACTION):
         seen = f"{space.path} is nearly full: {format_bytes(space.free)} of {format_bytes(space.size)} are free"
-        harm = "log files lie there, and what does not fit is lost"
+        harm = "log files are written there, and output that does not fit is lost"
         yield Finding("logs", "hurt", seen, harm, f"make room, or {elsewhere}")
 
 
@@ -221,8 +223,8 @@ def check_numa_balancing(machine: MachineInfo, run: PlannedRun) -> Iterator[Find
     """Linux, Documentation/admin-guide/sysctl/kernel.rst, numa_balancing: for bound work it should be off."""
     if machine.balances_numa and len(machine.numa_nodes) > 1 and run.is_bound:
         seen = "workers are bound to CPUs, and the kernel moves their memory too (kernel.numa_balancing is 1)"
-        harm = "it unmaps pages to see who uses them, which bound workers have no use for"
-        yield Finding("numa-balancing", "note", seen, harm, "sysctl kernel.numa_balancing=0")
+        harm = "it unmaps pages to find their users, which costs bound workers time for nothing"
+        yield Finding("numa-balancing", "note", seen, harm, "run sysctl kernel.numa_balancing=0")
 
 
 def check_sidecar(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
@@ -247,7 +249,7 @@ def check_proxy_variables(machine: MachineInfo, run: PlannedRun) -> Iterator[Fin
         return
     jax = "JAX warns that its start may hang where such variables are set, and others may ask the proxy for their peers"
     harm = f"{jax}; meshrun itself uses no proxy to reach its store"
-    remedy = "unset them for the job, or name the nodes in NO_PROXY"
+    remedy = "unset them for the job, or list the nodes in NO_PROXY"
     level: Severity = "hurt" if "jax" in run.frameworks else "note"
     yield Finding("proxy-variables", level, f"workers inherit {', '.join(found)}", harm, remedy)
 
@@ -259,7 +261,13 @@ def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
     try:
         grace_s = float(text or POD_GRACE_DEFAULT_S)
     except ValueError:
-        yield Finding("pod-grace", "note", f"{POD_GRACE}={text!r} is no number of seconds", "", "write 45, say")
+        yield Finding(
+            "pod-grace",
+            "note",
+            f"{POD_GRACE}={text!r} is not a number of seconds",
+            "",
+            "set it to a number, such as 45",
+        )
         return
     if not grace_s < needed_s or not (text or run.environ.get(IN_KUBERNETES)):
         return
@@ -268,12 +276,12 @@ def check_pod_grace(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:
         level: Severity = "hurt" if grace_s <= workers_s else "note"
         late = "before the workers' time is over" if grace_s <= workers_s else "hardly later"
         seen = f"the pod has {grace} to stop ({POD_GRACE}), {have} (--shutdown-timeout)"
-        harm = f"the pod is killed {late}: a checkpoint may be half written, and nobody says why the node has gone"
-        yield Finding("pod-grace", level, seen, harm, f"{remedy}, or a shorter --shutdown-timeout")
+        harm = f"the pod is killed {late}: a checkpoint may be incomplete, and the reason is not reported"
+        yield Finding("pod-grace", level, seen, harm, f"set {remedy}, or a shorter --shutdown-timeout")
     else:
-        seen = f"this is a pod, and nothing in it says what its grace is; {grace} are usual"
+        seen = f"this is a pod whose grace period is unknown; the default is {grace}"
         harm = f"{have} to stop (--shutdown-timeout), if the pod is not killed before"
-        yield Finding("pod-grace", "note", seen, harm, f"{remedy} in the pod; say so to this command by {POD_GRACE}")
+        yield Finding("pod-grace", "note", seen, harm, f"set {remedy} in the pod, and {POD_GRACE} for this command")
 
 
 def check_health_check(machine: MachineInfo, run: PlannedRun) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def choose_node_count(config: Config, requested: int | None) -> int:
     if requested is None:
         return 1 if config.network is None else config.nodes_max or config.nodes_min
     if not 1 <= requested <= NODES_MAX:
-        raise UsageError(f"--nodes {requested}: from 1 to {NODES_MAX} can be shown")
+        raise UsageError(f"--nodes {requested} is not from 1 to {NODES_MAX}")
     return requested
 
 

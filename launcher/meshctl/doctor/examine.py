@@ -53,7 +53,7 @@ VERSION = 1
 NO_SCRIPT = "SCRIPT"
 """Represents the script where none is given."""
 FRAMEWORKS = ("torch", "jax", "torch_xla", "paddle")
-NO_FRAMEWORK = "workers get torchrun's variables: nothing speaks for another framework"
+NO_FRAMEWORK = "workers get torchrun's variables: no other framework was found"
 
 
 def examine(argv: Sequence[str], environ: Mapping[str, str], *, node_count: int | None = None) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _examine_locality(
     answered = {one.source for one in found.results}
     return found, {
         "levels": [level._asdict() for level in found.levels],
-        "reason": "" if found.levels else "nothing says where this node stands",
+        "reason": "" if found.levels else "no source gives the location of this node",
         "looked": [{"source": one.source, "reason": one.reason, "levels": len(one.levels)} for one in found.results],
         "no_sign_of": [name for name in gather.BUILT_IN if name not in answered],
         "remarks": list(found.remarks) if found.levels else [],
@@ -332,12 +332,14 @@ def check_devices(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield problems with them, besides those that keep workers from starting."""
     for kind in kinds:
         if kind["silent"]:
-            seen = f"{kind['silent']} more of {kind['kind']} are there and do not answer"
-            small = "a node that should have all of them is smaller than its peers"
-            remedy = "see dmesg; such a device often needs a reset, or the machine a restart"
-            yield Finding("devices", "hurt", seen, f"workers start on the others alone, and {small}", remedy)
+            seen = f"{kind['silent']} more {kind['kind']} devices do not respond"
+            small = "this node is smaller than its peers"
+            remedy = "check dmesg, then reset the device or restart the machine"
+            yield Finding("devices", "hurt", seen, f"workers start only on the others, and {small}", remedy)
         if kind["mistake"]:
-            yield Finding("devices", "hurt", kind["mistake"], "fewer devices are used than there are", "mend it")
+            yield Finding(
+                "devices", "hurt", kind["mistake"], "fewer devices are used than are present", "correct the value"
+            )
 
 
 def check_interpreter(run: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -345,8 +347,8 @@ def check_interpreter(run: Config, environ: Mapping[str, str]) -> Iterator[Findi
     path = environ.get("PATH", os.defpath)
     if run.launch_mode != "program":
         if shutil.which(run.python, path=path) is None:
-            seen = f"the workers' Python, {run.python}, cannot be run"
-            yield Finding("python", "stop", seen, "", "see PYTHON_EXEC")
+            seen = f"the workers' Python, {run.python}, cannot be executed"
+            yield Finding("python", "stop", seen, "", "set PYTHON_EXEC")
     elif run.script != NO_SCRIPT and shutil.which(run.script, path=path) is None:
-        remedy = "is it executable? a program that is here, and not in PATH, is written ./PROGRAM"
+        remedy = "check that it is executable; write ./PROGRAM for a program outside PATH"
         yield Finding("script", "stop", f"the program {sanitize(run.script)} cannot be run", "", remedy)

@@ -187,7 +187,7 @@ def _read_space(path: str, label: str) -> DiskSpace:
     try:
         found = os.statvfs(path)
     except OSError as error:
-        amiss = "it is not there" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+        amiss = "it does not exist" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
         return DiskSpace(label, 0, 0, None, amiss)
     amiss = ""
     if not os.path.isdir(path):
@@ -195,7 +195,7 @@ def _read_space(path: str, label: str) -> DiskSpace:
     elif found.f_flag & os.ST_RDONLY:
         amiss = "its file system is read-only"
     elif not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
-        amiss = f"this user may not write {path}"
+        amiss = f"this user cannot write {path}"
     inodes = found.f_favail if found.f_files else None  # btrfs, for instance, does not count them
     return DiskSpace(label, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, inodes, amiss)
 

@@ -38,8 +38,8 @@ _NO_SECRET = Finding(
     "secret",
     "note",
     "no job secret is set",
-    "whoever may write where this job's records lie in etcd can choose its MASTER_ADDR, stop it, and restart it",
-    "where others may write there, set LAUNCHER_JOB_SECRET_FILE on all nodes",
+    "any user who can write this job's records in etcd can choose its MASTER_ADDR, stop it, and restart it",
+    "set LAUNCHER_JOB_SECRET_FILE on all nodes if other users can write there",
 )
 _Answer = TypeVar("_Answer")
 
@@ -66,19 +66,19 @@ def find_advertised_address(config: Config) -> tuple[str, str, list[Finding]]:
     """
     network = config.network
     if network is not None:
-        sentence = f"the way to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
-        late = _fail_address(UsageError(sentence, "do the name servers answer?"))
+        sentence = f"the route to the store at {', '.join(network.endpoints)} was not found within {LIMIT_S:g} s"
+        late = _fail_address(UsageError(sentence, "check that the name servers respond"))
         return call_with_timeout(LIMIT_S, lambda: _find_network_address(config, network), lambda: late)
     for name, address in (("master_addr", config.master_addr), ("local_addr", config.local_addr)):
         if address is not None:
-            return address, f"{config.origins[name]} says so, on one node", []
-    return "127.0.0.1", "one node needs no other", []
+            return address, f"set by {config.origins[name]}, on one node", []
+    return "127.0.0.1", "a single node needs no other address", []
 
 
 def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, str, list[Finding]]:
     store, place = ", ".join(network.endpoints), {"local_addr": config.local_addr, "interface": config.interface}
     if not any(place.values()) and not any(map(is_resolvable, network.endpoints)):
-        return "", f"not to be told while {store} cannot be found", []
+        return "", f"unknown while {store} cannot be resolved", []
     try:
         serves = find_serving_addresses(network.endpoints[0], **place)
         port = split_address(network.endpoints[0])[1]
@@ -88,18 +88,18 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
     except LauncherError as error:
         return _fail_address(error)
     if config.local_addr is not None:
-        reason = f"{config.origins['local_addr']} says so"
+        reason = f"set by {config.origins['local_addr']}"
     elif config.interface is not None:
-        reason = f"the first address of {config.interface} that others can use ({config.origins['interface']})"
+        reason = f"the first usable address of {config.interface} ({config.origins['interface']})"
     else:
-        reason = f"what is sent to the store at {store} leaves from it"
+        reason = f"the local address of connections to the store at {store}"
     problems = []
     if is_local_only(address):
         reason += "; nodes on other machines cannot reach it"
         if config.nodes_max != 1:
             seen = f"this node's address is {address}, which nodes on other machines cannot reach"
-            harm = "agents and workers of other machines would look for this node on their own"
-            remedy = "set --local-addr or LAUNCHER_INTERFACE to another; on a single machine it is right"
+            harm = "agents and workers on other machines would look for this node on their own machine"
+            remedy = "set --local-addr or LAUNCHER_INTERFACE; ignore this on a single machine"
             problems = [Finding("address", "hurt", seen, harm, remedy)]
     try:
         require_master_port(config)
@@ -109,7 +109,7 @@ def _find_network_address(config: Config, network: StoreConfig) -> tuple[str, st
 
 
 def _fail_address(error: LauncherError) -> tuple[str, str, list[Finding]]:
-    return "", str(error), [make_stop("address", error, "no other node would reach this one")]
+    return "", str(error), [make_stop("address", error, "no other node could reach this one")]
 
 
 # --- the store ---
@@ -163,7 +163,7 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     answer = probe(network)
     kind, sentence, hint = answer.kind, answer.sentence, answer.hint
     if network.backend == "etcd":
-        hint = hint or "--rdzv-endpoint names the store; is it there, and does a firewall let this node in?"
+        hint = hint or "check --rdzv-endpoint, that the store is running, and the firewall"
     if kind == "wrong":
         raise UsageError(sentence, hint)
     if network.backend == "served":
@@ -173,8 +173,8 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
         found.served_by = _describe_server(config, network, bool(here))
         if here and kind == "absent":
             if amiss := _check_listen(here[0], network.endpoints[0]):
-                raise UsageError(f"this node is to serve the store, and cannot: {amiss}")
-            found.state, found.sentence = "here", f"nobody serves it now; this node would, at {', '.join(here)}"
+                raise UsageError(f"this node cannot serve the store: {amiss}")
+            found.state, found.sentence = "here", f"it is not served yet; this node would serve it at {', '.join(here)}"
             return
     if kind == "good":
         _check_access(config, network, login, found)
@@ -183,9 +183,9 @@ def _check_store(config: Config, network: StoreConfig, environ: Mapping[str, str
     else:
         is_known = is_resolvable(network.endpoints[0])
         found.state, found.sentence = "absent", sentence
-        seen = f"{sentence}; {found.served_by} is to serve the store"
+        seen = f"{sentence}; {found.served_by} will serve the store"
         harm = "agents wait for it at the start, for --start-timeout"
-        remedy = "" if is_known else "is the name right, and known to this node?"
+        remedy = "" if is_known else "check that the name is correct and that this node can resolve it"
         found.findings = [Finding("store", "note" if is_known else "hurt", seen, harm, remedy)]
 
 
@@ -195,12 +195,12 @@ def _describe_server(config: Config, network: StoreConfig, is_local: bool) -> st
     if is_local:
         return "this node"
     if network.is_host and config.node_rank is None:
-        return f"this node, once {host} is an address of its own"
+        return f"this node, once {host} is one of its addresses"
     if config.node_rank is not None:
         return "the agent of node rank 0"
     if network.is_host is False:
         return "the node with is_host=1" if "is_host" in config.rdzv_conf else "the agent of node 0"
-    return f"the agent of the node that is called {host}"
+    return f"the agent of node {host}"
 
 
 def _check_access(config: Config, network: StoreConfig, login: Credentials, found: StoreCheck) -> None:
@@ -213,7 +213,9 @@ def _check_access(config: Config, network: StoreConfig, login: Credentials, foun
         try:
             store.txn([Compare(key, "version", "<", 0)], [Put(key, b"")])
         except StoreError as error:
-            raise TemporaryError(str(error), error.hint or "grant it read and write below the prefix") from None
+            raise TemporaryError(
+                str(error), error.hint or "grant the user read and write access below the prefix"
+            ) from None
     finally:
         store.close()
     name = f"etcd {version}" if network.backend == "etcd" else "a job's store"

@@ -221,7 +221,7 @@ def _format_store(store: Mapping[str, Any] | None) -> Iterator[str]:
     what = "etcd" if store["kind"] == "etcd" else "served by an agent"
     yield from format_row(what, ", ".join(store["endpoints"]) + (", by TLS" if store["tls"] else ""))
     if store["served_by"]:
-        yield from format_row("who serves it", store["served_by"])
+        yield from format_row("served by", store["served_by"])
     took = f" ({format_number(store['seconds'] * 1000)} ms)" if store["state"] == "answers" else ""
     yield from format_row(store["state"], store["sentence"] + took)
 

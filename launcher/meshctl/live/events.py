@@ -113,7 +113,7 @@ class EventCollector:
     def take(self, node: PolledNode, page: EventPage) -> list[SeenEvent]:
         """Return the events of a page."""
         if page.dropped:
-            self._warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are not kept any more")
+            self._warn(f"{escape(node.name)}: {format_count(page.dropped, 'event')} are no longer available")
         node.state = page.next_after
         return [event for line in page.lines if (event := read_event(line, node.name)) is not None]
 
@@ -218,7 +218,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "hang_reported": lambda one: f"no progress: {one['sentence']} (ranks {format_ranges(one['ranks'])})",
     "remark": lambda one: str(one["sentence"]),
     "notice": lambda one: str(one["sentence"]),
-    "nodes_requested": lambda one: f"nodes are asked for, {one['wanted']} in all: {one['reason']}",
+    "nodes_requested": lambda one: f"requested nodes, {one['wanted']} in all: {one['reason']}",
     "round_stopping": lambda one: f"round {one['round']} is being ended: {one['reason'] or one['cause']}",
     "round_ended": _describe_round_end,
     "agent_ended": _describe_agent_end,

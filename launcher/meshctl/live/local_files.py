@@ -69,7 +69,7 @@ class LocalFolders:
 
 def describe_gone(ending: str) -> str:
     """Describe that no agent of a run is here any more, and how its last round ended, if that is known."""
-    return "has no agent on this machine any more" + (f": {ending}" if ending else "")
+    return "no longer has an agent on this machine" + (f": {ending}" if ending else "")
 
 
 def read_rest(log_dir: str, name: str, offset: int) -> Iterator[str]:

@@ -157,7 +157,7 @@ class LogView:
                 there = format_list(merge_names({node.node for node in report.nodes}))
                 raise UsageError(
                     f"{name_run(report.run_id)} has no node {sanitize(self._query.node)}",
-                    f"its nodes are {sanitize(there)}",
+                    f"use one of {sanitize(there)}",
                 )
         self._folders.update(report)
         for one in report.nodes:
@@ -173,7 +173,7 @@ class LogView:
         count = max(sizes, default=0)
         if count and self._query.rank >= count:
             raise UsageError(
-                f"{name_run(report.run_id)} has no rank {self._query.rank}", f"its ranks are 0 to {count - 1}"
+                f"{name_run(report.run_id)} has no rank {self._query.rank}", f"use a rank from 0 to {count - 1}"
             )
 
     def _finish_from_files(self) -> None:

@@ -102,11 +102,11 @@ def find_source(run_id: str | None) -> LocalSource:
         raise NoAgentError(f"no run of this user has an agent on this machine{unless}", "run it on a node of the run")
     raise NoAgentError(
         f"no agent of {name_run(sanitize(run_id))} is on this machine{unless}",
-        "run it on a node of the run; meshctl status lists the runs",
+        "run it on a node of the run; use meshctl status to list the runs",
     )
 
 
 def mention_silent(pids: Sequence[str]) -> str:
     """Mention the agents of this machine that do not answer, "" for none."""
     shown = format_list(sorted(pids, key=lambda pid: (len(pid), pid)), 4)
-    return f", unless it is one that does not answer (pid {shown})" if pids else ""
+    return f" (agents that do not respond: pid {shown})" if pids else ""

@@ -28,13 +28,13 @@ from launcher.observe.node_report import EventPage, RunReport
 REDRAW_S = 1.0
 TABLES = ("ranks", "nodes", "rounds")
 _HELP = """\
-q          leave; the run goes on
+q          quit; the run continues
 arrows     move in the table
-tab        the next table: ranks, nodes, rounds
+tab        next table: ranks, nodes, rounds
 s          sort ranks by rank, cpu, memory, age of progress, state
-?          these keys, or back
+?          show or hide these keys
 
-* is the node that leads. cpu is in cores; progress is the time
+* marks the leader. cpu is in cores; progress is the time
 since a worker's last step, heartbeat or output."""
 
 

@@ -49,10 +49,12 @@ def parse_list(texts: Sequence[str], flag: str) -> list[str]:
     words = [(word.strip(), text) for text in texts if text for word in text.split(",")]
     for word, text in words:
         if not word:
-            raise UsageError(f"--{flag} {text!r} has an empty entry", f"write it like --{flag} h17,h23")
+            raise UsageError(
+                f"--{flag} {text!r} has an empty entry", f"separate nodes with one comma: --{flag} h17,h23"
+            )
     for word, count in Counter(word for word, _ in words).items():
         if count > 1:
-            raise UsageError(f"--{flag} names {word} twice")
+            raise UsageError(f"--{flag} contains {word} twice")
     return [word for word, _ in words]
 
 
@@ -67,7 +69,7 @@ def _find_lost(cluster: ClusterSpec, ids: Sequence[str]) -> list[Node]:
 
 def _describe_nodes(cluster: ClusterSpec) -> str:
     names = [node.id for node in sort_nodes(cluster.nodes)]
-    return f"its nodes are {format_list(merge_names(names), 8)}"
+    return f"use one of {format_list(merge_names(names), 8)}"
 
 
 def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequence[str]) -> list[Node]:
@@ -81,8 +83,8 @@ def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequenc
     for index, word in enumerate(entries):
         name, equals, path = (piece.strip() for piece in word.partition("="))
         if not is_text(name) or name in present:
-            why = "is there already" if name in present else "is no name"
-            raise UsageError(f"--join: {name!r} {why}", "give the new node an id of its own")
+            why = "already exists" if name in present else "is not a name"
+            raise UsageError(f"--join: {name!r} {why}", "choose another id for the new node")
         present.add(name)
         place = replace(nowhere, path=_parse_path(path, cluster)) if equals else places.pop(0) if places else nowhere
         address = make_address(len(cluster.nodes) + index) if cluster.is_generated else ""
@@ -93,8 +95,10 @@ def _make_newcomers(cluster: ClusterSpec, lost: Sequence[Node], entries: Sequenc
 def _parse_path(text: str, cluster: ClusterSpec) -> tuple[str | None, ...]:
     path = [entry.strip() or None for entry in text.split("/")]
     if len(path) != len(cluster.levels) or not all(entry is None or is_text(entry) for entry in path):
-        hint = f"write it like {'/'.join(cluster.levels)}" if cluster.levels else "it has no levels, leave the path out"
-        raise UsageError(f"--join: {text!r} is no path in {cluster.name}", hint)
+        hint = (
+            f"use the form {'/'.join(cluster.levels)}" if cluster.levels else "omit the path: the cluster has no levels"
+        )
+        raise UsageError(f"--join: {text!r} is not a path in {cluster.name}", hint)
     return tuple(path)
 
 

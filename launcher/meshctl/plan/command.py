@@ -90,7 +90,7 @@ def run(request: PlanRequest) -> int:
             before = task.plan(cluster, None)
         except UsageError as error:
             if not request.as_json:
-                write_stderr(f"{PROGRAM}: before the change there is no plan: {error}")
+                write_stderr(f"{PROGRAM}: no plan is possible before the change: {error}")
     try:
         plan = task.plan(after, before)
     except UsageError as error:
@@ -148,7 +148,7 @@ def _load_cluster(request: PlanRequest) -> ClusterSpec:
         return cluster
     if len(levels) != len(cluster.levels):
         has = f"{cluster.name} has {len(cluster.levels)}: {', '.join(cluster.levels) or 'none'}"
-        raise UsageError(f"--levels {request.levels} names {format_count(len(levels), 'level')}, {has}")
+        raise UsageError(f"--levels {request.levels} has {format_count(len(levels), 'level')}, {has}")
     return replace(cluster, levels=parse_levels(levels, "--levels"))
 
 
@@ -251,7 +251,7 @@ class _Target(NamedTuple):
 def _resolve_target(path: str) -> _Target:
     """Raises UsageError and OSError."""
     if path in ("", "-"):
-        raise UsageError(f"{path!r} is no name of a file", "stdout has the answer")
+        raise UsageError(f"{path!r} is not the name of a file", "set the name of a file: stdout has the answer")
     target = os.path.realpath(path)  # a link stays a link
     temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}")
     try:

@@ -53,7 +53,7 @@ def _generate_tpu(rest: str, text: str) -> ClusterSpec:
         raise UsageError(f"cluster {text!r}: {error}", error.hint) from None
     counts = _parse_counts(slice_count, text, "tpu", 1, 1)
     if slice.hosts == 1:
-        hint = f"dgx:{counts[0]}x{slice.chips} are such hosts by themselves"
+        hint = f"use dgx:{counts[0]}x{slice.chips} for single hosts"
         raise UsageError(f"cluster {text!r}: {slice.description}", hint)
     return _make_cluster(text, ("slice",), (*counts, slice.hosts, slice.chips_per_host), whole=f"slice:{slice.hosts}")
 
@@ -61,9 +61,11 @@ def _generate_tpu(rest: str, text: str) -> ClusterSpec:
 def _parse_counts(text: str, spec: str, kind: str, least: int, most: int) -> tuple[int, ...]:
     pieces = text.split("x")
     if not least <= len(pieces) <= most or not all(piece.isascii() and piece.isdigit() for piece in pieces):
-        raise UsageError(f"cluster {spec!r} is not of the form {FORMS[kind]}", "numbers with x between, e.g. dgx:4x8x8")
+        raise UsageError(
+            f"cluster {spec!r} is not of the form {FORMS[kind]}", "separate numbers with x, e.g. dgx:4x8x8"
+        )
     if not all(0 < len(piece) < 10 and int(piece) for piece in pieces):
-        raise UsageError(f"cluster {spec!r} has a number that is not from 1 to 999999999")
+        raise UsageError(f"cluster {spec!r} has a number outside 1 to 999999999")
     return tuple(int(piece) for piece in pieces)
 
 
@@ -73,7 +75,7 @@ def _make_cluster(name: str, levels: tuple[str, ...], counts: Sequence[int], who
     node_count = math.prod(domains)
     require_size(node_count, 0, name)
     if devices > DEVICES_MAX:
-        raise UsageError(f"{name}: {devices} devices per node are more than the {DEVICES_MAX} that one may have")
+        raise UsageError(f"{name}: {devices} devices per node; the limit is {DEVICES_MAX}")
     require_size(node_count, node_count * devices, name)
     places = itertools.product(*(range(count) for count in domains))
     arrival = sorted(range(node_count), key=_make_shuffle_key)

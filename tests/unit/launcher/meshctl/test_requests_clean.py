@@ -54,7 +54,7 @@ def test_a_job_with_a_member_stays_even_with_a_verdict(store: MemoryStore) -> No
     job = finished(store, "exp-41")
     job.join(1)
     (found,) = find_leftovers(store, PREFIX, "exp-41", insist=True)
-    assert found.keep_reason == "a member of it lives"
+    assert found.keep_reason == "it has 1 live member"
 
 
 def test_a_job_without_verdict_and_members_goes_only_when_a_person_insists(store: MemoryStore) -> None:
@@ -92,7 +92,7 @@ def test_old_jobs_and_the_current_one_go_together(store: MemoryStore) -> None:
 def test_an_older_job_with_a_member_stays(store: MemoryStore) -> None:
     StoredJob(store, "exp-41", "k0").join(0, 1)
     finished(store, "exp-41", "k1")
-    assert find_leftovers(store, PREFIX, "exp-41")[0].keep_reason == "2 of its members live"
+    assert find_leftovers(store, PREFIX, "exp-41")[0].keep_reason == "it has 2 live members"
 
 
 def test_a_job_that_was_begun_anew_meanwhile_stays(store: MemoryStore) -> None:

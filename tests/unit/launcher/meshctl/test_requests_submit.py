@@ -105,16 +105,16 @@ def test_a_request_the_leader_rejects_is_an_error_and_leaves_nothing(world: Worl
 
 def test_without_a_leader_a_request_stays_for_the_next_and_that_is_said(world: World) -> None:
     with pytest.raises(
-        TemporaryError, match="run exp-41 has had no leader for 5 s, so the request has not been carried out"
+        TemporaryError, match="run exp-41 has had no leader for 5 s, so the request is still pending"
     ) as error:
         world.ask("stop")
-    assert error.value.hint == "the request stays, and the next leader carries it out"
+    assert error.value.hint == "wait: the request remains, and the next leader carries it out"
     assert world.request().kind == "stop"
 
 
 def test_a_leader_that_does_not_answer_is_named(world: World) -> None:
     world.stored.lead(1)
-    with pytest.raises(TemporaryError, match="h1 leads run exp-41 and has not answered for 5 s"):
+    with pytest.raises(TemporaryError, match="h1, the leader of run exp-41, has not responded for 5 s"):
         world.ask("stop")
 
 
@@ -130,7 +130,7 @@ def test_a_job_that_has_ended_takes_no_requests(world: World) -> None:
     ("kind", "target", "sentence", "hint"),
     [
         ("drain", "h11", "run exp-41 has no node h11", "did you mean h1?"),
-        ("drain", "zebra", "run exp-41 has no node zebra", "there: h0, h1"),
+        ("drain", "zebra", "run exp-41 has no node zebra", "use one of h0, h1"),
         ("undrain", "h1", "h1 is not drained in run exp-41", None),
     ],
 )

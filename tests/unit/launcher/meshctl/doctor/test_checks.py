@@ -35,7 +35,7 @@ def found(machine: MachineInfo = ROOMY, run: PlannedRun = RUN) -> list[Finding]:
 
 
 WANTED = 64 + 6 * 8 + 32  # open files: for the agent itself, 8 workers, 32 nodes
-SHORT = "more processes may be started, in {}; 8 workers and the launcher's 3 are wanted"
+SHORT = "more processes may be started, in {}; 8 workers and 3 processes of the launcher are needed"
 FEW = "more processes and threads may be started, in {}, for 8 workers"
 MOST = "at most {} files may be open (ulimit -Hn), and the agent may need 144"
 PORTS = "a proxy of {} is in this pod: it listens on ports {} and {}"
@@ -47,7 +47,7 @@ PROXIES = {"HTTPS_PROXY": "http://me:hunter2@proxy", "no_proxy": "localhost", "h
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 TOLD = {**POD, "LAUNCHER_POD_GRACE": "45"}
 GRACE = "the pod has 45 s to stop (LAUNCHER_POD_GRACE), workers have {} s (--shutdown-timeout)"
-UNTOLD = "this is a pod, and nothing in it says what its grace is; 30 s are usual"
+UNTOLD = "this is a pod whose grace period is unknown; the default is 30 s"
 
 
 def shm(*values: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def ports(*numbers: int) -> dict[str, Any]:
     [
         ("shared-memory", "hurt", "/dev/shm has 64 MiB, of which 60 MiB are free", shm(64 * MIB, 60 * MIB), {}),
         ("shared-memory", "hurt", "/dev/shm is full: 15 MiB of 8 GiB are free", shm(8 * GIB, 15 * MIB), {}),
-        ("shared-memory", "hurt", "/dev/shm cannot be used: it is not there", shm(0, 0, None, "it is not there"), {}),
+        ("shared-memory", "hurt", "/dev/shm cannot be used: it is a file", shm(0, 0, None, "it is a file"), {}),
         ("oom-group", "hurt", "memory.oom.group is 1 in /sys/fs/a/b", {"oom_groups": ("/sys/fs/a/b", "/sys/fs/a")}, {}),
         ("cpu-quota", "hurt", f"a quota of 7.5 CPUs for 8 workers, in {QUOTA.origin}", {"cpu_quota": QUOTA}, {}),
         ("cpus", "hurt", "this process may run on 4 CPUs, for 8 workers", {"cpu_count": 4}, {}),
@@ -152,9 +152,9 @@ def test_nothing_is_said_of_a_machine_whose_kernel_says_nothing() -> None:
 
 def test_a_grace_is_a_number_and_one_that_is_short_has_its_remedy() -> None:
     (finding,) = found(run=replace(RUN, environ={"LAUNCHER_POD_GRACE": "long"}))
-    assert finding.seen == "LAUNCHER_POD_GRACE='long' is no number of seconds"
+    assert finding.seen == "LAUNCHER_POD_GRACE='long' is not a number of seconds"
     (finding,) = found(run=replace(RUN, environ=TOLD, shutdown_timeout_s=60))
-    assert finding.remedy == "terminationGracePeriodSeconds: 75, or a shorter --shutdown-timeout"
+    assert finding.remedy == "set terminationGracePeriodSeconds: 75, or a shorter --shutdown-timeout"
 
 
 def test_the_worst_comes_first_and_the_verdict_counts() -> None:

@@ -104,7 +104,7 @@ def test_a_machine_whose_kernel_says_nothing_is_read_without_a_word(tmp_path: Pa
     assert (machine.cpu_quota, machine.memory, machine.memory_limit, machine.oom_groups) == (None, None, None, ())
     assert (machine.rdma_devices, machine.listening_ports, machine.numa_nodes) == ((), frozenset(), {})
     assert machine.shared_memory is not None
-    assert machine.shared_memory.amiss == "it is not there"
+    assert machine.shared_memory.amiss == "it does not exist"
 
 
 def test_ports_nodes_devices_and_capabilities_are_read(tmp_path: Path) -> None:

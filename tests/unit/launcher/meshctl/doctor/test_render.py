@@ -82,7 +82,7 @@ def test_devices_that_do_not_answer_may_hurt_and_stop_a_job_that_wants_all(
         told = [(finding["check"], finding["level"], finding["seen"]) for finding in findings]
         return [each for each in told if each[0] in ("workers", "devices")]
 
-    assert amiss("--devices=nvidia:8") == [("devices", "hurt", "2 more of nvidia are there and do not answer")]
+    assert amiss("--devices=nvidia:8") == [("devices", "hurt", "2 more nvidia devices do not respond")]
     assert amiss() == [("workers", "stop", "2 of 10 devices do not answer (8 found by NVML)")]
 
 

@@ -63,10 +63,10 @@ def test_one_rank_or_one_node(source: FakeSource) -> None:
     assert Screen().show(source, node="h1").lines == ["[2-3] hello", "[2] I am 2", "[3] I am 3"]
     with pytest.raises(UsageError, match=r"run exp has no node \.\./h1") as refused:
         Screen().show(source, node="../h1")
-    assert refused.value.hint == "its nodes are h0-h1"
+    assert refused.value.hint == "use one of h0-h1"
     with pytest.raises(UsageError, match="run exp has no rank 6") as refused:
         Screen().show(source, rank=6)
-    assert refused.value.hint == "its ranks are 0 to 5"
+    assert refused.value.hint == "use a rank from 0 to 5"
 
 
 def test_many_pages_are_every_line_once(source: FakeSource, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_workers_that_write_nothing_yet_are_not_remarked_upon(source: FakeSource
     source.files["m1"] = []  # as of a spare node
     calls = iter(range(1000))
     (told,) = follow_until(source, lambda: next(calls) == 30).remarks
-    assert told.startswith("run exp has no agent on this machine any more")
+    assert told.startswith("run exp no longer has an agent on this machine")
     source.error, source.before_answer = None, lambda member_id: None
     assert Screen().show(source).lines == []
 
@@ -284,7 +284,8 @@ def test_what_comes_while_it_follows_and_the_last_lines_of_this_machine(source: 
     assert len(screen.lines) == len(set(screen.lines))
     assert screen.remarks[0] == "round 2"
     assert screen.remarks[-1] == (
-        "run exp has no agent on this machine any more: round 2 ended: all is done; the last lines of h1 may be missing"
+        "run exp no longer has an agent on this machine: round 2 ended: all is done; "
+        "the last lines of h1 may be missing"
     )
 
 

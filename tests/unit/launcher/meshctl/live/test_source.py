@@ -104,7 +104,7 @@ def test_an_agent_that_had_not_joined_its_job_is_known_by_its_socket(machine: Ma
 @pytest.mark.parametrize("run_id", ["exp", None])
 def test_a_frozen_agent_is_not_taken_for_none(machine: Machine, run_id: str | None) -> None:
     machine.named, machine.silent = [A], {A}
-    with pytest.raises(UsageError, match=r"on this machine, unless it is one that does not answer \(pid 1\)"):
+    with pytest.raises(UsageError, match=r"on this machine \(agents that do not respond: pid 1\)"):
         find_source(run_id)
     machine.named = []
     with pytest.raises(UsageError, match=r"on this machine$"):

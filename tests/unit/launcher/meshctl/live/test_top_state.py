@@ -63,7 +63,7 @@ def test_ranks_are_sorted_by_what_one_looks_for(state: TopState) -> None:
 def test_how_the_run_ended_stays(state: TopState) -> None:
     state.is_over = True
     assert state.describe_head(NOW)[0].startswith(
-        "run exp: has no agent on this machine any more: it was last seen in round 2"
+        "run exp: no longer has an agent on this machine: it was last seen in round 2"
     )
     line = make_event("agent_ended", "h0", "08:00:00.000", exit_code=1, verdict="failure", reason="a worker failed")
     event = read_event(line, "h0")

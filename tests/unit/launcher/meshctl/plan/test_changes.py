@@ -38,12 +38,12 @@ def test_nobody_knows_where_a_newcomer_stands_if_none_was_lost() -> None:
     [
         ("h71", "", "--lose: dgx:2x2x8 has no node 'h71'"),
         ("h1,,h2", "", "--lose 'h1,,h2' has an empty entry"),
-        ("h1,h1", "", "--lose names h1 twice"),
-        ("", "h1", "--join: 'h1' is there already"),
-        ("h1", "h1", "--join: 'h1' is there already"),
-        ("", "h9,h9=l0", "--join: 'h9' is there already"),
-        ("", "=l0", "--join: '' is no name"),
-        ("", "h9=p0/l0", "--join: 'p0/l0' is no path in dgx:2x2x8"),
+        ("h1,h1", "", "--lose contains h1 twice"),
+        ("", "h1", "--join: 'h1' already exists"),
+        ("h1", "h1", "--join: 'h1' already exists"),
+        ("", "h9,h9=l0", "--join: 'h9' already exists"),
+        ("", "=l0", "--join: '' is not a name"),
+        ("", "h9=p0/l0", "--join: 'p0/l0' is not a path in dgx:2x2x8"),
     ],
 )
 def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentence: str) -> None:
@@ -54,14 +54,14 @@ def test_a_change_that_makes_no_sense_is_told_so(lost: str, joined: str, sentenc
 
 def test_a_flag_may_be_repeated_and_each_may_have_a_list() -> None:
     assert parse_list(["h0, h1", "", "h3"], "lose") == ["h0", "h1", "h3"]
-    with pytest.raises(UsageError, match="--lose names h1 twice"):
+    with pytest.raises(UsageError, match="--lose contains h1 twice"):
         parse_list(["h0,h1", "h1"], "lose")
 
 
 def test_the_hint_names_the_nodes_in_their_order() -> None:
     with pytest.raises(UsageError) as caught:
         apply_changes(generate("dgx:4x8x8"), ["x"], [])
-    assert caught.value.hint == "its nodes are h0-h31"
+    assert caught.value.hint == "use one of h0-h31"
 
 
 def test_what_a_change_does_to_each_node_is_told() -> None:

@@ -236,9 +236,9 @@ def test_with_a_secret_what_its_holders_did_not_sign_is_a_fault() -> None:
 def test_a_run_that_is_not_there_is_told_with_those_that_are(job: StoredJob) -> None:
     for run_id in ("exp-40", "exp-42", "other"):
         StoredJob(job.store, run_id)
-    with pytest.raises(UsageError, match=r"^run exp-4 is not there; there are exp-4\d, exp-4\d, exp-4\d$"):
+    with pytest.raises(UsageError, match=r"^run exp-4 does not exist; there are exp-4\d, exp-4\d, exp-4\d$"):
         job.jobs.read_job("exp-4")
-    with pytest.raises(UsageError, match=r"run zzz is not there; there are exp-40, exp-41, exp-42, other$"):
+    with pytest.raises(UsageError, match=r"run zzz does not exist; there are exp-40, exp-41, exp-42, other$"):
         job.jobs.read_job("zzz")
     with pytest.raises(UsageError, match="no run is under /elsewhere/") as error:
         JobStore(job.store, "elsewhere").read_job("exp-41")
