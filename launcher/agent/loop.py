@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from launcher.agent import lifecycle
-from launcher.agent.inspection.observer import NOTE_START, Observer
+from launcher.agent.inspection.observer import Observer
 from launcher.agent.membership import NodeMembership, read_clock
 from launcher.agent.signals import Termination, Wakeup, name_signal
 from launcher.agent.worker_channel import WorkerChannel
@@ -240,11 +240,8 @@ class Agent(Struct, kw_only=True, eq=False):
                     self._stop(self._round, action.mode, action.reason)
             case events.ExtendWatchdog(until):
                 self.supervisor.extend_watchdog(until)
-            case events.NoteReceived(member_id, text) if text.startswith(NOTE_START):
-                self.observer.take_note(member_id, text)
             case events.NoteReceived(member_id, text):
-                if inquiries := self._get_inquiries():
-                    inquiries.examination.take_note(member_id, text, read_clock())
+                _attempt(partial(self._take_note, member_id, text), None)
             case events.PassOn(token):
                 if inquiries := self._get_inquiries():
                     inquiries.pass_on(token, read_clock())
@@ -254,6 +251,17 @@ class Agent(Struct, kw_only=True, eq=False):
                 self.round_log.note(action, read_clock())
             case events.Exit():
                 self._exit = action
+
+    def _take_note(self, member_id: str, text: str) -> None:
+        """Hand a note to the part that it is for; one of an unknown kind is ignored."""
+        from launcher.agent.inspection.messages import InspectionMessage
+        from launcher.agent.inspection.notes import decode_note
+
+        note = decode_note(text)
+        if isinstance(note, InspectionMessage):
+            self.observer.take_note(member_id, note)
+        elif note is not None and (inquiries := self._get_inquiries()):
+            inquiries.examination.take_note(member_id, note, read_clock())
 
     def _start(self, start: events.StartRound) -> None:
         try:
