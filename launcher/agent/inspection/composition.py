@@ -21,11 +21,11 @@ from launcher.model.node import Slot
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 
 if TYPE_CHECKING:
-    from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
     from launcher.logs.pump import OutputPump
     from launcher.observe.journal import Journal
+    from launcher.observe.local_socket import Question
     from launcher.observe.sinks.event_file import EventSink
 
 
@@ -97,18 +97,18 @@ def make_observer(
             log_dir=log_dir,
         )
         answers = NodeAnswers(history, source, LocalState(memory.read if memory else None), log_dir, files)
-        return Inspection(driver.machine, driver.submit, Reporter(wake), answers.answer)
+        return Inspection(layout.run_id, driver.machine, driver.submit, Reporter(wake), answers.answer)
 
     is_written = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
     is_wanted = is_written or config.serve is not None or config.request_nodes is not None
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
-    def make_page(bridge: Bridge) -> LivePage:
+    def make_page(ask: Callable[[Question, float], bytes]) -> LivePage:
         from launcher.agent.inspection.live_page import LivePage
         from launcher.observe.local_socket import QuestionSource
 
         assert config.serve is not None
-        source = QuestionSource(bridge.exchange, layout.run_id)
+        source = QuestionSource(ask, layout.run_id)
         return LivePage(config.serve, config.origins["serve"], source, lambda: driver.machine.is_leader, log)
 
     serves = make_page if config.serve is not None else None
@@ -117,7 +117,7 @@ def make_observer(
         from launcher.agent.inspection.node_requests import make_requester
 
         requester = make_requester(config, config.request_nodes, membership, history, len(slots))
-    return Observer(history, files, make_inspection, wake, layout.run_id, sinks, serves, requester)
+    return Observer(history, files, make_inspection, sinks, serves, requester)
 
 
 def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:

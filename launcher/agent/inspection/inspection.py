@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.agent.diagnosis.question_socket import Connection
 from launcher.agent.inspection.messages import (
     Expect,
     Inspect,
@@ -28,6 +31,7 @@ from launcher.agent.inspection.messages import (
 from launcher.agent.inspection.reporter import Kind, Reporter
 from launcher.model.errors import describe_bug
 from launcher.model.text import format_list
+from launcher.observe.local_socket import Question
 from launcher.observe.node_report import (
     EventPage,
     LogPage,
@@ -37,6 +41,7 @@ from launcher.observe.node_report import (
     ReadState,
     RunReport,
 )
+from rendezvous import codec
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
 
@@ -44,6 +49,7 @@ LIMIT_S = 3.0
 """Until who asks gets what has come; less than what `local_socket` waits."""
 PENDING_MAX = 256
 LOST_CAUSES = ("loss", "isolation", "leaving")
+_NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 
 
 class LedMembers(Protocol):
@@ -76,25 +82,39 @@ class Inspected(Struct, kw_only=True):
 
 
 class Inspection:
-    """`answer` returns what makes this node's reply to a request: work for the reporter, of a kind."""
+    """`make_answer` returns what makes this node's reply to a request: work for the reporter, of a kind."""
 
     def __init__(
         self,
+        run_id: str,
         member: LedMembers,
         submit: Callable[[Event], None],
         reporter: Reporter,
-        answer: Callable[[NodeRequest], tuple[Kind, Callable[[], NodeReply]]],
+        make_answer: Callable[[NodeRequest], tuple[Kind, Callable[[], NodeReply]]],
     ) -> None:
+        self._run_id = run_id
         self._member = member
         self._submit = submit
         self._reporter = reporter
-        self._answer = answer
+        self._make_answer = make_answer
         self._pending: dict[str, Inspected] = {}
 
     @property
     def wake_at(self) -> float:
         """When to call `advance`."""
         return min((-math.inf if one.is_complete else one.until for one in self._pending.values()), default=math.inf)
+
+    def answer(self, connection: Connection, question: Question, now: float) -> None:
+        """Begin to answer a question of kind "inspect" or "inspect_node"; `advance` finishes it."""
+        request = question.request
+        if question.kind == "inspect":
+            self.inspect("", ReadState(), partial(_answer_run, connection, self._run_id), now)
+        elif request is None:
+            _refuse(connection, "the question has no request")
+        elif question.node:
+            self.inspect(question.node, request, partial(_answer_one, connection), now)
+        else:
+            self.reply_alone(request, partial(_answer_one, connection))
 
     def inspect(self, node: str, request: NodeRequest, take: Callable[[Inspected], object], now: float) -> None:
         """Ask a node by name or member id, or all with ""; `advance` calls `take` with what has come."""
@@ -193,7 +213,7 @@ class Inspection:
             finish(reply)
 
         try:
-            kind, work = self._answer(request)
+            kind, work = self._make_answer(request)
         except Exception as error:  # the loop has workers to look after
             take(None, describe_bug(error))
             return
@@ -241,3 +261,27 @@ def make_run_report(asked: Inspected, run_id: str, at: float) -> RunReport:
         rounds=rounds,
         goodput=historian.goodput if historian is not None else None,
     )
+
+
+def _answer_run(connection: Connection, run_id: str, asked: Inspected) -> None:
+    if asked.members is None:
+        _refuse(connection, asked.error or _NO_LEADER)
+        return
+    asked.line = asked.line or codec.encode(make_run_report(asked, run_id, time.time()))
+    connection.answer(asked.line)
+
+
+def _answer_one(connection: Connection, asked: Inspected) -> None:
+    reply = next(iter(asked.replies.values()), None)
+    found = None if reply is None else reply.report or reply.events or reply.logs
+    if found is not None:
+        connection.answer(codec.encode(found))
+    elif reply is not None:
+        _refuse(connection, reply.error)
+    else:
+        silent = f"{next(iter(asked.members.values()), 'the node')} has not answered in time" if asked.members else ""
+        _refuse(connection, asked.error or silent or _NO_LEADER)
+
+
+def _refuse(connection: Connection, sentence: str) -> None:
+    connection.answer(codec.encode({"error": sentence}))

@@ -13,7 +13,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
@@ -22,8 +21,7 @@ from rendezvous.codec import encode
 from rendezvous.errors import is_shortage
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.question_socket import Asker
-    from launcher.agent.inspection.bridge import Bridge
+    from launcher.agent.diagnosis.question_socket import Connection
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
     from launcher.agent.inspection.messages import InspectionMessage
@@ -134,7 +132,6 @@ class History:
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Observer:
     """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
-    `wake`: wakes the loop, from any thread.
 
     `sinks`: where events go; they are closed at the end. `make_page`: what makes the page of --serve. `requester`: the
     one of --request-nodes.
@@ -145,35 +142,29 @@ class Observer:
         history: History,
         files: dict[int, dict[tuple[int, str], str]],
         make_inspection: Callable[[History], Inspection],
-        wake: Callable[[], None],
-        run_id: str,
         sinks: Sequence[EventSink] = (),
-        make_page: Callable[[Bridge], LivePage] | None = None,
+        make_page: Callable[[Callable[[Question, float], bytes]], LivePage] | None = None,
         requester: NodeRequester | None = None,
     ) -> None:
         self.history = history
         self._files = files
         self._make_inspection = make_inspection
-        self._wake = wake
-        self._run_id = run_id
         self._sinks = sinks
         self._make_page = make_page
         self._requester = requester
         self._page: LivePage | None = None
+        self.socket_name = ""
+        """Of this agent, once it is open; "" without one."""
         self._inspection: Inspection | None = None
         self._start_at = -math.inf  # when the threads that are missing are tried again
 
-    @cached_property
-    def bridge(self) -> Bridge:
-        """Asks this agent from its other threads."""
-        from launcher.agent.inspection.bridge import Bridge
+    def ask(self, question: Question, limit_s: float) -> bytes:
+        """Ask this agent from another of its threads, as other processes do. Raises OSError."""
+        from launcher.observe.local_socket import exchange
 
-        return Bridge(self._wake)
-
-    @property
-    def has_bridge(self) -> bool:
-        """Whether threads of this agent may ask."""
-        return "bridge" in self.__dict__
+        if not self.socket_name:
+            raise OSError(0, "this system does not let it open its socket")
+        return exchange(self.socket_name, question, limit_s)
 
     @property
     def wake_at(self) -> float:
@@ -205,7 +196,7 @@ class Observer:
         if self._make_page is not None and self.history.is_open:
             try:
                 if self._page is None:
-                    self._page = self._make_page(self.bridge)
+                    self._page = self._make_page(self.ask)
                 self._page.advance()
             except Exception as error:
                 if not is_shortage(error):
@@ -225,15 +216,13 @@ class Observer:
         except Exception as error:
             self.history.complain(error)
 
-    def answer(self, asker: Asker, question: Question, now: float) -> None:
+    def answer(self, connection: Connection, question: Question, now: float) -> None:
         """Begin to answer a question of kind "inspect" or "inspect_node"."""
         try:
-            from launcher.agent.inspection.local_answers import answer_question
-
-            answer_question(self._get_inspection(), self._run_id, asker, question, now)
+            self._get_inspection().answer(connection, question, now)
         except Exception as error:
             self.history.complain(error)
-            asker.answer(encode({"error": describe_bug(error)}))
+            connection.answer(encode({"error": describe_bug(error)}))
 
     def finish(self) -> None:
         """Write down what is kept, and let go what was opened."""

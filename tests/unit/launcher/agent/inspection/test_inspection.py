@@ -55,7 +55,7 @@ class Node:
         self.net, self.name, self.member_id = net, name, f"id-{name}"
         self.asked: list[NodeRequest] = []
         self.answers = True
-        self.inspection = Inspection(self, self.submit, self, self.answer)  # type: ignore[arg-type]
+        self.inspection = Inspection("r", self, self.submit, self, self.answer)  # type: ignore[arg-type]
 
     def list_members(self) -> dict[str, str]:
         return {f"id-{name}": name for name in self.net.nodes} if self.net.leader == self.name else {}
@@ -252,7 +252,7 @@ def test_a_node_that_cannot_answer_says_why() -> None:
     def fail(request: NodeRequest) -> tuple[str, Callable[[], NodeReply]]:
         raise FileNotFoundError(2, "No such file or directory")  # os.getcwd() of a directory that was removed
 
-    net.nodes["b"].inspection._answer = fail
+    net.nodes["b"].inspection._make_answer = fail
     asked = net.ask("a", "b", ReadEvents())
     assert asked is not None
     (reply,) = asked.replies.values()
