@@ -39,6 +39,10 @@ _STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "
 _PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PIECE = 1 << 20
 _ANSWER_MAX = recorder.DUMP_MAX + _PIECE
+NO_SOCKET = (
+    "no flight recorder: the worker has not opened its socket (call launcher.worker, or set LAUNCHER_HANG_EVIDENCE=1; "
+    "JAX has none)"
+)
 _RECORDERS = ("fr_trace_json", "dump_nccl_trace_json")
 """torch has two recorders: one for all backends but NCCL, and NCCL's, which a build without CUDA lacks."""
 
@@ -268,7 +272,7 @@ class _Question(_Answer):
         except OSError as error:
             connection.close()
             if not path or isinstance(error, FileNotFoundError):
-                self._problem = "no flight recorder: the worker has opened no socket for it"
+                self._problem = NO_SOCKET
         else:
             self._socket, self.descriptor = connection, connection.fileno()
 

@@ -316,9 +316,7 @@ def _conclude_late(
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
     is_known = any(wait.is_seen for wait, late in told if late)
     is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
-    return Diagnosis(
-        kind="late" if is_known else "unknown", culprits=tuple(culprits), sentences=tuple(sentences)
-    )
+    return Diagnosis(kind="late" if is_known else "unknown", culprits=tuple(culprits), sentences=tuple(sentences))
 
 
 def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:

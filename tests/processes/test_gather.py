@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.diagnose.gather import Examined, gather
+from launcher.diagnose.gather import NO_SOCKET, Examined, gather
 from launcher.diagnose.recorder import DUMP_MAX
 from launcher.diagnose.request import Target
 from tests.support.waiting import wait_until
@@ -83,7 +83,7 @@ def test_state_and_stack_of_a_worker_are_seen(program: str, function: str, state
         found = examine(child.pid).evidence
         assert (found.rank, found.state) == (3, state)
         assert (found.cpu > 0) == (program is SPIN)
-        assert found.missing == ("no flight recorder: the worker has opened no socket for it",)
+        assert found.missing == (NO_SOCKET,)
 
 
 def test_a_stopped_worker_is_told_apart() -> None:

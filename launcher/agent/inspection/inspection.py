@@ -120,7 +120,7 @@ class Inspection:
         """Ask a node by name or member id, or all with ""; `advance` calls `take` with what has come."""
         asked = Inspected(until=now + LIMIT_S, takes=[take], is_of_all=not node and request == ReadState())
         if sum(len(one.takes) for one in self._pending.values()) >= PENDING_MAX:
-            asked.error = f"{PENDING_MAX} questions are waiting for answers already"
+            asked.error = f"{PENDING_MAX} questions are already waiting for answers"
             take(asked)
             return
         same = next((one for one in self._pending.values() if one.is_of_all and not one.is_complete), None)
@@ -129,7 +129,7 @@ class Inspection:
             return
         question = Inspect(id=os.urandom(8).hex(), node=node, request=request)
         if not (self._member.list_members() or notes.fits(encode_inspection(question))):
-            asked.error = "the question is too long for a message: ask on the node that leads"
+            asked.error = "the question is too long for a message: ask on the leader's node"
             take(asked)
             return
         self._pending[question.id] = asked

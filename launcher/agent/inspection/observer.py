@@ -120,7 +120,7 @@ class History:
         """Say once that something has failed: a bug, or a package that was replaced while this agent runs."""
         if not self._has_complained:
             self._has_complained = True
-            log(f"what is shown of this run is not complete: {describe_bug(error)}")
+            log(f"the view of this run is incomplete: {describe_bug(error)}")
 
     def _pass(self, journal: Journal, message: object, at: float) -> None:
         try:

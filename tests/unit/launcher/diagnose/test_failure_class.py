@@ -190,7 +190,7 @@ def test_a_class_says_why() -> None:
 @pytest.mark.parametrize(
     ("evidence", "is_alone", "expected"),
     [
-        ({"exit_code": 127, "spawn_error": errno.ENOENT}, True, Consequence("there is no such program")),
+        ({"exit_code": 127, "spawn_error": errno.ENOENT}, True, Consequence("the program does not exist")),
         ({"exit_code": 127, "spawn_error": errno.ENOENT}, False, Consequence(is_node_fault=True)),
         ({"exit_code": 127, "spawn_error": errno.ENOENT, "is_leaving": True}, True, Consequence()),
         ({"exit_code": 127}, True, Consequence()),

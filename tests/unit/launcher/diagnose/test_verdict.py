@@ -314,7 +314,7 @@ def test_where_nobody_waits_longer_than_a_moment_nobody_is_accused() -> None:
         diagnose(ranks, FOUR),
         "healthy",
         (),
-        "no rank has waited for another for longer than 1 s",
+        "no rank has been waiting for another for more than 1 s",
         "the last collective was entered 0.9 s ago",
     )
 

@@ -216,7 +216,7 @@ def test_between_two_rounds_the_answer_says_so() -> None:
     agents.ask("b")
     agents.run()
     assert agents.told["b"][0].round == 0
-    assert agents.told["b"][0].answer.sentences == ("no round runs now, so there is no worker to look at",)
+    assert agents.told["b"][0].answer.sentences == ("no round is running, so there are no workers to examine",)
 
 
 def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:

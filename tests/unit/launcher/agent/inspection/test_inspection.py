@@ -313,7 +313,7 @@ def test_a_question_too_long_for_a_message_is_refused() -> None:
     request = ReadLogs(cursors=tuple(LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000)))
     asked = net.ask("b", "a", request)
     assert asked is not None
-    assert asked.error == "the question is too long for a message: ask on the node that leads"
+    assert asked.error == "the question is too long for a message: ask on the leader's node"
     asked = net.ask("a", "a", request)
     assert asked is not None
     assert (asked.error, len(asked.replies)) == ("", 1)

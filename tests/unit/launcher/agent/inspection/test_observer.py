@@ -107,7 +107,7 @@ def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.M
     observer.answer(client, Question(kind="inspect"), 7.0)
     observer.finish()
     assert journal.taken == ["one", "two", "three"]
-    assert said == ["what is shown of this run is not complete: OverflowError: year is out of range"]
+    assert said == ["the view of this run is incomplete: OverflowError: year is out of range"]
     assert client.got == [b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"]
     assert all(sink.is_closed for sink in sinks)
 
