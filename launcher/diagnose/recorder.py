@@ -48,7 +48,7 @@ def read_dump(dump: bytes, now_ns: int) -> tuple[tuple[GroupCalls, ...], bool]:
     `now_ns`: of the same clock as the dump's times, the system's. Raises ValueError for what is no dump.
     """
     if len(dump) > DUMP_MAX:
-        raise ValueError(f"the flight recorder's dump has {len(dump):,} bytes, {DUMP_MAX:,} are the most")
+        raise ValueError(f"the flight recorder's dump has {len(dump):,} bytes; the limit is {DUMP_MAX:,}")
     try:
         found = msgspec.json.decode(dump, type=_Dump)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -76,7 +76,7 @@ def shorten_evidence(evidence: RankEvidence) -> RankEvidence:
         if len(codec.encode(found)) <= RANK_BYTES_MAX:
             return found
     # Text of which every character takes six bytes.
-    return RankEvidence(rank=evidence.rank, state=evidence.state, cpu=evidence.cpu, missing=("too much to tell",))
+    return RankEvidence(rank=evidence.rank, state=evidence.state, cpu=evidence.cpu, missing=("too long to send",))
 
 
 def _cut_frame(frame: Frame, size: int) -> Frame:

@@ -290,12 +290,13 @@ def _conclude_late(
     if not culprits and not hidden:
         return None
     if not culprits:
-        first = f"{describe_ranks(hidden, mesh)}, for which others wait, is in a communication that is not recorded"
+        verb = "is" if len(hidden) == 1 else "are"
+        told = f"{describe_ranks(hidden, mesh)}, which others wait for, {verb} in a communication that is not recorded"
         return Diagnosis(
             kind="unclear",
             culprits=(),
             sentences=(
-                f"{first}, from point to point for example",
+                f"{told} (point-to-point, for example)",
                 *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
             ),
         )
@@ -304,7 +305,7 @@ def _conclude_late(
     sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late][:_SHOWN]
     direct = {rank for wait, late in told if late for rank in wait.inside}
     if more := _follow(culprits, [(wait.late, wait.inside) for wait in waits]) - direct - set(culprits):
-        sentences.append(f"{format_count(len(more), 'more rank')} {'waits' if len(more) == 1 else 'wait'} for these")
+        sentences.append(f"{format_count(len(more), 'more rank')} {_wait(more)} for these")
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
     is_known = any(wait.is_seen for wait, late in told if late)
     is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
@@ -320,7 +321,7 @@ def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: W
         inside, late = ([rank for rank in ranks if rank in members] for ranks in (wait.inside, wait.late))
         if inside and late:
             sentences.append(
-                f"{describe_ranks(inside, mesh)} waits in {_name_call(wait)} for {describe_ranks(late, mesh)}"
+                f"{describe_ranks(inside, mesh)} {_wait(inside)} in {_name_call(wait)} for {describe_ranks(late, mesh)}"
             )
     return Diagnosis(kind="deadlock", culprits=members, sentences=tuple(sentences[: 1 + _WAITS_SHOWN]))
 
@@ -448,6 +449,10 @@ def _format_age(call: Call) -> str:
 
 def _has(ranks: Collection[int]) -> str:
     return "has" if len(ranks) == 1 else "have"
+
+
+def _wait(ranks: Collection[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
 
 
 def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:

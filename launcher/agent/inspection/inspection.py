@@ -183,7 +183,7 @@ class Inspection:
         chosen = chosen or {one: name for one, name in members.items() if name == question.node}
         expect, error = Expect(id=question.id, members=chosen, leader=own_id), ""
         if not chosen:
-            error = f"no node is called {question.node}; there are {format_list(sorted(members.values()), 8)}"
+            error = f"unknown node {question.node}; the nodes are {format_list(sorted(members.values()), 8)}"
         elif asker != own_id and not notes.fits(encode_inspection(expect)):
             leader = members.get(own_id, own_id)
             error = f"{len(chosen):,} nodes are more than a message can name: ask on {leader}, which leads"

@@ -131,7 +131,7 @@ def test_one_node_is_asked_by_name_or_member_id(name: str) -> None:
 def test_a_name_that_no_node_has_is_refused_with_those_that_there_are() -> None:
     asked = Net("a", "b").ask("b", "x")
     assert asked is not None
-    assert asked.error == "no node is called x; there are a, b"
+    assert asked.error == "unknown node x; the nodes are a, b"
 
 
 def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
