@@ -291,12 +291,14 @@ def _conclude_late(
         return None
     if not culprits:
         verb = "is" if len(hidden) == 1 else "are"
-        told = f"{describe_ranks(hidden, mesh)}, which others wait for, {verb} in a communication that is not recorded"
+        verdict = (
+            f"{describe_ranks(hidden, mesh)}, which others wait for, {verb} in a communication that is not recorded"
+        )
         return Diagnosis(
             kind="unclear",
             culprits=(),
             sentences=(
-                f"{told} (point-to-point, for example)",
+                f"{verdict} (point-to-point, for example)",
                 *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
             ),
         )
@@ -338,13 +340,10 @@ def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], m
     else:
         sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not come out"
     held = tuple(rank for rank in wait.members if _is_held(world[rank]))
-    if held:
-        return Diagnosis(
-            kind="stuck",
-            culprits=held,
-            sentences=(sentence, *(_describe_position(world[rank], mesh) for rank in held[:_SHOWN])),
-        )
-    return Diagnosis(kind="stuck", culprits=(), sentences=(f"{sentence}: look at the network and the devices",))
+    if not held:
+        sentence += ": look at the network and the devices"
+    positions = (_describe_position(world[rank], mesh) for rank in held[:_SHOWN])
+    return Diagnosis(kind="stuck", culprits=held, sentences=(sentence, *positions))
 
 
 def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:

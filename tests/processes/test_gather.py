@@ -160,7 +160,7 @@ def test_a_recorder_of_nccl_without_calls_changes_nothing(tmp_path: Path) -> Non
     ("answer", "sentence"),
     [
         (b'HTTP/1.0 200 OK\r\n\r\n{"entries": [', "the flight recorder's dump cannot be read: "),
-        (b"HTTP/1.0 404 No\r\n\r\n", "the worker's flight recorder returned with status 404"),
+        (b"HTTP/1.0 404 No\r\n\r\n", "the worker's flight recorder returned status 404"),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (DUMP_MAX + 1), "the flight recorder's dump has 33,554,433 bytes"),
         (b"", "the worker's flight recorder does not respond"),
         (b"SSH-2.0\r\n", "the worker's flight recorder returned b'SSH-2.0"),

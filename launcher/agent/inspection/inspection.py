@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -45,20 +45,14 @@ from rendezvous import codec
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
 
+if TYPE_CHECKING:
+    from rendezvous.machine import MemberMachine
+
 LIMIT_S = 3.0
 """Until who asks gets what has come; less than what `local_socket` waits."""
 PENDING_MAX = 256
 LOST_CAUSES = ("loss", "isolation", "leaving")
 _NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
-
-
-class LedMembers(Protocol):
-    """What is needed of this agent's membership (rendezvous.machine)."""
-
-    @property
-    def member_id(self) -> str: ...
-
-    def list_members(self) -> dict[str, str]: ...
 
 
 class Inspected(Struct, kw_only=True):
@@ -87,7 +81,7 @@ class Inspection:
     def __init__(
         self,
         run_id: str,
-        member: LedMembers,
+        member: MemberMachine,
         submit: Callable[[Event], None],
         reporter: Reporter,
         make_answer: Callable[[NodeRequest], tuple[Kind, Callable[[], NodeReply]]],

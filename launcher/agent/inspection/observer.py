@@ -13,6 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
@@ -183,10 +184,7 @@ class Observer:
             for thread in missing:
                 thread.start()
         if self._inspection is not None:
-            try:
-                self._inspection.advance(now)
-            except Exception as error:
-                self.history.complain(error)
+            self._try(partial(self._inspection.advance, now))
         if self._requester is not None and self.history.is_open:
             try:
                 self._requester.advance(now)
@@ -211,10 +209,7 @@ class Observer:
 
     def take_note(self, member_id: str, note: InspectionMessage) -> None:
         """Handle a note of another agent, or of this one."""
-        try:
-            self._get_inspection().take_note(member_id, note)
-        except Exception as error:
-            self.history.complain(error)
+        self._try(lambda: self._get_inspection().take_note(member_id, note))
 
     def answer(self, connection: Connection, question: Question, now: float) -> None:
         """Begin to answer a question of kind "inspect" or "inspect_node"."""
@@ -227,16 +222,16 @@ class Observer:
     def finish(self) -> None:
         """Write down what is kept, and let go what was opened."""
         if self._requester is not None:
-            self._close(self._requester)
+            self._try(self._requester.close)
         self.history.finish()
         for sink in self._sinks:
-            self._close(sink)
+            self._try(sink.close)
         if self._page is not None:
-            self._close(self._page)
+            self._try(self._page.close)
 
-    def _close(self, opened: EventSink | LivePage | NodeRequester) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         try:
-            opened.close()
+            call()
         except Exception as error:
             self.history.complain(error)
 
