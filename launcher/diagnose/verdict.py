@@ -290,10 +290,7 @@ def _conclude_late(
     if not culprits and not hidden:
         return None
     if not culprits:
-        verb = "is" if len(hidden) == 1 else "are"
-        verdict = (
-            f"{describe_ranks(hidden, mesh)}, which others wait for, {verb} in a communication that is not recorded"
-        )
+        verdict = f"others wait for {describe_ranks(hidden, mesh)} in a communication that is not recorded"
         return Diagnosis(
             kind="unclear",
             culprits=(),
