@@ -159,9 +159,9 @@ def test_workers_that_write_nothing_yet_are_not_remarked_upon(source: FakeSource
 @pytest.mark.parametrize(
     ("query", "remark"),
     [
-        ({"round": 7}, "h0-h1: there is no output of round 7 here; rounds with output: 1"),
-        ({"stream": "stderr"}, "h0-h1: stderr is not kept here: --redirects 3 or --tee 3 keeps both"),
-        ({"rank": 5}, "h0-h1: there is no output of rank 5 here"),
+        ({"round": 7}, "h0-h1: round 7 has no output here; rounds with output: 1"),
+        ({"stream": "stderr"}, "h0-h1: stderr is not kept here: set --redirects 3 or --tee 3 to keep both"),
+        ({"rank": 5}, "h0-h1: rank 5 has no output here"),
     ],
 )
 def test_what_is_not_there_is_said(source: FakeSource, query: dict[str, object], remark: str) -> None:
