@@ -102,7 +102,7 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
 
 def test_no_files_are_a_sentence(source: FakeSource) -> None:
     source.files = {"m0": [], "m1": []}
-    with pytest.raises(TemporaryError, match="h0-h1: the workers' output is not kept here: --log-dir"):
+    with pytest.raises(TemporaryError, match="h0-h1: the workers' output is not kept here: set --log-dir"):
         Screen().show(source)
 
 
