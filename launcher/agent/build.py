@@ -40,7 +40,6 @@ from rendezvous.settings import Settings
 from rendezvous.stores.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.examination import Examination
     from launcher.agent.diagnosis.inquiries import Inquiries
     from launcher.agent.diagnosis.progress import NodeProgress
     from launcher.agent.inspection.observer import Observer
@@ -174,27 +173,25 @@ def _make_inquiries(
     listener: int | None,
 ) -> Inquiries:
     """Build what answers for this node's workers."""
+    from launcher.agent.diagnosis.examination import Examination
     from launcher.agent.diagnosis.inquiries import Inquiries
+    from launcher.agent.diagnosis.local_examiner import LocalExaminer
 
-    def make_examination() -> Examination:
-        from launcher.agent.diagnosis.examination import Examination
-        from launcher.agent.diagnosis.local_examiner import LocalExaminer
-
-        return Examination(
-            LocalExaminer(supervisor, poll),
-            driver.submit,
-            wake,
-            host,
-            layout.make_incident_path,
-            lambda: len(driver.machine.list_members()),
-            keeps_failures=not layout.is_temporary,
-        )
+    examination = Examination(
+        LocalExaminer(supervisor, poll),
+        driver.submit,
+        wake,
+        host,
+        layout.make_incident_path,
+        lambda: len(driver.machine.list_members()),
+        keeps_failures=not layout.is_temporary,
+    )
 
     def identify() -> dict[str, str]:
         job = driver.machine.state.membership.joined_root
         return {"run_id": layout.run_id, "node": host, "version": __version__, "job": job}
 
-    return Inquiries(poll, make_examination, driver.submit, identify, observer.answer, observer.bridge, listener)
+    return Inquiries(poll, examination, driver.submit, identify, observer.answer, listener)
 
 
 def _watch_progress(

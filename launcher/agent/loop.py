@@ -136,6 +136,7 @@ class Agent(Struct, kw_only=True, eq=False):
         self._listener = open_listener()
         if self._listener is not None:
             self._poll.register(self._listener, select.POLLIN)
+            self.observer.socket_name = self._listener.getsockname()[1:].decode()
         self.worker_channel.register(self._poll)
         self._submit(events.Start(time.time() - read_clock()))
         try:
@@ -215,12 +216,12 @@ class Agent(Struct, kw_only=True, eq=False):
             self._watch_kernel_at = math.inf if _attempt(_load_policy, False) else read_clock() + PROGRESS_RETRY_S
             self.failures.watch_kernel()
         self.observer.advance(read_clock())
-        if self._inquiries is None and (self.observer.has_bridge or read_clock() >= self._inquire_at):
+        if self._inquiries is None and read_clock() >= self._inquire_at:
             self._get_inquiries()
         if self._inquiries is not None:
             for conclusion in self._inquiries.advance(read_clock()):
                 self._take_conclusion(conclusion)
-            counters = self._inquiries.take_counters()
+            counters = self._inquiries.examination.take_counters()
             if counters is not None and self.progress is not None:
                 self.progress.take_counters(counters)
         # A loop, because an action (a spawn that fails, a round with nothing left) may cause the next event at once.
@@ -341,14 +342,14 @@ class Agent(Struct, kw_only=True, eq=False):
         if self._round is not None and self._assignment is not None:
             self._begin_inquiries(inquiries, self._round.round, self._assignment)
             for local_rank, pid in self.worker_channel.list_started().items():
-                inquiries.add_worker(local_rank, pid)
+                inquiries.examination.add_worker(local_rank, pid)
             for local_rank, exit_code in self._exit_codes.items():
-                inquiries.end_worker(local_rank, exit_code)
+                inquiries.examination.end_worker(local_rank, exit_code)
         return inquiries
 
     def _begin_inquiries(self, inquiries: Inquiries, round: int, share: NodeAssignment) -> None:
         targets = self.spec_builder.make_targets(share, self._specs)
-        inquiries.begin(round, self.spec_builder.make_worker_mesh(share), targets)
+        inquiries.examination.begin(round, self.spec_builder.make_worker_mesh(share), targets)
 
     def _refuse(self, round: int, error: RecordError) -> None:
         """Run nothing of it. Others wait for this node's ranks, so it has failed, and the leader seals a new round."""
@@ -391,7 +392,7 @@ class Agent(Struct, kw_only=True, eq=False):
             case Spawned(_, local_rank, pid):
                 self.worker_channel.add_worker(local_rank, pid)
                 if self._inquiries is not None:
-                    self._inquiries.add_worker(local_rank, pid)
+                    self._inquiries.examination.add_worker(local_rank, pid)
             case Exited(number, local_rank, pid, exit_code, at):
                 if round is not None and round.round == number and local_rank in round.live:
                     self._take_exit(round, local_rank, pid, exit_code, at, self.worker_channel.explain_end(local_rank))
@@ -440,10 +441,10 @@ class Agent(Struct, kw_only=True, eq=False):
         may_be_victim &= self._has_survivors(round, local_rank)
         self._exit_codes[local_rank] = exit_code
         if self._inquiries is not None:
-            self._inquiries.end_worker(local_rank, exit_code)
+            self._inquiries.examination.end_worker(local_rank, exit_code)
         may_ask = may_be_victim and not self._is_explained and not round.failures
         if may_ask and (inquiries := self._get_inquiries()):
-            inquiries.examination.ask("failure", read_clock())
+            inquiries.examination.report_failure()
         if exit_code == 0 and self._assignment is not None and not round.is_stopping:
             left = len(round.live - {local_rank})
             self.round_log.note_success(self._assignment.ranks, local_rank, left, read_clock())
@@ -512,7 +513,7 @@ class Agent(Struct, kw_only=True, eq=False):
         if inquiries is None:
             return
         if news is not None:
-            inquiries.examination.report_silence("" if isinstance(news, str) else str(news), now)
+            inquiries.examination.report_silence(now, is_silent=not isinstance(news, str))
         if self.progress.needs_counters:
             inquiries.examination.count_calls(now)
 
@@ -600,7 +601,7 @@ class Agent(Struct, kw_only=True, eq=False):
     def _report_stopped(self, round: lifecycle.Round) -> None:
         self._round, self._stuck_at, self._pending = None, math.inf, None
         if self._inquiries is not None:
-            self._inquiries.end()
+            self._inquiries.examination.end()
         self.port.renew()
         self._submit(events.RoundStopped(round.round, self.port.number, self._read_step()))
 
@@ -619,7 +620,7 @@ class Agent(Struct, kw_only=True, eq=False):
         elif signum == signal.SIGQUIT and self.termination.signum is None and self._can_ask():
             self._has_asked = True
             if inquiries := self._get_inquiries():
-                inquiries.ask(self._end_after_answer, read_clock())
+                inquiries.examination.ask(self._end_after_answer, read_clock())
             else:
                 self._end_after_answer(None)
         elif leave := self.termination.take_signal(signum):

@@ -70,7 +70,7 @@ def run(
         parts = (slots, reason, termination, wakeup)
         agent = build_agent(config, supervisor, layout, startup, *parts, shared_page, fork_server)
         if exporter is not None:
-            exporter.start(agent.observer.bridge.exchange, layout.run_id)
+            exporter.start(agent.observer.ask, layout.run_id)
         exit_code = agent.run()
     except KeyboardInterrupt:  # SIGINT, where --signals-to-handle leaves it out
         exit_code = 130

@@ -26,7 +26,8 @@ from msgspec import Struct
 from launcher.diagnose.evidence import Frame, RankEvidence
 from launcher.diagnose.stack_groups import find_own_frame, format_place, render_frames
 from launcher.diagnose.verdict import Diagnosis, Kind, describe_ranks
-from launcher.model.text import WIDTH, format_list
+from launcher.model.ranges import format_ranges
+from launcher.model.text import WIDTH
 from launcher.worker.grid import WorkerMesh
 from rendezvous.codec import encode
 
@@ -35,20 +36,12 @@ FRAMES_SHOWN = 8
 REASONS_SHOWN = 6
 _AGAIN = "ask again in a minute"
 
-_REMEDIES = {
-    "the worker has opened no socket": "enable it with any launcher.worker call, or with "
-    "LAUNCHER_HANG_EVIDENCE=1; JAX has no flight recorder",
-}
-"""A part of a reason -> what makes the evidence available in the next run."""
-
 
 class Gap(Struct, frozen=True, kw_only=True):
     """Evidence that is missing on some ranks, for one reason."""
 
     ranks: tuple[int, ...]
     reason: str
-    remedy: str = ""
-    """What an operator can do about it, "" if nothing is known."""
 
 
 class CulpritStack(Struct, frozen=True, kw_only=True):
@@ -69,8 +62,6 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     stacks: tuple[CulpritStack, ...]
     gaps: tuple[Gap, ...]
-    silent_nodes: tuple[str, ...]
-    stragglers: tuple[str, ...]
     folders: tuple[str, ...]
     """Where the complete evidence is, as "node:path"."""
     hint: str
@@ -82,10 +73,8 @@ def make_answer(
     ranks: Sequence[RankEvidence],
     mesh: WorkerMesh,
     folders: Sequence[str] = (),
-    silent_nodes: Sequence[str] = (),
-    stragglers: Sequence[str] = (),
 ) -> HangAnswer:
-    """Put together what is said. `silent_nodes`: whose agents have not answered."""
+    """Put together what is said."""
     world = {one.rank: one for one in ranks}
     stacks = [
         CulpritStack(rank=rank, name=describe_ranks([rank], mesh), frames=stack)
@@ -98,8 +87,6 @@ def make_answer(
         sentences=diagnosis.sentences,
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
-        silent_nodes=tuple(silent_nodes),
-        stragglers=tuple(stragglers),
         folders=tuple(folders),
         hint=_advise(diagnosis, world, mesh),
     )
@@ -112,32 +99,20 @@ def encode_answer(answer: HangAnswer) -> bytes:
 
 def render_answer(answer: HangAnswer) -> str:
     """Render the answer for a terminal; ends with a newline."""
-    lines = [line for sentence in (*answer.sentences, *answer.stragglers) for line in _wrap(f"{sentence}.")]
+    lines = [line for sentence in answer.sentences for line in _wrap(f"{sentence}.")]
     for stack in answer.stacks:
         lines += ["", f"{stack.name[:1].upper()}{stack.name[1:]}, the innermost frame first:"]
         lines += render_frames(stack.frames, FRAMES_SHOWN)
-    if answer.gaps or answer.silent_nodes:
+    if answer.gaps:
         lines += ["", "Not known:"]
-        lines += [line for node in answer.silent_nodes for line in _wrap(f"node {node} has not answered", "  ")]
         for gap in answer.gaps[:REASONS_SHOWN]:
-            lines += _wrap(f"{format_ranges(gap.ranks)}: {gap.reason}{f' ({gap.remedy})' if gap.remedy else ''}", "  ")
+            who = "rank" if len(gap.ranks) == 1 else "ranks"
+            lines += _wrap(f"{who} {format_ranges(gap.ranks)}: {gap.reason}", "  ")
         if len(answer.gaps) > REASONS_SHOWN:
             lines.append(f"  and for {len(answer.gaps) - REASONS_SHOWN} more reasons: see the folders")
     if answer.folders:
         lines += ["", "All that was found:", *(f"  {folder}" for folder in answer.folders)]
     return "\n".join([*lines, "", f"hint: {answer.hint}"]) + "\n"
-
-
-def format_ranges(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0-3, 6" """
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    text = format_list(["-".join(map(str, part)) for part in parts])
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:
@@ -158,14 +133,7 @@ def _collect_gaps(ranks: Sequence[RankEvidence]) -> list[Gap]:
         for reason in one.missing:
             by_reason[reason].append(one.rank)
     ordered = sorted(by_reason.items(), key=lambda each: (-len(each[1]), each[0]))
-    return [
-        Gap(
-            ranks=tuple(found),
-            reason=reason,
-            remedy=next((remedy for part, remedy in _REMEDIES.items() if part in reason), ""),
-        )
-        for reason, found in ordered
-    ]
+    return [Gap(ranks=tuple(found), reason=reason) for reason, found in ordered]
 
 
 # --- what to do ---
@@ -179,22 +147,22 @@ def _advise(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], mesh: Worke
             return _advise_on_culprit(diagnosis, world, mesh)
         case "stuck":
             return (
-                "check the links between the nodes and the devices' errors in dmesg; with NCCL, NCCL_DEBUG=INFO in "
-                "the next run says which transport it uses"
+                "check the links between the nodes and the devices' errors in dmesg; with NCCL, set NCCL_DEBUG=INFO in "
+                "the next run to see which transport it uses"
             )
         case "mismatch":
-            return "the script takes different branches on these ranks: compare what leads to this call on each"
+            return "compare what leads to this call on each of these ranks: the script takes different branches there"
         case "deadlock":
-            return "the script uses these groups in different orders on these ranks: use them in one order on all"
+            return "use these groups in the same order on all ranks: the script uses them in different orders"
         case "unknown":
             who = describe_ranks(diagnosis.culprits, mesh)
             if all(rank in world for rank in diagnosis.culprits):
-                return f"see what {who} does: py-spy dump, or gdb, on its node"
-            return f"look at the node of {who}: does its agent run, and is it reached?"
+                return f"run py-spy dump, or gdb, on the node of {who} to see what it does"
+            return f"check the node of {who}: whether its agent runs and can be reached"
         case "healthy":
-            return f"there may be no hang: if nothing goes on all the same, {_AGAIN} and compare"
+            return f"{_AGAIN} and compare if the job still makes no progress: there may be no hang"
         case _:
-            return f"{_AGAIN} and compare: what is at the same place then does not move"
+            return f"{_AGAIN} and compare: a rank at the same place then makes no progress"
 
 
 def _advise_on_culprit(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], mesh: WorkerMesh) -> str:
@@ -205,11 +173,11 @@ def _advise_on_culprit(diagnosis: Diagnosis, world: Mapping[int, RankEvidence], 
     if one.state == "stopped":
         return f"continue {who} with kill -CONT, or detach the debugger from it"
     if one.state == "ended":
-        return f"read the end of the log of {who}: it has left while others still need it"
+        return f"read the end of the log of {who}: it exited while others still need it"
     if one.state == "blocked":
-        return f"a disk, a network file system or a device does not answer {who}: see dmesg on its node"
+        return f"check dmesg on the node of {who}: a disk, a network file system or a device does not respond"
     frame = find_own_frame(one.stack)
     if frame is None:
-        return f"{who} is where no stack could be read: py-spy dump, or gdb, on its node"
+        return f"run py-spy dump, or gdb, on the node of {who}: its stack could not be read"
     where = f"see what {who} does in {frame.function} at {format_place(frame)}"
     return f"{where}, and {_AGAIN}" if diagnosis.kind == "odd" else where

@@ -39,6 +39,10 @@ _STATES: dict[str, State] = {"R": "runs", "D": "blocked", "T": "stopped", "t": "
 _PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PIECE = 1 << 20
 _ANSWER_MAX = recorder.DUMP_MAX + _PIECE
+NO_SOCKET = (
+    "no flight recorder: the worker has not opened its socket (call launcher.worker, or set LAUNCHER_HANG_EVIDENCE=1; "
+    "JAX has none)"
+)
 _RECORDERS = ("fr_trace_json", "dump_nccl_trace_json")
 """torch has two recorders: one for all backends but NCCL, and NCCL's, which a build without CUDA lacks."""
 
@@ -163,7 +167,7 @@ class _Subject:
         try:
             dumps.append(question.take())
             if time.monotonic() > until:  # large dumps of those before it have used the time
-                raise ValueError("the flight recorder's dump came too late to be read")
+                raise ValueError("the flight recorder's dump arrived too late to be read")
             found, is_truncated = recorder.read_dump(dumps[-1], time.time_ns())
         except ValueError as error:
             return error
@@ -260,7 +264,7 @@ class _Question(_Answer):
     def __init__(self, path: str, handler: str, until: float) -> None:
         super().__init__(-1, min(until, time.monotonic() + ANSWER_LIMIT_S))
         self._socket: socket.socket | None = None
-        self._problem = "the worker's flight recorder does not answer"
+        self._problem = "the worker's flight recorder does not respond"
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             connection.connect(path)
@@ -268,7 +272,7 @@ class _Question(_Answer):
         except OSError as error:
             connection.close()
             if not path or isinstance(error, FileNotFoundError):
-                self._problem = "no flight recorder: the worker has opened no socket for it"
+                self._problem = NO_SOCKET
         else:
             self._socket, self.descriptor = connection, connection.fileno()
 
@@ -281,10 +285,10 @@ class _Question(_Answer):
         head, _, content = bytes(self.found).partition(b"\r\n\r\n")
         words = head.split(None, 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
-            raise ValueError(f"the worker's flight recorder answers {bytes(self.found[:40])!r}")
+            raise ValueError(f"the worker's flight recorder returned {bytes(self.found[:40])!r}")
         if words[1] != b"200":
             kind = _NoHandlerError if words[1] == b"404" else ValueError
-            raise kind(f"the worker's flight recorder answers with status {words[1].decode(errors='replace')}")
+            raise kind(f"the worker's flight recorder returned status {words[1].decode(errors='replace')}")
         return content
 
 

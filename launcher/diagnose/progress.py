@@ -32,9 +32,11 @@ from launcher.diagnose.heartbeats import CHECKS_PER_TIMEOUT
 
 HEARTBEAT = "heartbeat"
 OUTPUT = "output"
-EXPECTED = "line that --expect describes"
-PHASE = "change of phase"
+EXPECTED = "expected"
+PHASE = "phase"
 COLLECTIVE = "collective"
+_WORDS = {EXPECTED: "line that matches --expect", PHASE: "change of phase"}
+"""Kinds of signs that are called otherwise in a sentence."""
 START_UP_S = 600.0
 """For how long signs have to go on until they count as those of steps, if they are none that a step alone gives."""
 _OF_A_STEP = (HEARTBEAT, EXPECTED)
@@ -75,7 +77,8 @@ class Silence(Struct, frozen=True, kw_only=True):
     """The phases at that time; the first limit among them is the one that was reached."""
 
     def __str__(self) -> str:
-        kinds = f"{', '.join(self.signs[:-1])} or {self.signs[-1]}" if len(self.signs) > 1 else self.signs[0]
+        *others, last = [_WORDS.get(kind, kind) for kind in self.signs]
+        kinds = f"{', '.join(others)} or {last}" if others else last
         sentence = f"no progress for {self.silence_s:.0f} s: no {kinds} on this node"
         if self.phases:
             one = self.phases[0]
@@ -93,8 +96,8 @@ class Halt(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         who = f"rank {self.ranks[0]} is" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks are"
         return (
-            f"{who} stopped, by a signal or a debugger, for {self.halted_s:.0f} s now: meanwhile nothing counts as a "
-            "hang; kill -CONT continues it"
+            f"{who} stopped by a signal or a debugger for {self.halted_s:.0f} s now: until it continues (kill -CONT), "
+            "no hang is detected"
         )
 
 
@@ -186,7 +189,7 @@ class ProgressWatch:
 
     def _note_progress(self, kind: str, *, has_stepped: bool = False) -> None:
         if self._is_reported:
-            self._resumption = f"progress again after {self._silence_s:.0f} s: {kind}"
+            self._resumption = f"progress again after {self._silence_s:.0f} s: {_WORDS.get(kind, kind)}"
         self._active_looks += 1
         if has_stepped or (self._active_looks > CHECKS_PER_TIMEOUT and self._active_s >= START_UP_S):
             self._stage = "step"

@@ -55,7 +55,7 @@ def read_main_stack(output: bytes, pid: int) -> tuple[Frame, ...]:
     main = next((one for one in threads if one.os_thread_id == pid), None)
     main = main or next((one for one in threads if one.thread_name == "MainThread"), None)
     if main is None:
-        raise ValueError("py-spy has not found the main thread")
+        raise ValueError("py-spy did not find the main thread")
     return _cut([_make_frame(one.name, one.filename, one.line) for one in main.frames])
 
 
@@ -106,5 +106,5 @@ def explain_failure(text: str, exit_code: int, ptrace_scope: str) -> str:
             "no stacks: the kernel does not let py-spy read the worker (a container may need the capability SYS_PTRACE)"
         )
     if any(words in first for words in _OTHER_PROGRAM):
-        return "no stacks: the worker is no Python, or one that this version of py-spy does not know"
+        return "no stacks: the worker is not a Python process, or one that this version of py-spy does not support"
     return f"no stacks: py-spy cannot read the worker: {first}"

@@ -86,14 +86,11 @@ def diagnose(ranks: Sequence[RankEvidence], mesh: WorkerMesh) -> Diagnosis:
     if mismatch := _find_mismatch(groups, mesh):
         return mismatch
     waits = [wait for group in groups for wait in _list_waits(group, world)]
-    targets: defaultdict[int, set[int]] = defaultdict(set)
-    for wait in waits:
-        for rank in wait.inside:
-            targets[rank].update(wait.late)
-    ends = _find_ends({rank: late for rank, late in targets.items() if late})
+    waiting = {rank for wait in waits if wait.late for rank in wait.inside}
+    awaited = sorted({rank for wait in waits for rank in wait.late} - waiting)
     return (
-        _conclude_late(ends, waits, world, mesh)
-        or _conclude_deadlock(ends, waits, mesh)
+        _conclude_late(awaited, waits, world, mesh)
+        or _conclude_deadlock(waiting, waits, mesh)
         or _conclude_stuck(waits, world, mesh)
         or _conclude_healthy(world)
         or _conclude_by_stacks(world, mesh)
@@ -182,20 +179,12 @@ def _is_waiting(call: Call) -> bool:
     return call.is_open and call.age_s >= MOMENT_S
 
 
-def name_group(description: str) -> str:
-    """Name a group for people, as the mesh does where it is one of a mesh."""
-    return description.removeprefix(_MESH_PREFIX)
-
-
 def _label_group(description: str, members: Sequence[int]) -> str:
-    return f"{name_group(description)} {format_members(members)}"
-
-
-def format_members(ranks: Sequence[int]) -> str:
-    """Format the members of a group: "[4-7]", "[1, 5]"."""
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"[{ranks[0]}-{ranks[-1]}]"
-    return f"[{format_list(list(map(str, ranks)))}]"
+    """Name a group for people, as the mesh does where it is one of a mesh: "tp [4-7]", "dp [1, 5]"."""
+    name = description.removeprefix(_MESH_PREFIX)
+    if len(members) > 2 and list(members) == list(range(members[0], members[-1] + 1)):
+        return f"{name} [{members[0]}-{members[-1]}]"
+    return f"{name} [{format_list(list(map(str, members)))}]"
 
 
 def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | None:
@@ -271,80 +260,42 @@ def _find_strangers(group: _Group, inside: Collection[int], number: int) -> set[
     return {rank for rank, calls in group.calls.items() if has_met and calls.last < number - 1}
 
 
-def _find_ends(targets: Mapping[int, Collection[int]]) -> list[tuple[int, ...]]:
-    """Return where following the waits ends: ranks that wait for nobody, and circles of ranks.
-
-    Tarjan's algorithm for strongly connected components, without recursion; those that no edge leaves are the ends.
-    """
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    component: dict[int, int] = {}
-    stack: list[int] = []
-    components: list[tuple[int, ...]] = []
-    for root in targets:
-        if root in index:
-            continue
-        path = [(root, iter(targets.get(root, ())))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        while path:
-            rank, rest = path[-1]
-            for target in rest:
-                if target not in index:
-                    index[target] = low[target] = len(index)
-                    stack.append(target)
-                    path.append((target, iter(targets.get(target, ()))))
-                    break
-                if target not in component:
-                    low[rank] = min(low[rank], index[target])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[rank])
-                if low[rank] == index[rank]:
-                    at = stack.index(rank)
-                    members = tuple(sorted(stack[at:]))
-                    del stack[at:]
-                    for member in members:
-                        component[member] = len(components)
-                    components.append(members)
-    return [
-        members
-        for number, members in enumerate(components)
-        if all(component[target] == number for member in members for target in targets.get(member, ()))
-    ]
+def _find_circle(waiting: Collection[int], waits: Sequence[_Wait]) -> tuple[int, ...]:
+    """Return the fewest ranks that wait for each other, and for nobody else. `waiting`: all that wait for others."""
+    ways = [(wait.inside, wait.late) for wait in waits]
+    ends = [found for wait in waits if wait.late and (found := _follow(wait.late, ways)) <= set(waiting)]
+    return tuple(sorted(min(ends, key=len, default=())))
 
 
-def _find_all_that_wait(culprits: Collection[int], waits: Sequence[_Wait]) -> set[int]:
-    """Return the ranks that wait for these, or for one that does."""
-    found, count = set(culprits), 0
+def _follow(ranks: Collection[int], ways: Sequence[tuple[Collection[int], Collection[int]]]) -> set[int]:
+    """Return these ranks and all that are reached from them: each way leads from any of some ranks to others."""
+    found, count = set(ranks), 0
     while len(found) > count:
         count = len(found)
-        for wait in waits:
-            if not found.isdisjoint(wait.late):
-                found.update(wait.inside)
-    return found.difference(culprits)
+        for begin, end in ways:
+            if not found.isdisjoint(begin):
+                found.update(end)
+    return found
 
 
 # --- conclusions ---
 
 
 def _conclude_late(
-    ends: Sequence[tuple[int, ...]], waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh
+    awaited: Sequence[int], waits: Sequence[_Wait], world: Mapping[int, RankEvidence], mesh: WorkerMesh
 ) -> Diagnosis | None:
     """Name the ranks that wait for nobody. Those that communicate in a way that is not recorded come second."""
-    lone = [members[0] for members in ends if len(members) == 1]
-    culprits = [rank for rank in lone if _is_held(world[rank]) or not is_communicating(world[rank])]
-    hidden = [rank for rank in lone if not any(rank in wait.inside for wait in waits)]
+    culprits = [rank for rank in awaited if _is_held(world[rank]) or not is_communicating(world[rank])]
+    hidden = [rank for rank in awaited if not any(rank in wait.inside for wait in waits)]
     if not culprits and not hidden:
         return None
     if not culprits:
-        first = f"{describe_ranks(hidden, mesh)}, for which others wait, is in a communication that is not recorded"
+        verdict = f"others wait for {describe_ranks(hidden, mesh)} in a communication that is not recorded"
         return Diagnosis(
             kind="unclear",
             culprits=(),
             sentences=(
-                f"{first}, from point to point for example",
+                f"{verdict} (point-to-point, for example)",
                 *(_describe_position(world[rank], mesh) for rank in hidden[:_SHOWN]),
             ),
         )
@@ -352,27 +303,24 @@ def _conclude_late(
     told = [(wait, [rank for rank in wait.late if rank in culprits]) for wait in oldest]
     sentences = [_describe_wait(wait, late, mesh) for wait, late in told if late][:_SHOWN]
     direct = {rank for wait, late in told if late for rank in wait.inside}
-    if more := _find_all_that_wait(culprits, waits) - direct:
-        sentences.append(f"{format_count(len(more), 'more rank')} {'waits' if len(more) == 1 else 'wait'} for these")
+    if more := _follow(culprits, [(wait.late, wait.inside) for wait in waits]) - direct - set(culprits):
+        sentences.append(f"{format_count(len(more), 'more rank')} {_wait(more)} for these")
     sentences += [_describe_position(world[rank], mesh) for rank in culprits[:_SHOWN]]
     is_known = any(wait.is_seen for wait, late in told if late)
     is_known |= any(_is_held(world[rank]) or world[rank].stack is not None for rank in culprits)
-    return Diagnosis(
-        kind="late" if is_known else "unknown", culprits=tuple(sorted(culprits)), sentences=tuple(sentences)
-    )
+    return Diagnosis(kind="late" if is_known else "unknown", culprits=tuple(culprits), sentences=tuple(sentences))
 
 
-def _conclude_deadlock(ends: Sequence[tuple[int, ...]], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
-    circles = [members for members in ends if len(members) > 1]
-    if not circles:
+def _conclude_deadlock(waiting: Collection[int], waits: Sequence[_Wait], mesh: WorkerMesh) -> Diagnosis | None:
+    members = _find_circle(waiting, waits)
+    if not members:
         return None
-    members = min(circles, key=len)
     sentences = [f"{describe_ranks(members, mesh)} wait for each other"]
     for wait in waits:
         inside, late = ([rank for rank in ranks if rank in members] for ranks in (wait.inside, wait.late))
         if inside and late:
             sentences.append(
-                f"{describe_ranks(inside, mesh)} waits in {_name_call(wait)} for {describe_ranks(late, mesh)}"
+                f"{describe_ranks(inside, mesh)} {_wait(inside)} in {_name_call(wait)} for {describe_ranks(late, mesh)}"
             )
     return Diagnosis(kind="deadlock", culprits=members, sentences=tuple(sentences[: 1 + _WAITS_SHOWN]))
 
@@ -389,13 +337,10 @@ def _conclude_stuck(waits: Sequence[_Wait], world: Mapping[int, RankEvidence], m
     else:
         sentence += f"{describe_ranks(wait.inside, mesh)} {_has(wait.inside)} not come out"
     held = tuple(rank for rank in wait.members if _is_held(world[rank]))
-    if held:
-        return Diagnosis(
-            kind="stuck",
-            culprits=held,
-            sentences=(sentence, *(_describe_position(world[rank], mesh) for rank in held[:_SHOWN])),
-        )
-    return Diagnosis(kind="stuck", culprits=(), sentences=(f"{sentence}: look at the network and the devices",))
+    if not held:
+        sentence += ": look at the network and the devices"
+    positions = (_describe_position(world[rank], mesh) for rank in held[:_SHOWN])
+    return Diagnosis(kind="stuck", culprits=held, sentences=(sentence, *positions))
 
 
 def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
@@ -412,7 +357,7 @@ def _conclude_healthy(world: Mapping[int, RankEvidence]) -> Diagnosis | None:
         kind="healthy",
         culprits=(),
         sentences=(
-            f"no rank has waited for another for longer than {MOMENT_S:g} s",
+            f"no rank has been waiting for another for more than {MOMENT_S:g} s",
             f"the last collective was entered {last_s:.1f} s ago",
         ),
     )
@@ -500,6 +445,10 @@ def _format_age(call: Call) -> str:
 
 def _has(ranks: Collection[int]) -> str:
     return "has" if len(ranks) == 1 else "have"
+
+
+def _wait(ranks: Collection[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
 
 
 def _describe_wait(wait: _Wait, late: Sequence[int], mesh: WorkerMesh) -> str:

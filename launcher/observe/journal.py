@@ -70,7 +70,7 @@ class Journal:
     ) -> None:
         self.timeline = RunTimeline()
         self.buffer = EventBuffer()
-        self._header = header
+        self.header = header
         self._write_events = write_events
         self._write_round = write_round
         self._round = 0
@@ -139,7 +139,7 @@ class Journal:
         return event
 
     def _common(self, at: float) -> dict[str, Any]:
-        return {"at": at, "run_id": self._header.run_id, "node": self._header.node, "round": self._round}
+        return {"at": at, "run_id": self.header.run_id, "node": self.header.node, "round": self._round}
 
     def _add(self, event: RunEvent) -> None:
         self.timeline.take(event)
@@ -159,7 +159,7 @@ class Journal:
         self.is_stopping, self._stop_mode = False, ""
         if assignment is None:
             return
-        sizes = zip(self._header.mesh_axes, assignment.shape, strict=False)
+        sizes = zip(self.header.mesh_axes, assignment.shape, strict=False)
         self._add(
             RoundStarted(
                 **self._common(at),
@@ -168,7 +168,7 @@ class Journal:
                 ranks=assignment.ranks,
                 mesh=",".join(f"{axis}={size}" for axis, size in sizes),
                 restart_count=start.restart_count,
-                max_restarts=self._header.max_restarts,
+                max_restarts=self.header.max_restarts,
                 waited_s=round(max(0.0, at - self._idle_since), 3),
                 summary=assignment.summary,
             )

@@ -1,7 +1,6 @@
 """Where a view of a run gets what it shows: a page, a full screen, metrics.
 
-Another process asks an agent of this machine by its socket (`local_socket`); a thread of the agent's own asks its loop
-(`launcher.agent.inspection.bridge`). A view is written once, and does not know which of them it has.
+Another process asks an agent of this machine by its socket (`local_socket`), and so do the agent's own threads.
 """
 
 from __future__ import annotations

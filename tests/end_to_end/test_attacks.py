@@ -173,8 +173,8 @@ def test_half_open_connections_to_the_page_leave_descriptors_for_a_restart(tmp_p
     script = 'mark("began"); wait_for("finish")'
     with Job(tmp_path, *options, script=script, prefix=prefix) as job:
         job.marks("began", range(2))
-        job.says("the page of this run: http://127.0.0.1:")
-        match = re.search(r"the page of this run: http://127\.0\.0\.1:(\d+)/", job.stderr)
+        job.says("live page: http://127.0.0.1:")
+        match = re.search(r"live page: http://127\.0\.0\.1:(\d+)/", job.stderr)
         assert match
         address = ("127.0.0.1", int(match[1]))
         before = open_files(job.pid)

@@ -32,7 +32,7 @@ print("<script>document.title = 'owned'</script> of rank", RANK, flush=True)
 mark("up")
 load()
 """
-ADDRESS = re.compile(r"the page of this run: (http://127\.0\.0\.1:\d+/)")
+ADDRESS = re.compile(r"live page: (http://127\.0\.0\.1:\d+/)")
 
 
 class Served(Command):

@@ -96,6 +96,6 @@ while True:
 """
     options = (*OPTIONS, r"--expect=^loss=\d", "--local-ranks-filter=0")
     with Job(tmp_path, *options, script=script) as job:
-        job.says(f"{SILENT} 2 s: no line that --expect describes or heartbeat on this node\n")
+        job.says(f"{SILENT} 2 s: no line that matches --expect or heartbeat on this node\n")
     lines = set(job.stdout.splitlines())
     assert lines == {"waiting"}  # without a prefix, and without those of rank 1

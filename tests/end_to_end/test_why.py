@@ -275,5 +275,5 @@ def test_while_no_round_runs_the_answer_says_so_at_once(tmp_path: Path, etcd: Et
         cluster.start(N1)
         job = cluster[N1]
         job.says("waiting for")
-        assert "no round runs now" in meshctl("why", cluster.run_id, "--timeout=6", endpoint=etcd.endpoint).stdout
-        assert "no round runs now" in ask(job.pid, "--timeout=6")
+        assert "no round is running" in meshctl("why", cluster.run_id, "--timeout=6", endpoint=etcd.endpoint).stdout
+        assert "no round is running" in ask(job.pid, "--timeout=6")

@@ -18,7 +18,7 @@ import pytest
 
 from launcher.diagnose import incident
 from launcher.diagnose.evidence import RankEvidence
-from launcher.diagnose.gather import Examined
+from launcher.diagnose.gather import NO_SOCKET, Examined
 from launcher.diagnose.request import ExamineReport, ExamineRequest, Target
 from rendezvous import codec
 from tests.support.waiting import wait_until
@@ -73,7 +73,7 @@ def test_a_worker_is_told_and_its_folder_written_for_the_user_alone(worker: int,
 def test_an_existing_folder_is_left_alone(worker: int, tmp_path: Path) -> None:
     report = examine(ExamineRequest(targets=(Target(rank=3, pid=worker),), folder=str(tmp_path)))
     assert (report.folder, report.ranks[0].state) == ("", "sleeps")
-    assert f"the incident folder {tmp_path} is there already: nothing was written" in report.remarks
+    assert f"the incident folder {tmp_path} already exists: nothing was written" in report.remarks
     assert list(tmp_path.iterdir()) == []
 
 
@@ -89,7 +89,7 @@ def test_progress_is_asked_without_stacks_and_folder(worker: int, tmp_path: Path
     folder = tmp_path / "incident_1_1"
     report = examine(ExamineRequest(targets=(Target(rank=3, pid=worker),), folder=str(folder), levels="recorder"))
     assert (report.folder, report.ranks[0].stack, folder.exists()) == ("", None, False)
-    assert report.ranks[0].missing == ("no flight recorder: the worker has opened no socket for it",)
+    assert report.ranks[0].missing == (NO_SOCKET,)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"targets": 3}'])
@@ -171,7 +171,10 @@ def test_without_py_spy_the_worker_is_asked_for_its_own_traceback(worker: int, p
     ("text", "sentence"),
     [
         ("echo Permission Denied: Try again >&2; exit 1", "no stacks: the kernel does not let py-spy read the worker"),
-        ("echo Error: Failed to find python version >&2; exit 1", "no stacks: the worker is no Python, or one that"),
+        (
+            "echo Error: Failed to find python version >&2; exit 1",
+            "no stacks: the worker is not a Python process",
+        ),
         ("exec sleep 600", "no stacks: py-spy has not answered in time"),
         ("exec >&- 2>&-; exec sleep 600", "no stacks: py-spy has not answered in time"),
         ("echo '[{'", "py-spy's answer cannot be read"),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.diagnose.gather import Examined, gather
+from launcher.diagnose.gather import NO_SOCKET, Examined, gather
 from launcher.diagnose.recorder import DUMP_MAX
 from launcher.diagnose.request import Target
 from tests.support.waiting import wait_until
@@ -83,7 +83,7 @@ def test_state_and_stack_of_a_worker_are_seen(program: str, function: str, state
         found = examine(child.pid).evidence
         assert (found.rank, found.state) == (3, state)
         assert (found.cpu > 0) == (program is SPIN)
-        assert found.missing == ("no flight recorder: the worker has opened no socket for it",)
+        assert found.missing == (NO_SOCKET,)
 
 
 def test_a_stopped_worker_is_told_apart() -> None:
@@ -160,10 +160,10 @@ def test_a_recorder_of_nccl_without_calls_changes_nothing(tmp_path: Path) -> Non
     ("answer", "sentence"),
     [
         (b'HTTP/1.0 200 OK\r\n\r\n{"entries": [', "the flight recorder's dump cannot be read: "),
-        (b"HTTP/1.0 404 No\r\n\r\n", "the worker's flight recorder answers with status 404"),
+        (b"HTTP/1.0 404 No\r\n\r\n", "the worker's flight recorder returned status 404"),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (DUMP_MAX + 1), "the flight recorder's dump has 33,554,433 bytes"),
-        (b"", "the worker's flight recorder does not answer"),
-        (b"SSH-2.0\r\n", "the worker's flight recorder answers b'SSH-2.0"),
+        (b"", "the worker's flight recorder does not respond"),
+        (b"SSH-2.0\r\n", "the worker's flight recorder returned b'SSH-2.0"),
     ],
     ids=["half", "refused", "huge", "silent", "another protocol"],
 )
@@ -246,5 +246,5 @@ def test_dumps_that_come_too_late_to_be_read_cost_nothing_else(tmp_path: Path, m
         targets = [Target(rank=rank, pid=child.pid, socket_path=path) for rank in range(2)]
         first, second = (one.evidence for one in gather(targets, 1.9, "recorder"))
     assert (first.groups, first.missing) == ((), ())
-    assert (second.groups, second.missing) == (None, ("the flight recorder's dump came too late to be read",))
+    assert (second.groups, second.missing) == (None, ("the flight recorder's dump arrived too late to be read",))
     assert second.state == "sleeps"

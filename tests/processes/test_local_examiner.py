@@ -79,7 +79,7 @@ def test_names_that_are_no_text_cost_the_agent_nothing(supervisor: FakeSuperviso
 @pytest.mark.parametrize(
     ("text", "remark"),
     [
-        ("", "it was ended, or has not answered in time"),
+        ("", "it was killed or has not answered in time"),
         ("print('{\"ranks\": [')", '{"ranks": ['),
         ("print('Traceback'); print('OSError: no room')", "OSError: no room"),
         ("import sys\nwhile True: sys.stdout.buffer.write(b'x' * 65536)", "x" * 200),

@@ -6,7 +6,6 @@ once. Ranks that are missing by then are told as unknown: their agent may be los
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -15,10 +14,9 @@ from launcher.agent.diagnosis.messages import Conclusion, Evidence, Purpose, enc
 from launcher.diagnose.answer import Gap, HangAnswer, make_answer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.stack_groups import render_stacks
-from launcher.diagnose.stragglers import describe_straggler, find_stragglers
 from launcher.diagnose.verdict import Diagnosis, diagnose
 from launcher.worker.grid import WorkerMesh
-from rendezvous.peers.messages import LINE_MAX, NOTE_MAX
+from rendezvous.member import notes
 
 PAGE_RANKS = 16
 """Ranks in one message: some two kilobytes each, with room for what JSON within JSON adds."""
@@ -27,11 +25,10 @@ STACKS_MAX = 30_000
 """Characters of all stacks in an answer; the folders have the rest."""
 GAPS_MAX = 32
 """Reasons in an answer that would be too long for a note with all of them."""
-_LINE_SHARE = 0.9  # of what a connection takes, the rest of the message's own words
 NO_MESH = WorkerMesh(axes=("dp",), shape=(1,), rank=0, group_names=("dp",))
-_NO_ROUND = "no round runs now, so there is no worker to look at"
-_NO_ANSWER = "no agent has answered that runs workers: the job may be between two rounds"
-_SEE_LEADER = "see what the agent that leads says it waits for, in its output or by meshctl status"
+_NO_ROUND = "no round is running, so there are no workers to examine"
+_NO_ANSWER = "no agent that runs workers has answered: the job may be between two rounds"
+_SEE_LEADER = "check what the leader waits for, in its output or with meshctl status"
 
 
 class Collection:
@@ -86,9 +83,8 @@ class Collection:
             answer = replace(answer, hint=_SEE_LEADER)
             return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=answer, is_news=False)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
-        late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
-        answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders, stragglers=late)
+        answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders)
         answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps))
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:
@@ -116,7 +112,7 @@ class Collection:
     def _list_gaps(self) -> Iterator[Gap]:
         missing = tuple(rank for rank in range(self._mesh.world_size) if rank not in self._ranks)
         if missing:
-            yield Gap(ranks=missing, reason="no agent has answered for them in time")
+            yield Gap(ranks=missing, reason="their agent has not answered in time")
         for remark, node in self._remarks.items():
             ranks = tuple(rank for rank, its in self._nodes.items() if its == node)
             yield Gap(ranks=ranks or missing, reason=f"{node}: {remark}")
@@ -130,13 +126,11 @@ def _is_sound(evidence: Evidence) -> bool:
 
 def _shorten_conclusion(conclusion: Conclusion) -> Conclusion:
     """Shorten what no note can hold: each of many ranks may have a reason of its own for what is not known of it."""
-    answer = conclusion.answer
     found = conclusion
     for gap_count in (GAPS_MAX, 0):
-        text = encode_message(found)
-        if len(text) <= NOTE_MAX and len(json.dumps(text)) <= LINE_MAX * _LINE_SHARE:
+        if notes.fits(encode_message(found)):
             break
-        found = replace(conclusion, stacks="", answer=replace(answer, gaps=answer.gaps[:gap_count]))
+        found = replace(conclusion, stacks="", answer=replace(found.answer, gaps=found.answer.gaps[:gap_count]))
     return found
 
 

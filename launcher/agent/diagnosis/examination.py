@@ -13,15 +13,15 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from launcher.agent.diagnosis.collection import NO_MESH, Collection, split_pages
 from launcher.agent.diagnosis.local_examiner import MARGIN_S, LocalExaminer
-from launcher.agent.diagnosis.local_round import LocalRound
 from launcher.agent.diagnosis.messages import (
     Ask,
     Conclusion,
@@ -33,8 +33,9 @@ from launcher.agent.diagnosis.messages import (
     encode_message,
 )
 from launcher.diagnose.evidence import RankEvidence
-from launcher.diagnose.request import ExamineReport
+from launcher.diagnose.request import ExamineReport, Target
 from launcher.model.concurrency import start_thread
+from launcher.worker.grid import WorkerMesh
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 
 LIMIT_S = 5.0
@@ -45,6 +46,23 @@ FAILURE_FOLDERS_MAX = 8
 NOTES_LIMIT_S = 1.0  # for the way of notes, and the start of the examiners, on top
 REPEAT_S = 30.0  # silence is reported again, in case another agent leads by now
 _COUNTERS = "counters"
+
+TakeAnswer = Callable[[Conclusion | None], object]
+"""Takes an answer; None if nobody has answered in time."""
+
+
+class _LocalRound(Struct, eq=False):
+    """The round on this node."""
+
+    number: int
+    mesh: WorkerMesh
+    """Of the whole world."""
+    places: Sequence[Target]
+    """By local rank, without pids."""
+    targets: list[Target] = []
+    """The workers that run."""
+    exit_codes: dict[int, int] = {}
+    """By rank, of the workers that have ended."""
 
 
 class _Order(NamedTuple):
@@ -90,8 +108,8 @@ class Examination:
         self._find_folder = find_folder
         self._count_members = count_members
         self._keeps_failures = keeps_failures
-        self._round: LocalRound | None = None
-        self._asked: dict[str, float] = {}  # own questions, and when they are given up
+        self._round: _LocalRound | None = None
+        self._asked: dict[str, tuple[float, TakeAnswer]] = {}  # own questions, and when they are given up
         self._collection: Collection | None = None
         self._askers: list[_Asker] = []
         self._concluded: deque[tuple[Conclusion, list[_Asker]]] = deque()
@@ -104,14 +122,20 @@ class Examination:
 
     # --- this node's round ---
 
-    def begin(self, local_round: LocalRound) -> None:
-        """Examine this round from now on."""
-        self._round = local_round
+    def begin(self, number: int, mesh: WorkerMesh, places: Sequence[Target]) -> None:
+        """Examine this round from now on. `places`: by local rank, without pids, which `add_worker` brings."""
+        self._round = _LocalRound(number, mesh, places)
         self._silence, self._silent, self._repeat_at, self._counters = None, {}, math.inf, None
 
-    def update(self, local_round: LocalRound) -> None:
-        """The same round, of which more runs by now."""
-        self._round = local_round
+    def add_worker(self, local_rank: int, pid: int) -> None:
+        """Note that a worker runs its program."""
+        if self._round is not None and local_rank < len(self._round.places):
+            self._round.targets.append(replace(self._round.places[local_rank], pid=pid))
+
+    def end_worker(self, local_rank: int, exit_code: int) -> None:
+        """Note how a worker has ended."""
+        if self._round is not None and local_rank < len(self._round.places):
+            self._round.exit_codes[self._round.places[local_rank].rank] = exit_code
 
     def end(self) -> None:
         """The round is over: nothing is examined."""
@@ -119,27 +143,31 @@ class Examination:
 
     @property
     def wake_at(self) -> float:
-        until = self._collection.until if self._collection is not None else math.inf
-        return min(self._examiner.wake_at, until, self._repeat_at, *self._asked.values())
+        limits = [until for until, _ in self._asked.values()]
+        if self._collection is not None:
+            limits.append(self._collection.until)
+        return min(self._examiner.wake_at, self._repeat_at, *limits)
 
     # --- questions of this node ---
 
-    def ask(self, purpose: Purpose, now: float) -> str:
-        """Ask the leader; `advance` returns the answer, under this id, or one that says why there is none."""
+    def ask(self, take: TakeAnswer, now: float) -> None:
+        """Ask the leader; `take` gets the answer once it comes."""
         id = os.urandom(8).hex()
-        if purpose == "question":
-            self._asked[id] = now + LIMIT_S + 2 * NOTES_LIMIT_S + MARGIN_S
-        self._send(TO_LEADER, Ask(id=id, purpose=purpose))
-        return id
+        self._asked[id] = (now + LIMIT_S + 2 * NOTES_LIMIT_S + MARGIN_S, take)
+        self._send(TO_LEADER, Ask(id=id, purpose="question"))
 
-    def report_silence(self, sentence: str, now: float) -> None:
-        """Tell the leader that no worker here makes progress; "" that one does again."""
+    def report_failure(self) -> None:
+        """Have the leader look at the survivors of a failure."""
+        self._send(TO_LEADER, Ask(id="", purpose="failure"))
+
+    def report_silence(self, now: float, *, is_silent: bool) -> None:
+        """Tell the leader that no worker here makes progress, or that one does again."""
         if self._round is None:
             return
-        ranks = tuple(target.rank for target in self._round.targets) if sentence else ()
+        ranks = tuple(target.rank for target in self._round.targets) if is_silent else ()
         size = self._round.mesh.world_size
-        self._silence = NodeSilence(id="", round=self._round.number, ranks=ranks, world_size=size, sentence=sentence)
-        self._repeat_at = now + REPEAT_S if sentence else math.inf
+        self._silence = NodeSilence(id="", round=self._round.number, ranks=ranks, world_size=size)
+        self._repeat_at = now + REPEAT_S if is_silent else math.inf
         self._send(TO_LEADER, self._silence)
 
     def count_calls(self, now: float) -> None:
@@ -169,11 +197,17 @@ class Examination:
             case Conclusion() as conclusion:
                 if conclusion.purpose == "silence":
                     self._repeat_at = math.inf
-                if self._asked.pop(conclusion.id, None) is not None or conclusion.purpose != "question":
+                if conclusion.purpose != "question":
                     self._news.append(conclusion)
+                elif conclusion.id in self._asked:
+                    self._asked.pop(conclusion.id)[1](conclusion)
 
     def advance(self, now: float) -> list[Conclusion]:
-        """Do what is due; return what was concluded for this node. An answer of kind "" says that there is none."""
+        """Do what is due; return what was concluded without a question of this node."""
+        for id, (until, take) in list(self._asked.items()):
+            if now >= until:
+                del self._asked[id]
+                take(None)
         for key, report in self._examiner.take(now):
             if key == _COUNTERS:
                 self._counters = {
@@ -192,13 +226,6 @@ class Examination:
             self._repeat_at = now + REPEAT_S
             self._send(TO_LEADER, self._silence)
         return [self._news.popleft() for _ in range(len(self._news))]
-
-    def list_given_up(self, now: float) -> list[str]:
-        """Return the own questions that nobody has answered in time."""
-        found = [id for id, until in self._asked.items() if now >= until]
-        for id in found:
-            del self._asked[id]
-        return found
 
     def close(self) -> None:
         self._examiner.close()

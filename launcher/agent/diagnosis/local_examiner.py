@@ -114,7 +114,7 @@ def _parse(output: Collection[int]) -> ExamineReport:
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=ExamineReport)
     except (msgspec.MsgspecError, RecursionError):
-        last = lines[-1].decode(errors="replace")[:200] if lines else "it was ended, or has not answered in time"
+        last = lines[-1].decode(errors="replace")[:200] if lines else "it was killed or has not answered in time"
         return _make_empty_report(last)
 
 

@@ -38,8 +38,6 @@ class NodeSilence(_Message, frozen=True, kw_only=True, tag="silence"):
     ranks: tuple[int, ...]
     """The sender's ranks, none once there is progress again."""
     world_size: int
-    sentence: str = ""
-    """Since when, for people."""
 
 
 class Examine(_Message, frozen=True, kw_only=True, tag="examine"):

@@ -11,7 +11,6 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -34,14 +33,6 @@ REFUSED_PAUSE_S = 0.05
 """Then a flood costs a batch of connections in this time; who has a question waits as long."""
 SHORTAGE_PAUSE_S = 1.0
 """Where no descriptor is left."""
-
-
-class Asker(Protocol):
-    """Who asks, and waits for one line."""
-
-    def answer(self, text: bytes) -> None:
-        """Answer; without effect on one that has gone."""
-        ...
 
 
 class Connection:

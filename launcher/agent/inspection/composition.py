@@ -21,12 +21,13 @@ from launcher.model.node import Slot
 from launcher.ranks.spec_builder import WorkerSpecBuilder
 
 if TYPE_CHECKING:
-    from launcher.agent.inspection.bridge import Bridge
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
     from launcher.logs.pump import OutputPump
     from launcher.observe.journal import Journal
+    from launcher.observe.local_socket import Question
     from launcher.observe.sinks.event_file import EventSink
+    from launcher.observe.sinks.node_requester import NodeRequester
 
 
 def make_observer(
@@ -83,11 +84,6 @@ def make_observer(
 
         memory = make_device_memory(slots)
         source = SnapshotSource(
-            run_id=layout.run_id,
-            node=host,
-            started_at=started_at,
-            max_restarts=config.max_restarts,
-            mesh_axes=mesh_axes,
             driver=driver,
             slots=slots,
             shared_page=shared_page,
@@ -97,27 +93,47 @@ def make_observer(
             log_dir=log_dir,
         )
         answers = NodeAnswers(history, source, LocalState(memory.read if memory else None), log_dir, files)
-        return Inspection(driver.machine, driver.submit, Reporter(wake), answers.answer)
+        return Inspection(layout.run_id, driver.machine, driver.submit, Reporter(wake), answers.answer)
 
     is_written = bool(sinks) or config.progress != "none" or bool(log_dir and not layout.is_temporary)
     is_wanted = is_written or config.serve is not None or config.request_nodes is not None
     history = History(make_journal, read_clock, is_wanted=is_wanted)
 
-    def make_page(bridge: Bridge) -> LivePage:
+    def make_page(ask: Callable[[Question, float], bytes]) -> LivePage:
         from launcher.agent.inspection.live_page import LivePage
         from launcher.observe.local_socket import QuestionSource
 
         assert config.serve is not None
-        source = QuestionSource(bridge.exchange, layout.run_id)
+        source = QuestionSource(ask, layout.run_id)
         return LivePage(config.serve, config.origins["serve"], source, lambda: driver.machine.is_leader, log)
 
     serves = make_page if config.serve is not None else None
     requester = None
     if config.request_nodes is not None and config.network is not None:
-        from launcher.agent.inspection.node_requests import make_requester
+        requester = _make_requester(config, config.request_nodes, membership, history, len(slots))
+    return Observer(history, files, make_inspection, sinks, serves, requester)
 
-        requester = make_requester(config, config.request_nodes, membership, history, len(slots))
-    return Observer(history, files, make_inspection, wake, layout.run_id, sinks, serves, requester)
+
+def _make_requester(
+    config: Config, command: str, membership: NodeMembership, history: History, slot_count: int
+) -> NodeRequester:
+    """Make what runs the command. `slot_count`: of this node, as of those that are wanted. Raises UsageError."""
+    from launcher.observe.sinks.node_demand import choose_wanted, count_useful_nodes
+    from launcher.observe.sinks.node_requester import NodeRequester
+
+    machine = membership.driver.machine
+    useful = count_useful_nodes(config.mesh or meshes.DEFAULT_MESH, membership.elastic_max, slot_count)
+    target = int(config.settings.get("target_nodes", 0))
+    return NodeRequester(
+        command,
+        config.origins["request_nodes"],
+        choose_wanted(config.nodes_min, config.nodes_max, target, useful),
+        lambda: len(machine.list_members()) if machine.is_leader else None,
+        lambda: machine.has_taken_over,
+        lambda: machine.state.leaving.verdict is not None,
+        history.add_request,
+        log,
+    )
 
 
 def open_sinks(config: Config, is_leader: Callable[[], bool]) -> list[EventSink]:

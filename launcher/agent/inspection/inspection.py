@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.agent.diagnosis.question_socket import Connection
 from launcher.agent.inspection.messages import (
     Expect,
     Inspect,
@@ -28,6 +31,7 @@ from launcher.agent.inspection.messages import (
 from launcher.agent.inspection.reporter import Kind, Reporter
 from launcher.model.errors import describe_bug
 from launcher.model.text import format_list
+from launcher.observe.local_socket import Question
 from launcher.observe.node_report import (
     EventPage,
     LogPage,
@@ -37,22 +41,18 @@ from launcher.observe.node_report import (
     ReadState,
     RunReport,
 )
+from rendezvous import codec
 from rendezvous.events import TO_ALL, TO_LEADER, TO_ROUND, Event, SendNote
 from rendezvous.member import notes
+
+if TYPE_CHECKING:
+    from rendezvous.machine import MemberMachine
 
 LIMIT_S = 3.0
 """Until who asks gets what has come; less than what `local_socket` waits."""
 PENDING_MAX = 256
 LOST_CAUSES = ("loss", "isolation", "leaving")
-
-
-class LedMembers(Protocol):
-    """What is needed of this agent's membership (rendezvous.machine)."""
-
-    @property
-    def member_id(self) -> str: ...
-
-    def list_members(self) -> dict[str, str]: ...
+_NO_LEADER = "no leader has answered: the nodes may be electing one, or this node may be cut off from it"
 
 
 class Inspected(Struct, kw_only=True):
@@ -76,19 +76,21 @@ class Inspected(Struct, kw_only=True):
 
 
 class Inspection:
-    """`answer` returns what makes this node's reply to a request: work for the reporter, of a kind."""
+    """`make_answer` returns what makes this node's reply to a request: work for the reporter, of a kind."""
 
     def __init__(
         self,
-        member: LedMembers,
+        run_id: str,
+        member: MemberMachine,
         submit: Callable[[Event], None],
         reporter: Reporter,
-        answer: Callable[[NodeRequest], tuple[Kind, Callable[[], NodeReply]]],
+        make_answer: Callable[[NodeRequest], tuple[Kind, Callable[[], NodeReply]]],
     ) -> None:
+        self._run_id = run_id
         self._member = member
         self._submit = submit
         self._reporter = reporter
-        self._answer = answer
+        self._make_answer = make_answer
         self._pending: dict[str, Inspected] = {}
 
     @property
@@ -96,11 +98,23 @@ class Inspection:
         """When to call `advance`."""
         return min((-math.inf if one.is_complete else one.until for one in self._pending.values()), default=math.inf)
 
+    def answer(self, connection: Connection, question: Question, now: float) -> None:
+        """Begin to answer a question of kind "inspect" or "inspect_node"; `advance` finishes it."""
+        request = question.request
+        if question.kind == "inspect":
+            self.inspect("", ReadState(), partial(_answer_run, connection, self._run_id), now)
+        elif request is None:
+            _refuse(connection, "the question has no request")
+        elif question.node:
+            self.inspect(question.node, request, partial(_answer_one, connection), now)
+        else:
+            self.reply_alone(request, partial(_answer_one, connection))
+
     def inspect(self, node: str, request: NodeRequest, take: Callable[[Inspected], object], now: float) -> None:
         """Ask a node by name or member id, or all with ""; `advance` calls `take` with what has come."""
         asked = Inspected(until=now + LIMIT_S, takes=[take], is_of_all=not node and request == ReadState())
         if sum(len(one.takes) for one in self._pending.values()) >= PENDING_MAX:
-            asked.error = f"{PENDING_MAX} questions are waiting for answers already"
+            asked.error = f"{PENDING_MAX} questions are already waiting for answers"
             take(asked)
             return
         same = next((one for one in self._pending.values() if one.is_of_all and not one.is_complete), None)
@@ -109,7 +123,7 @@ class Inspection:
             return
         question = Inspect(id=os.urandom(8).hex(), node=node, request=request)
         if not (self._member.list_members() or notes.fits(encode_inspection(question))):
-            asked.error = "the question is too long for a message: ask on the node that leads"
+            asked.error = "the question is too long for a message: ask on the leader's node"
             take(asked)
             return
         self._pending[question.id] = asked
@@ -163,7 +177,7 @@ class Inspection:
         chosen = chosen or {one: name for one, name in members.items() if name == question.node}
         expect, error = Expect(id=question.id, members=chosen, leader=own_id), ""
         if not chosen:
-            error = f"no node is called {question.node}; there are {format_list(sorted(members.values()), 8)}"
+            error = f"unknown node {question.node}; the nodes are {format_list(sorted(members.values()), 8)}"
         elif asker != own_id and not notes.fits(encode_inspection(expect)):
             leader = members.get(own_id, own_id)
             error = f"{len(chosen):,} nodes are more than a message can name: ask on {leader}, which leads"
@@ -193,7 +207,7 @@ class Inspection:
             finish(reply)
 
         try:
-            kind, work = self._answer(request)
+            kind, work = self._make_answer(request)
         except Exception as error:  # the loop has workers to look after
             take(None, describe_bug(error))
             return
@@ -241,3 +255,27 @@ def make_run_report(asked: Inspected, run_id: str, at: float) -> RunReport:
         rounds=rounds,
         goodput=historian.goodput if historian is not None else None,
     )
+
+
+def _answer_run(connection: Connection, run_id: str, asked: Inspected) -> None:
+    if asked.members is None:
+        _refuse(connection, asked.error or _NO_LEADER)
+        return
+    asked.line = asked.line or codec.encode(make_run_report(asked, run_id, time.time()))
+    connection.answer(asked.line)
+
+
+def _answer_one(connection: Connection, asked: Inspected) -> None:
+    reply = next(iter(asked.replies.values()), None)
+    found = None if reply is None else reply.report or reply.events or reply.logs
+    if found is not None:
+        connection.answer(codec.encode(found))
+    elif reply is not None:
+        _refuse(connection, reply.error)
+    else:
+        silent = f"{next(iter(asked.members.values()), 'the node')} has not answered in time" if asked.members else ""
+        _refuse(connection, asked.error or silent or _NO_LEADER)
+
+
+def _refuse(connection: Connection, sentence: str) -> None:
+    connection.answer(codec.encode({"error": sentence}))

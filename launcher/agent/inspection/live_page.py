@@ -77,8 +77,8 @@ class LivePage:
         except Exception as error:  # a port that is taken, no thread, or a bug: it costs the page, and no job
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log(f"{self._origin}: {error}; the job goes on, and it is tried again every {RETRY_S:g} s")
+                self._log(f"{self._origin}: {error}; the job continues; retrying every {RETRY_S:g} s")
             return None
         self._problem = ""
-        self._log(f"the page of this run: {server.url}")
+        self._log(f"live page: {server.url}")
         return server

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from launcher.observe.goodput import TimeSpent, compute_goodput
 from launcher.observe.node_report import NodeReport, RankReport
@@ -68,15 +69,13 @@ class LocalState:
         live = {(base.round, worker.local_rank) for worker in snapshot.workers}
         self._signs = {key: value for key, value in self._signs.items() if key in live}
         own = measure_process(base.agent_pid)
-        return NodeReport(
-            **{
-                **{name: getattr(base, name) for name in base.__struct_fields__},
-                "ranks": ranks,
-                "rounds": snapshot.rounds if has_rounds else snapshot.rounds[-1:],
-                "agent_rss_bytes": own.rss_bytes if own is not None else 0,
-                "agent_cpu_s": own.cpu_s if own is not None else 0.0,
-                "goodput": compute_goodput(snapshot.rounds, snapshot.before, base.at),
-            }
+        return replace(
+            base,
+            ranks=ranks,
+            rounds=snapshot.rounds if has_rounds else snapshot.rounds[-1:],
+            agent_rss_bytes=own.rss_bytes if own is not None else 0,
+            agent_cpu_s=own.cpu_s if own is not None else 0.0,
+            goodput=compute_goodput(snapshot.rounds, snapshot.before, base.at),
         )
 
     def _report_rank(self, snapshot: NodeSnapshot, worker: WorkerRecord, use: Mapping[int, ProcessUse]) -> RankReport:
@@ -84,7 +83,7 @@ class LocalState:
         spent = self._note_spent(worker, own)
         signs = snapshot.signs.get(worker.local_rank, RankSigns())
         names = snapshot.devices.get(worker.local_rank, ())
-        is_seen = own is not None and self._read_devices is not None and names
+        is_seen = own is not None and names
         used, total = self._read_devices(names) if is_seen and self._read_devices is not None else (-1, -1)
         is_running = worker.state == "running"
         return RankReport(

@@ -7,9 +7,9 @@ takes what there is. The name of a file comes from outside and is only looked up
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ TAIL_LINES_MAX = 10_000
 SHARE_MIN = 1024
 """Of a page, in bytes, for each file: of hundreds of them, a page may become a little longer."""
 _BLOCK = 64 * 1024
-_NO_FILES = "the workers' output is not kept here: --log-dir DIRECTORY with --redirects 3 or --tee 3 keeps it"
+_NO_FILES = "the workers' output is not kept here: set --log-dir DIRECTORY with --redirects 3 or --tee 3 to keep it"
 
 
 class LogSource(Struct, frozen=True, kw_only=True):
@@ -85,14 +85,14 @@ def read_page(
 def _describe_absence(sources: Sequence[LogSource], request: ReadLogs, live_round: int) -> str:
     """Describe why no file is what was asked for."""
     if not sources:
-        return _NO_FILES if live_round else "no worker runs here, and none has left output"
+        return _NO_FILES if live_round else "no worker is running here, and none has left output"
     rounds = sorted({source.round for source in sources})
     of_round = [source for source in sources if source.round == (request.round or rounds[-1])]
     if not of_round:
-        return f"there is no output of round {request.round} here; rounds with output: {format_ranges(rounds)}"
+        return f"round {request.round} has no output here; rounds with output: {format_ranges(rounds)}"
     if request.stream not in ("both", *(source.stream for source in of_round)):
-        return f"{request.stream} is not kept here: --redirects 3 or --tee 3 keeps both"
-    return f"there is no output of rank {request.rank} here"
+        return f"{request.stream} is not kept here: set --redirects 3 or --tee 3 to keep both"
+    return f"rank {request.rank} has no output here"
 
 
 def choose_sources(sources: Sequence[LogSource], request: ReadLogs) -> list[LogSource]:
@@ -173,19 +173,7 @@ def _read_lines(path: str, offset: int, size: int, *, is_final: bool) -> tuple[b
         return data[:end], has_more or (is_final and end < len(data))
     if not (has_more or is_final):
         return b"", False  # the line is still being written
-    with suppress(UnicodeDecodeError):
-        data.decode()
-        return data, has_more
-    return _cut_characters(data), has_more
-
-
-def _cut_characters(data: bytes) -> bytes:
-    """Leave out a character at the end of which only the first bytes are there."""
-    for back in range(1, min(4, len(data))):
-        byte = data[-back]
-        if byte >= 0xC0:  # the first byte of a character of 2 to 4 bytes
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return data[:-back] if back < length and len(data) > back else data
-        if byte < 0x80:
-            break
-    return data
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    begun = len(decoder.getstate()[0])  # bytes of a character of which the last are not there yet
+    return data[: len(data) - begun] or data, has_more

@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
@@ -22,8 +22,7 @@ from rendezvous.codec import encode
 from rendezvous.errors import is_shortage
 
 if TYPE_CHECKING:
-    from launcher.agent.diagnosis.question_socket import Asker
-    from launcher.agent.inspection.bridge import Bridge
+    from launcher.agent.diagnosis.question_socket import Connection
     from launcher.agent.inspection.inspection import Inspection
     from launcher.agent.inspection.live_page import LivePage
     from launcher.agent.inspection.messages import InspectionMessage
@@ -122,7 +121,7 @@ class History:
         """Say once that something has failed: a bug, or a package that was replaced while this agent runs."""
         if not self._has_complained:
             self._has_complained = True
-            log(f"what is shown of this run is not complete: {describe_bug(error)}")
+            log(f"the view of this run is incomplete: {describe_bug(error)}")
 
     def _pass(self, journal: Journal, message: object, at: float) -> None:
         try:
@@ -134,7 +133,6 @@ class History:
 # docs/internals/decisions/0052-one-journal-and-questions-to-the-loop.md
 class Observer:
     """`files`: the log files of the last rounds, by round: (rank, stream) -> path. `run_id`: for answers.
-    `wake`: wakes the loop, from any thread.
 
     `sinks`: where events go; they are closed at the end. `make_page`: what makes the page of --serve. `requester`: the
     one of --request-nodes.
@@ -145,35 +143,29 @@ class Observer:
         history: History,
         files: dict[int, dict[tuple[int, str], str]],
         make_inspection: Callable[[History], Inspection],
-        wake: Callable[[], None],
-        run_id: str,
         sinks: Sequence[EventSink] = (),
-        make_page: Callable[[Bridge], LivePage] | None = None,
+        make_page: Callable[[Callable[[Question, float], bytes]], LivePage] | None = None,
         requester: NodeRequester | None = None,
     ) -> None:
         self.history = history
         self._files = files
         self._make_inspection = make_inspection
-        self._wake = wake
-        self._run_id = run_id
         self._sinks = sinks
         self._make_page = make_page
         self._requester = requester
         self._page: LivePage | None = None
+        self.socket_name = ""
+        """Of this agent, once it is open; "" without one."""
         self._inspection: Inspection | None = None
         self._start_at = -math.inf  # when the threads that are missing are tried again
 
-    @cached_property
-    def bridge(self) -> Bridge:
-        """Asks this agent from its other threads."""
-        from launcher.agent.inspection.bridge import Bridge
+    def ask(self, question: Question, limit_s: float) -> bytes:
+        """Ask this agent from another of its threads, as other processes do. Raises OSError."""
+        from launcher.observe.local_socket import exchange
 
-        return Bridge(self._wake)
-
-    @property
-    def has_bridge(self) -> bool:
-        """Whether threads of this agent may ask."""
-        return "bridge" in self.__dict__
+        if not self.socket_name:
+            raise OSError(0, "this system does not let it open its socket")
+        return exchange(self.socket_name, question, limit_s)
 
     @property
     def wake_at(self) -> float:
@@ -192,10 +184,7 @@ class Observer:
             for thread in missing:
                 thread.start()
         if self._inspection is not None:
-            try:
-                self._inspection.advance(now)
-            except Exception as error:
-                self.history.complain(error)
+            self._try(partial(self._inspection.advance, now))
         if self._requester is not None and self.history.is_open:
             try:
                 self._requester.advance(now)
@@ -205,7 +194,7 @@ class Observer:
         if self._make_page is not None and self.history.is_open:
             try:
                 if self._page is None:
-                    self._page = self._make_page(self.bridge)
+                    self._page = self._make_page(self.ask)
                 self._page.advance()
             except Exception as error:
                 if not is_shortage(error):
@@ -220,34 +209,29 @@ class Observer:
 
     def take_note(self, member_id: str, note: InspectionMessage) -> None:
         """Handle a note of another agent, or of this one."""
-        try:
-            self._get_inspection().take_note(member_id, note)
-        except Exception as error:
-            self.history.complain(error)
+        self._try(lambda: self._get_inspection().take_note(member_id, note))
 
-    def answer(self, asker: Asker, question: Question, now: float) -> None:
+    def answer(self, connection: Connection, question: Question, now: float) -> None:
         """Begin to answer a question of kind "inspect" or "inspect_node"."""
         try:
-            from launcher.agent.inspection.local_answers import answer_question
-
-            answer_question(self._get_inspection(), self._run_id, asker, question, now)
+            self._get_inspection().answer(connection, question, now)
         except Exception as error:
             self.history.complain(error)
-            asker.answer(encode({"error": describe_bug(error)}))
+            connection.answer(encode({"error": describe_bug(error)}))
 
     def finish(self) -> None:
         """Write down what is kept, and let go what was opened."""
         if self._requester is not None:
-            self._close(self._requester)
+            self._try(self._requester.close)
         self.history.finish()
         for sink in self._sinks:
-            self._close(sink)
+            self._try(sink.close)
         if self._page is not None:
-            self._close(self._page)
+            self._try(self._page.close)
 
-    def _close(self, opened: EventSink | LivePage | NodeRequester) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         try:
-            opened.close()
+            call()
         except Exception as error:
             self.history.complain(error)
 

@@ -44,7 +44,7 @@ class Reporter:
         try:
             self._queues[kind].put_nowait((work, take))
         except queue.Full:
-            self._finish(take, None, f"this node is still busy with {PENDING_MAX} requests before")
+            self._finish(take, None, f"{PENDING_MAX} requests are already waiting on this node")
 
     def advance(self) -> None:
         """Hand over what is done, in the caller's thread."""

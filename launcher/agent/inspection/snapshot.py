@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,11 +22,6 @@ from rendezvous.driver.driver import Driver
 class SnapshotSource(Struct, kw_only=True, eq=False):
     """The parts of the agent from which a snapshot is made."""
 
-    run_id: str
-    node: str
-    started_at: float
-    max_restarts: int
-    mesh_axes: tuple[str, ...]
     driver: Driver
     slots: Sequence[Slot]
     shared_page: SharedPage | None
@@ -41,32 +35,33 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
 
     def take(self, journal: Journal, now: float) -> NodeSnapshot:
         """Take a snapshot. `now`: on the agent's clock."""
-        timeline, machine, assignment = journal.timeline, self.driver.machine, journal.assignment
+        header, timeline, assignment = journal.header, journal.timeline, journal.assignment
+        machine = self.driver.machine
         current = timeline.current
         state = "leaving" if journal.is_leaving else "stopping" if journal.is_stopping else "running"
         if current is None and not journal.is_leaving:
             state = "spare" if machine.is_spare else "waiting"
         last = timeline.rounds[-1] if timeline.rounds else None
         base = NodeReport(
-            node=self.node,
+            node=header.node,
             member_id=machine.member_id,
-            run_id=self.run_id,
+            run_id=header.run_id,
             version=__version__,
             at=time.time(),
-            started_at=self.started_at,
-            agent_pid=os.getpid(),
+            started_at=header.started_at,
+            agent_pid=header.pid,
             state=state,
             is_leader=machine.is_leader,
             waiting=timeline.waiting,
             round=current.round if current is not None else 0,
             restart_count=last.restart_count if last is not None else 0,
-            max_restarts=self.max_restarts,
+            max_restarts=header.max_restarts,
             world_size=current.world_size if current is not None else 0,
             node_count=current.node_count if current is not None else 0,
             member_count=len(machine.list_members()) if machine.is_leader else -1,
             spare_count=machine.count_spares(),
             group_rank=assignment.group_rank if assignment is not None else -1,
-            mesh_axes=self.mesh_axes,
+            mesh_axes=header.mesh_axes,
             mesh_shape=assignment.shape if assignment is not None else (),
             step=self.shared_page.read_step() if self.shared_page is not None and current is not None else -1,
             locality=self.locality,
@@ -76,7 +71,7 @@ class SnapshotSource(Struct, kw_only=True, eq=False):
             failure_counts=dict(timeline.failure_counts),
             checkpoint_count=timeline.checkpoint_count,
             hang_count=timeline.hang_count,
-            slot_count=len(self.slots),
+            slot_count=header.worker_count,
         )
         places = {rank: self.describe_rank(assignment, rank) for rank in assignment.ranks} if assignment else {}
         return NodeSnapshot(

@@ -56,7 +56,7 @@ class MetricsExporter:
         return int(self._listener.getsockname()[1]) if self._listener is not None else 0
 
     def start(self, exchange: Callable[[Question, float], bytes], run_id: str, delay_s: float = DELAY_S) -> None:
-        """Begin in `delay_s`. `exchange`: asks the agent from another thread (launcher.agent.inspection.bridge).
+        """Begin in `delay_s`. `exchange`: asks the agent, by its socket.
 
         Raises RuntimeError where no threads are to be had. Later ones cost a reader its own, and no more.
         """

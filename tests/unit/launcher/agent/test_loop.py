@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from unittest.mock import Mock
 
 import pytest
@@ -30,7 +31,7 @@ class Turns:
     """An agent, and what comes in its next turn. `inquiries`: what is made for the first question."""
 
     def __init__(self) -> None:
-        self.inquiries = Mock(**{"advance.return_value": [], "take_counters.return_value": None})
+        self.inquiries = Mock(**{"advance.return_value": [], "examination.take_counters.return_value": None})
         self.builder = Mock(**{"read_assignment.return_value": SHARE, "make_specs.return_value": SPECS})
         self.builder.make_targets.side_effect = lambda share, specs: [spec.local_rank for spec in specs]
         self._driver = Mock(wake_at=0.0)
@@ -39,7 +40,7 @@ class Turns:
             getattr(self._channel, name).return_value = {}
         self._channel.list_started.return_value = {}
         self._supervisor = Mock()
-        self._observer = Mock(has_bridge=False)
+        self._observer = Mock()
         self.agent = Agent(
             script="train.py",
             reason="",
@@ -62,7 +63,7 @@ class Turns:
     def turn(self, *actions: object, reports: tuple[object, ...] = (), is_asked: bool = False) -> None:
         self._driver.run.side_effect = [list(actions), []] if actions else [[]]
         self._supervisor.read_reports.return_value = reports
-        self._observer.has_bridge = is_asked
+        self.agent._inquire_at = 0.0 if is_asked else math.inf
         self.agent._run_once()
 
 
@@ -77,12 +78,12 @@ def test_a_round_that_waits_for_descriptors_shows_nothing_of_the_last_one() -> N
     job.builder.make_specs.side_effect = ShortageError("cannot prepare 2 workers: Too many open files")
     job.turn(start(2))
     job.turn(is_asked=True)
-    (asked,) = job.inquiries.begin.call_args_list
+    (asked,) = job.inquiries.examination.begin.call_args_list
     assert (asked.args[0], asked.args[2]) == (2, [])
-    job.inquiries.end_worker.assert_not_called()
+    job.inquiries.examination.end_worker.assert_not_called()
     job.builder.make_specs.side_effect = None
     job.turn(start(2))
-    assert job.inquiries.begin.call_args.args[2] == [0, 1]
+    assert job.inquiries.examination.begin.call_args.args[2] == [0, 1]
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("x"), MemoryError()], ids=repr)

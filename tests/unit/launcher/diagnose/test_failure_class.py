@@ -150,7 +150,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
     ("user code", {"exit_code": -11}, "a crash that its GPU explains", {"exit_code": -11, "xid": 79}, "device"),
 ]
 
-NO_PROGRAM = Consequence(Reason.of("agent/no-program", error="there is no such program"))
+NO_PROGRAM = Consequence(Reason.of("agent/no-program", error="the program does not exist"))
 
 
 def test_each_row_has_its_cases() -> None:

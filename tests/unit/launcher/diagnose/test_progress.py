@@ -92,7 +92,7 @@ def test_a_silence_is_told_once_and_again_after_progress() -> None:
         (
             lambda now: ProgressSigns(signs={EXPECTED: int(now > 95), HEARTBEAT: 0}),
             180,
-            "no line that --expect describes or heartbeat on this node",
+            "no line that matches --expect or heartbeat on this node",
         ),
         (
             lambda now: see(heartbeat=min(int(now), 45), **{PHASE: int(now > 45)}, phases=(EVALUATION,) * (now > 45)),
@@ -162,8 +162,7 @@ def test_a_worker_that_stays_stopped_is_told_once_and_again_after_it_ran() -> No
     node = Node().live(500, hang_at(470)).live(5000, stop)
     ((at, halt),) = node.said
     assert str(halt) == (
-        "rank 3 is stopped, by a signal or a debugger, for 80 s now: meanwhile nothing counts as a hang; "
-        "kill -CONT continues it"
+        "rank 3 is stopped by a signal or a debugger for 80 s now: until it continues (kill -CONT), no hang is detected"
     )
     assert 560 < at < 600
     node.live(5100, lambda now: see(heartbeat=int(now))).live(6000, stop)

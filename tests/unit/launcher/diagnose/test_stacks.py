@@ -56,7 +56,7 @@ def test_of_two_looks_the_common_outer_frames_are_kept() -> None:
         (
             "Error: Failed to find python version from target process\n\nStack backtrace:\n",
             "",
-            "no Python, or one that",
+            "not a Python process, or one that",
         ),
         ("Error: Odd\nmore", "", "py-spy cannot read the worker: Odd$"),
         ("", "", "py-spy cannot read the worker: exit code 3$"),

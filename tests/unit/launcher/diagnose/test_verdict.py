@@ -239,7 +239,7 @@ def test_one_in_an_unrecorded_communication_is_no_culprit_beside_others() -> Non
 def test_if_only_such_are_waited_for_nobody_is_accused() -> None:
     found = diagnose([see(0, group("x", 3)), see(1, waits("x", 4))], TWO)
     assert (found.kind, found.culprits) == ("unclear", ())
-    assert found.sentences[0].startswith("rank 0 (dp=0), for which others wait, is in a communication that is not")
+    assert found.sentences[0].startswith("others wait for rank 0 (dp=0) in a communication that is not")
 
 
 @pytest.mark.parametrize("more", [{"groups": None}, {"is_truncated": True}], ids=["no recorder", "forgotten"])
@@ -314,7 +314,7 @@ def test_where_nobody_waits_longer_than_a_moment_nobody_is_accused() -> None:
         diagnose(ranks, FOUR),
         "healthy",
         (),
-        "no rank has waited for another for longer than 1 s",
+        "no rank has been waiting for another for more than 1 s",
         "the last collective was entered 0.9 s ago",
     )
 

@@ -100,7 +100,7 @@ def test_what_is_missing_is_told_with_its_node() -> None:
     of_b = Evidence(id="x", node="b", round=1, mesh=make_mesh(4), ranks=tuple(make_ranks()[2:]), remarks=remarks)
     answer = conclude(show(make_ranks()[0]), of_b).answer
     assert [(gap.ranks, gap.reason) for gap in answer.gaps[:2]] == [
-        ((1,), "no agent has answered for them in time"),
+        ((1,), "their agent has not answered in time"),
         ((2, 3), "b: the disk is full"),
     ]
 

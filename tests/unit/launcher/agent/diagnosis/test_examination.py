@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from launcher.agent.diagnosis.examination import FAILURE_LIMIT_S, REPEAT_S, Examination
-from launcher.agent.diagnosis.local_round import LocalRound
 from launcher.agent.diagnosis.messages import Conclusion, Evidence, NodeSilence, encode_message
 from launcher.agent.inspection.notes import decode_note
 from launcher.diagnose.evidence import Frame, GroupCalls, RankEvidence, State
@@ -80,6 +79,7 @@ class Agents:
         self.keeps_failures = keeps_failures
         self.now = AT
         self.told: dict[str, list[Conclusion]] = {name: [] for name in names}
+        self.unanswered: list[str] = []
         self.lost: set[str] = set()
         self.notes: list[tuple[str, str, str]] = []
         self.conclusion_count = 0
@@ -90,7 +90,7 @@ class Agents:
         for name in names:
             if name != spare:
                 targets = [Target(rank=first + index, pid=1) for index in range(2)]
-                self.agents[name].begin(LocalRound(1, MESH, targets, {}))
+                self.begin(name, 1, targets)
                 first += 2
         self.round = [name for name in names if name != spare]
 
@@ -111,6 +111,22 @@ class Agents:
             lambda: len(self.agents),
             keeps_failures=self.keeps_failures,
         )
+
+    def begin(self, name: str, number: int, targets: Sequence[Target]) -> None:
+        self.agents[name].begin(number, MESH, targets)
+        for local_rank in range(len(targets)):
+            self.agents[name].add_worker(local_rank, 1)
+
+    def ask(self, name: str) -> None:
+        """Ask as this agent, which is told the answer, or nothing and counted in `unanswered`."""
+
+        def take(conclusion: Conclusion | None) -> None:
+            if conclusion is None:
+                self.unanswered.append(name)
+            else:
+                self.told[name].append(conclusion)
+
+        self.agents[name].ask(take, self.now)
 
     def run(self, until: float = AT) -> None:
         """Deliver every note, and let all do what is due, until nothing happens any more."""
@@ -136,10 +152,10 @@ class Agents:
 @pytest.mark.parametrize("asker", ["a", "b"], ids=["the leader", "another agent"])
 def test_who_asks_is_told_which_rank_the_others_wait_for(asker: str) -> None:
     agents = Agents("a", "b")
-    id = agents.agents[asker].ask("question", AT)
+    agents.ask(asker)
     agents.run()
     (conclusion,) = agents.told[asker]
-    assert (conclusion.id, conclusion.round, conclusion.answer.culprits) == (id, 1, (3,))
+    assert (conclusion.round, conclusion.answer.culprits) == (1, (3,))
     assert "read" in conclusion.stacks
     assert [name for name, found in agents.told.items() if found] == [asker]
 
@@ -153,7 +169,7 @@ def test_names_that_are_no_text_travel_as_far_as_they_can() -> None:
 
 def test_a_leader_without_ranks_concludes_as_well() -> None:
     agents = Agents("spare", "a", "b", spare="spare")
-    agents.agents["spare"].ask("question", AT)
+    agents.ask("spare")
     agents.run()
     assert agents.told["spare"][0].answer.culprits == (3,)
 
@@ -161,18 +177,19 @@ def test_a_leader_without_ranks_concludes_as_well() -> None:
 def test_two_questions_at_once_are_one_examination() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
-    ids = {name: agent.ask("question", AT) for name, agent in agents.agents.items()}
+    for name in ("a", "b"):
+        agents.ask(name)
     agents.run()
     assert len(agents.examiners["b"].begun) == 1
     agents.examiners["b"].is_stuck = False
     agents.run()
-    assert {name: conclusion[0].id for name, conclusion in agents.told.items()} == ids
+    assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
 
 
 def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
     agents = Agents("a", "b")
     agents.lost.add("b")
-    agents.agents["a"].ask("question", AT)
+    agents.ask("a")
     agents.run()
     assert not agents.told["a"], "it waits for the other agent"
     agents.run(agents.agents["a"].wake_at)
@@ -183,33 +200,35 @@ def test_ranks_of_an_agent_that_does_not_answer_are_told_as_not_known() -> None:
 def test_without_a_leader_a_question_is_given_up() -> None:
     agents = Agents("a", "b")
     agents.lost.add("a")
-    id = agents.agents["b"].ask("question", AT)
-    agents.run()
-    assert agents.agents["b"].list_given_up(AT + 1) == []
-    assert agents.agents["b"].list_given_up(agents.agents["b"].wake_at) == [id]
-    assert agents.agents["b"].list_given_up(AT + 100) == []
+    agents.ask("b")
+    agents.run(AT + 1)
+    assert agents.unanswered == []
+    agents.run(agents.agents["b"].wake_at)
+    assert agents.unanswered == ["b"]
+    agents.run(AT + 100)
+    assert agents.unanswered == ["b"]
 
 
 def test_between_two_rounds_the_answer_says_so() -> None:
     agents = Agents("a", "b")
     for agent in agents.agents.values():
         agent.end()
-    agents.agents["b"].ask("question", AT)
+    agents.ask("b")
     agents.run()
     assert agents.told["b"][0].round == 0
-    assert agents.told["b"][0].answer.sentences == ("no round runs now, so there is no worker to look at",)
+    assert agents.told["b"][0].answer.sentences == ("no round is running, so there are no workers to examine",)
 
 
 def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
     agents = Agents("a", "b")
-    agents.agents["a"].ask("question", AT)
+    agents.ask("a")
     for examiner in agents.examiners.values():
         examiner.is_stuck = True
     agents.run()
     for name, agent in agents.agents.items():
         agent.end()
         agents.examiners[name].is_stuck = False
-    agents.agents["b"].begin(LocalRound(2, MESH, [Target(rank=0, pid=1)], {}))  # what it has seen is of round 1
+    agents.begin("b", 2, [Target(rank=0, pid=1)])  # what it has seen is of round 1
     agents.run()
     assert agents.told["a"][0].round == 0
 
@@ -217,7 +236,7 @@ def test_a_round_that_ends_while_it_is_looked_at_is_not_waited_for() -> None:
 def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
-    agents.agents["b"].ask("failure", AT)
+    agents.agents["b"].report_failure()
     agents.run()
     assert agents.examiners["b"].begun[0][3] == FAILURE_LIMIT_S
     assert not agents.told["b"]
@@ -229,7 +248,7 @@ def test_survivors_of_a_failure_are_looked_at_briefly_and_all_are_told() -> None
 def test_evidence_of_an_earlier_look_is_not_taken() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
-    agents.agents["a"].ask("question", AT)
+    agents.ask("a")
     agents.run()
     late = Evidence(id="earlier", node="b", round=1, mesh=MESH, ranks=tuple(
         RankEvidence(rank=rank, state="ended") for rank in (2, 3)
@@ -242,9 +261,10 @@ def test_evidence_of_an_earlier_look_is_not_taken() -> None:
 def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].is_stuck = True
-    agents.agents["b"].ask("question", AT)
+    agents.ask("b")
     agents.run()
-    assert agents.agents["b"].list_given_up(AT + 100)
+    agents.agents["b"].advance(AT + 100)
+    assert agents.unanswered == ["b"]
     agents.examiners["b"].is_stuck = False
     agents.run()
     assert not agents.told["b"]
@@ -253,8 +273,8 @@ def test_an_answer_that_comes_too_late_is_told_nobody() -> None:
 def test_of_one_that_has_ended_the_exit_code_is_told() -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[3] = "ended"
-    agents.agents["b"].begin(LocalRound(1, MESH, [Target(rank=rank, pid=1) for rank in (2, 3)], {3: 7}))
-    agents.agents["a"].ask("question", AT)
+    agents.agents["b"].end_worker(1, 7)
+    agents.ask("a")
     agents.run()
     assert "rank 3 (dp=3) has ended with exit code 7" in agents.told["a"][0].answer.sentences
 
@@ -267,16 +287,30 @@ def test_of_a_failure_the_rank_that_gave_up_is_not_the_one_that_is_named(
 ) -> None:
     agents = Agents("a", "b")
     agents.examiners["b"].states[2] = "ended"
-    agents.agents["b"].begin(LocalRound(1, MESH, [Target(rank=rank, pid=1) for rank in (2, 3)], {2: exit_code}))
-    agents.agents["b"].ask(purpose, AT)
+    agents.agents["b"].end_worker(0, exit_code)
+    agents.ask("b") if purpose == "question" else agents.agents["b"].report_failure()
     agents.run()
     assert agents.told["b"][0].answer.culprits == culprits
+
+
+def test_workers_are_looked_at_once_they_run() -> None:
+    agents = Agents("a", "b")
+    agents.agents["b"].begin(2, MESH, [Target(rank=rank, pid=0) for rank in (2, 3)])
+    agents.agents["b"].add_worker(1, 4711)
+    agents.agents["b"].add_worker(9, 1)
+    agents.agents["b"].end_worker(9, 1)
+    agents.agents["b"].count_calls(AT)
+    assert [(one.rank, one.pid) for one in agents.examiners["b"].begun[0][1]] == [(3, 4711)]
+    agents.agents["b"].end()
+    agents.agents["b"].add_worker(0, 1)
+    agents.agents["b"].count_calls(AT)
+    assert len(agents.examiners["b"].begun) == 1
 
 
 def test_each_question_is_answered_once() -> None:
     agents = Agents("a", "b")
     for _ in range(3):
-        agents.agents["b"].ask("question", AT)
+        agents.ask("b")
         agents.run()
     assert agents.conclusion_count == 3
 
@@ -284,7 +318,7 @@ def test_each_question_is_answered_once() -> None:
 def test_a_failure_on_many_nodes_is_told_once() -> None:
     agents = Agents("a", "b")
     for name in ("a", "b"):
-        agents.agents[name].ask("failure", AT)
+        agents.agents[name].report_failure()
     agents.run()
     assert {name: len(found) for name, found in agents.told.items()} == {"a": 1, "b": 1}
 
@@ -292,46 +326,44 @@ def test_a_failure_on_many_nodes_is_told_once() -> None:
 def test_failures_leave_folders_for_what_may_come_later() -> None:
     agents = Agents("a", "b")
     for number in range(1, 20):
-        agents.agents["a"].begin(LocalRound(number, MESH, [Target(rank=0, pid=1)], {}))
-        agents.agents["a"].ask("failure", AT)
+        agents.begin("a", number, [Target(rank=0, pid=1)])
+        agents.agents["a"].report_failure()
         agents.run()
         agents.run(agents.now + 10)  # the other agent is in another round
     assert [folder for folder in agents.examiners["a"].folders if folder] == [f"/log/{at}" for at in range(1, 9)]
-    agents.agents["a"].ask("question", agents.now)
+    agents.ask("a")
     agents.run()
     assert agents.examiners["a"].folders[-1] == "/log/19"
 
 
 def test_where_nobody_has_named_a_directory_a_failure_leaves_no_folder() -> None:
     agents = Agents("a", "b", keeps_failures=False)
-    for purpose in ("failure", "question"):
-        agents.agents["a"].ask(purpose, AT)  # type: ignore[arg-type]
-        agents.run()
+    agents.agents["a"].report_failure()
+    agents.run()
+    agents.ask("a")
+    agents.run()
     assert agents.examiners["a"].folders == ["", "/log/1"]
 
 
 def test_what_joins_a_question_of_another_purpose_is_told_as_its_own() -> None:
     agents = Agents("a", "b")
-    id = agents.agents["b"].ask("question", AT)
-    agents.agents["a"].ask("failure", AT)
+    agents.ask("b")
+    agents.agents["a"].report_failure()
     agents.run()
     assert [one.purpose for one in agents.told["a"]] == ["failure"]
-    assert [(one.purpose, one.id) for one in agents.told["b"]] in (
-        [("question", id), ("failure", "")],
-        [("failure", ""), ("question", id)],
-    )
+    assert sorted(one.purpose for one in agents.told["b"]) == ["failure", "question"]
 
 
 def test_all_are_told_once_no_node_makes_progress() -> None:
     agents = Agents("a", "b")
-    agents.agents["a"].report_silence("no output for 600 s", AT)
+    agents.agents["a"].report_silence(AT, is_silent=True)
     agents.run()
     assert not agents.told["a"], "the other node works"
-    agents.agents["a"].report_silence("", AT)
-    agents.agents["b"].report_silence("no output for 600 s", AT)
+    agents.agents["a"].report_silence(AT, is_silent=False)
+    agents.agents["b"].report_silence(AT, is_silent=True)
     agents.run()
     assert not agents.told["a"], "one works at any time"
-    agents.agents["a"].report_silence("no output for 600 s", AT)
+    agents.agents["a"].report_silence(AT, is_silent=True)
     agents.run()
     assert [(conclusion.purpose, conclusion.answer.culprits) for conclusion in agents.told["b"]] == [("silence", (3,))]
     agents.run(AT + 2 * REPEAT_S)
@@ -340,21 +372,18 @@ def test_all_are_told_once_no_node_makes_progress() -> None:
 
 def test_a_silence_while_a_question_is_answered_is_told_to_all() -> None:
     agents = Agents("a", "b")
-    id = agents.agents["a"].ask("question", AT)
+    agents.ask("a")
     for name in ("a", "b"):
-        agents.agents[name].report_silence("no output for 600 s", AT)
+        agents.agents[name].report_silence(AT, is_silent=True)
     agents.run()
     assert [conclusion.purpose for conclusion in agents.told["b"]] == ["silence"]
-    assert {(conclusion.purpose, conclusion.id) for conclusion in agents.told["a"]} == {
-        ("question", id),
-        ("silence", ""),
-    }
+    assert {conclusion.purpose for conclusion in agents.told["a"]} == {"question", "silence"}
 
 
 def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
     agents = Agents("a", "b")
-    agents.agents["a"].report_silence("no output for 600 s", AT)
-    old = NodeSilence(id="", round=0, ranks=(2, 3), world_size=4, sentence="no output for 600 s")
+    agents.agents["a"].report_silence(AT, is_silent=True)
+    old = NodeSilence(id="", round=0, ranks=(2, 3), world_size=4)
     agents.agents["a"].take_note("b", old, AT)
     agents.run()
     assert not agents.told["a"]
@@ -362,22 +391,22 @@ def test_what_is_silent_in_two_rounds_is_not_added_up() -> None:
 
 def test_a_node_that_is_silent_again_beside_one_that_stayed_so_is_told() -> None:
     agents = Agents("a", "b")
-    for sentence in ("no output for 600 s", "", "no output for 600 s"):
-        agents.agents["a"].report_silence(sentence, AT)
+    for is_silent in (True, False, True):
+        agents.agents["a"].report_silence(AT, is_silent=is_silent)
         if not agents.told["b"]:
-            agents.agents["b"].report_silence("no output for 600 s", AT)
+            agents.agents["b"].report_silence(AT, is_silent=True)
         agents.run()
     assert len(agents.told["b"]) == 2
 
 
 def test_nothing_is_repeated_after_progress_or_in_another_round() -> None:
     agents = Agents("a", "b")
-    agents.agents["a"].report_silence("no output for 600 s", AT)
+    agents.agents["a"].report_silence(AT, is_silent=True)
     assert agents.agents["a"].wake_at == AT + REPEAT_S
-    agents.agents["a"].report_silence("", AT)
+    agents.agents["a"].report_silence(AT, is_silent=False)
     assert agents.agents["a"].wake_at == float("inf")
-    agents.agents["a"].report_silence("no output for 600 s", AT)
-    agents.agents["a"].begin(LocalRound(2, MESH, [Target(rank=0, pid=1)], {}))
+    agents.agents["a"].report_silence(AT, is_silent=True)
+    agents.begin("a", 2, [Target(rank=0, pid=1)])
     assert agents.agents["a"].wake_at == float("inf")
 
 
@@ -385,7 +414,7 @@ def test_a_silence_reaches_a_leader_that_came_later() -> None:
     agents = Agents("a", "b")
     agents.leader = "b"
     for name in ("a", "b"):
-        agents.agents[name].report_silence("no output for 600 s", AT)
+        agents.agents[name].report_silence(AT, is_silent=True)
     agents.notes.clear()  # they went to a leader that is lost
     agents.run(AT + REPEAT_S)
     assert len(agents.told["a"]) == 1

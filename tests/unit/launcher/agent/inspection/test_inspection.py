@@ -55,7 +55,7 @@ class Node:
         self.net, self.name, self.member_id = net, name, f"id-{name}"
         self.asked: list[NodeRequest] = []
         self.answers = True
-        self.inspection = Inspection(self, self.submit, self, self.answer)  # type: ignore[arg-type]
+        self.inspection = Inspection("r", self, self.submit, self, self.answer)  # type: ignore[arg-type]
 
     def list_members(self) -> dict[str, str]:
         return {f"id-{name}": name for name in self.net.nodes} if self.net.leader == self.name else {}
@@ -131,7 +131,7 @@ def test_one_node_is_asked_by_name_or_member_id(name: str) -> None:
 def test_a_name_that_no_node_has_is_refused_with_those_that_there_are() -> None:
     asked = Net("a", "b").ask("b", "x")
     assert asked is not None
-    assert asked.error == "no node is called x; there are a, b"
+    assert asked.error == "unknown node x; the nodes are a, b"
 
 
 def test_a_silent_node_is_missing_and_the_rest_is_shown_at_the_limit() -> None:
@@ -252,7 +252,7 @@ def test_a_node_that_cannot_answer_says_why() -> None:
     def fail(request: NodeRequest) -> tuple[str, Callable[[], NodeReply]]:
         raise FileNotFoundError(2, "No such file or directory")  # os.getcwd() of a directory that was removed
 
-    net.nodes["b"].inspection._answer = fail
+    net.nodes["b"].inspection._make_answer = fail
     asked = net.ask("a", "b", ReadEvents())
     assert asked is not None
     (reply,) = asked.replies.values()
@@ -313,7 +313,7 @@ def test_a_question_too_long_for_a_message_is_refused() -> None:
     request = ReadLogs(cursors=tuple(LogCursor(f"logs/{number}/stdout.log", 0) for number in range(5000)))
     asked = net.ask("b", "a", request)
     assert asked is not None
-    assert asked.error == "the question is too long for a message: ask on the node that leads"
+    assert asked.error == "the question is too long for a message: ask on the leader's node"
     asked = net.ask("a", "a", request)
     assert asked is not None
     assert (asked.error, len(asked.replies)) == ("", 1)

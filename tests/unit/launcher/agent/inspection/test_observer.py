@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import os
+import socket
 from unittest.mock import Mock
 
 import pytest
 
 from launcher.agent.inspection import observer as observer_module
-from launcher.agent.inspection.bridge import PENDING_MAX, Bridge
 from launcher.agent.inspection.inspection import Inspection
 from launcher.agent.inspection.messages import Inspect
 from launcher.agent.inspection.observer import DELAY_S, KEPT_MAX, START_PAUSE_S, History, Observer
@@ -97,7 +97,7 @@ def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.M
     monkeypatch.setattr(observer_module, "log", said.append)
     journal, sinks, client = BrokenJournal(), [BrokenSink(), BrokenSink()], Client()
     history = History(lambda: journal, lambda: 5.0, is_wanted=True)  # type: ignore[arg-type, return-value]
-    observer = Observer(history, {}, refuse_import, lambda: None, "r", sinks)
+    observer = Observer(history, {}, refuse_import, sinks)
     history.take("one")
     history.take("two")
     observer.advance(5.0 + DELAY_S)
@@ -107,7 +107,7 @@ def test_what_fails_costs_one_sentence_and_never_the_agent(monkeypatch: pytest.M
     observer.answer(client, Question(kind="inspect"), 7.0)
     observer.finish()
     assert journal.taken == ["one", "two", "three"]
-    assert said == ["what is shown of this run is not complete: OverflowError: year is out of range"]
+    assert said == ["the view of this run is incomplete: OverflowError: year is out of range"]
     assert client.got == [b"{\"error\":\"ImportError: cannot import name 'NEW' from 'launcher'\"}"]
     assert all(sink.is_closed for sink in sinks)
 
@@ -116,7 +116,7 @@ def test_a_journal_that_cannot_be_made_is_not_tried_without_end(monkeypatch: pyt
     said: list[str] = []
     monkeypatch.setattr(observer_module, "log", said.append)
     history = History(refuse_import, lambda: 5.0, is_wanted=True)  # type: ignore[arg-type]
-    observer = Observer(history, {}, refuse_import, lambda: None, "r")
+    observer = Observer(history, {}, refuse_import)
     history.take("one")
     observer.advance(5.0 + DELAY_S)
     history.take("two")
@@ -131,7 +131,7 @@ def test_a_note_that_fails_before_the_first_message_costs_no_journal(
 ) -> None:
     monkeypatch.setattr(observer_module, "log", [].append)
     history, made = make_history(is_wanted=True)
-    observer = Observer(history, {}, refuse_import, lambda: None, "r")
+    observer = Observer(history, {}, refuse_import)
     observer.take_note("m1", Inspect(id="1", node="", request=ReadState()))
     history.take("one")
     observer.advance(5.0 + DELAY_S)
@@ -141,7 +141,7 @@ def test_a_note_that_fails_before_the_first_message_costs_no_journal(
 def test_a_missing_thread_is_tried_again_every_second_until_it_runs() -> None:
     history, _ = make_history(is_wanted=False)
     sink = BrokenSink()
-    observer = Observer(history, {}, refuse_import, lambda: None, "r", [sink])
+    observer = Observer(history, {}, refuse_import, [sink])
     with no_threads():
         sink.thread.start()
         assert observer.wake_at <= 7.0
@@ -162,14 +162,14 @@ def test_a_page_that_lacks_descriptors_or_memory_is_made_later(error: Exception)
     tries: list[Exception | None] = [error, None]
     page = Mock()
 
-    def make(bridge: Bridge) -> Mock:
+    def make(ask: object) -> Mock:
         if (problem := tries.pop(0)) is not None:
             raise problem
         return page
 
     history, _ = make_history(is_wanted=True)
     history.open()
-    observer = Observer(history, {}, refuse_import, lambda: None, "r", make_page=make)
+    observer = Observer(history, {}, refuse_import, make_page=make)
     observer.advance(7.0)
     observer.advance(8.0)
     page.advance.assert_called_once_with()
@@ -204,33 +204,21 @@ def test_a_job_that_ends_at_once_has_a_journal_only_if_it_is_written(is_wanted: 
     assert [journal.taken for journal in made] == ([["one"]] if is_wanted else [])
 
 
-def test_a_thread_is_answered_by_the_loop() -> None:
-    woken = threading.Event()
-    bridge = Bridge(woken.set)
-    source = QuestionSource(bridge.exchange, "r")
-    got: list[bytes] = []
-    thread = threading.Thread(target=lambda: got.append(source.ask_why()))
-    thread.start()
-    assert woken.wait(30)
-    ((waiter, question),) = bridge.take()
-    assert question == Question(kind="why")
-    waiter.answer(b'{"kind":"healthy"}')
-    thread.join(30)
-    assert got == [b'{"kind":"healthy"}\n']
+def test_an_agent_without_a_socket_cannot_be_asked_by_its_threads() -> None:
+    observer = Observer(make_history(is_wanted=False)[0], {}, refuse_import)
+    with pytest.raises(TemporaryError, match=r"the agent of run r .* cannot be asked: this system"):
+        QuestionSource(observer.ask, "r").read_run()
 
 
 def test_a_loop_that_does_not_answer_costs_a_sentence() -> None:
-    bridge = Bridge(lambda: None)
-    with pytest.raises(TimeoutError):
-        bridge.exchange(Question(kind="why"), 0.0)
-    source = QuestionSource(lambda question, limit_s: bridge.exchange(question, 0.0), "r")
-    with pytest.raises(TemporaryError, match=r"the agent of run r .* has not answered in time"):
-        source.read_run()
-    for _ in range(PENDING_MAX - 2):
-        with pytest.raises(TimeoutError):
-            bridge.exchange(Question(kind="why"), 0.0)
-    with pytest.raises(BlockingIOError):
-        bridge.exchange(Question(kind="why"), 0.0)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0meshrun.{os.geteuid()}.{os.getpid()}.{int.from_bytes(os.urandom(4), 'big')}")
+        listener.listen()
+        observer = Observer(make_history(is_wanted=False)[0], {}, refuse_import)
+        observer.socket_name = listener.getsockname()[1:].decode()
+        source = QuestionSource(lambda question, limit_s: observer.ask(question, 0.01), "r")
+        with pytest.raises(TemporaryError, match=r"the agent of run r .* has not answered in time"):
+            source.read_run()
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_node_that_does_not_answer_is_named(source: FakeSource, monkeypatch: p
 
 def test_no_files_are_a_sentence(source: FakeSource) -> None:
     source.files = {"m0": [], "m1": []}
-    with pytest.raises(TemporaryError, match="h0-h1: the workers' output is not kept here: --log-dir"):
+    with pytest.raises(TemporaryError, match="h0-h1: the workers' output is not kept here: set --log-dir"):
         Screen().show(source)
 
 
@@ -159,9 +159,9 @@ def test_workers_that_write_nothing_yet_are_not_remarked_upon(source: FakeSource
 @pytest.mark.parametrize(
     ("query", "remark"),
     [
-        ({"round": 7}, "h0-h1: there is no output of round 7 here; rounds with output: 1"),
-        ({"stream": "stderr"}, "h0-h1: stderr is not kept here: --redirects 3 or --tee 3 keeps both"),
-        ({"rank": 5}, "h0-h1: there is no output of rank 5 here"),
+        ({"round": 7}, "h0-h1: round 7 has no output here; rounds with output: 1"),
+        ({"stream": "stderr"}, "h0-h1: stderr is not kept here: set --redirects 3 or --tee 3 to keep both"),
+        ({"rank": 5}, "h0-h1: rank 5 has no output here"),
     ],
 )
 def test_what_is_not_there_is_said(source: FakeSource, query: dict[str, object], remark: str) -> None:
