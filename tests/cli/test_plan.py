@@ -312,7 +312,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         ("nowhere/plan.svg", "cannot write 'nowhere/plan.svg': No such file or directory"),
         (".", "cannot write '.': Is a directory"),
         ("plan.html/x", "cannot write 'plan.html/x': Not a directory"),
-        ("-", "'-' is no name of a file"),
+        ("-", "'-' is not the name of a file"),
         ("x" * 300, f"cannot write '{'x' * 300}': File name too long"),
     ],
 )

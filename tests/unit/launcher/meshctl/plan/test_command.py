@@ -21,7 +21,7 @@ def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> Non
         write_file("/dev/full", "new")
     with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
         write_file(str(tmp_path / "nowhere" / "plan.svg"), "new")
-    with pytest.raises(UsageError, match="'-' is no name of a file"):
+    with pytest.raises(UsageError, match="'-' is not the name of a file"):
         write_file("-", "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.svg", "plan.svg"]
 
