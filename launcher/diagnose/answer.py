@@ -62,6 +62,7 @@ class HangAnswer(Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     stacks: tuple[CulpritStack, ...]
     gaps: tuple[Gap, ...]
+    stragglers: tuple[str, ...]
     folders: tuple[str, ...]
     """Where the complete evidence is, as "node:path"."""
     hint: str
@@ -73,6 +74,7 @@ def make_answer(
     ranks: Sequence[RankEvidence],
     mesh: WorkerMesh,
     folders: Sequence[str] = (),
+    stragglers: Sequence[str] = (),
 ) -> HangAnswer:
     """Put together what is said."""
     world = {one.rank: one for one in ranks}
@@ -87,6 +89,7 @@ def make_answer(
         sentences=diagnosis.sentences,
         stacks=tuple(stacks[:STACKS_SHOWN]),
         gaps=tuple(_collect_gaps(ranks)),
+        stragglers=tuple(stragglers),
         folders=tuple(folders),
         hint=_advise(diagnosis, world, mesh),
     )
@@ -99,7 +102,7 @@ def encode_answer(answer: HangAnswer) -> bytes:
 
 def render_answer(answer: HangAnswer) -> str:
     """Render the answer for a terminal; ends with a newline."""
-    lines = [line for sentence in answer.sentences for line in _wrap(f"{sentence}.")]
+    lines = [line for sentence in (*answer.sentences, *answer.stragglers) for line in _wrap(f"{sentence}.")]
     for stack in answer.stacks:
         lines += ["", f"{stack.name[:1].upper()}{stack.name[1:]}, the innermost frame first:"]
         lines += render_frames(stack.frames, FRAMES_SHOWN)

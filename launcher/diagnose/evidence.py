@@ -52,6 +52,12 @@ class GroupCalls(Record, frozen=True, kw_only=True):
     """As the script gave it, or torch: "mesh_tp", "default_pg"."""
     calls: tuple[Call, ...]
     """By number: the oldest open call and the last one."""
+    entered_ms: tuple[int, ...] = ()
+    """When the last calls were entered, the very last included, by the clock of the node: each but the first as the
+    time since the one before.
+    """
+    lengths_ms: tuple[int, ...] = ()
+    """How long these calls took, -1 if unknown; empty under gloo."""
 
     @property
     def last(self) -> int:

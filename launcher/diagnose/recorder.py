@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
@@ -22,6 +23,7 @@ SHAPE_MAX = 48
 GROUPS_MAX = 8
 CALLS_MAX = 3
 """The last of a group: another member may have stayed in an earlier one."""
+TIMES_MAX = 20
 _Number = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]  # JSON has no limit, but the way through a float has
 
 
@@ -32,6 +34,9 @@ class _Entry(msgspec.Struct):
     profiling_name: str
     retired: bool
     time_created_ns: _Number
+    time_discovered_started_ns: _Number = 0
+    time_discovered_completed_ns: _Number = 0
+    duration_ms: Annotated[float, msgspec.Meta(lt=2**62)] | None = None
     is_p2p: bool = False
     input_sizes: Any = ()
     input_dtypes: Any = ()
@@ -85,8 +90,27 @@ def _read_group(name: tuple[str, str], ordered: Sequence[_Entry], now_ns: int) -
     first_open = next((entry for entry in ordered if not entry.retired), None)
     if first_open and first_open not in shown:
         shown = [first_open, *shown]
-    calls = tuple(_read_call(entry, now_ns) for entry in shown)
-    return GroupCalls(name=name[0], description=name[1], calls=calls)
+    last = ordered[-TIMES_MAX:]
+    # Times are compared by number, so there must be no gap.
+    is_whole = last[-1].collective_seq_id - last[0].collective_seq_id == len(last) - 1
+    entered_ms = [entry.time_created_ns // 10**6 for entry in last] if is_whole else []
+    lengths = [_read_length_ms(entry) for entry in last] if is_whole else []
+    return GroupCalls(
+        name=name[0],
+        description=name[1],
+        calls=tuple(_read_call(entry, now_ns) for entry in shown),
+        entered_ms=tuple(entered_ms[:1] + [after - before for before, after in pairwise(entered_ms)]),
+        lengths_ms=tuple(lengths) if any(length >= 0 for length in lengths) else (),
+    )
+
+
+def _read_length_ms(entry: _Entry) -> int:
+    """Return how long a call took on its device or, less exactly, as the watchdog saw it; -1 if that is not known."""
+    if entry.duration_ms is not None:
+        return round(entry.duration_ms)
+    if entry.time_discovered_started_ns and entry.time_discovered_completed_ns:
+        return max(0, entry.time_discovered_completed_ns - entry.time_discovered_started_ns) // 10**6
+    return -1
 
 
 def _read_call(entry: _Entry, now_ns: int) -> Call:

@@ -19,7 +19,7 @@ RANK_BYTES_MAX = 2000
 LIMIT_S = 5.0
 Levels = Literal["all", "recorder"]
 """`recorder`: the kernel's view and the flight recorder, without stacks."""
-# Frames, their characters, groups, and those of them with all calls: what is tried in turn until it fits.
+# Frames, their characters, groups, and those of them with all calls and times: what is tried in turn until it fits.
 _CUTS = (
     *((40, 200, 8, 8), (24, 100, 8, 3), (12, 60, 8, 3), (6, 50, 8, 3), (8, 60, 8, 1)),
     *((8, 40, 6, 0), (4, 40, 4, 0), (2, 30, 2, 0), (1, 30, 1, 0)),
@@ -88,7 +88,7 @@ def _cut_group(group: GroupCalls, is_whole: bool) -> GroupCalls:
     """Cut the names; and without `is_whole` all but the oldest call that is open and the last."""
     if not is_whole:
         kept = {call.number: call for call in (group.oldest_open, group.calls[-1]) if call}
-        group = replace(group, calls=tuple(kept.values()))
+        group = replace(group, calls=tuple(kept.values()), entered_ms=(), lengths_ms=())
     calls = tuple(replace(call, operation=_cut_end(call.operation, _NAME_MAX)) for call in group.calls)
     name, description = _cut_end(group.name, _NAME_MAX), _cut_end(group.description, _NAME_MAX)
     return replace(group, name=name, description=description, calls=calls)

@@ -179,12 +179,20 @@ def _is_waiting(call: Call) -> bool:
     return call.is_open and call.age_s >= MOMENT_S
 
 
+def name_group(description: str) -> str:
+    """Name a group for people, as the mesh does where it is one of a mesh."""
+    return description.removeprefix(_MESH_PREFIX)
+
+
 def _label_group(description: str, members: Sequence[int]) -> str:
-    """Name a group for people, as the mesh does where it is one of a mesh: "tp [4-7]", "dp [1, 5]"."""
-    name = description.removeprefix(_MESH_PREFIX)
-    if len(members) > 2 and list(members) == list(range(members[0], members[-1] + 1)):
-        return f"{name} [{members[0]}-{members[-1]}]"
-    return f"{name} [{format_list(list(map(str, members)))}]"
+    return f"{name_group(description)} {format_members(members)}"
+
+
+def format_members(ranks: Sequence[int]) -> str:
+    """Format the members of a group: "[4-7]", "[1, 5]"."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"[{ranks[0]}-{ranks[-1]}]"
+    return f"[{format_list(list(map(str, ranks)))}]"
 
 
 def _find_mismatch(groups: Sequence[_Group], mesh: WorkerMesh) -> Diagnosis | None:

@@ -36,7 +36,7 @@ PURE = (
     "launcher.agent.lifecycle", "launcher.config.config", "launcher.config.options.*", "launcher.config.schedulers",
     "launcher.diagnose.answer", "launcher.diagnose.evidence", "launcher.diagnose.failure_class",
     "launcher.diagnose.heartbeats", "launcher.diagnose.progress", "launcher.diagnose.recorder",
-    "launcher.diagnose.request", "launcher.diagnose.stack_groups",
+    "launcher.diagnose.request", "launcher.diagnose.stack_groups", "launcher.diagnose.stragglers",
     "launcher.diagnose.verdict", "launcher.hardware.cpu_binding", "launcher.hardware.notices.notice",
     "launcher.hosts.ray.agent_pool",
     "launcher.hosts.ray.bundles", "launcher.hosts.ray.environment", "launcher.hosts.ray.options",

@@ -14,6 +14,7 @@ from launcher.agent.diagnosis.messages import Conclusion, Evidence, Purpose, enc
 from launcher.diagnose.answer import Gap, HangAnswer, make_answer
 from launcher.diagnose.evidence import RankEvidence
 from launcher.diagnose.stack_groups import render_stacks
+from launcher.diagnose.stragglers import describe_straggler, find_stragglers
 from launcher.diagnose.verdict import Diagnosis, diagnose
 from launcher.worker.grid import WorkerMesh
 from rendezvous.member import notes
@@ -83,8 +84,9 @@ class Collection:
             answer = replace(answer, hint=_SEE_LEADER)
             return Conclusion(id=self.id, round=0, purpose=self.purpose, answer=answer, is_news=False)
         ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
+        late = [describe_straggler(one, ranks, self._mesh) for one in find_stragglers(ranks, self._nodes)]
         folders = [f"{node}:{folder}" for node, folder in self._folders.items()]
-        answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders)
+        answer = make_answer(diagnose(ranks, self._mesh), ranks, self._mesh, folders, stragglers=late)
         answer = replace(answer, gaps=(*self._list_gaps(), *answer.gaps))
         stacks = render_stacks(ranks, self._mesh)
         if len(stacks) > STACKS_MAX:

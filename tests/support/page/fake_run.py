@@ -124,6 +124,7 @@ class FakeRun:
                        f"rank 5 is in read (loader.py:31), asleep {self.text}".strip()),
             stacks=(CulpritStack(rank=5, name="rank 5 (pp=0 dp=0 tp=5)", frames=frames),),
             gaps=(Gap(ranks=(0, 1), reason="no flight recorder"),),
+            stragglers=(),
             folders=(),
             hint="see what rank 5 does in read at loader.py:31",
         )  # fmt: skip

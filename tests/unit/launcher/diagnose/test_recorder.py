@@ -55,6 +55,17 @@ def test_point_to_point_and_coalesced_operations_do_not_count() -> None:
     assert read_dump(dump(*calls[1:]), NOW_NS)[0] == ()
 
 
+def test_when_the_last_calls_began_and_how_long_they_took_is_read() -> None:
+    at = [1000, 1010, 1040]
+    calls = [entry(number, time_created_ns=ms * 10**6) for number, ms in enumerate(at, 5)]
+    ((tp,), _) = read_dump(dump(*calls), NOW_NS)
+    assert (tp.entered_ms, tp.lengths_ms) == ((1000, 10, 30), ())
+    calls[0] |= {"duration_ms": 7.4}
+    calls[1] |= {"time_discovered_started_ns": 10**7, "time_discovered_completed_ns": 10**8}
+    assert read_dump(dump(*calls), NOW_NS)[0][0].lengths_ms == (7, 90, -1)
+    assert read_dump(dump(calls[0], calls[2]), NOW_NS)[0][0].entered_ms == ()
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -68,6 +79,7 @@ def test_point_to_point_and_coalesced_operations_do_not_count() -> None:
         b'{"entries": ' + b"[" * 99_999,
         b'{"entries": [{"unknown": ' + b"[" * 99_999,
         dump(entry(1, time_created_ns=-(10**400))),
+        dump(entry(1, duration_ms=1e300)),
     ],
     ids=[
         "empty",
@@ -80,6 +92,7 @@ def test_point_to_point_and_coalesced_operations_do_not_count() -> None:
         "deep",
         "deep inside",
         "beyond a float",
+        "long",
     ],
 )
 def test_what_is_no_dump_is_refused_in_a_sentence(garbage: bytes) -> None:

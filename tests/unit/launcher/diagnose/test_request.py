@@ -16,7 +16,7 @@ def frame(number: int, text: str = "site-packages/torch/") -> Frame:
 
 
 def group(name: str) -> GroupCalls:
-    calls = [Call(number=at, operation="all_reduce", shape="9" * SHAPE_MAX, age_s=1 / 3) for at in (1, 2, 3, 4)]
+    calls = [Call(number=at, operation="all_reduce", shape="9" * SHAPE_MAX, age_s=1 / 3) for at in (1, 2)]
     return GroupCalls(name=name, description=f"mesh_{name}", calls=tuple(calls))
 
 
