@@ -214,7 +214,7 @@ class SupervisorLoop:
         if self._warm_pool is not None:
             self._warm_pool.sweep(rounds)
             if is_last:
-                self._warm_pool.stop()
+                self._warm_pool.stop(is_reported=False)
 
     def _advance_sweep(self) -> None:
         """One step: kill who is there, or see that nobody is left."""
@@ -256,7 +256,7 @@ class SupervisorLoop:
         for round in sorted(self._rounds):
             self._report(WorkersFenced(round))
         if self._warm_pool is not None:
-            self._warm_pool.stop("was killed when the watchdog had run out")
+            self._warm_pool.stop(is_reported=True)
         self._start_sweep(self._rounds)
         self._advance_sweep()
         self._watchdog.disarm()  # all have been killed; only reaping is left

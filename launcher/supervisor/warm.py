@@ -142,8 +142,8 @@ class WarmPool:
         standby = {fork.pid for fork in self._forks if not fork.has_spec}
         return standby if self._server is None else standby | {self._server.pid}
 
-    def stop(self, reason: str = "") -> None:
-        """Kill the fork server and the standby workers. With `reason` it is reported, and resume() starts it anew."""
+    def stop(self, *, is_reported: bool) -> None:
+        """Kill the fork server and the standby workers. One whose end is reported is started again by resume()."""
         self._cancel(lambda worker: True)
         for fork in [fork for fork in self._forks if not fork.has_spec]:
             fork.drop()
@@ -152,8 +152,9 @@ class WarmPool:
                     os.kill(fork.pid, signal.SIGKILL)
         if self._server is not None:
             self._server.kill()
-            if reason:
-                self._host.report(ForkServerLost(f"the fork server (pid {self._server.pid}) {reason}"))
+            if is_reported:
+                sentence = f"the fork server (pid {self._server.pid}) was killed: the watchdog expired"
+                self._host.report(ForkServerLost(sentence))
             self._server = None
             self._is_ended = True
 

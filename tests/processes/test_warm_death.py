@@ -70,7 +70,7 @@ def test_an_expired_watchdog_kills_all_and_a_later_round_starts_anew(tmp_path: P
         server = agent.server_pid
         agent.do("extend_watchdog", boottime() + 0.05)
         agent.wait_for("WorkersFenced", 1)
-        sentence = f"the fork server (pid {server}) was killed when the watchdog had run out"
+        sentence = f"the fork server (pid {server}) was killed: the watchdog expired"
         assert agent.wait_for("ForkServerLost")[1] == sentence
         agent.wait_for("RoundSwept", 1)
         agent.let_go(step)

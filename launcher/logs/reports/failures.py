@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from launcher.diagnose.failure_class import FailureEvidence
     from launcher.hardware.linux.kernel_log import KernelLog
     from launcher.logs.pump import OutputPump
-    from launcher.logs.reports.report import WorkerFailure
+    from launcher.logs.reports.report import Claim, WorkerFailure
 
 TAIL_LIMIT_S = 0.5  # for the last lines of workers that have just ended, all of a round together
-MESSAGE_MAX = 40_000  # characters, more than the report shows
-
+_CLAIMS: dict[int, Claim] = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}
 
 Origin = Literal["own", "unclear", "another"]
 """Where a worker's failure began, as far as its end tells. "unclear": it was ended because it did not go on, by its
@@ -183,7 +182,8 @@ class Failures:
             sentence=sentence,
             failure_class=failure_class,
             class_reason=why,
-            claim=_describe_claim(claim),
+            claim=_CLAIMS.get(claim[0], "") if claim else "",
+            claim_reason=sanitize(claim[1]) if claim else "",
             exception=exception,
             role=self._role,
             coordinates=self._describe_rank(rank),
@@ -230,7 +230,7 @@ class Failures:
         self._failures = {local_rank: failure, **self._failures}
         pid = f" (pid {failure.pid})" if failure.pid else ""  # without one it never started
         log(f"rank {failure.rank}{pid} {failure.describe_ending()}")
-        text = codec.encode(replace(failure, message=_shorten(failure.message))).decode()
+        text = codec.encode(failure).decode()
         return RootCause(verdict_code, text, failure.rank, failure.describe_class(), consequence)
 
     def _settle(self) -> None:
@@ -276,20 +276,6 @@ class Failures:
 
     def _read_tail(self, local_rank: int, limit_s: float = 0.0) -> tuple[str, ...]:
         return self._pump.read_tail(local_rank, "stderr", limit_s) if self._pump is not None else ()
-
-
-def _describe_claim(claim: tuple[int, str] | None) -> str:
-    """Describe what a worker said of its own failure; "" if it said nothing."""
-    kind, reason = claim or (0, "")
-    verb = {shared_page.CLAIM_GIVES_UP: "gave up", shared_page.CLAIM_BLAMES_NODE: "blamed its node"}.get(kind)
-    return f"{verb}: {sanitize(reason)}" if verb else ""
-
-
-def _shorten(message: str | None) -> str | None:
-    """Shorten a traceback: it may have any length, and this one goes through the store to every node."""
-    if message is None or len(message) <= MESSAGE_MAX:
-        return message
-    return f"{message[: MESSAGE_MAX // 4]}\n... shortened ...\n{message[-MESSAGE_MAX // 2 :]}"
 
 
 def find_spawn_exit_code(error_number: int) -> int:

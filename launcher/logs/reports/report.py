@@ -24,6 +24,7 @@ import re
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 from msgspec import Struct
 
@@ -39,6 +40,8 @@ GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
 
 _FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
+
+Claim = Literal["", "gave up", "blamed its node"]
 
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
@@ -64,8 +67,10 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     """See launcher/diagnose/failure_class.py."""
     class_reason: str = ""
     """Why it is of that class."""
-    claim: str = ""
+    claim: Claim = ""
     """What the worker itself reported about its failure."""
+    claim_reason: str = ""
+    """Why, in its own words."""
     exception: str = ""
     """One line, from its error file or its stderr."""
     role: str = ""
@@ -79,14 +84,14 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
     def describe_ending(self) -> str:
         """Describe how it ended, for the words after a worker's name."""
         if self.claim:
-            return f"{self.claim} (exit code {self.exit_code})"
+            return f"{self.claim}: {self.claim_reason} (exit code {self.exit_code})"
         class_text = f" ({self.failure_class}: {self.class_reason})" if self.class_reason else ""
         return self._describe_exit() + ("" if self.sentence else class_text)
 
     def describe_class(self) -> str:
         """Describe how it failed, in words that are the same when it fails in the same way again."""
         if self.claim:
-            return self.claim.partition(":")[0]
+            return self.claim
         ending = find_signal_name(self.exit_code) or f"exit code {self.exit_code}"
         return f"{self.failure_class or 'unknown'}: {self.class_reason or ending}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from launcher.logs.reports.failures import MESSAGE_MAX, Failures, _shorten
+from launcher.logs.reports.failures import Failures
 from launcher.logs.reports.outcome import report_failure
 from launcher.logs.reports.report import WorkerFailure
 from launcher.placement.adapter.description import NodeAssignment
@@ -54,15 +54,6 @@ def test_other_failures_are_listed_once_and_an_unsure_order_is_noted(
 @pytest.mark.parametrize("failure", ["", "rubbish", "[1]", "{}", '{"rank":"x"}', "[" * 100_000])
 def test_a_failure_that_cannot_be_read_leaves_the_reason(capfd: pytest.CaptureFixture[str], failure: str) -> None:
     assert told(capfd, verdict(failure)) == "meshrun: error: a worker failed on h2 in round 1\n"
-
-
-def test_a_long_traceback_is_shortened_before_it_goes_to_every_node() -> None:
-    assert _shorten(None) is None
-    assert _shorten("short") == "short"
-    shortened = _shorten("a" + "x" * 10**6 + "z")
-    assert shortened is not None
-    assert len(shortened) <= MESSAGE_MAX
-    assert (shortened[0], shortened[-1]) == ("a", "z")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +119,15 @@ def test_a_worker_that_never_ran_or_says_why_it_fails_is_no_victim(pid: int, cla
     failures = Failures("h1", FakePump(NCCL_TIMEOUT))  # type: ignore[arg-type]
     failures.begin(1, SHARE, lambda local_rank: "")
     assert failures.note(1, pid, -6, 0.0, "cannot be run", claim=claim) == "own"
+
+
+def test_what_a_worker_claims_is_a_kind_and_its_words(capfd: pytest.CaptureFixture[str]) -> None:
+    failures = Failures("h1", None)
+    failures.begin(1, SHARE, lambda local_rank: "")
+    failures.note(1, 7, 76, 0.0, None, claim=(1, "the loss: nan"))
+    cause = failures.set_root_cause(1)
+    assert cause.failure_class == "gave up"
+    assert capfd.readouterr().err == "meshrun: rank 1 (pid 7) gave up: the loss: nan (exit code 76)\n"
 
 
 @pytest.mark.parametrize(
