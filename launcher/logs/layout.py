@@ -75,7 +75,7 @@ class LogLayout:
             return ""
         self._incident_count += 1
         if self._incident_count > INCIDENTS_MAX:
-            log(f"no more incident folders are written: there are {INCIDENTS_MAX} in {self.root}")
+            log(f"no further incident folders are written: {self.root} has {INCIDENTS_MAX}")
             return ""
         return os.path.join(self.root, f"incident_{round}_{self._incident_count}")
 
@@ -138,7 +138,7 @@ def _make_job_dir(log_dir: str, run_id: str) -> str:
     except OSError as error:
         raise UsageError(
             f"--log-dir {log_dir} cannot be written: {error.strerror}",
-            find_shortage_hint(error.errno) or "give a directory in which this user may make files",
+            find_shortage_hint(error.errno) or "set --log-dir to a directory in which this user may create files",
         ) from None
 
 
@@ -157,8 +157,8 @@ def _make_temporary_dir(paths: Sequence[str], length_max: int | None = None) -> 
                 os.mkdir(path, 0o700)
                 return path
     raise UsageError(
-        f"no directory for temporary files can be written: {', '.join(map(os.path.dirname, paths))}",
-        "set TMPDIR, or name a directory with --log-dir",
+        f"no directory for temporary files is writable: {', '.join(map(os.path.dirname, paths))}",
+        "set TMPDIR or --log-dir to a writable directory",
     )
 
 

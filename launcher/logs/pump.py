@@ -205,7 +205,7 @@ class OutputPump:
                     time.sleep(NAP_S)
             self._finish()
         except Exception as error:  # a bug: end the streams, so that workers fail and do not hang at full pipes
-            self._warn("bug", f"the output thread failed, a bug in meshrun: {type(error).__name__}: {error}")
+            self._warn("bug", f"the output thread failed (a bug in meshrun): {type(error).__name__}: {error}")
             raise
         finally:
             self._release()
@@ -243,7 +243,10 @@ class OutputPump:
                 self._show(capture, capture.prefixer.feed(bytes(chunk), now))
                 if capture.prefixer.has_cut_line:
                     limit_mib = LINE_LIMIT >> 20
-                    self._warn("cut", f"{capture.label} prints lines above {limit_mib} MiB, the console shows them cut")
+                    self._warn(
+                        "cut",
+                        f"{capture.label} printed a line longer than {limit_mib} MiB; the console shows it in pieces",
+                    )
         return size
 
     def _show(self, capture: _Capture, lines: bytes) -> None:

@@ -57,8 +57,8 @@ class LogFile:
             self._gap.widen(len(left), error)
             self._warn(
                 f"log file {error.errno}",
-                f"cannot write to {self.path}: {error.strerror}; output is missing from log files until that is over, "
-                "training goes on",
+                f"cannot write to {self.path}: {error.strerror}; output is missing from log files until that is over; "
+                "training continues",
             )
 
     def close(self) -> None:
@@ -207,11 +207,11 @@ class Console:
         lost_size = self.discard()
         if error.errno in _NO_SPACE:
             self._gap.widen(lost_size, error)
-            what = "what workers print is missing there until there is space"
+            what = "workers' output is missing there until there is space"
         else:
             self.is_gone = True
-            what = "what workers print is no longer shown there"
-        self._warn(f"console {self.name}", f"cannot write to {self.name}: {error.strerror}; {what}, training goes on")
+            what = "workers' output no longer appears there"
+        self._warn(f"console {self.name}", f"cannot write to {self.name}: {error.strerror}; {what}; training continues")
 
 
 def enlarge_pipe(fd: int) -> int:

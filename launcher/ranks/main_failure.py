@@ -118,7 +118,7 @@ def require_free_port() -> None:
             return
         except OSError as error:  # noqa: PERF203 - a kernel without IPv6
             if error.errno == errno.EADDRINUSE:
-                raise SystemExit(f"port {port} is where JAX's coordinator is to listen, and it is taken") from None
+                raise SystemExit(f"port {port} of JAX's coordinator is in use by another process") from None
 
 
 def _fail(error: BaseException, error_file: str) -> NoReturn:

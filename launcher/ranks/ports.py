@@ -48,8 +48,8 @@ class MasterPort:
             self._socket = bind_first(family, host, candidates)
         except OSError as error:
             where = "" if self._ports is None else f" from {self._ports[0]} to {self._ports[1]}"
-            hint = find_shortage_hint(error.errno) or ("see --worker-port-range" if where else None)
-            raise TemporaryError(f"no port{where} can be had for rank 0: {error.strerror}", hint) from error
+            hint = find_shortage_hint(error.errno) or ("set --worker-port-range to a larger range" if where else None)
+            raise TemporaryError(f"cannot reserve a port{where} for rank 0: {error.strerror}", hint) from error
         self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
         self.number = self._socket.getsockname()[1]
 
@@ -85,7 +85,7 @@ class MasterPort:
                 break
             time.sleep(RETRY_INTERVAL_S)
         if stranger:
-            log(f"port {share.master_port} was meant for rank 0, and {stranger} listens there")
+            log(f"port {share.master_port} is for rank 0, but {stranger} listens there")
         return stranger is not None and self._socket is not None
 
 
@@ -100,7 +100,7 @@ def order_candidates(ports: tuple[int, int] | None, last: int) -> Iterable[int]:
 
 def bind_first(family: int, host: str, candidates: Iterable[int]) -> _socket.socket:
     """Bind the first of these ports that is free; "::" is for IPv4 as well. Raises the last port's OSError."""
-    failure = OSError(0, "there is no other")
+    failure = OSError(0, "no other port is left")
     for port in candidates:
         held = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:

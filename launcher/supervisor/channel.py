@@ -127,7 +127,7 @@ class Channel:
         except ConnectionResetError:  # closed with something of ours unread
             data, ancillary, found = b"", [], 0
         if found & MSG_CTRUNC:
-            raise OSError("descriptors were lost on the way: too many files are open (ulimit -n)")
+            raise OSError("descriptors were lost in transit: too many open files (ulimit -n)")
         for _level, _kind, packed in ancillary:
             self._descriptors += struct.unpack(f"{len(packed) // _NUMBER_SIZE}i", packed)
         self._inbound += data

@@ -256,7 +256,7 @@ def remove_leftovers(directories: Sequence[str]) -> None:
 def _continue(supervisor_pid: int) -> None:
     """Continue a supervisor that a signal has stopped, unless that has been done."""
     if kernel.is_stopped(supervisor_pid):
-        log(f"the supervisor (pid {supervisor_pid}) was stopped for {STOP_LIMIT_S:g} s, and is continued (SIGCONT)")
+        log(f"the supervisor (pid {supervisor_pid}) was stopped for {STOP_LIMIT_S:g} s; continuing it (SIGCONT)")
         os.kill(supervisor_pid, signal.SIGCONT)
 
 

@@ -112,7 +112,7 @@ class WarmPool:
         late = [fork for fork in self._forks if not fork.pid and now >= fork.deadline]
         if late and self._server is not None:
             is_lost = any(fork.is_lost for fork in late)
-            lost, stuck = "has lost a worker before it was born", f"has forked no worker within {FORK_LIMIT_S:g} s"
+            lost, stuck = "lost a worker before it was ready", f"forked no worker within {FORK_LIMIT_S:g} s"
             self._server.give_up(lost if is_lost else stuck)
         while self._waiting and self._server is None and self._may_start:
             self._start_server()
@@ -199,13 +199,13 @@ class WarmPool:
             fork.drop()
         if not self._may_start:
             workers += self._take_waiting()
-            then = "workers are started without it from here on"
+            then = "workers are now started without it"
         elif workers:
             then = f"{len(workers)} {'worker is' if len(workers) == 1 else 'workers are'} started without it"
         elif self._waiting:
-            then = "it is started once more"
+            then = "restarting it"
         else:
-            then = "the next round starts it once more"
+            then = "the next round restarts it"
         self._host.report(ForkServerLost(f"{sentence}; {then}"))
         self._start_cold(workers)
 
@@ -228,7 +228,7 @@ class WarmPool:
         try:
             self._server.request_forks(ends)
         except OSError as error:  # too many descriptors are in flight
-            self._server.give_up(f"could not be given an order ({format_os_error(error)})")
+            self._server.give_up(f"did not accept an order ({format_os_error(error)})")
 
     def _request_standby(self) -> None:
         if self._server is None and self._may_start:
@@ -340,7 +340,7 @@ class ForkServer:
                     os.close(descriptor)
                 self._take(verb, *words)
         except (ValueError, TypeError, OSError) as error:
-            self.give_up(f"could not be understood ({error})")
+            self.give_up(f"sent an invalid message ({error})")
         if self._channel.has_ended and not self._is_over:
             self._stop_listening()
             if kernel.is_past_user_code(self.pid):
@@ -397,7 +397,7 @@ class ForkServer:
         self.lost_at = math.inf
 
     def _describe_phase(self) -> str:
-        return "" if self.is_ready else f" while it imported {', '.join(self._server_spec.modules)}"
+        return "" if self.is_ready else f" while importing {', '.join(self._server_spec.modules)}"
 
 
 class SpawnContext(PlainValue):
@@ -477,7 +477,7 @@ class WarmFork:
                 else:
                     raise ValueError(f"{verb!r}"[:80])
         except (ValueError, TypeError, IndexError, OSError) as error:
-            failure = f"it could not be understood ({error})", 0
+            failure = f"it sent an invalid message ({error})", 0
         if self.is_lost or self not in self._context.forks:
             return
         if failure is not None:

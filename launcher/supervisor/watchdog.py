@@ -25,7 +25,7 @@ class Watchdog:
             self._timer = kernel.KillTimer()
         except OSError as error:
             raise TemporaryError(
-                f"the supervisor cannot make the timer that ends workers: {error.strerror}; see ulimit -i"
+                f"the supervisor cannot create the timer that ends workers: {error.strerror}; check `ulimit -i`"
             ) from None
         self._deadline = math.inf
         self._is_handled = False

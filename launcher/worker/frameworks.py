@@ -103,11 +103,13 @@ def jax_mesh(*, local_axis: str | None = None, **more: Any) -> Mesh:
         rows[device.process_index].append(device)
     counts = sorted({len(row) for row in rows})
     if len(counts) > 1:
-        raise ValueError(f"some workers have {counts[0]} devices and some {counts[-1]}: they form no mesh {place}")
+        raise ValueError(
+            f"some workers have {counts[0]} devices and some {counts[-1]}: mesh {place} needs equal numbers"
+        )
     if counts[0] != 1 and local_axis is None:
         raise ValueError(
             f"mesh {place} has one device per worker, and each worker has {counts[0]}: "
-            "name the innermost axis that they form, as in jax_mesh(local_axis='chip')"
+            "name the axis over them, as in jax_mesh(local_axis='chip')"
         )
     # Filled in a loop: numpy.array would search a list of devices for numbers.
     devices = numpy.empty((place.world_size, counts[0]), dtype=object)

@@ -76,14 +76,14 @@ class WorkerMesh(NamedTuple):
         if len(indices) < len(wanted):
             missing = ", ".join(repr(axis) for axis in sorted(wanted.difference(self.axes)))
             raise LookupError(
-                f"the mesh {self} has no axis {missing}: its axes are {', '.join(self.axes)}, "
-                "and --mesh declares them before the start"
+                f"the mesh {self} has no axis {missing}: its axes are {', '.join(self.axes)}; "
+                "declare others with --mesh before the start"
             )
         declared = "+".join(self.axes[index] for index in indices)
         if declared not in self.group_names:
             raise LookupError(
-                f"no group over {declared} was declared: the groups of mesh {self} are {', '.join(self.group_names)}, "
-                f"and --traffic {declared}=WEIGHT declares another before the start"
+                f"no group over {declared} was declared: the groups of mesh {self} are {', '.join(self.group_names)}; "
+                f"declare another with --traffic {declared}=WEIGHT before the start"
             )
         return indices
 
@@ -104,7 +104,7 @@ def mesh() -> WorkerMesh:
 def read(environ: Mapping[str, str]) -> WorkerMesh:
     """Return the same from `environ`; for tests, and for tools that have a worker's environment. Raises as `mesh`."""
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
-        raise RuntimeError("no launcher has given this process a rank: start the script with meshrun, or with torchrun")
+        raise RuntimeError("this process has no rank: start the script with meshrun or torchrun")
     axes = environ.get("MESH_AXES", "dp")
     shape = environ.get("MESH_SHAPE", environ["WORLD_SIZE"])
     names = tuple(axes.split(","))
@@ -120,7 +120,7 @@ def read(environ: Mapping[str, str]) -> WorkerMesh:
         is_sound = False
     if not is_sound:
         raise RuntimeError(
-            f"these variables do not agree: MESH_AXES={axes}, MESH_SHAPE={shape}, RANK={environ['RANK']}, "
-            f"WORLD_SIZE={environ['WORLD_SIZE']}; something between the launcher and this script has changed them"
+            f"these variables contradict each other: MESH_AXES={axes}, MESH_SHAPE={shape}, RANK={environ['RANK']}, "
+            f"WORLD_SIZE={environ['WORLD_SIZE']}; they were changed between the launcher and this script"
         )
     return found

@@ -23,7 +23,7 @@ class Phase:
 
     def __init__(self, name: str, limit_s: float) -> None:
         if not limit_s > 0:
-            raise ValueError(f"phase {name!r}: limit_s is {limit_s!r}, and has to be greater than 0")
+            raise ValueError(f"phase {name!r}: limit_s is {limit_s!r} and must be greater than 0")
         self.limit_ms = shared_page.NO_LIMIT if limit_s > _LIMIT_MAX_S else max(1, round(limit_s * 1000))
         self.name_numbers = _encode_name(name)
 

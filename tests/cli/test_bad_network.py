@@ -296,5 +296,5 @@ def test_few_nodes_of_an_endpoint_of_their_own_are_named_at_the_time_out(place: 
     reason = "too few nodes joined within 1 s: at least 2 nodes must be active, 1 is present; joined: h1"
     assert f" {reason}\n" in outcome.err
     assert outcome.err.splitlines()[-1].endswith(
-        "hint: start the same command on the missing nodes; --start-timeout sets how long the others wait"
+        "hint: start the same command on the missing nodes; set --start-timeout to how long the others wait"
     )

@@ -56,8 +56,8 @@ def test_a_supervisor_without_a_timer_says_so_kills_its_workers_and_ends() -> No
         agent.do("extend_watchdog", 1e9)
         lost = agent.wait_for("SupervisorLost")
         assert lost[1:] == [
-            "the supervisor cannot make the timer that ends workers: "
-            "timer_create: Resource temporarily unavailable; see ulimit -i",
+            "the supervisor cannot create the timer that ends workers: "
+            "timer_create: Resource temporarily unavailable; check `ulimit -i`",
             75,
         ]
         assert agent.ask("kill_orphans", 20) == []

@@ -276,7 +276,7 @@ def test_a_stopped_supervisor_costs_some_seconds_and_no_job(tmp_path: Path) -> N
         (tmp_path / "go").touch()
         ended = job.wait()
     assert ended.exit_code == 0
-    assert f"the supervisor (pid {supervisor}) was stopped for 5 s, and is continued (SIGCONT)\n" in ended.stderr
+    assert f"the supervisor (pid {supervisor}) was stopped for 5 s; continuing it (SIGCONT)\n" in ended.stderr
 
 
 @pytest.mark.parametrize(("options", "exit_code"), [((), 0), (("--signals-to-handle", "SIGTERM,SIGHUP"), 129)])

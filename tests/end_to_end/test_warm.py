@@ -158,7 +158,7 @@ THREAD = (
 @pytest.mark.parametrize(
     ("module", "text", "sentence"),
     [
-        ("absent", None, "--preload: there is no module absent"),
+        ("absent", None, "--preload: module absent does not exist"),
         ("busy", THREAD, '--preload: importing busy started the thread "prefetch", which a fork would lose'),
         ("broken", "raise ValueError('the reason')", "--preload: importing broken raised ValueError: the reason"),
     ],
@@ -184,7 +184,7 @@ def test_a_failed_preload_ends_the_job_in_a_sentence_before_any_worker(
 def test_a_node_whose_preload_fails_does_not_wait_to_become_fit(tmp_path: Path) -> None:
     options = ("--preload=absent", "--health-check=false", "--framework=torch", "--nproc-per-node=2")
     job = run(tmp_path, *options, script="mark('ran')", exit_code=2)
-    assert "error: --preload: there is no module absent" in job.stderr
+    assert "error: --preload: module absent does not exist" in job.stderr
 
 
 def test_a_node_whose_preload_fails_leaves_the_others(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_node_whose_preload_fails_leaves_the_others(tmp_path: Path) -> None:
         job.begin(one, workers=1)
         job.start(other, options=("--preload=absent",))
         (ended,) = job.wait(other, exit_code=2, limit_s=LIMIT_S)
-        assert "error: --preload: there is no module absent" in ended.stderr
+        assert "error: --preload: module absent does not exist" in ended.stderr
         job.finish(one)
 
 

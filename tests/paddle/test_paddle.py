@@ -87,4 +87,4 @@ def test_an_address_that_paddle_cannot_use_is_refused_before_the_workers(tmp_pat
     with Job(tmp_path, "--nproc-per-node=2", "--local-addr=::1", *PADDLE, script=SUM) as job:
         ended = job.wait(LIMIT_S)
         assert ended.exit_code == 2
-        assert "error: Paddle cannot reach rank 0 at ::1: its store has no IPv6\nhint: --local-addr" in ended.stderr
+        assert "error: Paddle cannot reach rank 0 at ::1: its store has no IPv6\nhint: give each node" in ended.stderr

@@ -209,7 +209,7 @@ def test_an_old_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "orig_argv")
     problem = fork_server._find_problem()
     assert problem is not None
-    assert problem[0].endswith(", and 3.10 is needed")
+    assert problem[0].endswith("; 3.10 or newer is needed")
 
 
 def test_a_place_that_pythonpath_cannot_name_is_refused(

@@ -70,8 +70,8 @@ def test_a_module_that_is_not_there_is_named_with_the_python_that_looked(
 ) -> None:
     missing = name if name.startswith("json") else "does_not_exist"
     kind, sentence, hint = supervisor.start([name], "script", "main.py")
-    assert (kind, sentence) == ("refused", f"--preload: there is no module {missing}")
-    assert hint == f"workers are run by {supervisor.python}, which finds no such module"
+    assert (kind, sentence) == ("refused", f"--preload: module {missing} does not exist")
+    assert hint == f"install it for {supervisor.python}, which runs the workers, or leave it out of --preload"
     assert supervisor.output("server") == ("", "")
 
 
@@ -89,8 +89,8 @@ def test_cuda_is_refused_when_it_was_begun_or_as_much_as_asked(supervisor: Small
     (supervisor.folder / "torch").mkdir()
     (supervisor.folder / "torch" / "__init__.py").write_text("import torch.cuda")
     for begun, asked, expected in (
-        (True, False, "importing torch began to use torch.cuda, which a forked process could not use"),
-        (False, True, "importing torch asked torch.cuda for its devices: a forked process could not use them"),
+        (True, False, "importing torch began to use torch.cuda, which forked processes cannot use"),
+        (False, True, "importing torch asked torch.cuda for its devices, which forked processes then cannot use"),
     ):
         (supervisor.folder / "torch" / "cuda.py").write_text(fake.format(begun=begun, asked=asked))
         with SmallSupervisor(supervisor.folder) as other:
@@ -171,8 +171,8 @@ def test_remarks_name_what_workers_will_see_otherwise_than_expected(supervisor: 
     place = str(supervisor.folder)
     assert kind == "ready"
     assert remarks == [
-        f"importing moves changed the directory to /: workers start in {place} all the same",
-        f"importing opens left {place}/log and a socket open: all workers share it",
+        f"importing moves changed the directory to /: workers still start in {place}",
+        f"importing opens left {place}/log and a socket open; all workers share it",
     ]
     for _ in range(2):
         assert supervisor.run() == (0, f"{place}\n", "")

@@ -332,7 +332,7 @@ keeper.set_title = set_title
     [
         (
             "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
-            "the keeper cannot read its order: descriptors were lost on the way: too many files are open (ulimit -n)",
+            "the keeper cannot read its order: descriptors were lost in transit: too many open files (ulimit -n)",
         ),
         ("Channel.decode = staticmethod(lack_memory)", "the keeper cannot read its order: MemoryError"),
         (

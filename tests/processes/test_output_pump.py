@@ -227,7 +227,7 @@ def test_a_worker_without_line_ends_neither_fills_memory_nor_goes_unseen(job: Jo
     lines = console.rest().splitlines()
     assert len(lines) == 3
     assert b"".join(line.removeprefix(b"[default5]:") for line in lines) == b"z" * 20_000_000
-    assert job.warnings == ["rank 5 on stdout prints lines above 8 MiB, the console shows them cut"]
+    assert job.warnings == ["rank 5 on stdout printed a line longer than 8 MiB; the console shows it in pieces"]
 
 
 def test_the_end_of_a_stream_shows_its_unfinished_line_and_keeps_the_file(job: Job, console: Console) -> None:
@@ -252,7 +252,7 @@ def test_a_full_disk_is_one_warning_and_no_failure(job: Job, console: Console) -
     job.finish()
     assert job.warnings == [
         "cannot write to /dev/full: No space left on device; output is missing from log files until that is over, "
-        "training goes on"
+        "training continues"
     ]
     assert numbers_by_rank(console.rest()) == {b"0": list(range(3000)), b"1": list(range(3000))}
 
@@ -264,7 +264,7 @@ def test_a_console_that_goes_away_is_one_warning_and_files_go_on(job: Job, pipe:
     job.wait()
     assert pump.drain(LIMIT_S)
     assert job.warnings == [
-        "cannot write to stdout: Broken pipe; what workers print is no longer shown there, training goes on"
+        "cannot write to stdout: Broken pipe; workers' output no longer appears there; training continues"
     ]
     assert len(job.log(0).read_text().splitlines()) == 3000
 
@@ -296,7 +296,7 @@ def test_the_hangup_of_a_terminal_is_one_warning(job: Job) -> None:
     assert pump.drain(LIMIT_S)
     os.close(theirs)
     assert job.warnings == [
-        "cannot write to stdout: Input/output error; what workers print is no longer shown there, training goes on"
+        "cannot write to stdout: Input/output error; workers' output no longer appears there; training continues"
     ]
     assert len(job.log(0).read_text().splitlines()) == 3000
 

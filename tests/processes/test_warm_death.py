@@ -137,8 +137,8 @@ def test_a_fork_server_that_dies_while_it_imports_is_started_once_more(tmp_path:
     with WarmAgent(tmp_path, "import") as agent:
         first = agent.is_preloading()
         os.kill(first, signal.SIGSEGV)
-        sentence = f"the fork server (pid {first}) was killed by SIGSEGV while it imported torch, numpy"
-        assert agent.wait_for("ForkServerLost")[1] == f"{sentence}; the next round starts it once more"
+        sentence = f"the fork server (pid {first}) was killed by SIGSEGV while importing torch, numpy"
+        assert agent.wait_for("ForkServerLost")[1] == f"{sentence}; the next round restarts it"
         agent.let_go("import")
         agent.spawn(1, SLEEP, SLEEP)
         assert agent.is_preloaded() != first
@@ -152,9 +152,9 @@ def test_a_fork_server_that_dies_twice_while_it_imports_is_done_without(tmp_path
         agent.wait_for("Returned", "spawn")
         agent.sweep(0)  # there is none, but the supervisor has taken the orders before this one by then
         os.kill(first, signal.SIGKILL)
-        assert agent.wait_for("ForkServerLost")[1].endswith("; it is started once more")
+        assert agent.wait_for("ForkServerLost")[1].endswith("; restarting it")
         os.kill(agent.is_preloading(), signal.SIGKILL)
-        assert agent.wait_for("ForkServerLost")[1].endswith("; workers are started without it from here on")
+        assert agent.wait_for("ForkServerLost")[1].endswith("; workers are now started without it")
         for rank in range(2):
             becomes_cold(agent.wait_for("Spawned", 1, rank)[3])
         agent.sweep(1)
@@ -187,7 +187,7 @@ def test_a_round_and_standby_workers_outlive_the_fork_server(tmp_path: Path) -> 
         (worker,) = agent.start(1, SLEEP)
         (parked,) = agent.parked(1)
         os.kill(server, signal.SIGKILL)
-        sentence = f"the fork server (pid {server}) was killed by SIGKILL; the next round starts it once more"
+        sentence = f"the fork server (pid {server}) was killed by SIGKILL; the next round restarts it"
         assert agent.wait_for("ForkServerLost")[1] == sentence
         assert is_alive(worker)
         agent.sweep(1)
@@ -203,7 +203,7 @@ def test_a_fork_server_that_did_its_work_is_restarted_each_time_it_dies(tmp_path
             server = agent.is_preloaded()
             assert not is_cold(agent.wait_for("Spawned", round, 0)[3])
             os.kill(server, signal.SIGKILL)
-            assert agent.wait_for("ForkServerLost")[1].endswith("; the next round starts it once more")
+            assert agent.wait_for("ForkServerLost")[1].endswith("; the next round restarts it")
             agent.sweep(round)
 
 
@@ -226,7 +226,7 @@ def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_pa
         server = agent.is_preloaded()
         os.kill(server, signal.SIGSTOP)
         agent.spawn(1, SLEEP)
-        sentence = f"the fork server (pid {server}) has forked no worker within 0.3 s and was killed"
+        sentence = f"the fork server (pid {server}) forked no worker within 0.3 s and was killed"
         assert agent.wait_for("ForkServerLost")[1] == f"{sentence}; 1 worker is started without it"
         becomes_cold(agent.wait_for("Spawned", 1, 0)[3])
         wait_until(lambda: state(server) == "")
@@ -235,10 +235,10 @@ def test_a_hung_fork_server_is_killed_at_the_limit_and_workers_start_cold(tmp_pa
 @pytest.mark.parametrize("how", ["stray", "lie"])
 def test_a_fork_server_that_loses_its_forks_is_no_longer_used(tmp_path: Path, how: str) -> None:
     with WarmAgent(tmp_path, how, setup="from launcher.supervisor import warm; warm.LOST_LIMIT_S = 0.2") as agent:
-        for round, then in ((1, "1 worker is started without it"), (2, "workers are started without it from here on")):
+        for round, then in ((1, "1 worker is started without it"), (2, "workers are now started without it")):
             agent.spawn(round, SLEEP)
             server = agent.is_preloaded()
-            sentence = f"the fork server (pid {server}) has lost a worker before it was born and was killed"
+            sentence = f"the fork server (pid {server}) lost a worker before it was ready and was killed"
             assert agent.wait_for("ForkServerLost")[1] == f"{sentence}; {then}"
             agent.wait_for("Spawned", round, 0)
             agent.sweep(round)
@@ -248,9 +248,9 @@ def test_a_fork_server_that_loses_its_forks_is_no_longer_used(tmp_path: Path, ho
 def test_a_fork_server_that_cannot_be_started_changes_nothing_for_workers(tmp_path: Path) -> None:
     with WarmAgent(tmp_path, argv=["nowhere-to-be-found"]) as agent:
         failure = "the fork server could not be started: cannot run 'nowhere-to-be-found': No such file or directory"
-        assert agent.wait_for("ForkServerLost")[1] == f"{failure}; the next round starts it once more"
+        assert agent.wait_for("ForkServerLost")[1] == f"{failure}; the next round restarts it"
         agent.start(1, SLEEP, SLEEP)
-        assert agent.wait_for("ForkServerLost")[1] == f"{failure}; workers are started without it from here on"
+        assert agent.wait_for("ForkServerLost")[1] == f"{failure}; workers are now started without it"
         assert "Preloading" not in [report[0] for report in agent.heard]
 
 
@@ -262,7 +262,7 @@ def test_a_fork_server_that_cannot_be_understood_is_killed(tmp_path: Path, garba
     code = f"import os, time; os.write(int(os.environ['LAUNCHER_FORK_SERVER']), {garbage}); time.sleep(1000)"
     with WarmAgent(tmp_path, argv=[sys.executable, "-I", "-S", "-c", code]) as agent:
         server = agent.is_preloading()
-        beginning = f"the fork server (pid {server}) could not be understood ("
+        beginning = f"the fork server (pid {server}) sent an invalid message ("
         assert agent.wait_for("ForkServerLost")[1].startswith(beginning)
         agent.start(1, SLEEP)
 
@@ -301,8 +301,8 @@ def test_a_fork_server_that_closes_its_socket_is_killed_at_once(tmp_path: Path) 
     argv = ["sh", "-c", 'eval "exec $LAUNCHER_FORK_SERVER>&-"; exec sleep 1000']
     with WarmAgent(tmp_path, argv=argv, setup=setup) as agent:
         server = agent.is_preloading()
-        sentence = f"the fork server (pid {server}) closed its socket while it imported torch, numpy and was killed"
-        assert agent.wait_for("ForkServerLost")[1] == f"{sentence}; the next round starts it once more"
+        sentence = f"the fork server (pid {server}) closed its socket while importing torch, numpy and was killed"
+        assert agent.wait_for("ForkServerLost")[1] == f"{sentence}; the next round restarts it"
         wait_until(lambda: state(server) == "")
 
 

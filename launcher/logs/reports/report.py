@@ -217,7 +217,7 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     """Return what to do next, for a reader on the host `here`; None if the report says it."""
     code = failure.exit_code
     if failure.sentence and failure.exit_code < 0 and not failure.tail:
-        return f"where each of its threads stood is {_find_output(failure, here)}"
+        return f"look for the stacks of its threads {_find_output(failure, here)}"
     if failure.sentence or failure.claim:
         return None  # it names the problem
     if failure.is_out_of_memory:
@@ -225,13 +225,13 @@ def _choose_hint(failure: WorkerFailure, here: str = "") -> str | None:
     if code in _SIGNAL_HINTS:
         return _SIGNAL_HINTS[code]
     if code == 2:
-        return "2 is the worker's own exit code (argparse's for bad arguments), not a usage error of meshrun"
+        return "check the script's arguments: 2 is the worker's own exit code (argparse), not a usage error of meshrun"
     if 128 < code <= 128 + signal.SIGRTMAX and (name := find_signal_name(128 - code)):
-        return f"exit code {code} is how a shell in between reports {name}"
+        return f"read exit code {code} as {name}: a shell between meshrun and the worker reports it so"
     if _JAX_UNCONFIGURED in (failure.message or "\n".join(failure.tail)):
-        return "`--framework jax` tells the workers what jax.distributed.initialize() looks for"
+        return "use `--framework jax`, which sets the variables that jax.distributed.initialize() needs"
     if not failure.message and not failure.tail:
-        return f"its traceback, if it printed one, is {_find_output(failure, here)}"
+        return f"look for its traceback {_find_output(failure, here)}"
     return None
 
 
@@ -243,18 +243,18 @@ def _find_output(failure: WorkerFailure, here: str) -> str:
 
 
 _JAX_UNCONFIGURED = "coordinator_address should be defined"
-_NATIVE_CRASH = "the worker crashed in native code; with PYTHONFAULTHANDLER=1 it prints where its Python code was"
+_NATIVE_CRASH = "set PYTHONFAULTHANDLER=1 to see where its Python code was: the worker crashed in native code"
 _SIGNAL_HINTS = {
-    -signal.SIGKILL: "a process outside the job sent it: the kernel's OOM killer (see dmesg), a scheduler, an operator",
+    -signal.SIGKILL: "check what sent it from outside the job: the OOM killer (see dmesg), a scheduler, or a user",
     -signal.SIGSEGV: _NATIVE_CRASH,
     # torch's gloo threads may outlive the interpreter, and the job has done its work by then.
-    -signal.SIGABRT: f"{_NATIVE_CRASH}; if all it said was `terminate called without an active exception`, end the "
+    -signal.SIGABRT: f"{_NATIVE_CRASH}; after `terminate called without an active exception`, end the "
     "script with torch.distributed.barrier() and destroy_process_group()",
     -signal.SIGILL: _NATIVE_CRASH,
     -signal.SIGFPE: _NATIVE_CRASH,
-    -signal.SIGBUS: "shared memory that is full ends this way: look at /dev/shm, in a container raise its size",
-    -signal.SIGXCPU: "the limit on CPU time is spent: see `ulimit -t`",
-    -signal.SIGXFSZ: "a file grew beyond the limit: see `ulimit -f`",
+    -signal.SIGBUS: "check the space in /dev/shm, which may be full; in a container, raise its size",
+    -signal.SIGXCPU: "raise the limit on CPU time (`ulimit -t`)",
+    -signal.SIGXFSZ: "raise the limit on file sizes (`ulimit -f`)",
 }
 
 

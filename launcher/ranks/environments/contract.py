@@ -99,6 +99,6 @@ def resolve_visible_devices(
     if assignment.local_rank >= len(entries):
         raise UsageError(
             f"--virtual-local-rank gives each worker one entry of {_CUDA_VISIBLE}={parent[_CUDA_VISIBLE]}, "
-            f"and local rank {assignment.local_rank} finds none"
+            f"which has none for local rank {assignment.local_rank}"
         )
     return VisibleDevices(0, {_CUDA_VISIBLE: entries[assignment.local_rank].strip()})

@@ -67,13 +67,13 @@ class JaxEnvironment(Struct, frozen=True, kw_only=True):
         if self.mpi_reason:
             sentences.append(
                 f"{self.mpi_reason}, so workers get no OMPI_ variables, and jax.distributed.initialize() needs "
-                "arguments: launcher.worker.init_jax() gives them"
+                "arguments: call launcher.worker.init_jax() instead"
             )
         proxies = sorted(name for name in parent if name.lower() in _PROXIES and parent[name])
         if proxies and has_other_nodes:
             sentences.append(
-                f"{proxies[0]} is set, and JAX's processes may wait for each other in vain through a proxy: no_proxy "
-                "should name the nodes"
+                f"{proxies[0]} is set, and JAX's processes may fail to connect through a proxy: add the nodes to "
+                "no_proxy"
             )
         return sentences
 

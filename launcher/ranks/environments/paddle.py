@@ -26,7 +26,7 @@ BACKEND = "PADDLE_DISTRI_BACKEND"
 SELECTED_GPUS = "FLAGS_selected_gpus"
 _GPU_KINDS = ("nvidia", "amd")  # Paddle's builds for ROCm have the same flag
 _PORT_COUNT = 65535
-_WITHOUT = "--framework torch leaves out what only Paddle reads"
+_WITHOUT = "use --framework torch to leave out Paddle's variables"
 _TEXT_LENGTH_MAX = 128 * 1024 - len("PADDLE_TRAINER_ENDPOINTS=") - 1  # Linux, binfmts.h: MAX_ARG_STRLEN
 
 
@@ -45,13 +45,13 @@ class PaddleEnvironment(Struct, frozen=True, kw_only=True):
         if ":" in host:
             raise UsageError(
                 f"Paddle cannot reach rank 0 at {host}: its store has no IPv6",
-                f"give each node an IPv4 address with --local-addr or LAUNCHER_INTERFACE; {_WITHOUT}",
+                f"give each node an IPv4 address with --local-addr or LAUNCHER_INTERFACE, or {_WITHOUT}",
             )
         if (length := assignment.world_size * len(f"{host}:{_PORT_COUNT},")) > _TEXT_LENGTH_MAX:
             raise UsageError(
                 f"Paddle needs the endpoints of all workers in one variable: {length:,} bytes for "
                 f"{assignment.world_size:,} workers at {host}, and Linux allows {_TEXT_LENGTH_MAX:,}",
-                f"--local-addr with an IPv4 address is shorter than a host name; {_WITHOUT}",
+                f"set --local-addr to an IPv4 address, which is shorter than a host name, or {_WITHOUT}",
             )
         endpoints = [f"{host}:{1 + (port - 1 + rank) % _PORT_COUNT}" for rank in range(assignment.world_size)]
         variables = {
@@ -84,4 +84,4 @@ class PaddleEnvironment(Struct, frozen=True, kw_only=True):
         kinds = {device.kind for slot in slots for device in slot.devices} - {"cpu", *_GPU_KINDS}
         if not kinds:
             return []
-        return [f"Paddle needs {BACKEND} and FLAGS_selected_... for {min(kinds)} devices, which are left to the script"]
+        return [f"Paddle needs {BACKEND} and FLAGS_selected_... for {min(kinds)} devices: set them in the script"]

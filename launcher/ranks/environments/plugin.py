@@ -23,9 +23,9 @@ class PluginEnvironment:
         found = plugins.ask(self._plugin, "variables", dict, assignment, dict(parent))
         for name, value in found.items():
             if not (isinstance(name, str) and isinstance(value, str)) or not name or {"=", "\0"} & {*name}:
-                raise UsageError(f"{self._plugin}: {name!r}: {value!r} is no variable and its text")
+                raise UsageError(f"{self._plugin}: {name!r}: {value!r} is not a variable name and its text")
         return found
 
     def remarks(self, slots: Sequence[Slot], parent: Mapping[str, str], has_other_nodes: bool) -> list[str]:
         """Name the package that it comes from."""
-        return [f"what workers are told comes from {self._plugin}"]
+        return [f"variables of workers come from {self._plugin}"]

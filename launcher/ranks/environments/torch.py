@@ -83,11 +83,11 @@ class TorchEnvironment(Struct, frozen=True, kw_only=True):
             return []
         kinds = {device.kind for slot in slots for device in slot.devices}
         if kinds <= {"cpu"}:
-            return ["--device-binding visible has no effect: there are no devices that could be hidden"]
+            return ["--device-binding visible has no effect: there are no devices to hide"]
         if "nvidia" in kinds and len(slots) > 1:
             return [
-                "every worker sees its GPU as device 0: torch's symmetric memory for CUDA, which compares these "
-                "numbers among the workers of a node, does not work so"
+                "every worker sees its GPU as device 0, so torch's symmetric memory for CUDA does not work: it "
+                "compares these numbers among the workers of a node"
             ]
         return []
 

@@ -65,7 +65,7 @@ class TpuEnvironment(Struct, frozen=True, kw_only=True):
         if not has_other_nodes:
             return [
                 f"this host is worker {identity.worker_id} of a TPU slice of {identity.host_count} hosts, and libtpu "
-                "waits for the others: with --nnodes and a place to meet, their workers are of the same job"
+                "waits for the others: set --nnodes and a rendezvous to make them one job"
             ]
         if len(slots) > 1:
             return [
@@ -121,7 +121,7 @@ def _make_process_variables(
         where = "on a slice of several hosts" if identity else "with several processes"
         raise UsageError(
             f"{own * count} of this host's {host_chips} TPU chips would be used, which libtpu cannot do {where}",
-            "--devices-per-worker all gives a worker all of them",
+            "use --devices-per-worker all to give a worker all of them",
         )
     box = _find_process_box(own, host_box)
     visible = ",".join(device.visible for device in assignment.slot.devices)
@@ -152,8 +152,8 @@ def _find_process_box(chip_count: int, host_box: Box) -> Box:
     if box is None or any(side % part for side, part in zip(host_box, box, strict=True)):
         fit = [str(each) for chips, each in _PROCESS_BOXES if chips == host_chips]
         raise UsageError(
-            f"{chip_count} TPU chips per process: how such a part of a host with {host_chips} lies is not known",
-            f"--devices-per-worker {', '.join((*fit, 'all'))}",
+            f"{chip_count} TPU chips per process: the position of such a part of a host with {host_chips} is unknown",
+            f"set --devices-per-worker to {', '.join((*fit, 'all'))}",
         )
     return box
 
@@ -167,14 +167,14 @@ def _resolve_hosts(
     host_grid = _find_host_grid(environ, host_box)
     if len(identity.hostnames) != math.prod(host_grid):
         raise UsageError(
-            "several processes on each TPU host need the hosts of the slice by name and how they lie: "
+            "several processes on each TPU host need the names and the grid of the slice's hosts: "
             f"{slice_identity.HOSTNAMES} lists {len(identity.hostnames)}, and "
             + (
                 f"they form a grid of {slice_types.format_grid(host_grid)}"
                 if all(host_grid)
-                else "nothing says how they lie"
+                else "their grid is unknown"
             ),
-            "--devices-per-worker all starts one process on each host",
+            "use --devices-per-worker all to start one process on each host",
         )
     return identity.hostnames, host_grid, identity.worker_id
 

@@ -50,7 +50,7 @@ def check_before_import(fork: Callable[[], int]) -> None:
         if left:
             raise PreloadError(
                 f"{sys.executable} has started {_format_names(noun, left)} before anything was imported",
-                "see the .pth files and sitecustomize in its site-packages, or leave out --preload",
+                "check the .pth files and sitecustomize in its site-packages, or leave out --preload",
             )
 
 
@@ -61,12 +61,12 @@ def check_import(module: str, children_before: frozenset[int], fork: Callable[[]
     """
     hint = f"leave {module} out of --preload"
     if used := _find_initialized_backend():
-        raise PreloadError(f"importing {module} began to use {used}, which a forked process could not use", hint)
+        raise PreloadError(f"importing {module} began to use {used}, which forked processes cannot use", hint)
     if device := _find_open_accelerator():
-        raise PreloadError(f"importing {module} opened {device}, which a forked process could not use", hint)
+        raise PreloadError(f"importing {module} opened {device}, which forked processes cannot use", hint)
     if asked := _try_fork(fork):
         raise PreloadError(
-            f"importing {module} asked {asked} for its devices: a forked process could not use them", hint
+            f"importing {module} asked {asked} for its devices, which forked processes then cannot use", hint
         )
     if left := _wait_until_empty(_list_threads):
         raise PreloadError(f"importing {module} started {_format_names('thread', left)}, which a fork would lose", hint)

@@ -41,14 +41,14 @@ def _find_problem() -> tuple[str, str] | None:
     """Return why this Python would not load the hook: sentence and hint."""
     if not hasattr(sys, "orig_argv"):
         version = sys.version.split()[0]
-        return f"--preload: {sys.executable} is Python {version}, and 3.10 is needed", "leave out --preload"
+        return f"--preload: {sys.executable} is Python {version}; 3.10 or newer is needed", "leave out --preload"
     if not sys.executable:
         return "--preload: this Python does not know its own path (sys.executable is empty)", "leave out --preload"
     for flag, name in (("no_site", "-S"), ("ignore_environment", "-E or -I")):
         if getattr(sys.flags, flag):
             return (
                 f"--preload: {sys.executable} is started with {name}, so workers cannot be forked from it",
-                "let the program that PYTHON_EXEC names start Python without that, or leave out --preload",
+                "start Python without that in the program of PYTHON_EXEC, or leave out --preload",
             )
     if os.pathsep in HOOK_DIRECTORY:
         return (

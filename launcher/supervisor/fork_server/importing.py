@@ -64,8 +64,8 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
         raise PreloadError(f"importing {module} called sys.exit({leaving.code!r})", _make_hint(module)) from None
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            where = f"workers are run by {sys.executable}, which finds no such module"
-            raise PreloadError(f"there is no module {error.name}", where) from None
+            hint = f"install it for {sys.executable}, which runs the workers, or leave it out of --preload"
+            raise PreloadError(f"module {error.name} does not exist", hint) from None
         trace = _skip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         raise PreloadError(f"importing {module} raised {_format_error(error)}", _make_hint(module)) from None
@@ -75,13 +75,11 @@ def _import_one(module: str, fork: Callable[[], int]) -> tuple[list[str], bool]:
     fork_safety.check_import(module, children, fork)
     remarks = []
     if place and _read_cwd() != place:
-        remarks.append(
-            f"importing {module} changed the directory to {_read_cwd()}: workers start in {place} all the same"
-        )
+        remarks.append(f"importing {module} changed the directory to {_read_cwd()}: workers still start in {place}")
         os.chdir(place)
     opened = fork_safety.list_opened_files(files)
     if opened:
-        remarks.append(f"importing {module} left {_format_names(opened)} open: all workers share it")
+        remarks.append(f"importing {module} left {_format_names(opened)} open; all workers share it")
     return remarks, bool(opened)
 
 

@@ -136,9 +136,9 @@ def test_no_round_waits_for_a_ready_fork_server_until_it_is_lost(monkeypatch: py
 
 def test_a_fork_server_that_cannot_import_is_the_users_error_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, "--preload=torhc")
-    refusal = bench.image.take(PreloadRefused("--preload: there is no module torhc", "is it installed?"), 101.0)
+    refusal = bench.image.take(PreloadRefused("--preload: module torhc does not exist", "is it installed?"), 101.0)
     assert refusal is not None
     assert (str(refusal), refusal.hint, refusal.exit_code) == (
-        "--preload: there is no module torhc", "is it installed?", 2,
+        "--preload: module torhc does not exist", "is it installed?", 2,
     )  # fmt: skip
     assert bench.told() == []

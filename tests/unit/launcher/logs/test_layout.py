@@ -101,7 +101,7 @@ def test_each_incident_of_a_job_has_a_folder_of_its_own_and_few_have_one(
     assert len(set(paths)) == INCIDENTS_MAX
     assert capfd.readouterr().err == ""
     assert [layout.make_incident_path(9) for _ in range(3)] == [""] * 3
-    assert capfd.readouterr().err.count("no more incident folders are written: there are 16 in") == 1
+    assert capfd.readouterr().err.count("no further incident folders are written: ") == 1
     assert LogLayout(log_dir=os.devnull, run_id="night").make_incident_path(1) == ""
 
 

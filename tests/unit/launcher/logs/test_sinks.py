@@ -74,7 +74,8 @@ def test_a_full_disk_is_one_sentence_and_one_line_in_the_file_afterwards(tmp_pat
     assert path.read_text() == ("0123\n56789\n[meshrun: 19 bytes are missing here: File too large]\nagain\nand again\n")
     (sentence, *_) = warnings.sentences
     assert sentence == (
-        f"cannot write to {path}: File too large; output is missing from log files until that is over, training goes on"
+        f"cannot write to {path}: File too large; output is missing from log files until that is over; "
+        "training continues"
     )
     assert len(warnings.by_key) == 1
 
@@ -93,8 +94,8 @@ def test_a_full_disk_behind_the_console_is_noted_there_when_it_is_over(tmp_path:
         "0123456789\n[meshrun: 7 bytes are missing here: File too large]\nagain\n"
     )
     assert warnings.sentences == [
-        "cannot write to stdout: File too large; what workers print is missing there until there is space, "
-        "training goes on"
+        "cannot write to stdout: File too large; workers' output is missing there until there is space; "
+        "training continues"
     ]
 
 
@@ -109,8 +110,8 @@ def test_dev_full_as_console_warns_and_is_tried_again() -> None:
     os.close(fd)
     assert not warnings.by_key.keys() - {"console stderr"}
     assert warnings.sentences[0] == (
-        "cannot write to stderr: No space left on device; what workers print is missing there until there is space, "
-        "training goes on"
+        "cannot write to stderr: No space left on device; workers' output is missing there until there is space; "
+        "training continues"
     )
 
 

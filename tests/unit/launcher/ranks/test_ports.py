@@ -162,7 +162,9 @@ def test_reserved_ports_of_a_range_are_skipped_and_none_left_is_an_error() -> No
     first, last = free_range(2)
     one, other = MasterPort(ports=(first, last)), MasterPort(ports=(first, last))
     assert {one.number, other.number} == {first, last}
-    with pytest.raises(TemporaryError, match=f"no port from {first} to {last} can be had for rank 0: Address already"):
+    with pytest.raises(
+        TemporaryError, match=f"cannot reserve a port from {first} to {last} for rank 0: Address already"
+    ):
         MasterPort(ports=(first, last))
     one.renew()  # there is no other: the same again
     assert one.number == first
@@ -227,7 +229,7 @@ def test_a_foreign_listener_on_a_given_port_is_logged_and_excuses_nothing(
     given = MasterPort(29500, None)
     assert (given.is_taken(second), said) == (False, [])
     assert not given.is_taken(first)
-    assert said == ["port 29500 was meant for rank 0, and pid 29500 (python) listens there"]
+    assert said == ["port 29500 is for rank 0, but pid 29500 (python) listens there"]
 
 
 def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +248,7 @@ def test_a_process_that_is_about_to_end_is_no_foreign_listener(monkeypatch: pyte
     assert (drawn.is_taken(share), said) == (False, [])
     monkeypatch.setattr(listeners, "find_foreign_listener", lambda port, own: PortHolder())
     assert drawn.is_taken(share)
-    assert said == ["port 29500 was meant for rank 0, and another user's process listens there"]
+    assert said == ["port 29500 is for rank 0, but another user's process listens there"]
 
 
 def test_a_file_that_is_closed_meanwhile_hides_none_behind_it(

@@ -151,8 +151,8 @@ class Environment:
     ("answer", "outcome"),
     [
         ("{'MY_RANK': str(place.rank), 'RANK': 'mine'}", {"MY_RANK": "0", "RANK": "mine"}),
-        ("{'MY_RANK': place.rank}", "'MY_RANK': 0 is no variable and its text"),
-        ("{'A=B': ''}", "'A=B': '' is no variable and its text"),
+        ("{'MY_RANK': place.rank}", "'MY_RANK': 0 is not a variable name and its text"),
+        ("{'A=B': ''}", "'A=B': '' is not a variable name and its text"),
         ("None", "must return dict, not NoneType"),
         ("1 / 0", "ZeroDivisionError"),
     ],

@@ -105,9 +105,9 @@ def test_where_the_output_is_depends_on_who_reads() -> None:
     def hint(root: WorkerFailure, here: str) -> str:
         return hint_of(render("train.py", [root], outcome="-", here=here))
 
-    assert "if it printed one, is further up" in hint(failure(3), "node-a")
-    assert "if it printed one, is in the output of node-a;" in hint(failure(3), "node-b")
-    assert "is in /logs/stderr.log on node-a" in hint(failure(3, log_file="/logs/stderr.log"), "node-b")
+    assert "look for its traceback further up" in hint(failure(3), "node-a")
+    assert "look for its traceback in the output of node-a;" in hint(failure(3), "node-b")
+    assert "traceback in /logs/stderr.log on node-a" in hint(failure(3, log_file="/logs/stderr.log"), "node-b")
     assert hint(cause(), "node-b") == ""
 
 
@@ -131,7 +131,7 @@ def test_a_file_on_another_host_has_its_name() -> None:
         (failure(0, -7), "/dev/shm"),
         (failure(0, 2), "worker's own exit code"),
         (failure(0, 2, message=TRACEBACK), "worker's own exit code"),
-        (failure(0, 137), "how a shell in between reports SIGKILL"),
+        (failure(0, 137), "read exit code 137 as SIGKILL"),
         (failure(0, 1), "--tee 2"),
         (failure(0, 1, message=TRACEBACK), ""),
         (failure(0, 1, tail=("bad",)), ""),

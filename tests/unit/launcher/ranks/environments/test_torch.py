@@ -120,7 +120,7 @@ def test_virtual_local_rank_shows_each_worker_its_own_gpu(parent: dict[str, str]
 
 
 def test_virtual_local_rank_beyond_the_visible_gpus_is_refused() -> None:
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1, and local rank 2 finds none"):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,1, which has none for local rank 2"):
         variables({"CUDA_VISIBLE_DEVICES": "0,1"}, virtual_local_rank=True)
 
 

@@ -168,19 +168,19 @@ def test_one_process_with_some_chips_of_its_host_is_kept_to_them(own: int, bound
         (
             place(0, 1, workers=4),
             SKIP,
-            "2 TPU chips per process: how such a part of a host with 8 lies is not known",
+            "2 TPU chips per process: the position of such a part of a host with 8 is unknown",
         ),
         (
             place(0, workers=4, nodes=4),
             {**GKE, "TPU_WORKER_HOSTNAMES": "", "TPU_NAME": "t"},
-            "several processes on each TPU host need the hosts of the slice by name and how they lie: "
+            "several processes on each TPU host need the names and the grid of the slice's hosts: "
             "TPU_WORKER_HOSTNAMES lists 0, and they form a grid of 2x2x1",
         ),
         (
             place(0, workers=4, nodes=4),
             {**SKIP, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"},
-            "several processes on each TPU host need the hosts of the slice by name and how they lie: "
-            "TPU_WORKER_HOSTNAMES lists 2, and nothing says how they lie",
+            "several processes on each TPU host need the names and the grid of the slice's hosts: "
+            "TPU_WORKER_HOSTNAMES lists 2, and their grid is unknown",
         ),
     ],
 )
