@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.logs.reports import report
 from launcher.model.errors import LauncherError
+from launcher.supervisor.messages import find_signal_name
 from rendezvous.errors import MeshrunError
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class WorkerFailed(LauncherError):
 
 def _describe_failure(failure: WorkerFailure) -> str:
     if failure.exit_code < 0:
-        name = report.find_signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
-        return f"was ended by {name}"
+        return f"was ended by {find_signal_name(failure.exit_code)}"
     said = failure.sentence or _find_exception_line(failure.message or "")
     return f"failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
 

@@ -173,14 +173,23 @@ Report = (
 REPORTS: dict[str, type[Report]] = {kind.__name__: kind for kind in Report.__args__}
 
 
-def describe_exit(exit_code: int) -> str:
-    """Describe an exit code: "exited with code 1" or "was killed by SIGKILL"."""
+def find_signal_name(exit_code: int) -> str | None:
+    """Return the name of the signal that an exit code represents, None when it is a real exit code."""
     if exit_code >= 0:
-        return f"exited with code {exit_code}"
+        return None
     import signal
 
-    known = {int(signum): signum.name for signum in signal.Signals}  # but for most real-time signals
-    return f"was killed by {known.get(-exit_code, f'signal {-exit_code}')}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:  # most real-time signals
+        first = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
+        return f"SIGRTMIN+{-exit_code - first}" if -exit_code >= first else f"signal {-exit_code}"
+
+
+def describe_exit(exit_code: int) -> str:
+    """Describe an exit code: "exited with code 1" or "was killed by SIGKILL"."""
+    name = find_signal_name(exit_code)
+    return f"was killed by {name}" if name else f"exited with code {exit_code}"
 
 
 def encode_spec(spec: WorkerSpec | ForkServerSpec) -> list[object]:

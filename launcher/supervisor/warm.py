@@ -23,12 +23,11 @@ import os
 import signal
 import time
 from _socket import socket, socketpair
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
 from launcher.hardware.linux import kernel
-from launcher.model.value import PlainValue
 from launcher.supervisor.channel import DESCRIPTORS_MAX
 from launcher.supervisor.child import ProcessHost, Worker, close_streams
 from launcher.supervisor.fork_server.json_channel import JsonChannel
@@ -67,18 +66,17 @@ class WarmPool:
     """
 
     def __init__(self, host: ProcessHost, encoded_spec: list[Any], is_killed: Callable[[int], bool]) -> None:
-        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in host.environment.items()}
-        self._host = host
+        self.host = host
+        self.environment = {os.fsdecode(name): os.fsdecode(value) for name, value in host.environment.items()}
+        """The agent's, on which every worker's own is based."""
+        self.is_killed = is_killed
+        self.forks: list[WarmFork] = []
         self._server_spec = ForkServerSpec(*encoded_spec)
         self._server: ForkServer | None = None
         self._failure_count = 0
         self._is_refused = self._is_ended = False
         self._batch: list[Worker] = []
         self._waiting: list[Worker] = []
-        self._forks: list[WarmFork] = []
-        self._context = SpawnContext(
-            host, environment, self._forks, is_killed, self._reset_failures, self._waiting.append
-        )
         self._lacks_standby = False
         self._start_server()
 
@@ -91,16 +89,16 @@ class WarmPool:
         self._waiting += self._batch
         self._batch.clear()
         self._lacks_standby = self._server_spec.standby > 0
-        for fork in sorted(self._forks, key=lambda fork: fork.pid == 0):
+        for fork in sorted(self.forks, key=lambda fork: fork.pid == 0):
             if self._waiting and fork.worker is None:
                 fork.receive()  # it may have been killed meanwhile
-                if fork in self._forks and not fork.is_lost:
+                if fork in self.forks and not fork.is_lost:
                     fork.assign(self._waiting.pop(0))
 
     @property
     def wait_s(self) -> float:
         """The seconds until advance() has something to do, if nothing happens before."""
-        limits = [fork.deadline for fork in self._forks if not fork.pid]
+        limits = [fork.deadline for fork in self.forks if not fork.pid]
         limits += [self._server.lost_at] if self._server is not None else []
         return min(limits, default=math.inf) - time.monotonic()
 
@@ -109,7 +107,7 @@ class WarmPool:
         now = time.monotonic()
         if self._server is not None and now >= self._server.lost_at:
             self._server.give_up("closed its socket")
-        late = [fork for fork in self._forks if not fork.pid and now >= fork.deadline]
+        late = [fork for fork in self.forks if not fork.pid and now >= fork.deadline]
         if late and self._server is not None:
             is_lost = any(fork.is_lost for fork in late)
             lost, stuck = "lost a worker before it was ready", f"forked no worker within {FORK_LIMIT_S:g} s"
@@ -121,7 +119,7 @@ class WarmPool:
                 self._start_cold(self._take_waiting())
             elif self._server is not None and self._server.is_ready:
                 self._request_forks(self._take_waiting())
-        elif self._lacks_standby and has_rounds and not any(fork.worker for fork in self._forks):
+        elif self._lacks_standby and has_rounds and not any(fork.worker for fork in self.forks):
             self._request_standby()
 
     def signal(self, round: int, signum: int, only: Collection[int] | None) -> None:
@@ -129,7 +127,7 @@ class WarmPool:
         if signum in _NON_FATAL_SIGNALS:
             return
         for one in self._cancel(lambda one: one.round == round and (only is None or one.local_rank in only)):
-            self._host.report(Exited(round, one.local_rank, 0, -signum, time.time()))
+            self.host.report(Exited(round, one.local_rank, 0, -signum, time.time()))
 
     def sweep(self, rounds: Collection[int]) -> None:
         """Cancel the workers of these rounds that have no spec yet."""
@@ -137,15 +135,15 @@ class WarmPool:
 
     def list_spared(self) -> set[int]:
         """The pids that a pass of a sweep spares. It may kill a worker that is not ready, which is no failure."""
-        for fork in self._forks:
+        for fork in self.forks:
             fork.was_swept = fork.was_swept or not fork.pid
-        standby = {fork.pid for fork in self._forks if not fork.has_spec}
+        standby = {fork.pid for fork in self.forks if not fork.has_spec}
         return standby if self._server is None else standby | {self._server.pid}
 
     def stop(self, *, is_reported: bool) -> None:
         """Kill the fork server and the standby workers. One whose end is reported is started again by resume()."""
         self._cancel(lambda worker: True)
-        for fork in [fork for fork in self._forks if not fork.has_spec]:
+        for fork in [fork for fork in self.forks if not fork.has_spec]:
             fork.drop()
             if fork.pid:
                 with suppress(ProcessLookupError):
@@ -154,7 +152,7 @@ class WarmPool:
             self._server.kill()
             if is_reported:
                 sentence = f"the fork server (pid {self._server.pid}) was killed: the watchdog expired"
-                self._host.report(ForkServerLost(sentence))
+                self.host.report(ForkServerLost(sentence))
             self._server = None
             self._is_ended = True
 
@@ -169,9 +167,17 @@ class WarmPool:
         if self._server is not None and pid == self._server.pid:
             self._server.handle_exit(exit_code)
             return
-        for fork in self._forks.copy():
+        for fork in self.forks.copy():
             if not fork.is_lost and fork.pid in (0, pid):
                 fork.receive(pid)
+
+    def note_ready(self) -> None:
+        """Note that a fork has become ready: the fork server works."""
+        self._failure_count = 0
+
+    def retry(self, worker: Worker) -> None:
+        """Start a worker again whose process was lost to a sweep, which is not its failure."""
+        self._waiting.append(worker)
 
     # The fork server
 
@@ -181,19 +187,19 @@ class WarmPool:
 
     def _start_server(self) -> None:
         try:
-            self._server = ForkServer(self._host, self._server_spec, self._handle_refusal, self._handle_loss)
+            self._server = ForkServer(self.host, self._server_spec, self._handle_refusal, self._handle_loss)
         except OSError as error:
             self._handle_loss(f"the fork server could not be started: {format_os_error(error)}")
 
     def _handle_refusal(self, sentence: str, hint: str) -> None:
         self._server, self._is_refused = None, True
-        self._host.report(PreloadRefused(sentence, hint))
+        self.host.report(PreloadRefused(sentence, hint))
 
     def _handle_loss(self, sentence: str) -> None:
         """Drop the fork server and the workers that are not ready. Standby workers stay."""
         self._server = None
         self._failure_count += 1
-        pending = [fork for fork in self._forks if not fork.pid]
+        pending = [fork for fork in self.forks if not fork.pid]
         workers = [fork.worker for fork in pending if fork.worker is not None]
         for fork in pending:
             fork.drop()
@@ -206,7 +212,7 @@ class WarmPool:
             then = "restarting it"
         else:
             then = "the next round restarts it"
-        self._host.report(ForkServerLost(f"{sentence}; {then}"))
+        self.host.report(ForkServerLost(f"{sentence}; {then}"))
         self._start_cold(workers)
 
     # Workers on their way
@@ -220,10 +226,10 @@ class WarmPool:
                 ours, theirs = socketpair()
             except OSError as error:
                 if worker is not None:
-                    self._host.report_unstarted(worker, format_os_error(error), error.errno or 0)
+                    self.host.report_unstarted(worker, format_os_error(error), error.errno or 0)
                 continue
-            WarmFork(self._context, ours, worker)
-            self._host.note_descriptors(theirs.fileno())
+            WarmFork(self, ours, worker)
+            self.host.note_descriptors(theirs.fileno())
             ends.append(theirs)
         try:
             self._server.request_forks(ends)
@@ -237,10 +243,7 @@ class WarmPool:
             self._lacks_standby = False
         elif self._server.is_ready:
             self._lacks_standby = False
-            self._request_forks([None] * (self._server_spec.standby - len(self._forks)))
-
-    def _reset_failures(self) -> None:
-        self._failure_count = 0
+            self._request_forks([None] * (self._server_spec.standby - len(self.forks)))
 
     def _cancel(self, is_cancelled: Callable[[Worker], bool]) -> list[Worker]:
         """Cancel those of these that have no spec yet, and return them."""
@@ -248,7 +251,7 @@ class WarmPool:
         for queue in (self._batch, self._waiting):
             cancelled += [worker for worker in queue if is_cancelled(worker)]
             queue[:] = [worker for worker in queue if not is_cancelled(worker)]
-        for fork in self._forks.copy():
+        for fork in self.forks.copy():
             if fork.worker is not None and not fork.has_spec and is_cancelled(fork.worker):
                 cancelled.append(fork.worker)
                 fork.drop()
@@ -263,7 +266,7 @@ class WarmPool:
 
     def _start_cold(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
-            self._host.spawn_cold(worker)
+            self.host.spawn_cold(worker)
 
 
 # docs/internals/decisions/0034-fork-server-beside-the-supervisor.md
@@ -400,34 +403,21 @@ class ForkServer:
         return "" if self.is_ready else f" while importing {', '.join(self._server_spec.modules)}"
 
 
-class SpawnContext(PlainValue):
-    """What all forks in progress have in common."""
-
-    host: ProcessHost
-    environment: Mapping[str, str]
-    """The agent's, on which every worker's own is based."""
-    forks: list[WarmFork]
-    is_killed: Callable[[int], bool]
-    on_ready: Callable[[], None]
-    retry: Callable[[Worker], None]
-    """For a worker whose process was lost to a sweep, which is not its failure."""
-
-
 class WarmFork:
     """One forked process. Without a worker to become it is on standby when it is ready, until it gets one."""
 
-    def __init__(self, context: SpawnContext, end: socket, worker: Worker | None) -> None:
+    def __init__(self, pool: WarmPool, end: socket, worker: Worker | None) -> None:
         self.deadline = time.monotonic() + FORK_LIMIT_S
         self.worker = worker
         self.pid = 0  # set once it is ready
         self.has_spec = False  # its spec is being sent, so that it may run
         self.is_lost = False  # it will not become ready; the cause is determined at the deadline
         self.was_swept = False  # a pass of a sweep may have killed it while its pid was unknown
-        self._context = context
+        self._pool = pool
         self._channel = JsonChannel(end)
         self._is_sent = False
-        context.forks.append(self)
-        context.host.watch(end.fileno(), self.receive)
+        pool.forks.append(self)
+        pool.host.watch(end.fileno(), self.receive)
 
     def assign(self, worker: Worker) -> None:
         """Let it become this worker, as soon as it is ready."""
@@ -437,8 +427,8 @@ class WarmFork:
         self.has_spec = True
         spec = worker.spec
         worker.pid, worker.poll_start = self.pid, partial(self.receive, self.pid)
-        self._context.host.workers[worker.pid] = worker
-        environment = {name: value for name, value in self._context.environment.items() if name not in spec.unset}
+        self._pool.host.workers[worker.pid] = worker
+        environment = {name: value for name, value in self._pool.environment.items() if name not in spec.unset}
         environment.update(spec.env)
         streams = 1 if spec.stdout is None else spec.stdout, 2 if spec.stderr is None else spec.stderr
         full_spec = spec.replace(env=environment, unset=(), stdout=streams[0], stderr=streams[1])
@@ -455,7 +445,7 @@ class WarmFork:
         is_sent = self._channel.flush()
         if is_sent:
             self._mark_sent()
-        self._context.host.watch(self._channel.fileno(), self.receive, until_writable=not is_sent)
+        self._pool.host.watch(self._channel.fileno(), self.receive, until_writable=not is_sent)
 
     def _mark_sent(self) -> None:
         if self.worker is not None and not self._is_sent:
@@ -478,7 +468,7 @@ class WarmFork:
                     raise ValueError(f"{verb!r}"[:80])
         except (ValueError, TypeError, IndexError, OSError) as error:
             failure = f"it sent an invalid message ({error})", 0
-        if self.is_lost or self not in self._context.forks:
+        if self.is_lost or self not in self._pool.forks:
             return
         if failure is not None:
             self._handle_failure(*failure)
@@ -489,20 +479,20 @@ class WarmFork:
         if pid != reaped and not _is_child(pid):  # of another pid namespace: it cannot be signalled or spared
             self._mark_lost()
             return
-        if self.was_swept and (pid == reaped or self._context.is_killed(pid)):  # before it reported
+        if self.was_swept and (pid == reaped or self._pool.is_killed(pid)):  # before it reported
             self._retry()
             return
         self.pid = pid
-        self._context.on_ready()
+        self._pool.note_ready()
         if self.worker is not None:
             self.assign(self.worker)
         else:
-            self._context.host.report(StandbyReady(pid))
+            self._pool.host.report(StandbyReady(pid))
 
     def _handle_failure(self, sentence: str, error_number: int) -> None:
         """Handle the reason, from it or from the fork server, why it cannot run."""
         self.drop()
-        host, worker = self._context.host, self.worker
+        host, worker = self._pool.host, self.worker
         if worker is not None and self.has_spec:
             host.report_spawn_failure(worker, sentence, error_number)
         elif worker is not None:
@@ -512,7 +502,7 @@ class WarmFork:
         """Handle that its end is closed: it runs, or it has ended."""
         if self.worker is not None and self.has_spec:
             self.drop()
-            self._context.host.report_running(self.worker)
+            self._pool.host.report_running(self.worker)
         elif self.pid:
             self.drop()
         elif self.was_swept:
@@ -524,20 +514,20 @@ class WarmFork:
         """Return its worker after a sweep of another round has killed it."""
         self.drop()
         if self.worker is not None:
-            self._context.retry(self.worker)
+            self._pool.retry(self.worker)
 
     def _mark_lost(self) -> None:
         self.is_lost = True
         self.deadline = min(self.deadline, time.monotonic() + LOST_LIMIT_S)
-        self._context.host.unwatch(self._channel.fileno())
+        self._pool.host.unwatch(self._channel.fileno())
 
     def drop(self) -> None:
         """Close its connection: without a spec it ends by itself. A worker that was not sent is left to the caller."""
-        self._context.forks.remove(self)
+        self._pool.forks.remove(self)
         if self.has_spec:
             self._mark_sent()
         if not self.is_lost:
-            self._context.host.unwatch(self._channel.fileno())
+            self._pool.host.unwatch(self._channel.fileno())
         self._channel.close()
 
 

@@ -29,6 +29,7 @@ from typing import Literal
 from msgspec import Struct
 
 from launcher.model.console import escape
+from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
 from rendezvous.errors import RecordError
 
@@ -38,8 +39,6 @@ FRAMES_LIMIT = 3
 LINES_LIMIT = 6  # of a text that is no traceback
 GROUPS_LIMIT = 4  # of failures that ended alike
 RANKS_MAX = 40  # letters; more are counted
-
-_FIRST_REALTIME_SIGNAL = 34  # SIGRTMIN of the C library, which uses the kernel's first two itself
 
 Claim = Literal["", "gave up", "blamed its node"]
 
@@ -149,16 +148,6 @@ def render(
 def _describe_order(is_known: bool) -> str:
     """Say how sure it is that the first failure came first."""
     return "first observed failure" if is_known else "first reported; others failed at nearly the same time"
-
-
-def find_signal_name(exit_code: int) -> str | None:
-    """Return the name of the signal that an exit code represents, None when it is a real exit code."""
-    if exit_code >= 0:
-        return None
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"SIGRTMIN+{-exit_code - _FIRST_REALTIME_SIGNAL}" if -exit_code >= _FIRST_REALTIME_SIGNAL else None
 
 
 def _describe_cause(failure: WorkerFailure) -> list[str]:

@@ -44,19 +44,16 @@ def _find_problem() -> tuple[str, str] | None:
         return f"--preload: {sys.executable} is Python {version}; 3.10 or newer is needed", "leave out --preload"
     if not sys.executable:
         return "--preload: this Python does not know its own path (sys.executable is empty)", "leave out --preload"
-    for flag, name in (("no_site", "-S"), ("ignore_environment", "-E or -I")):
-        if getattr(sys.flags, flag):
-            return (
-                f"--preload: {sys.executable} is started with {name}, so workers cannot be forked from it",
-                "start Python without that in the program of PYTHON_EXEC, or leave out --preload",
-            )
+    if sys.flags.no_site or sys.flags.ignore_environment:
+        return (
+            f"--preload: {sys.executable} is started with -S, -E or -I, so workers cannot be forked from it",
+            "start Python without that in the program of PYTHON_EXEC, or leave out --preload",
+        )
     if os.pathsep in HOOK_DIRECTORY:
         return (
             f"--preload: meshrun is installed in {PACKAGE_DIRECTORY}, which PYTHONPATH cannot name",
             "leave out --preload",
         )
-    if not os.path.exists(os.path.join(HOOK_DIRECTORY, "sitecustomize.py")):
-        return f"--preload: {HOOK_DIRECTORY}/sitecustomize.py is missing", "install meshrun again"
     return None
 
 

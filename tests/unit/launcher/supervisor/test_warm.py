@@ -12,7 +12,7 @@ import pytest
 from launcher.supervisor import warm
 from launcher.supervisor.child import Worker
 from launcher.supervisor.fork_server.json_channel import JsonChannel
-from launcher.supervisor.warm import SpawnContext, WarmFork
+from launcher.supervisor.warm import WarmFork
 
 
 @pytest.mark.parametrize(("is_killed", "is_reaped"), [(True, False), (False, True), (False, False)])
@@ -32,10 +32,15 @@ def test_who_is_swept_before_its_first_word_is_read_is_begun_again(
         report=lambda _: None,
         workers=workers,
     )
+    pool = SimpleNamespace(
+        host=loop,
+        forks=births,
+        is_killed=lambda killed: is_killed and killed == pid,
+        note_ready=lambda: None,
+        retry=again.append,
+    )
     newborn = WarmFork(
-        SpawnContext(
-            cast("Any", loop), {}, births, lambda killed: is_killed and killed == pid, lambda: None, again.append
-        ),
+        cast("Any", pool),
         ours,
         cast("Any", job := object()),
     )

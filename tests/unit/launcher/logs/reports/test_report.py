@@ -13,10 +13,10 @@ from launcher.logs.reports.report import (
     LINE_LIMIT,
     WIDTH,
     WorkerFailure,
-    find_signal_name,
     parse_failure,
     render,
 )
+from launcher.supervisor.messages import find_signal_name
 from rendezvous import codec
 
 FRAMES = "".join(f'  File "/home/ada/train.py", line {n}, in step{n}\n    step{n + 1}()\n' for n in range(5))
@@ -175,7 +175,15 @@ def test_own_sentences_keep_to_eighty_columns() -> None:
 
 @pytest.mark.parametrize(
     ("exit_code", "expected"),
-    [(-9, "SIGKILL"), (-34, "SIGRTMIN"), (-36, "SIGRTMIN+2"), (-64, "SIGRTMAX"), (0, None), (1, None), (-33, None)],
+    [
+        (-9, "SIGKILL"),
+        (-34, "SIGRTMIN"),
+        (-36, "SIGRTMIN+2"),
+        (-64, "SIGRTMAX"),
+        (0, None),
+        (1, None),
+        (-33, "signal 33"),
+    ],
 )
 def test_signals_have_names(exit_code: int, expected: str | None) -> None:
     assert find_signal_name(exit_code) == expected
