@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from launcher.model.console import log
 from launcher.model.errors import describe_bug
-from launcher.observe.metrics.requirements import open_listener, require_directory, require_library
+from launcher.observe.http_server import HttpServer, open_listener
+from launcher.observe.metrics.requirements import require_directory, require_library
 from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
     from launcher.observe.local_socket import Question
     from launcher.observe.metrics.report_cache import ReportCache
-    from launcher.observe.metrics.server import MetricsServer
     from launcher.observe.metrics.textfile import MetricsFile
 
 DELAY_S = 1.0
@@ -36,7 +36,7 @@ class MetricsExporter:
     def __init__(self, address: tuple[str, int] | None, path: str | None) -> None:
         self._path = path
         self._listener: socket.socket | None = None
-        self._server: MetricsServer | None = None
+        self._server: HttpServer | None = None
         self._file: MetricsFile | None = None
         self._cache: ReportCache | None = None
         self._is_closed = threading.Event()
@@ -46,7 +46,7 @@ class MetricsExporter:
             require_directory(path)
         if address is not None:
             host, port = address
-            self._listener = open_listener(host, port)
+            self._listener = open_listener(host, port, "--metrics-port")
             if not port:
                 log(f"metrics at http://{join_address(host, self.port)}/metrics")
 
@@ -82,7 +82,7 @@ class MetricsExporter:
             try:
                 from launcher.observe.local_socket import QuestionSource
                 from launcher.observe.metrics.report_cache import ReportCache
-                from launcher.observe.metrics.server import MetricsServer
+                from launcher.observe.metrics.server import make_metrics_server
                 from launcher.observe.metrics.textfile import MetricsFile
 
                 with self._lock:
@@ -90,7 +90,7 @@ class MetricsExporter:
                         return
                     cache = self._cache = self._cache or ReportCache(QuestionSource(exchange, run_id))
                     if is_server and self._listener is not None:
-                        self._server = MetricsServer(self._listener, cache)
+                        self._server = make_metrics_server(self._listener, cache)
                     elif self._path is not None:
                         self._file = MetricsFile(self._path, cache)
                     part = self._server if is_server else self._file
