@@ -16,7 +16,8 @@ def test_a_request_has_a_method_a_target_and_headers(line_end: str) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [b"", b"\n\n", b"GET /\r\n\r\n", b"GET / HTTP/2.0\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n", b"GET  / HTTP/1.1\r\n\r\n",
+    [b"", b"\n\n", b"GET /\r\n\r\n", b"GET / HTTP/2.0\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n",
+     b"GET  / HTTP/1.1\r\n\r\n",
      b"GET / HTTP/1.1\r\nHost: n0\r\n", b"GET / HTTP/1.1\r\nHost\r\n\r\n", b"GET / HTTP/1.1\r\nHost : n0\r\n\r\n",
      b"GET / HTTP/1.1\r\nA: b\r\n Host: n0\r\n\r\n"],
 )  # fmt: skip
