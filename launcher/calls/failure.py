@@ -7,15 +7,17 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from launcher.logs.reports import report
-from launcher.model.errors import LauncherError
-from rendezvous.errors import MeshrunError
+from launcher.model.errors import LauncherError, TemporaryError, UsageError
+from rendezvous.errors import EXIT_TEMPORARY, EXIT_USAGE, MeshrunError
 
 if TYPE_CHECKING:
+    from launcher.logs.reports.outcome import RunOutcome
     from launcher.logs.reports.report import WorkerFailure
 
 # Python's line between an exception and the one that it caused.
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
 _MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
+_ERRORS: dict[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 
 
 class WorkerFailed(LauncherError):
@@ -76,6 +78,17 @@ def add_hint(error: MeshrunError) -> MeshrunError:
         else:
             error.args = (f"{error}\n{note}",)
     return error
+
+
+def require_success(
+    title: str, end: RunOutcome, failures: tuple[WorkerFailure, ...], cause: BaseException | None = None
+) -> None:
+    """Raise the error of a job that did not succeed. `failures`: as they are to be reported; `cause`: of the first."""
+    if end.exit_code == 0:
+        return
+    if not failures:
+        raise _ERRORS.get(end.exit_code, LauncherError)(end.reason, end.hint)
+    raise WorkerFailed(title, failures, end.reason, end.is_order_known) from cause
 
 
 # The name that users import: shorter in a traceback, and the one by which pickle imports it.
