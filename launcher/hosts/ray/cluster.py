@@ -4,9 +4,8 @@ Only here and in `actor` is ray imported. Most calls need Ray's control service,
 some for ever where its machine hangs. So a thread makes them, and the last answer counts until there is a new one.
 Calls of actors need no GCS: the driver starts no agent meanwhile, but stops agents and learns of their ends as always.
 
-Two functions are private to Ray: no public one lists the nodes that Ray will remove (Ray Train uses the same), or the
-free resources of each node. Without the first, a planned removal is a loss like any other; without the second, a
-shortage is described by the resources that nodes have in total.
+One function is private to Ray: no public one lists the nodes that Ray will remove (Ray Train uses the same). Without
+it, a planned removal is a loss like any other.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -161,25 +160,16 @@ class RayCluster:
     def _list_nodes(self) -> list[ClusterNode]:
         import ray
 
-        nothing: Mapping[str, Mapping[str, float]] = {}
-        free = _ask(self._list_free, nothing)
         return [
             ClusterNode(
                 id=node["NodeID"],
                 address=node["NodeManagerAddress"],
                 resources=dict(node["Resources"]),
                 labels=dict(node.get("Labels") or {}),
-                free=free.get(node["NodeID"]),
             )
             for node in ray.nodes()
             if node["Alive"]
         ]
-
-    def _list_free(self) -> Mapping[str, Mapping[str, float]]:
-        from ray._private import state
-
-        found: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
-        return found
 
     def _list_draining(self) -> frozenset[str]:
         from ray._private import state
