@@ -1,7 +1,7 @@
 """What the page answers, to whom: an `HttpServer` gets the requests, `admission` decides who is answered.
 
     /                 the page
-    /api/run          a RunView                 /api/events?after=N          an EventLines
+    /api/run          a RunView                 /api/events?after=N          an EventPage
     /api/why          a Conclusion              /api/logs?node=NODE&rank=R   a LogPage
     /save             the page with its data, as a file
 
