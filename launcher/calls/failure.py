@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from launcher.logs.reports import report
@@ -14,8 +12,6 @@ if TYPE_CHECKING:
     from launcher.logs.reports.outcome import RunOutcome
     from launcher.logs.reports.report import WorkerFailure
 
-# Python's line between an exception and the one that it caused.
-_CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception,)[^\n]+:\n\n")
 _MESSAGE_MAX = 200  # characters of an exception in the sentence; the box below has more
 _ERRORS: dict[int, type[LauncherError]] = {EXIT_USAGE: UsageError, EXIT_TEMPORARY: TemporaryError}
 
@@ -56,17 +52,8 @@ def _describe_failure(failure: WorkerFailure) -> str:
     if failure.exit_code < 0:
         name = report.find_signal_name(failure.exit_code) or f"signal {-failure.exit_code}"
         return f"was ended by {name}"
-    said = failure.sentence or _find_exception_line(failure.message or "")
+    said = failure.sentence or failure.exception
     return f"failed with exit code {failure.exit_code}" + (f": {said[:_MESSAGE_MAX]}" if said else "")
-
-
-def _find_exception_line(traceback: str) -> str:
-    """Return the line that names the exception: the first one after the last frame of the last of a chain."""
-    lines = _CHAINED.split(traceback.strip())[-1].split("\n")
-    if lines[0].strip().startswith("+ Exception Group"):  # its content is drawn below it, indented
-        lines = [line[4:] for line in takewhile(lambda line: line.startswith("  | "), lines[1:])] or lines
-    frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
-    return lines[frames[-1] + 1] if frames and frames[-1] + 1 < len(lines) else lines[0]
 
 
 def add_hint(error: MeshrunError) -> MeshrunError:

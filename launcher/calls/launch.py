@@ -246,7 +246,7 @@ def _find_option(keyword: str) -> Option:
         raise UsageError(
             f"launch has no option {keyword}",
             suggest(name, keywords)
-            or "options are those of the command; what the function takes by name goes into functools.partial",
+            or "use an option of the command; pass keyword arguments of the function by functools.partial",
         )
     return option
 

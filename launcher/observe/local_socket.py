@@ -119,8 +119,8 @@ def choose_agent(agents: list[LocalAgent], run_id: str | None) -> LocalAgent | N
     jobs = group_by_job(named or [agent for agent in agents if agent.pid == run_id])
     if len(jobs) > 1:
         there = format_list(sorted(f"{job[0].run_id} (pid {job[0].pid})" for job in jobs), 4)
-        of_run, hint = ("", "name a run, or its agent's pid") if run_id is None else (" of that id", "name a pid")
-        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine: {hint}", f"there: {there}")
+        of_run, what = ("", "a run or an agent's pid") if run_id is None else (" of that id", "a pid")
+        raise UsageError(f"{len(jobs)} jobs{of_run} run on this machine", f"add {what}: {there}")
     return jobs[0][0] if jobs else None
 
 

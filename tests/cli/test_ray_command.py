@@ -65,7 +65,7 @@ def test_without_ray_its_extra_is_named() -> None:
     done = run_with("None")
     assert done.returncode == 2
     assert "Ray cannot be imported: " in done.stderr
-    assert "hint: pip install 'meshrun[ray]'" in done.stderr
+    assert "hint: run pip install 'meshrun[ray]'" in done.stderr
 
 
 @pytest.mark.parametrize("version", ["2.50.1", "1.13.0", ""])

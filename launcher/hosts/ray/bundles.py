@@ -57,7 +57,7 @@ def choose_bundle(config: Config, nodes: Sequence[ClusterNode]) -> tuple[dict[st
     if not amounts:
         raise UsageError(
             f"no node of the Ray cluster has {resource}, which --nproc-per-node needs",
-            f"--bundle {resource}=N asks for it, where an autoscaler may add such nodes",
+            f"set --bundle {resource}=N if an autoscaler can add such nodes",
         )
     remark = ""
     if len(amounts) > 1:
@@ -87,7 +87,7 @@ def choose_demand(
     if not count and config.origins["nodes_min"] == "default":
         raise TemporaryError(
             f"none of the {len(nodes)} nodes of the Ray cluster has {format_bundle(bundle, selector)}",
-            "--nnodes MIN:MAX waits for such nodes",
+            "set --nnodes MIN:MAX to wait for such nodes",
         )
     least = config.nodes_min if config.mesh is not None or config.origins["nodes_min"] != "default" else count
     return Demand(bundle, selector, least, max(least, count) + spares)

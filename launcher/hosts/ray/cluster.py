@@ -56,7 +56,7 @@ def require_ray() -> None:
     try:
         import ray
     except ImportError as error:
-        raise UsageError(f"Ray cannot be imported: {error}", "pip install 'meshrun[ray]'") from None
+        raise UsageError(f"Ray cannot be imported: {error}", "run pip install 'meshrun[ray]'") from None
     require_version(getattr(ray, "__version__", ""))
 
 
@@ -66,8 +66,8 @@ def require_version(version: str) -> None:
     if tuple(numbers) < VERSION_MIN:
         least = ".".join(map(str, VERSION_MIN))
         raise UsageError(
-            f"meshrun-ray needs Ray {least} or newer, and {version or 'one without a version'} is installed",
-            "pip install 'meshrun[ray]', on every node",
+            f"meshrun-ray needs Ray {least} or newer, but {version or 'an unknown version'} is installed",
+            "run pip install 'meshrun[ray]' on every node",
         )
 
 
@@ -108,7 +108,7 @@ class RayCluster:
 
         if client.is_connected():
             raise UsageError(
-                "through Ray Client the driver, which serves the job's store, is outside of the cluster",
+                "this process is connected by Ray Client: the driver serves the job's store, and must be in the cluster",
                 "call it inside: in a script that ray job submit starts, or on a node of the cluster",
             )
         if not ray.is_initialized():
@@ -120,7 +120,7 @@ class RayCluster:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise TemporaryError(
                     f"no Ray cluster can be reached at {address}: {_find_error(str(error))}",
-                    "ray start --head begins one; --address or RAY_ADDRESS names another",
+                    "start one with ray start --head, or set --address or RAY_ADDRESS",
                 ) from None
         self.address = ray.util.get_node_ip_address()
         self._actor_class = ray.remote(AgentActor)
@@ -131,7 +131,7 @@ class RayCluster:
         if not self._nodes:
             raise TemporaryError(
                 f"the Ray cluster has not answered within {CONNECT_LIMIT_S:g} s",
-                "ray status shows whether it is healthy",
+                "run ray status to see whether it is healthy",
             )
         return self._nodes
 
@@ -207,7 +207,7 @@ class RayCluster:
             )
         except ValueError as error:
             self._error = UsageError(
-                f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "see --bundle and --label-selector"
+                f"Ray refuses bundles of {demand}: {_find_error(str(error))}", "check --bundle and --label-selector"
             )
         except Exception as error:
             self._error = error
@@ -366,7 +366,7 @@ def _require_listener(address: str) -> None:
     except (OSError, ValueError) as error:
         raise TemporaryError(
             f"no Ray cluster can be reached at {sanitize(address)}: {error}",
-            "--address or RAY_ADDRESS is where ray start --head listens, on port 6379 by default",
+            "set --address or RAY_ADDRESS to the address of ray start --head, port 6379 by default",
         ) from None
 
 

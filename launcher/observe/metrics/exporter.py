@@ -6,15 +6,16 @@ cannot start, a reader that hangs, a full disk: none of it reaches the job.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from launcher.model.console import log
-from launcher.model.errors import describe_bug
+from launcher.model.errors import UsageError, describe_bug, sanitize
 from launcher.observe.http_server import HttpServer, open_listener
-from launcher.observe.metrics.requirements import require_directory, require_library
 from rendezvous.stores.addresses import join_address
 
 if TYPE_CHECKING:
@@ -99,5 +100,25 @@ class MetricsExporter:
                 return
             except Exception as error:  # noqa: PERF203 - no descriptor is left to import it with, or a bug
                 if not has_failed:
-                    log(f"no metrics now: {describe_bug(error)}; it is tried again every {RETRY_S:g} s")
+                    log(f"metrics are not available: {describe_bug(error)}; the agent tries again every {RETRY_S:g} s")
                 has_failed, delay_s = True, RETRY_S
+
+
+def require_library() -> None:
+    """Raise UsageError if prometheus_client is not installed."""
+    if find_spec("prometheus_client") is None:
+        raise UsageError("metrics need the package prometheus_client", "run pip install 'meshrun[metrics]'")
+
+
+def require_directory(path: str) -> None:
+    """Raise UsageError if no file can be made at this path."""
+    directory = os.path.dirname(path) or "."
+    called = f"--metrics-file {sanitize(path)}"
+    if not os.path.isdir(directory):
+        raise UsageError(
+            f"{called}: directory {sanitize(directory)} does not exist", "create it, readable for node_exporter"
+        )
+    if os.path.isdir(path):
+        raise UsageError(f"{called} is a directory", "name a file in it that ends in .prom")
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(f"{called}: directory {sanitize(directory)} is not writable")

@@ -98,7 +98,6 @@ class RunView(Struct, frozen=True, kw_only=True):
     """As the leader computed it."""
     checkpoint_count: int
     hang_count: int
-    lost_count: int
     schema: int = 1
 
 
@@ -150,7 +149,6 @@ def make_view(report: RunReport, seen: Mapping[str, SeenNode], now: float) -> Ru
         goodput=report.goodput,
         checkpoint_count=leader.checkpoint_count if leader is not None else 0,
         hang_count=leader.hang_count if leader is not None else 0,
-        lost_count=len(report.lost),
     )
 
 
