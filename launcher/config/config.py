@@ -55,7 +55,7 @@ _UNREAD_VARIABLES: Mapping[str, tuple[str, str]] = {
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """One run of the command on this node. Times are in seconds; a field that is named after an option holds its value."""
+    """One run of the command on this node. Times are in seconds. A field named after an option holds its value."""
 
     script: str
     script_args: tuple[str, ...]

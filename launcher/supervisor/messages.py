@@ -25,7 +25,7 @@ EXAMINER_NAME = "mr-examiner"
 
 
 class WorkerSpec(PlainValue):
-    """One process to start. Its environment is the one the supervisor was forked with, less `unset`, with `env` on top."""
+    """One process to start, with the environment that the supervisor was forked with, less `unset`, `env` on top."""
 
     local_rank: int
     argv: Sequence[str]

@@ -100,7 +100,7 @@ def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         ("meshrun --on-hang rest", "--on-hang restart"),
         ("meshrun --on-hang=rest", "--on-hang=restart"),
         ("meshrun --rdzv-backend c1", "--rdzv-backend c10d"),
-        ("meshrun -h meeti", "-h meeting"),
+        ("meshrun -h rendez", "-h rendezvous"),
         ("meshrun --completion fi", "--completion fish"),
         ("meshrun train_lo", "train_long_name.py"),
         ("meshrun --nnodes 1:4 --mesh dp=2,tp=4 --standal", "--nnodes 1:4 --mesh dp=2,tp=4 --standalone"),

@@ -36,5 +36,5 @@ def test_nothing_registers_entry_points_that_switch_off_those_of_torchx() -> Non
     """A package with one of them takes all built-in schedulers or components from TorchX: pytorch/torchx issue 1009."""
     text = (ROOT / "pyproject.toml").read_text()
     groups = [line for line in text.splitlines() if line.startswith("[project.entry-points.")]
-    assert len(groups) >= 2
+    assert groups
     assert not [group for group in groups if "torchx" in group]

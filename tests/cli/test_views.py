@@ -77,7 +77,7 @@ def identity(run_id: str, job: str) -> bytes:
 
 def test_an_agent_that_does_not_answer_is_told_by_the_list() -> None:
     with agent(9000, b""):
-        outcome = meshctl("status", "--rdzv-prefix", "p")  # with an option of the store all runs are listed
+        outcome = meshctl("status", "--rdzv-backend", "etcd")  # with an option of the store all runs are listed
     assert outcome.code == 0
     assert "agents of this machine that do not answer: pid " in outcome.err
     assert f"9000{os.getpid()}" in outcome.err

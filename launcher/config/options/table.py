@@ -88,7 +88,7 @@ TABLE: tuple[Option, ...] = (
            "Bind each worker to CPUs near its device."),
 
     Option("ours", "traffic", "placement", "AXIS=WEIGHT[:KIND],...", parse_text, "tp=100,cp=30,ep=20,dp=10,pp=3",
-           "Relative traffic per axis: bytes that a rank sends per step, or any proportional number. A+B is one group "
+           "Relative traffic of a rank along each axis; A+B is one group "
            "over two axes. KIND is ring, line or all.", part="placement_options"),
     Option("ours", "level-costs", "placement", "LEVEL=COST,...", parse_text, "host=1, then 2, 4, 8, ...",
            "Cost of a hop that crosses a boundary of this level (rack, leaf, ...).", part="placement_options"),

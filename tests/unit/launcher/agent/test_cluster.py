@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
 import pytest
 from msgspec.structs import replace
 
-from launcher.agent import cluster
-from launcher.agent.cluster import ClusterMembership, format_agreed_options, hash_program
+from launcher.agent.cluster import format_agreed_options, hash_program
 from launcher.agent.membership import make_settings
-from launcher.model.errors import UsageError
 from tests.support.options import resolve
 
 
@@ -46,28 +42,3 @@ def test_a_script_may_lie_elsewhere_on_another_node_but_not_be_another() -> None
     assert digest("train.py") == digest("/home/me/train.py") == digest("./train.py") != digest("/home/me/other.py")
     assert digest("package.train") != digest("package.test")
     assert digest("train.py") != hash_program(replace(resolve(), script="train.py", launch_mode="path"))
-
-
-def test_a_number_is_claimed_after_measuring_which_may_outlast_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    def measure(*_: object) -> tuple[Mock, Mock]:
-        done.append("measure")
-        return Mock(), Mock(close=lambda: done.append("close"))
-
-    def refuse(*_: object, **__: object) -> None:
-        done.append("claim")
-        raise UsageError("h3 and h2 are both given --node-rank 1")
-
-    for name in ("require_feasible", "PlannerAdapter", "Description", "replace"):
-        monkeypatch.setattr(cluster, name, Mock())
-    monkeypatch.setattr(cluster, "resolve_node_locality", lambda *_: Mock(path=()))
-    monkeypatch.setattr(cluster, "resolve_limits", lambda *_, **__: (Mock(),))
-    monkeypatch.setattr(cluster, "measure_locality", measure)
-    monkeypatch.setattr(cluster, "require_unique_rank", refuse)
-    monkeypatch.setattr(ClusterMembership, "_meet", lambda *_: (Mock(), None))
-    with pytest.raises(UsageError):
-        ClusterMembership(
-            Mock(node_rank=1), Mock(), Mock(), Mock(), slot_count=1, run_id="r", worker_port=1, wake=Mock()
-        )
-    assert done == ["measure", "claim", "close"]

@@ -42,7 +42,7 @@ def test_a_health_check_is_a_command_and_its_limit_a_time() -> None:
     assert config().health_check is None
     made = config("--health-check", "test -e /dev/nvidia0 && true", LAUNCHER_HEALTH_TIMEOUT="2.5")
     assert (made.health_check, made.health_timeout_s) == ("test -e /dev/nvidia0 && true", 2.5)
-    with pytest.raises(UsageError, match="is no command"):
+    with pytest.raises(UsageError, match="is not a command"):
         config("--health-check= ")
     with pytest.raises(UsageError, match="LAUNCHER_HEALTH_TIMEOUT=0 must be greater than 0"):
         config("--health-check=true", LAUNCHER_HEALTH_TIMEOUT="0")
