@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.model.errors import UsageError
+from launcher.observe.metrics import exporter
 from launcher.observe.metrics.exporter import MetricsExporter
 from launcher.observe.metrics.report_cache import ReportCache
 from launcher.observe.metrics.textfile import MetricsFile

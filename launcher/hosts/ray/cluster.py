@@ -108,7 +108,7 @@ class RayCluster:
 
         if client.is_connected():
             raise UsageError(
-                "this process is connected by Ray Client: the driver serves the job's store, and must be in the cluster",
+                "this process uses Ray Client, but the driver serves the job's store inside of the cluster",
                 "call it inside: in a script that ray job submit starts, or on a node of the cluster",
             )
         if not ray.is_initialized():

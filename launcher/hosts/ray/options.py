@@ -148,7 +148,7 @@ def _parse_address(value: Value, environ: Mapping[str, str]) -> str:
         )
     if text.startswith(("http://", "https://")):
         raise UsageError(
-            f"{origin} is where jobs are submitted, not the cluster", "run ray job submit -- meshrun-ray ..."
+            f"{origin} is the address for ray job, not the cluster's", "run ray job submit -- meshrun-ray ..."
         )
     return text
 
